@@ -25,7 +25,7 @@ from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.api.node import Node
 from tidelog.server.groups.offset_commits import Commit
-from tidelog.server.groups.requests import CommitAsked
+from tidelog.server.groups.requests import CommitRequest
 
 pytestmark = pytest.mark.kafka
 
@@ -94,7 +94,7 @@ def add_strangers(node: Node) -> None:
         Commit(TOPIC, FORMER, FORMER, topic_id=UUID(int=1)),
         Commit(TOPIC, UNKNOWN, UNKNOWN, topic_id=NO_UUID),
     ]
-    said = node.groups.commits.commit(CommitAsked(group_id=GROUP), commits)
+    said = node.groups.commits.commit(CommitRequest(group_id=GROUP), commits)
     assert said.value == [0, 0]
 
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.worlds.brokers.groups import GROUP, World, topic_id
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.groups.requests import Beat, BeatAsked, Owned
+from tidelog.server.groups.requests import HeartbeatRequest, HeartbeatResult, Owned
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -38,7 +38,7 @@ class Consumers(RuleBasedStateMachine):
         self.topics: dict[str, frozenset[str]] = {}
         self.unanswered: set[str] = set()
 
-    def _take(self, name: str, beat: Beat) -> None:
+    def _take(self, name: str, beat: HeartbeatResult) -> None:
         if beat.code in FENCED:
             self._forget(name)
             return
@@ -52,10 +52,10 @@ class Consumers(RuleBasedStateMachine):
             known.pop(name, None)
         self.unanswered.discard(name)
 
-    def _beat(self, name: str) -> Beat:
+    def _beat(self, name: str) -> HeartbeatResult:
         """Ask; who missed the last answer says everything again, and so is told everything."""
         repeats = name in self.unanswered
-        asked = BeatAsked(
+        asked = HeartbeatRequest(
             group_id=GROUP,
             member_id=name,
             epoch=self.epochs[name],
@@ -72,7 +72,7 @@ class Consumers(RuleBasedStateMachine):
         self._forget(name)
         self.epochs[name], self.owned[name] = 0, {}
         self.topics[name] = frozenset(topics)
-        asked = BeatAsked(
+        asked = HeartbeatRequest(
             group_id=GROUP,
             member_id=name,
             rebalance_timeout_ms=60_000,
@@ -100,7 +100,7 @@ class Consumers(RuleBasedStateMachine):
     @rule(name=NAMES)
     def leave(self, name: str) -> None:
         if name in self.epochs:
-            self.world.heartbeats.beat(BeatAsked(group_id=GROUP, member_id=name, epoch=-1))
+            self.world.heartbeats.beat(HeartbeatRequest(group_id=GROUP, member_id=name, epoch=-1))
             self._forget(name)
 
     @rule()

@@ -13,7 +13,7 @@ from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
 from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.classic_group import ClassicGroup, GroupState
-from tidelog.server.groups.requests import Joined, MemberRef, SyncAsked, Synced
+from tidelog.server.groups.requests import JoinResult, MemberRef, SyncRequest, SyncResult
 from tidelog.server.runtime.reply import Reply
 
 MEMBERS_MAX = 6
@@ -33,11 +33,11 @@ class Client:
 
     instance_id: str | None
     member_id: str = ""
-    joined: Joined | None = None
-    join: Reply[Joined] | None = None
-    sync: Reply[Synced] | None = None
+    joined: JoinResult | None = None
+    join: Reply[JoinResult] | None = None
+    sync: Reply[SyncResult] | None = None
     has_assignment: bool = False
-    seen: list[Joined] = field(default_factory=list)
+    seen: list[JoinResult] = field(default_factory=list)
 
     def forget(self, *, whole: bool) -> None:
         """It has to join again; `whole` where its id is nobody's any more."""
@@ -101,7 +101,7 @@ class GroupMachine(RuleBasedStateMachine):
         leads = joined.leader == joined.member_id and not joined.skip_assignment
         members = [one.member_id for one in joined.members] if leads else []
         client.sync = self.world.members.sync(
-            SyncAsked(
+            SyncRequest(
                 group_id=GROUP,
                 member_id=joined.member_id,
                 generation=joined.generation,
@@ -178,7 +178,7 @@ class GroupMachine(RuleBasedStateMachine):
             return
         self.commit_as(data.draw(st.sampled_from(client.seen)))
 
-    def commit_as(self, member: Joined) -> None:
+    def commit_as(self, member: JoinResult) -> None:
         self.offsets += 1
         code = self.world.commit(self.offsets, member)
         group = self.group
@@ -237,7 +237,7 @@ class GroupMachine(RuleBasedStateMachine):
                 answer, client.sync = client.sync.value, None
                 self.hear_sync(client, answer)
 
-    def hear_join(self, client: Client, said: Joined) -> None:
+    def hear_join(self, client: Client, said: JoinResult) -> None:
         if said.code is ErrorCode.MEMBER_ID_REQUIRED:
             client.member_id = said.member_id
         elif said.code is ErrorCode.NONE:
@@ -246,7 +246,7 @@ class GroupMachine(RuleBasedStateMachine):
         else:
             self.obey(client, said.code)
 
-    def hear_sync(self, client: Client, said: Synced) -> None:
+    def hear_sync(self, client: Client, said: SyncResult) -> None:
         joined = client.joined
         if said.code is not ErrorCode.NONE or joined is None:
             self.obey(client, said.code)

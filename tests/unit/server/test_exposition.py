@@ -12,7 +12,7 @@ from tidelog.error_codes import ErrorCode
 from tidelog.record.builder import build_batch
 from tidelog.server.api.node import Node
 from tidelog.server.groups.offset_commits import Commit
-from tidelog.server.groups.requests import CommitAsked
+from tidelog.server.groups.requests import CommitRequest
 from tidelog.server.metrics.exposition import (
     COMMITS_MAX,
     FAMILIES,
@@ -39,7 +39,7 @@ def told(node: Node) -> dict[tuple[str, Labels], float]:
 
 
 def commit(world: World, group: str, *commits: Commit) -> None:
-    said = world.commits.commit(CommitAsked(group_id=group), commits)
+    said = world.commits.commit(CommitRequest(group_id=group), commits)
     assert set(said.value) <= {ErrorCode.NONE}
 
 

@@ -22,7 +22,13 @@ from tidelog.server.groups.classic_group import ClassicGroup
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
 from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.replay import AnyGroup
-from tidelog.server.groups.requests import CommitAsked, JoinAsked, Joined, MemberRef, SyncAsked
+from tidelog.server.groups.requests import (
+    CommitRequest,
+    JoinRequest,
+    JoinResult,
+    MemberRef,
+    SyncRequest,
+)
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.durability import Done, Work
@@ -225,10 +231,10 @@ class World:
         knows_skipping: bool = True,
         session_ms: int = SESSION_MS,
         client_id: str = "us",
-    ) -> Reply[Joined]:
+    ) -> Reply[JoinResult]:
         """Join; the answer may come later."""
         return self.members.join(
-            JoinAsked(
+            JoinRequest(
                 group_id=GROUP,
                 member_id=member_id,
                 instance_id=instance_id,
@@ -243,19 +249,19 @@ class World:
             )
         )
 
-    def join_all(self, replies: Sequence[Reply[Joined]]) -> list[Joined]:
+    def join_all(self, replies: Sequence[Reply[JoinResult]]) -> list[JoinResult]:
         """The answers, once the first rebalance has waited."""
         self.wait(0)
         return [reply.value for reply in replies]
 
-    def form(self, count: int, instances: Sequence[str] = ()) -> list[Joined]:
+    def form(self, count: int, instances: Sequence[str] = ()) -> list[JoinResult]:
         """A stable group of so many members; each is assigned its own id."""
         names: list[str | None] = [*instances, *[None] * (count - len(instances))]
         joined = self.join_all([self.ask_join(instance_id=name) for name in names])
         self.assign(joined)
         return joined
 
-    def assign(self, joined: Sequence[Joined]) -> None:
+    def assign(self, joined: Sequence[JoinResult]) -> None:
         """All sync, and the leader gives each its own id."""
         given = {member.member_id: member.member_id.encode() for member in joined}
         for member in joined:
@@ -263,10 +269,10 @@ class World:
             self.ask_sync(member, given if is_leader else {})
 
     def ask_sync(
-        self, member: Joined, assignments: Mapping[str, bytes] | None = None
+        self, member: JoinResult, assignments: Mapping[str, bytes] | None = None
     ) -> "Reply[tuple[ErrorCode, bytes]]":
         """Sync; code and assignment may come later."""
-        asked = SyncAsked(
+        asked = SyncRequest(
             group_id=GROUP,
             member_id=member.member_id,
             generation=member.generation,
@@ -276,16 +282,16 @@ class World:
         self.members.sync(asked).then(lambda said: found.complete((said.code, said.assignment)))
         return found
 
-    def heartbeat(self, member: Joined, instance_id: str | None = None) -> ErrorCode:
+    def heartbeat(self, member: JoinResult, instance_id: str | None = None) -> ErrorCode:
         """Say that a member is there."""
         ref = MemberRef(member.member_id, instance_id)
         return self.members.heartbeat(GROUP, ref, member.generation)
 
     # -- offsets -----------------------------------------------------------------------------
 
-    def commit(self, offset: int, member: Joined | None = None, **more: int) -> ErrorCode:
+    def commit(self, offset: int, member: JoinResult | None = None, **more: int) -> ErrorCode:
         """Commit for partition 0 of a topic, at once."""
-        asked = CommitAsked(
+        asked = CommitRequest(
             group_id=GROUP,
             member_id="" if member is None else member.member_id,
             generation=-1 if member is None else member.generation,

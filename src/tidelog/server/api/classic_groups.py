@@ -40,7 +40,13 @@ from tidelog.server.api.waiting import respond
 from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member
 from tidelog.server.groups.modern_group import ShareGroup
 from tidelog.server.groups.replay import AnyGroup
-from tidelog.server.groups.requests import JoinAsked, Joined, MemberRef, SyncAsked, Synced
+from tidelog.server.groups.requests import (
+    JoinRequest,
+    JoinResult,
+    MemberRef,
+    SyncRequest,
+    SyncResult,
+)
 from tidelog.server.runtime.loop import in_slices
 from tidelog.server.runtime.reply import arrival
 from tidelog.server.security.operations import Operation, ResourceType
@@ -89,9 +95,9 @@ def join_group(
     version = context.version
     code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
     if code is not ErrorCode.NONE:
-        return _join_response(version, Joined(code=code, member_id=request.member_id))
+        return _join_response(version, JoinResult(code=code, member_id=request.member_id))
     has_timeout = version >= 1
-    asked = JoinAsked(
+    asked = JoinRequest(
         group_id=request.group_id,
         member_id=request.member_id,
         instance_id=request.group_instance_id,
@@ -111,7 +117,7 @@ def join_group(
     return respond(reply, lambda joined: _join_response(version, joined))
 
 
-def _join_response(version: int, joined: Joined) -> JoinGroupResponse:
+def _join_response(version: int, joined: JoinResult) -> JoinGroupResponse:
     name = joined.protocol_name
     if name is None and version < NULL_NAMES_FIRST_VERSION:
         name = ""
@@ -141,12 +147,12 @@ def sync_group(
     if context.version >= NAMED_PROTOCOL_FIRST_VERSION and (
         request.protocol_type is None or request.protocol_name is None
     ):
-        return _sync_response(Synced(code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        return _sync_response(SyncResult(code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
     coordinator = context.node.groups
     code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
     if code is not ErrorCode.NONE:
-        return _sync_response(Synced(code=code))
-    asked = SyncAsked(
+        return _sync_response(SyncResult(code=code))
+    asked = SyncRequest(
         group_id=request.group_id,
         member_id=request.member_id,
         generation=request.generation_id,
@@ -158,7 +164,7 @@ def sync_group(
     return respond(coordinator.members.sync(asked), _sync_response)
 
 
-def _sync_response(synced: Synced) -> SyncGroupResponse:
+def _sync_response(synced: SyncResult) -> SyncGroupResponse:
     return SyncGroupResponse(
         error_code=synced.code,
         protocol_type=synced.protocol_type,

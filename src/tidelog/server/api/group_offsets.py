@@ -57,7 +57,7 @@ from tidelog.server.api.table import Asker, then
 from tidelog.server.api.waiting import respond
 from tidelog.server.groups.committed_offsets import GroupOffsets, PendingOffsets
 from tidelog.server.groups.offset_commits import Commit, fetch_error
-from tidelog.server.groups.requests import CommitAsked
+from tidelog.server.groups.requests import CommitRequest
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.reply import arrival
 from tidelog.server.security.operations import Operation
@@ -459,7 +459,7 @@ def offset_commit(
     code = context.node.groups.shards.code_for(request.group_id)
     if code is not ErrorCode.NONE:
         return response.add(kept, [code] * len(kept))
-    asked = CommitAsked(
+    asked = CommitRequest(
         group_id=request.group_id,
         member_id=request.member_id,
         instance_id=request.group_instance_id,
@@ -621,7 +621,7 @@ async def _commit(
         code = groups.shards.code_for(group_id)  # it may have been lost meanwhile
         if code is not ErrorCode.NONE:
             return [code] * len(commits)
-    asked = CommitAsked(
+    asked = CommitRequest(
         group_id=group_id,
         member_id=request.member_id,
         instance_id=request.group_instance_id,

@@ -46,7 +46,7 @@ from tidelog.server.groups.modern_group import (
     ShareGroup,
     ShareMember,
 )
-from tidelog.server.groups.requests import Beat, BeatAsked
+from tidelog.server.groups.requests import HeartbeatRequest, HeartbeatResult
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import in_slices
 from tidelog.server.security.operations import Operation, ResourceType
@@ -68,7 +68,7 @@ def consumer_group_heartbeat(
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
     """Join, stay, move towards one's assignment, or leave."""
     names, owned = request.subscribed_topic_names, request.topic_partitions
-    asked = BeatAsked(
+    asked = HeartbeatRequest(
         group_id=request.group_id,
         member_id=request.member_id,
         epoch=request.member_epoch,
@@ -93,7 +93,7 @@ def share_group_heartbeat(
 ) -> ShareGroupHeartbeatResponse | Awaitable[ShareGroupHeartbeatResponse]:
     """Join, stay, or leave."""
     names = request.subscribed_topic_names
-    asked = BeatAsked(
+    asked = HeartbeatRequest(
         group_id=request.group_id,
         member_id=request.member_id,
         epoch=request.member_epoch,
@@ -106,13 +106,13 @@ def share_group_heartbeat(
 
 
 def _heartbeat(
-    context: RequestContext, beats: Heartbeats, asked: BeatAsked, kind: type[Beaten]
+    context: RequestContext, beats: Heartbeats, request: HeartbeatRequest, kind: type[Beaten]
 ) -> Beaten | Awaitable[Beaten]:
-    group_id = asked.group_id
+    group_id = request.group_id
     code = context.node.groups.shards.code_for(group_id) if group_id else ErrorCode.NONE
     if code is not ErrorCode.NONE:
-        return _beat_response(kind, Beat(code=code))
-    return respond(beats.beat(asked), partial(_beat_response, kind))
+        return _beat_response(kind, HeartbeatResult(code=code))
+    return respond(beats.beat(request), partial(_beat_response, kind))
 
 
 def _owned(parts: Iterable[HeartbeatPartitions]) -> Mapping[UUID, frozenset[int]]:
@@ -122,7 +122,7 @@ def _owned(parts: Iterable[HeartbeatPartitions]) -> Mapping[UUID, frozenset[int]
     return {topic_id: frozenset(partitions) for topic_id, partitions in owned.items()}
 
 
-def _beat_response(kind: type[Beaten], beat: Beat) -> Beaten:
+def _beat_response(kind: type[Beaten], beat: HeartbeatResult) -> Beaten:
     assigned = beat.assignment
     return kind(
         error_code=beat.code,
@@ -244,17 +244,17 @@ async def _describe_consumers(
 
 
 def _consumer(group: ConsumerGroup, member: ConsumerMember, names: Names) -> DescribedConsumer:
-    asks = member.asks
+    subscription = member.subscription
     target = group.targets.get(member.member_id, NO_TARGET)
     return DescribedConsumer(
         member_id=member.member_id,
-        instance_id=asks.instance_id,
-        rack_id=asks.rack_id,
-        member_epoch=member.place.epoch,
-        client_id=asks.client_id,
-        client_host=asks.client_host,
-        subscribed_topic_names=sorted(asks.topics),
-        subscribed_topic_regex=asks.regex,
+        instance_id=subscription.instance_id,
+        rack_id=subscription.rack_id,
+        member_epoch=member.assignment.epoch,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        subscribed_topic_names=sorted(subscription.topics),
+        subscribed_topic_regex=subscription.regex,
         assignment=_assignment(_has(member), names),
         target_assignment=_assignment(target, names),
         member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,
@@ -264,7 +264,7 @@ def _consumer(group: ConsumerGroup, member: ConsumerMember, names: Names) -> Des
 def _has(member: ConsumerMember) -> Mapping[UUID, Iterable[int]]:
     """What a member has, what it is giving up included."""
     found: dict[UUID, set[int]] = {}
-    for part in (member.place.assigned, member.place.revoking):
+    for part in (member.assignment.assigned, member.assignment.revoking):
         for topic, numbers in part.items():
             found.setdefault(topic, set()).update(numbers)
     return found
@@ -289,15 +289,15 @@ async def _describe_sharers(
 
 
 def _sharer(member: ShareMember, names: Names) -> DescribedShareMember:
-    asks, place = member.asks, member.place
+    subscription, assignment = member.subscription, member.assignment
     return DescribedShareMember(
         member_id=member.member_id,
-        rack_id=asks.rack_id,
-        member_epoch=place.epoch,
-        client_id=asks.client_id,
-        client_host=asks.client_host,
-        subscribed_topic_names=sorted(asks.topics),
-        assignment=_assignment(place.assigned, names),
+        rack_id=subscription.rack_id,
+        member_epoch=assignment.epoch,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        subscribed_topic_names=sorted(subscription.topics),
+        assignment=_assignment(assignment.assigned, names),
     )
 
 

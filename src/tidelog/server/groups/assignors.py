@@ -76,11 +76,11 @@ def _text_key(text: str) -> bytes:
 def assign_range(spec: GroupSpec) -> Targets:
     """A run of each topic's partitions for each of its readers, the first ones one more."""
 
-    def place(member_id: str) -> tuple[bool, bytes]:
+    def sort_key(member_id: str) -> tuple[bool, bytes]:
         instance = spec.members[member_id].instance_id
         return instance is None, _text_key(member_id if instance is None else instance)
 
-    members = sorted(spec.members, key=place)
+    members = sorted(spec.members, key=sort_key)
     readers: dict[UUID, list[str]] = {}
     for member_id in members:
         for topic in spec.members[member_id].topics:
@@ -119,24 +119,24 @@ def _assign_same(spec: GroupSpec, order: list[str]) -> Targets:
     if not topics:
         return {}
     counts, free = _planned(spec, topics)
-    known = frozenset(topics)
+    topic_ids = frozenset(topics)
     share, more = divmod(sum(spec.partitions[topic] for topic in topics), len(order))
     targets: dict[str, Target] = {}
     wanting: list[tuple[str, int]] = []
-    for place, member_id in enumerate(order):
+    for index, member_id in enumerate(order):
         gets_more = more > 0
-        left = share + gets_more - counts[member_id]
+        quota = share + gets_more - counts[member_id]
         target = spec.members[member_id].target
-        if left < 0:
-            target, left = _keep(target, known, share + gets_more, free)
+        if quota < 0:
+            target, quota = _keep(target, topic_ids, share + gets_more, free)
         # Who keeps all keeps the very same value: most do, and nothing is written of them.
         targets[member_id] = target
-        if left > 0 and gets_more and len(order) - place > more:
+        if quota > 0 and gets_more and len(order) - index > more:
             # Whoever comes later may have that one already: it need not move.
-            left, gets_more = left - 1, False
+            quota, gets_more = quota - 1, False
         more -= gets_more
-        if left > 0:
-            wanting.append((member_id, left))
+        if quota > 0:
+            wanting.append((member_id, quota))
     _hand_out(targets, wanting, free)
     return targets
 
@@ -152,23 +152,23 @@ def _planned(
     planned: dict[UUID, set[int]] = {topic: set() for topic in topics}
     counts: dict[str, int] = {}
     last: UUID | None = None
-    taken: set[int] | None = None
+    numbers_taken: set[int] | None = None
     for member_id, (_, _, target) in spec.members.items():
         count = 0
         for topic, numbers in target.items():
             if topic is not last:  # mostly it is: an id's hash is Python's to compute
-                last, taken = topic, planned.get(topic)
-            if taken is None:
+                last, numbers_taken = topic, planned.get(topic)
+            if numbers_taken is None:
                 count = _TOO_MANY
             else:
-                taken |= numbers
+                numbers_taken |= numbers
                 count += len(numbers)
         counts[member_id] = count
     return counts, [
         (topic, number)
-        for topic, taken in planned.items()
+        for topic, numbers_taken in planned.items()
         for number in range(spec.partitions[topic])
-        if number not in taken
+        if number not in numbers_taken
     ]
 
 
@@ -176,7 +176,7 @@ def _keep(
     target: Target, topics: frozenset[UUID], quota: int, free: list[tuple[UUID, int]]
 ) -> tuple[Target, int]:
     """What a member keeps of what it had, and how many it may still get; the rest is free."""
-    kept: dict[UUID, frozenset[int]] = {}
+    target_kept: dict[UUID, frozenset[int]] = {}
     for topic in hash_order(target, uuid_hash):
         if topic not in topics:
             continue
@@ -184,9 +184,9 @@ def _keep(
         stay = numbers[: max(quota, 0)]
         quota -= len(stay)
         if stay:
-            kept[topic] = frozenset(stay)
+            target_kept[topic] = frozenset(stay)
         free.extend((topic, number) for number in numbers[len(stay) :])
-    return kept, quota
+    return target_kept, quota
 
 
 def _hand_out(
@@ -194,15 +194,15 @@ def _hand_out(
     wanting: Iterable[tuple[str, int]],
     free: Iterable[tuple[UUID, int]],
 ) -> None:
-    left = iter(free)
+    unassigned = iter(free)
     for member_id, quota in wanting:
         gets: dict[UUID, set[int]] = {}
-        for topic, number in islice(left, quota):
+        for topic, number in islice(unassigned, quota):
             gets.setdefault(topic, set()).add(number)
         if gets:
             had = targets[member_id]
             targets[member_id] = {**had, **_joined(had, gets)}
-    assert next(left, None) is None, "partitions were left over"
+    assert next(unassigned, None) is None, "partitions were left over"
 
 
 def _joined(had: Target, gets: Mapping[UUID, set[int]]) -> Target:
@@ -232,7 +232,7 @@ def assign_simple(
     """
     members = hash_order(readers, java_hash)
     had = {member: _flat(targets.get(member, {})) for member in members}
-    found: dict[str, set[TopicPartition]] = {member: set() for member in members}
+    assignments: dict[str, set[TopicPartition]] = {member: set() for member in members}
     topics = sorted(frozenset[UUID]().union(*readers.values()), key=lambda each: each.int)
     are_alike = len(set(readers.values())) == 1
     for together in [topics] if are_alike else [[topic] for topic in topics]:
@@ -241,13 +241,13 @@ def assign_simple(
             pool = hash_order(pool, _hash, ample_table_size(len(pool)))
         sharers = [member for member in members if readers[member].issuperset(together)]
         order = _by_hash if are_alike else list[TopicPartition]
-        for member, given in _share_out(pool, sharers, had, order).items():
-            found[member] |= given
-    return {member: _nested(given) for member, given in found.items()}
+        for member, assigned in _share_out(pool, sharers, had, order).items():
+            assignments[member] |= assigned
+    return {member: _nested(assigned) for member, assigned in assignments.items()}
 
 
-def _by_hash(given: Iterable[TopicPartition]) -> list[TopicPartition]:
-    return hash_order(given, _hash)
+def _by_hash(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    return hash_order(partitions, _hash)
 
 
 def _share_out(
@@ -261,22 +261,22 @@ def _share_out(
         return {}
     sharing = -(-len(members) // len(pool))
     quotas = dict(zip(members, _quotas(sharing * len(pool), len(members)), strict=True))
-    given: dict[str, set[TopicPartition]] = {}
+    assigned: dict[str, set[TopicPartition]] = {}
     holders: dict[TopicPartition, list[str]] = {each: [] for each in pool}
-    places, shared = {each: place for place, each in enumerate(pool)}, frozenset(pool)
+    order_of, shared = {each: index for index, each in enumerate(pool)}, frozenset(pool)
     for member in members:
         # In the pool's order. The smaller set is gone through, not the pool for each member.
-        still = order(sorted(had[member] & shared, key=places.__getitem__))
+        still = order(sorted(had[member] & shared, key=order_of.__getitem__))
         # Who has too many gives the first ones up, as in Kafka.
-        given[member] = set(still[max(len(still) - quotas[member], 0) :])
-        for each in given[member]:
+        assigned[member] = set(still[max(len(still) - quotas[member], 0) :])
+        for each in assigned[member]:
             holders[each].append(member)
     for each, sharers in holders.items():
         for member in sharers[: max(len(sharers) - sharing, 0)]:
-            given[member].remove(each)
+            assigned[member].remove(each)
             sharers.remove(member)
-    _fill(pool, holders, sharing, _Wanting(members, quotas, given))
-    return given
+    _fill(pool, holders, sharing, _Wanting(members, quotas, assigned))
+    return assigned
 
 
 def _fill(
@@ -293,8 +293,8 @@ def _fill(
 
 def _quotas(count: int, members: int) -> Iterator[int]:
     """So many partitions for each of so many members, `count` in all."""
-    for place in range(members):
-        yield -(-count * (place + 1) // members) - -(-count * place // members)
+    for index in range(members):
+        yield -(-count * (index + 1) // members) - -(-count * index // members)
 
 
 class _Wanting:
@@ -304,29 +304,29 @@ class _Wanting:
         self,
         members: Sequence[str],
         quotas: Mapping[str, int],
-        given: Mapping[str, set[TopicPartition]],
+        assigned: Mapping[str, set[TopicPartition]],
     ) -> None:
         self._members = members
         self._quotas = quotas
-        self._given = given
+        self._given = assigned
         self._at = 0
 
-    def take(self, wanted: TopicPartition) -> str:
+    def take(self, partition: TopicPartition) -> str:
         """Who gets a partition, and has it then."""
-        member = self._next_without(wanted)
-        self._given[member].add(wanted)
+        member = self._next_without(partition)
+        self._given[member].add(partition)
         return member
 
-    def _next_without(self, wanted: TopicPartition) -> str:
+    def _next_without(self, partition: TopicPartition) -> str:
         """The next that has room and lacks a partition; else who lacks it and has least."""
         for step in range(len(self._members)):
             at = (self._at + step) % len(self._members)
             member = self._members[at]
-            given = self._given[member]
-            if len(given) < self._quotas[member] and wanted not in given:
+            assigned = self._given[member]
+            if len(assigned) < self._quotas[member] and partition not in assigned:
                 self._at = at + 1
                 return member
-        lacking = (member for member in self._members if wanted not in self._given[member])
+        lacking = (member for member in self._members if partition not in self._given[member])
         return min(lacking, key=lambda member: len(self._given[member]))
 
 
@@ -339,8 +339,8 @@ def _flat(target: Target) -> frozenset[TopicPartition]:
     return frozenset((topic, number) for topic, numbers in target.items() for number in numbers)
 
 
-def _nested(given: Iterable[TopicPartition]) -> Target:
-    found: dict[UUID, set[int]] = {}
-    for topic, number in sorted(given, key=lambda each: (each[0].int, each[1])):
-        found.setdefault(topic, set()).add(number)
-    return {topic: frozenset(numbers) for topic, numbers in found.items()}
+def _nested(partitions: Iterable[TopicPartition]) -> Target:
+    by_topic: dict[UUID, set[int]] = {}
+    for topic, number in sorted(partitions, key=lambda each: (each[0].int, each[1])):
+        by_topic.setdefault(topic, set()).add(number)
+    return {topic: frozenset(numbers) for topic, numbers in by_topic.items()}

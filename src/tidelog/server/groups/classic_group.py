@@ -18,7 +18,7 @@ from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedVersion
 from tidelog.protocol.messages.group_records import SUBSCRIPTION, VERSION_BYTES
 from tidelog.server.groups.committed_offsets import GroupOffsets
-from tidelog.server.groups.requests import Joined, JoinedMember, Protocols, Synced
+from tidelog.server.groups.requests import JoinedMember, JoinResult, Protocols, SyncResult
 from tidelog.server.runtime.loop import Timer
 from tidelog.server.runtime.reply import Reply
 
@@ -27,13 +27,13 @@ _FIRST_VERSION: Final = bytes(VERSION_BYTES)
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
     """All topics of all subscriptions, None where one can't be read."""
-    found: set[str] = set()
+    topics: set[str] = set()
     try:
         for data in subscriptions:
-            found.update(SUBSCRIPTION.read(_FIRST_VERSION + data[VERSION_BYTES:])[1].topics)
+            topics.update(SUBSCRIPTION.read(_FIRST_VERSION + data[VERSION_BYTES:])[1].topics)
     except (CorruptMessage, UnsupportedVersion):
         return None
-    return frozenset(found)
+    return frozenset(topics)
 
 
 CONSUMER_PROTOCOL: Final = "consumer"
@@ -86,8 +86,8 @@ class Member:
     rebalance_timeout_ms: int
     assignment: bytes = b""
     is_new: bool = False
-    join: Reply[Joined] | None = None
-    sync: Reply[Synced] | None = None
+    join: Reply[JoinResult] | None = None
+    sync: Reply[SyncResult] | None = None
     expiry: Timer | None = None
 
     @property
@@ -198,10 +198,10 @@ class ClassicGroup:
     def member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """Why this is no member, `NONE` where it is one."""
         if instance_id is not None:
-            known = self._static.get(instance_id)
-            if known is None:
+            current_id = self._static.get(instance_id)
+            if current_id is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
-            if known != member_id:
+            if current_id != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -262,11 +262,16 @@ class ClassicGroup:
         self.pending_sync.discard(member_id)
 
     def update(
-        self, member: Member, asked: tuple[Protocols, int, int], join: Reply[Joined] | None
+        self,
+        member: Member,
+        protocols_and_timeouts: tuple[Protocols, int, int],
+        join: Reply[JoinResult] | None,
     ) -> None:
         """A member joins again: its protocols, rebalance and session timeout, and who waits."""
         self._count(member, -1)
-        member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms = asked
+        member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms = (
+            protocols_and_timeouts
+        )
         self._count(member, 1)
         self.awaiting_join += (join is not None) - (member.join is not None)
         member.join = join
@@ -275,8 +280,8 @@ class ClassicGroup:
         """A static member comes back under a new id: who waits under the old one is fenced."""
         old = self.members.pop(self._static[instance_id])
         fenced = ErrorCode.FENCED_INSTANCE_ID
-        self.answer_join(old, Joined(code=fenced, member_id=old.member_id))
-        self.answer_sync(old, Synced(code=fenced))
+        self.answer_join(old, JoinResult(code=fenced, member_id=old.member_id))
+        self.answer_sync(old, SyncResult(code=fenced))
         old.stop_expiry()
         new = Member(
             member_id=new_id,
@@ -310,10 +315,10 @@ class ClassicGroup:
             return False
         if self.members[self.leader].join is None:
             joined = (m.member_id for m in self.members.values() if m.join is not None)
-            found = next(joined, None)
-            if found is None:
+            candidate = next(joined, None)
+            if candidate is None:
                 return False
-            self.leader = found
+            self.leader = candidate
         return True
 
     def select_protocol(self) -> str:
@@ -346,7 +351,7 @@ class ClassicGroup:
 
     # -- answers -----------------------------------------------------------------------------
 
-    def answer_join(self, member: Member, joined: Joined) -> bool:
+    def answer_join(self, member: Member, joined: JoinResult) -> bool:
         """Answer a member's JoinGroup; False where it does not wait."""
         reply, member.join = member.join, None
         if reply is None:
@@ -355,7 +360,7 @@ class ClassicGroup:
         reply.complete(joined)
         return True
 
-    def answer_sync(self, member: Member, synced: Synced) -> bool:
+    def answer_sync(self, member: Member, synced: SyncResult) -> bool:
         """Answer a member's SyncGroup; False where it does not wait."""
         reply, member.sync = member.sync, None
         if reply is None:

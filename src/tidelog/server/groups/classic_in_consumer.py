@@ -16,7 +16,7 @@ from tidelog.protocol.messages.group_records import ConsumerProtocolSubscription
 from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL
 from tidelog.server.groups.consumer_updates import (
     ConsumerUpdate,
-    Found,
+    MemberMatch,
     find_known,
     find_static,
     reads_the_same,
@@ -28,14 +28,21 @@ from tidelog.server.groups.group_updates import GroupUpdate, after, member_of, r
 from tidelog.server.groups.migration import Parts, Replaced, read_subscription, subscription_version
 from tidelog.server.groups.modern_changes import MemberChange
 from tidelog.server.groups.modern_group import (
-    Asks,
     ClassicPart,
     ConsumerGroup,
     ConsumerMember,
     MemberState,
+    Subscription,
     Wait,
 )
-from tidelog.server.groups.requests import JoinAsked, Joined, MemberRef, Owned, SyncAsked, Synced
+from tidelog.server.groups.requests import (
+    JoinRequest,
+    JoinResult,
+    MemberRef,
+    Owned,
+    SyncRequest,
+    SyncResult,
+)
 from tidelog.server.groups.topic_regexes import RegexStatus
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.reply import Reply
@@ -56,52 +63,59 @@ class ClassicMembers:
 
     # -- joining -----------------------------------------------------------------------------
 
-    def join(self, group: ConsumerGroup, asked: JoinAsked) -> Reply[Joined]:
+    def join(self, group: ConsumerGroup, request: JoinRequest) -> Reply[JoinResult]:
         """Become or stay a member, in the group's epoch."""
-        is_unknown = not asked.member_id
-        member_id = asked.member_id or self._new_id()
+        is_unknown = not request.member_id
+        member_id = request.member_id or self._new_id()
         try:
             limit = self._updates.config.group_consumer_max_size
             require_room(group, member_id, limit, "group")
-            if not group.supports(asked.protocol_type, (name for name, _ in asked.protocols)):
+            if not group.supports(request.protocol_type, (name for name, _ in request.protocols)):
                 raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-            if is_unknown and asked.needs_member_id and asked.instance_id is None:
-                return Reply.of(Joined(code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
-            return self._join(group, asked, member_id, is_unknown=is_unknown)
+            if is_unknown and request.needs_member_id and request.instance_id is None:
+                return Reply.of(JoinResult(code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
+            return self._join(group, request, member_id, is_unknown=is_unknown)
         except Refusal as refusal:
-            return Reply.of(Joined(code=ErrorCode(refusal.error_code), member_id=asked.member_id))
+            return Reply.of(
+                JoinResult(code=ErrorCode(refusal.error_code), member_id=request.member_id)
+            )
 
     def _join(
-        self, group: ConsumerGroup, asked: JoinAsked, member_id: str, *, is_unknown: bool
-    ) -> Reply[Joined]:
+        self, group: ConsumerGroup, request: JoinRequest, member_id: str, *, is_unknown: bool
+    ) -> Reply[JoinResult]:
         update = GroupUpdate(group)
-        subscription = _subscription(asked)
-        found = self._find(update, asked, member_id, joins=is_unknown)
-        known = group.static_member(asked.instance_id)
-        downgrades = known is not None and self._conversion.may_downgrade_replaced(group, known)
-        new = replace(found.member, asks=_updated(found.member.asks, asked, subscription))
-        if new.asks != found.member.asks:
-            update.changes.append(MemberChange(new.member_id, new.asks))
-        status = self._regexes.change(update, found, new)
-        names_changed = new.asks.topics != found.member.asks.topics
+        written_subscription = _subscription(request)
+        match = self._find(update, request, member_id, joins=is_unknown)
+        static_member = group.static_member(request.instance_id)
+        downgrades = static_member is not None and self._conversion.may_downgrade_replaced(
+            group, static_member
+        )
+        new = replace(
+            match.member,
+            subscription=_updated(match.member.subscription, request, written_subscription),
+        )
+        if new.subscription != match.member.subscription:
+            update.changes.append(MemberChange(new.member_id, new.subscription))
+        status = self._regexes.change(update, match, new)
+        names_changed = new.subscription.topics != match.member.subscription.topics
         has_changed = names_changed or status is not RegexStatus.SAME
-        owned = self._owned(subscription)
-        if downgrades and known is not None:
-            return self._downgrade(update, found, new, owned, has_changed=has_changed)
-        moved = self._move(update, found, new, owned, has_changed=has_changed)
-        return self._answer(update, moved, asked)
+        owned = self._owned(written_subscription)
+        if downgrades and static_member is not None:
+            return self._downgrade(update, match, new, owned, has_changed=has_changed)
+        moved = self._move(update, match, new, owned, has_changed=has_changed)
+        return self._answer(update, moved, request)
 
     def _find(
-        self, update: ConsumerUpdate, asked: JoinAsked, member_id: str, *, joins: bool
-    ) -> Found:
-        if asked.instance_id is None:
+        self, update: ConsumerUpdate, request: JoinRequest, member_id: str, *, joins: bool
+    ) -> MemberMatch:
+        if request.instance_id is None:
             return find_known(update.group, member_id, joins=True)
-        return find_static(update, member_id, asked.instance_id, joins=joins, is_classic=True)
+        return find_static(update, member_id, request.instance_id, joins=joins, is_classic=True)
 
     def _move(
         self,
         update: ConsumerUpdate,
-        found: Found,
+        match: MemberMatch,
         new: ConsumerMember,
         owned: Owned,
         *,
@@ -109,54 +123,54 @@ class ClassicMembers:
     ) -> ConsumerMember:
         """Begin an epoch where that is due, then move the member."""
         group = update.group
-        names = group.names_after(found.known, new.asks)
-        regexes = regexes_after(group, found.known, new.asks)
+        names = group.names_after(match.known, new.subscription)
+        regexes = regexes_after(group, match.known, new.subscription)
         epoch = group.epoch
         if has_changed or self._updates.has_stale_topics(group):
             topics = {*names, *topics_of(group, regexes)}
             epoch = self._updates.begin_epoch(update, topics, is_due=has_changed)
-        count = len(group.members) + (found.known is None)
+        count = len(group.members) + (match.known is None)
         same = reads_the_same(names, regexes, count)
-        aim = self._updates.aim(update, epoch, found.known, new, same=same)
+        aim = self._updates.aim(update, epoch, match.known, new, same=same)
         return self._updates.reconcile(update, new, aim, owned, has_changed=has_changed)
 
     def _downgrade(
         self,
         update: ConsumerUpdate,
-        found: Found,
+        match: MemberMatch,
         new: ConsumerMember,
         owned: Owned,
         *,
         has_changed: bool,
-    ) -> Reply[Joined]:
+    ) -> Reply[JoinResult]:
         """It takes the place of the last member of the new protocol: the group is classic again."""
         epoch = update.group.epoch
         moved = new
         if not has_changed:
-            aim = self._updates.aim(update, update.group.target_epoch, found.known, new, same=True)
+            aim = self._updates.aim(update, update.group.target_epoch, match.known, new, same=True)
             moved = self._updates.reconcile(update, new, aim, owned, has_changed=False)
-        replaced = Replaced(found.replaced_id or new.member_id, moved, has_changed)
+        replaced = Replaced(match.replaced_id or new.member_id, moved, has_changed)
         written = self._conversion.downgrade_replaced(update, epoch, replaced)
         return _joined_after(written, moved)
 
     def _answer(
-        self, update: ConsumerUpdate, member: ConsumerMember, asked: JoinAsked
-    ) -> Reply[Joined]:
+        self, update: ConsumerUpdate, member: ConsumerMember, request: JoinRequest
+    ) -> Reply[JoinResult]:
         group = update.group
 
         def go_on() -> None:
             group.stop(Wait.JOIN, member.member_id)
             self._updates.await_sign(group, member)
-            timeout_ms = asked.rebalance_timeout_ms
+            timeout_ms = request.rebalance_timeout_ms
             self._updates.wait_for(group, member.member_id, Wait.SYNC, timeout_ms)
 
         update.actions.append(go_on)
         return _joined_after(self._updates.write(update), member)
 
-    def _owned(self, subscription: ConsumerProtocolSubscription) -> Owned:
+    def _owned(self, written_subscription: ConsumerProtocolSubscription) -> Owned:
         topics = self._updates.topics.all()
         owned: dict[UUID, frozenset[int]] = {}
-        for part in subscription.owned_partitions:
+        for part in written_subscription.owned_partitions:
             info = topics.get(part.topic)
             if info is not None and info.topic_id is not None:
                 owned[info.topic_id] = frozenset(part.partitions)
@@ -164,39 +178,40 @@ class ClassicMembers:
 
     # -- syncing -----------------------------------------------------------------------------
 
-    def sync(self, group: ConsumerGroup, asked: SyncAsked) -> Reply[Synced]:
+    def sync(self, group: ConsumerGroup, request: SyncRequest) -> Reply[SyncResult]:
         """Ask for one's assignment, which is there already."""
         try:
-            member = _classic_member(group, asked.member_id, asked.instance_id)
-            _require_generation(member, asked.generation)
-            _require_protocol(member, asked)
+            member = _classic_member(group, request.member_id, request.instance_id)
+            _require_generation(member, request.generation)
+            _require_protocol(member, request)
             self._require_calm(group, member)
         except Refusal as refusal:
-            return Reply.of(Synced(code=ErrorCode(refusal.error_code)))
+            return Reply.of(SyncResult(code=ErrorCode(refusal.error_code)))
         group.stop(Wait.SYNC, member.member_id)
         self._updates.await_sign(group, member)
-        assert member.asks.classic is not None
-        version = subscription_version(member.asks.classic.protocols[0][1])
-        synced = Synced(
-            protocol_type=asked.protocol_type,
-            protocol_name=asked.protocol_name,
+        assert member.subscription.classic is not None
+        version = subscription_version(member.subscription.classic.protocols[0][1])
+        synced = SyncResult(
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
             assignment=self._conversion.assignment_data(
-                {topic: list(numbers) for topic, numbers in member.place.assigned.items()}, version
+                {topic: list(numbers) for topic, numbers in member.assignment.assigned.items()},
+                version,
             ),
         )
         written = self._updates.write(GroupUpdate(group))
-        return after(written, synced, lambda code: Synced(code=code))
+        return after(written, synced, lambda code: SyncResult(code=code))
 
     def _require_calm(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         """Refuse who has to join again first; who is giving up has joined already."""
-        is_behind = _epoch_to_join(group) > member.place.epoch
-        if is_behind and member.place.state is not MemberState.UNREVOKED_PARTITIONS:
+        is_behind = _epoch_to_join(group) > member.assignment.epoch
+        if is_behind and member.assignment.state is not MemberState.UNREVOKED_PARTITIONS:
             self._await_join(group, member)
             raise Refusal(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def _await_join(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         if (Wait.JOIN, member.member_id) not in group.waits:
-            ms = member.asks.rebalance_timeout_ms
+            ms = member.subscription.rebalance_timeout_ms
             self._updates.wait_for(group, member.member_id, Wait.JOIN, ms)
 
     # -- staying and leaving -----------------------------------------------------------------
@@ -209,13 +224,14 @@ class ClassicMembers:
         except Refusal as refusal:
             return ErrorCode(refusal.error_code)
         self._updates.await_sign(group, member)
-        place = member.place
-        may_get_more = place.state is MemberState.UNRELEASED_PARTITIONS and not group.awaits_others(
-            member
+        assignment = member.assignment
+        may_get_more = (
+            assignment.state is MemberState.UNRELEASED_PARTITIONS
+            and not group.awaits_others(member)
         )
         if (
-            place.epoch < _epoch_to_join(group)
-            or place.state is MemberState.UNREVOKED_PARTITIONS
+            assignment.epoch < _epoch_to_join(group)
+            or assignment.state is MemberState.UNREVOKED_PARTITIONS
             or may_get_more
         ):
             self._await_join(group, member)
@@ -225,51 +241,57 @@ class ClassicMembers:
     def leave(self, group: ConsumerGroup, refs: Sequence[MemberRef]) -> list[ErrorCode]:
         """Let members go: one code for each."""
         codes: list[ErrorCode] = []
-        gone: dict[str, ConsumerMember] = {}
+        leaving: dict[str, ConsumerMember] = {}
         for ref in refs:
             try:
                 member = _leaving(group, ref)
             except Refusal as refusal:
                 codes.append(ErrorCode(refusal.error_code))
             else:
-                gone[member.member_id] = member
+                leaving[member.member_id] = member
                 codes.append(ErrorCode.NONE)
-        written = self._fencing.fence(group, tuple(gone.values()))
+        written = self._fencing.fence(group, tuple(leaving.values()))
         if written.is_done and written.value is not ErrorCode.NONE:
             return [written.value if code is ErrorCode.NONE else code for code in codes]
         return codes
 
 
-def _subscription(asked: JoinAsked) -> ConsumerProtocolSubscription:
+def _subscription(request: JoinRequest) -> ConsumerProtocolSubscription:
     """What a member says that it reads, which all of its protocols say alike."""
     try:
-        return read_subscription(asked.protocols[0][1])
+        return read_subscription(request.protocols[0][1])
     except (CorruptMessage, UnsupportedVersion) as error:
         raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
 
 
-def _updated(asks: Asks, asked: JoinAsked, subscription: ConsumerProtocolSubscription) -> Asks:
-    return Asks(
-        instance_id=asks.instance_id if asked.instance_id is None else asked.instance_id,
-        rack_id=subscription.rack_id or asks.rack_id,
-        client_id=asked.client_id,
-        client_host=asked.client_host,
-        rebalance_timeout_ms=asked.rebalance_timeout_ms,
-        topics=frozenset(subscription.topics),
-        assignor=asks.assignor,
-        classic=ClassicPart(asked.session_timeout_ms, asked.protocols),
+def _updated(
+    subscription: Subscription,
+    request: JoinRequest,
+    written_subscription: ConsumerProtocolSubscription,
+) -> Subscription:
+    return Subscription(
+        instance_id=subscription.instance_id
+        if request.instance_id is None
+        else request.instance_id,
+        rack_id=written_subscription.rack_id or subscription.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        topics=frozenset(written_subscription.topics),
+        assignor=subscription.assignor,
+        classic=ClassicPart(request.session_timeout_ms, request.protocols),
     )
 
 
-def _joined_after(written: Reply[ErrorCode], member: ConsumerMember) -> Reply[Joined]:
-    assert member.asks.classic is not None
-    joined = Joined(
+def _joined_after(written: Reply[ErrorCode], member: ConsumerMember) -> Reply[JoinResult]:
+    assert member.subscription.classic is not None
+    joined = JoinResult(
         member_id=member.member_id,
-        generation=member.place.epoch,
+        generation=member.assignment.epoch,
         protocol_type=CONSUMER_PROTOCOL,
-        protocol_name=member.asks.classic.protocols[0][0],
+        protocol_name=member.subscription.classic.protocols[0][0],
     )
-    return after(written, joined, lambda code: Joined(code=code))
+    return after(written, joined, lambda code: JoinResult(code=code))
 
 
 def _classic_member(
@@ -286,14 +308,14 @@ def _classic_member(
 
 
 def _require_generation(member: ConsumerMember, generation: int) -> None:
-    if generation != member.place.epoch:
+    if generation != member.assignment.epoch:
         raise Refusal(ErrorCode.ILLEGAL_GENERATION)
 
 
-def _require_protocol(member: ConsumerMember, asked: SyncAsked) -> None:
-    assert member.asks.classic is not None
-    name = member.asks.classic.protocols[0][0]
-    if asked.protocol_type not in (None, CONSUMER_PROTOCOL) or asked.protocol_name not in (
+def _require_protocol(member: ConsumerMember, request: SyncRequest) -> None:
+    assert member.subscription.classic is not None
+    name = member.subscription.classic.protocols[0][0]
+    if request.protocol_type not in (None, CONSUMER_PROTOCOL) or request.protocol_name not in (
         None,
         name,
     ):

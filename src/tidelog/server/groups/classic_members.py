@@ -17,7 +17,13 @@ from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
 from tidelog.server.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalances
 from tidelog.server.groups.records import group_record
 from tidelog.server.groups.replay import GroupTable, Journal
-from tidelog.server.groups.requests import JoinAsked, Joined, MemberRef, SyncAsked, Synced
+from tidelog.server.groups.requests import (
+    JoinRequest,
+    JoinResult,
+    MemberRef,
+    SyncRequest,
+    SyncResult,
+)
 from tidelog.server.runtime.reply import Reply
 
 if TYPE_CHECKING:
@@ -63,31 +69,31 @@ class Membership:
 
     # -- joining -----------------------------------------------------------------------------
 
-    def join(self, asked: JoinAsked) -> Reply[Joined]:
+    def join(self, request: JoinRequest) -> Reply[JoinResult]:
         """Become a member, or stay one in the next generation."""
         low_ms = self._config.group_min_session_timeout_ms
         high_ms = self._config.group_max_session_timeout_ms
-        if not asked.group_id:
-            return _refused(ErrorCode.INVALID_GROUP_ID, asked.member_id)
-        if not low_ms <= asked.session_timeout_ms <= high_ms:
-            return _refused(ErrorCode.INVALID_SESSION_TIMEOUT, asked.member_id)
-        group = self._table.get(asked.group_id)
+        if not request.group_id:
+            return _refused(ErrorCode.INVALID_GROUP_ID, request.member_id)
+        if not low_ms <= request.session_timeout_ms <= high_ms:
+            return _refused(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
+        group = self._table.get(request.group_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
-            return self._in_consumer_groups().join(group, asked)
+            return self._in_consumer_groups().join(group, request)
         if isinstance(group, ShareGroup):
             return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group is None or isinstance(group, ConsumerGroup):
-            return self._join_first(asked, group)
-        return self._join(group, asked)
+            return self._join_first(request, group)
+        return self._join(group, request)
 
-    def _join_first(self, asked: JoinAsked, was: ConsumerGroup | None) -> Reply[Joined]:
+    def _join_first(self, request: JoinRequest, was: ConsumerGroup | None) -> Reply[JoinResult]:
         """The first that joins makes the group; who has an id already comes too late.
 
         One of the consumer protocol without members becomes a classic one, with its offsets.
         """
-        if asked.member_id:
-            return _refused(ErrorCode.UNKNOWN_MEMBER_ID, asked.member_id)
-        group = self._table.new_classic(asked.group_id)
+        if request.member_id:
+            return _refused(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+        group = self._table.new_classic(request.group_id)
         records = [group_record(group)]
         if was is not None:
             from tidelog.server.groups.modern_changes import end_records
@@ -100,30 +106,30 @@ class Membership:
             group.offsets = was.offsets
             was.unload()
         self._table.put(group)
-        return self._join(group, asked)
+        return self._join(group, request)
 
-    def _join(self, group: ClassicGroup, asked: JoinAsked) -> Reply[Joined]:
-        if not _fits(group, asked):
-            return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, asked.member_id)
-        if not self._has_room(group, asked.member_id):
-            group.remove(asked.member_id)
+    def _join(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
+        if not _fits(group, request):
+            return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id)
+        if not self._has_room(group, request.member_id):
+            group.remove(request.member_id)
             return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
-        if not group.supports(asked.protocol_type, asked.protocols):
-            return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, asked.member_id)
-        if asked.member_id:
-            return self._join_known(group, asked)
-        return self._join_new(group, asked)
+        if not group.supports(request.protocol_type, request.protocols):
+            return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+        if request.member_id:
+            return self._join_known(group, request)
+        return self._join_new(group, request)
 
-    def _join_new(self, group: ClassicGroup, asked: JoinAsked) -> Reply[Joined]:
+    def _join_new(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
         """A client without an id: a static one may come back, a dynamic one may only get its id."""
-        if asked.instance_id is not None:
-            return self._join_static(group, asked, asked.instance_id)
-        member_id = self._new_id(asked.client_id)
-        if not asked.needs_member_id:
-            return self._add(group, asked, member_id)
+        if request.instance_id is not None:
+            return self._join_static(group, request, request.instance_id)
+        member_id = self._new_id(request.client_id)
+        if not request.needs_member_id:
+            return self._add(group, request, member_id)
         if len(group.pending) >= PENDING_MAX:
             return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
-        self._rebalances.await_pending(group, member_id, asked.session_timeout_ms)
+        self._rebalances.await_pending(group, member_id, request.session_timeout_ms)
         return _refused(ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
@@ -140,82 +146,84 @@ class Membership:
             name = name.encode()[: MEMBER_ID_BYTES - _UUID_BYTES].decode(errors="ignore")
         return f"{name}-{uuid.UUID(int=self._random.getrandbits(128), version=4)}"
 
-    def _add(self, group: ClassicGroup, asked: JoinAsked, member_id: str) -> Reply[Joined]:
-        reply: Reply[Joined] = Reply()
+    def _add(self, group: ClassicGroup, request: JoinRequest, member_id: str) -> Reply[JoinResult]:
+        reply: Reply[JoinResult] = Reply()
         member = Member(
             member_id=member_id,
-            instance_id=asked.instance_id,
-            client_id=asked.client_id,
-            client_host=asked.client_host,
-            protocols=asked.protocols,
-            session_timeout_ms=asked.session_timeout_ms,
-            rebalance_timeout_ms=asked.rebalance_timeout_ms,
+            instance_id=request.instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            protocols=request.protocols,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
             is_new=True,
             join=reply,
         )
         if group.is_in(GroupState.PREPARING_REBALANCE) and group.previous_state is GroupState.EMPTY:
             group.has_newcomers = True
-        group.add(member, asked.protocol_type)
+        group.add(member, request.protocol_type)
         self._rebalances.await_sign(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalances.prepare_or_complete(group)
         return reply
 
-    def _join_known(self, group: ClassicGroup, asked: JoinAsked) -> Reply[Joined]:
+    def _join_known(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
         """A client that has an id: it was given out a moment ago, or is a member's."""
-        if asked.member_id in group.pending and asked.instance_id is None:
-            return self._add(group, asked, asked.member_id)
-        code = group.member_error(asked.member_id, asked.instance_id)
+        if request.member_id in group.pending and request.instance_id is None:
+            return self._add(group, request, request.member_id)
+        code = group.member_error(request.member_id, request.instance_id)
         if code is not ErrorCode.NONE:
-            return _refused(code, asked.member_id)
-        member = group.members[asked.member_id]
-        is_same = member.protocols == asked.protocols
+            return _refused(code, request.member_id)
+        member = group.members[request.member_id]
+        is_same = member.protocols == request.protocols
         # A leader joins again in a stable group because what it reads has changed.
         leads = group.is_in(GroupState.STABLE) and group.leader == member.member_id
         if group.is_in(GroupState.PREPARING_REBALANCE) or leads or not is_same:
-            return self._join_again(group, asked, member)
+            return self._join_again(group, request, member)
         # It may not have got the answer to its first try.
         return Reply.of(self._rebalances.joined(group, member.member_id))
 
-    def _join_again(self, group: ClassicGroup, asked: JoinAsked, member: Member) -> Reply[Joined]:
-        reply = self._park(group, asked, member)
+    def _join_again(
+        self, group: ClassicGroup, request: JoinRequest, member: Member
+    ) -> Reply[JoinResult]:
+        reply = self._park(group, request, member)
         self._rebalances.prepare_or_complete(group)
         return reply
 
     @staticmethod
-    def _park(group: ClassicGroup, asked: JoinAsked, member: Member) -> Reply[Joined]:
+    def _park(group: ClassicGroup, request: JoinRequest, member: Member) -> Reply[JoinResult]:
         """Make the member what it says that it is now, and let its answer wait."""
-        superseded: Reply[Joined] | None = member.join
-        reply: Reply[Joined] = Reply()
-        times = asked.rebalance_timeout_ms, asked.session_timeout_ms
-        group.update(member, (asked.protocols, *times), reply)
+        superseded: Reply[JoinResult] | None = member.join
+        reply: Reply[JoinResult] = Reply()
+        times = request.rebalance_timeout_ms, request.session_timeout_ms
+        group.update(member, (request.protocols, *times), reply)
         if superseded is not None:
             # Its connection broke and it asks again; nobody is there to read the first answer.
             superseded.complete(
-                Joined(code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
+                JoinResult(code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
             )
         return reply
 
     def _join_static(
-        self, group: ClassicGroup, asked: JoinAsked, instance_id: str
-    ) -> Reply[Joined]:
+        self, group: ClassicGroup, request: JoinRequest, instance_id: str
+    ) -> Reply[JoinResult]:
         """A static member without an id: a new one, or one that comes back."""
         member_id = self._new_id(instance_id)
         if group.static_member(instance_id) is None:
-            return self._add(group, asked, member_id)
+            return self._add(group, request, member_id)
         before = _Before(group, instance_id)
         member = group.replace_static(instance_id, member_id)
         self._rebalances.await_sign(group, member)
-        reply = self._park(group, asked, member)
+        reply = self._park(group, request, member)
         if not group.is_in(GroupState.STABLE):
             self._rebalances.prepare_or_complete(group)
         elif group.select_protocol() != group.protocol_name:
             self._rebalances.prepare(group)
         else:
-            self._keep_place(group, asked, member, before)
+            self._keep_place(group, request, member, before)
         return reply
 
     def _keep_place(
-        self, group: ClassicGroup, asked: JoinAsked, member: Member, before: "_Before"
+        self, group: ClassicGroup, request: JoinRequest, member: Member, before: "_Before"
     ) -> None:
         """A static member comes back with what it had: its new id is written, nobody rebalances."""
         written = self._journal.append(group.group_id, [group_record(group)])
@@ -224,8 +232,8 @@ class Membership:
             if code is not ErrorCode.NONE:
                 self._give_back(group, member, before, code)
                 return
-            joined = self._rebalances.joined(group, member.member_id, skip=asked.knows_skipping)
-            if not asked.knows_skipping:
+            joined = self._rebalances.joined(group, member.member_id, skip=request.knows_skipping)
+            if not request.knows_skipping:
                 # An old client that leads would assign; told of its old id, it just syncs.
                 joined = replace(joined, leader=before.leader or "", members=())
             group.answer_join(member, joined)
@@ -238,7 +246,7 @@ class Membership:
         """Its new id could not be written: the old one stays."""
         group.answer_join(
             member,
-            Joined(
+            JoinResult(
                 code=code,
                 generation=group.generation,
                 protocol_type=group.protocol_type,
@@ -253,35 +261,37 @@ class Membership:
 
     # -- syncing -----------------------------------------------------------------------------
 
-    def sync(self, asked: SyncAsked) -> Reply[Synced]:
+    def sync(self, request: SyncRequest) -> Reply[SyncResult]:
         """Ask for one's assignment; the leader brings everybody's."""
-        if not asked.group_id:
-            return Reply.of(Synced(code=ErrorCode.INVALID_GROUP_ID))
-        group = self._table.get(asked.group_id)
+        if not request.group_id:
+            return Reply.of(SyncResult(code=ErrorCode.INVALID_GROUP_ID))
+        group = self._table.get(request.group_id)
         if group is None or group.is_empty or isinstance(group, ShareGroup):
-            return Reply.of(Synced(code=ErrorCode.UNKNOWN_MEMBER_ID))
+            return Reply.of(SyncResult(code=ErrorCode.UNKNOWN_MEMBER_ID))
         if isinstance(group, ConsumerGroup):
-            return self._in_consumer_groups().sync(group, asked)
-        code = _sync_error(group, asked)
+            return self._in_consumer_groups().sync(group, request)
+        code = _sync_error(group, request)
         if code is not ErrorCode.NONE:
-            return Reply.of(Synced(code=code))
-        member = group.members[asked.member_id]
+            return Reply.of(SyncResult(code=code))
+        member = group.members[request.member_id]
         self._rebalances.has_synced(group, member.member_id)
         if group.is_in(GroupState.STABLE):
             return Reply.of(self._rebalances.synced(group, member))
-        return self._await_assignment(group, asked, member)
+        return self._await_assignment(group, request, member)
 
     def _await_assignment(
-        self, group: ClassicGroup, asked: SyncAsked, member: Member
-    ) -> Reply[Synced]:
-        superseded: Reply[Synced] | None = member.sync
-        reply: Reply[Synced] = Reply()
+        self, group: ClassicGroup, request: SyncRequest, member: Member
+    ) -> Reply[SyncResult]:
+        superseded: Reply[SyncResult] | None = member.sync
+        reply: Reply[SyncResult] = Reply()
         member.sync = reply
         if superseded is not None:
-            superseded.complete(Synced(code=ErrorCode.REBALANCE_IN_PROGRESS))
+            superseded.complete(SyncResult(code=ErrorCode.REBALANCE_IN_PROGRESS))
         if group.leader == member.member_id:
-            given = dict(asked.assignments)
-            self._rebalances.assign(group, {name: given.get(name, b"") for name in group.members})
+            assignments = dict(request.assignments)
+            self._rebalances.assign(
+                group, {name: assignments.get(name, b"") for name in group.members}
+            )
         return reply
 
     # -- staying and leaving -----------------------------------------------------------------
@@ -321,19 +331,21 @@ class Membership:
                 self._rebalances.maybe_complete_join(group)
         return codes
 
-    def _leave(self, group: ClassicGroup, left: MemberRef) -> ErrorCode:
-        member_id = left.member_id
+    def _leave(self, group: ClassicGroup, leaving: MemberRef) -> ErrorCode:
+        member_id = leaving.member_id
         if not member_id:
             # An administrator names a static member by its instance alone.
-            known = None if left.instance_id is None else group.static_member(left.instance_id)
-            if known is None:
+            current_id = (
+                None if leaving.instance_id is None else group.static_member(leaving.instance_id)
+            )
+            if current_id is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
-            member_id = known
+            member_id = current_id
         elif member_id in group.pending:
             group.remove(member_id)
             return ErrorCode.NONE
         else:
-            code = group.member_error(member_id, left.instance_id)
+            code = group.member_error(member_id, leaving.instance_id)
             if code is not ErrorCode.NONE:
                 return code
         self._rebalances.remove(group, group.members[member_id])
@@ -353,34 +365,34 @@ class _Before:
         self.asked = (member.protocols, *times)
 
 
-def _refused(code: ErrorCode, member_id: str = "") -> Reply[Joined]:
-    return Reply.of(Joined(code=code, member_id=member_id))
+def _refused(code: ErrorCode, member_id: str = "") -> Reply[JoinResult]:
+    return Reply.of(JoinResult(code=code, member_id=member_id))
 
 
-def _fits(group: ClassicGroup, asked: JoinAsked) -> bool:
+def _fits(group: ClassicGroup, request: JoinRequest) -> bool:
     """Whether what the member says has room in the group."""
-    member = group.members.get(asked.member_id)
-    taken = 0 if member is None else member.metadata_bytes
-    size = protocols_bytes(asked.protocols)
-    total = group.metadata_bytes - taken + size
+    member = group.members.get(request.member_id)
+    present_bytes = 0 if member is None else member.metadata_bytes
+    size = protocols_bytes(request.protocols)
+    total = group.metadata_bytes - present_bytes + size
     return size <= MEMBER_METADATA_BYTES and total <= GROUP_METADATA_BYTES
 
 
-def _sync_error(group: ClassicGroup, asked: SyncAsked) -> ErrorCode:
-    code = group.member_error(asked.member_id, asked.instance_id)
+def _sync_error(group: ClassicGroup, request: SyncRequest) -> ErrorCode:
+    code = group.member_error(request.member_id, request.instance_id)
     if code is not ErrorCode.NONE:
         return code
-    if asked.generation != group.generation:
+    if request.generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
-    if _differ(asked.protocol_type, group.protocol_type):
+    if _differ(request.protocol_type, group.protocol_type):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    if _differ(asked.protocol_name, group.protocol_name):
+    if _differ(request.protocol_name, group.protocol_name):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if group.is_in(GroupState.PREPARING_REBALANCE):
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE
 
 
-def _differ(said: str | None, known: str | None) -> bool:
+def _differ(requested: str | None, current: str | None) -> bool:
     """Whether a client means another protocol; old ones say nothing."""
-    return said is not None and known is not None and said != known
+    return requested is not None and current is not None and requested != current

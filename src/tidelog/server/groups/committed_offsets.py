@@ -166,8 +166,8 @@ class PendingOffsets:
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
         """Whether a transaction that is open has committed for it."""
-        places = self._groups.get(group_id)
-        return places is not None and (topic, partition) in places
+        by_partition = self._groups.get(group_id)
+        return by_partition is not None and (topic, partition) in by_partition
 
     def has_group(self, group_id: str) -> bool:
         """Whether a transaction that is open has committed anything for a group."""
@@ -179,8 +179,12 @@ class PendingOffsets:
 
     def groups_of(self, topic: str) -> Sequence[str]:
         """Groups that have something of a topic pending."""
-        found = self._groups.items()
-        return [group_id for group_id, places in found if any(topic == name for name, _ in places)]
+        items = self._groups.items()
+        return [
+            group_id
+            for group_id, by_partition in items
+            if any(topic == name for name, _ in by_partition)
+        ]
 
     def offsets(self, group_id: str, topic: str, partition: int) -> Sequence[CommittedOffset]:
         """What open transactions have committed for a partition."""
@@ -193,15 +197,15 @@ class PendingOffsets:
         self,
         number: int,
         producer_id: int,
-        found: Iterable[PendingOffset],
+        offsets: Iterable[PendingOffset],
         *,
         is_stale: bool = False,
     ) -> None:
         """A producer has committed for a group of this partition of `__consumer_offsets`."""
-        for group_id, topic, partition, offset in found:
+        for group_id, topic, partition, offset in offsets:
             self._order += 1
-            places = self._groups.setdefault(group_id, {})
-            entries = places.setdefault((topic, partition), {})
+            by_partition = self._groups.setdefault(group_id, {})
+            entries = by_partition.setdefault((topic, partition), {})
             entries[producer_id] = _Entry(offset, self._order, is_stale)
             producers = self._producers.setdefault(number, {})
             producers.setdefault(producer_id, {})[group_id] = None
@@ -218,30 +222,32 @@ class PendingOffsets:
 
     def take(self, number: int, producer_id: int, *, commit: bool) -> list[PendingOffset]:
         """A producer's transaction has ended; where it was committed, what counts from now on."""
-        found: list[PendingOffset] = []
+        offsets: list[PendingOffset] = []
         for group_id in self._producers.get(number, {}).pop(producer_id, {}):
             for topic, partition in self.places(group_id):
                 entry = self._remove(group_id, (topic, partition), producer_id)
                 if entry is None or not commit or entry.is_stale:
                     continue
                 self._outdate(group_id, (topic, partition), entry.order)
-                found.append(PendingOffset(group_id, topic, partition, entry.offset))
-        return found
+                offsets.append(PendingOffset(group_id, topic, partition, entry.offset))
+        return offsets
 
-    def _outdate(self, group_id: str, place: tuple[str, int], order: int) -> None:
+    def _outdate(self, group_id: str, topic_partition: tuple[str, int], order: int) -> None:
         """What others wrote for the same place before has no say any more."""
-        for other in self._groups.get(group_id, {}).get(place, {}).values():
+        for other in self._groups.get(group_id, {}).get(topic_partition, {}).values():
             other.is_stale |= other.order < order
 
-    def _remove(self, group_id: str, place: tuple[str, int], producer_id: int) -> _Entry | None:
-        places = self._groups.get(group_id, {})
-        entries = places.get(place, {})
-        found = entries.pop(producer_id, None)
+    def _remove(
+        self, group_id: str, topic_partition: tuple[str, int], producer_id: int
+    ) -> _Entry | None:
+        by_partition = self._groups.get(group_id, {})
+        entries = by_partition.get(topic_partition, {})
+        entry = entries.pop(producer_id, None)
         if not entries:
-            places.pop(place, None)
-        if not places:
+            by_partition.pop(topic_partition, None)
+        if not by_partition:
             self._groups.pop(group_id, None)
-        return found
+        return entry
 
     def unload(self, number: int | None) -> None:
         """A partition of `__consumer_offsets`, or all (None), is not served any more."""

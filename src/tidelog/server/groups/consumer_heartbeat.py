@@ -10,7 +10,7 @@ from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.classic_group import ClassicGroup
 from tidelog.server.groups.consumer_updates import (
     ConsumerUpdate,
-    Found,
+    MemberMatch,
     find_known,
     find_static,
     reads_the_same,
@@ -26,10 +26,10 @@ from tidelog.server.groups.group_updates import (
     member_of,
     require_all,
     require_room,
-    updated_asks,
+    updated_subscription,
 )
 from tidelog.server.groups.migration import Parts
-from tidelog.server.groups.modern_changes import MemberChange, PlaceChange
+from tidelog.server.groups.modern_changes import AssignmentChange, MemberChange
 from tidelog.server.groups.modern_group import (
     JOINING,
     LEAVING,
@@ -42,7 +42,7 @@ from tidelog.server.groups.modern_group import (
     stop_classic,
 )
 from tidelog.server.groups.records import tombstone
-from tidelog.server.groups.requests import Beat, BeatAsked, Owned
+from tidelog.server.groups.requests import HeartbeatRequest, HeartbeatResult, Owned
 from tidelog.server.groups.topic_regexes import RegexStatus
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.reply import Reply
@@ -58,49 +58,51 @@ class ConsumerHeartbeats(Heartbeats):
         self._regexes = parts.regexes
         self._new_id = parts.new_member_id
 
-    def _require_sense(self, asked: BeatAsked) -> None:
+    def _require_sense(self, request: HeartbeatRequest) -> None:
         """Refuse what no member may say."""
-        is_usual = asked.epoch > JOINING and asked.instance_id is None and asked.rack_id is None
+        is_usual = (
+            request.epoch > JOINING and request.instance_id is None and request.rack_id is None
+        )
         # Who goes on, and names itself and its group, breaks none of the rules.
-        if not (is_usual and asked.member_id.strip() and asked.group_id.strip()):
-            require_all(_rules(asked))
-        wanted = asked.assignor
-        known = self._updates.config.group_consumer_assignors
-        if wanted is not None and wanted not in known:
-            names = ", ".join(known)
+        if not (is_usual and request.member_id.strip() and request.group_id.strip()):
+            require_all(_rules(request))
+        assignor = request.assignor
+        assignors = self._updates.config.group_consumer_assignors
+        if assignor is not None and assignor not in assignors:
+            names = ", ".join(assignors)
             raise Refusal(
                 ErrorCode.UNSUPPORTED_ASSIGNOR,
-                f"assignor {wanted} is not known; these are: {names}",
+                f"assignor {assignor} is not known; these are: {names}",
             )
 
     # -- staying -----------------------------------------------------------------------------
 
-    def _stay(self, asked: BeatAsked) -> Reply[Beat]:
-        joins = asked.epoch == JOINING
-        update = self._open(asked.group_id, joins=joins)
+    def _stay(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
+        joins = request.epoch == JOINING
+        update = self._open(request.group_id, joins=joins)
         group = update.group
         limit = self._updates.config.group_consumer_max_size
-        require_room(group, asked.member_id, limit, "group")
-        member_id = asked.member_id or self._new_id()
-        found = self._find(update, asked, member_id)
-        old = found.member
-        asks = updated_asks(old.asks, asked)
-        new = old if asks is old.asks else replace(old, asks=asks)
-        status = self._change(update, found, new)
-        names_changed = new.asks.topics != old.asks.topics
+        require_room(group, request.member_id, limit, "group")
+        member_id = request.member_id or self._new_id()
+        match = self._find(update, request, member_id)
+        old = match.member
+        subscription = updated_subscription(old.subscription, request)
+        new = old if subscription is old.subscription else replace(old, subscription=subscription)
+        status = self._change(update, match, new)
+        names_changed = new.subscription.topics != old.subscription.topics
         is_due = names_changed or status is RegexStatus.RESOLVED
-        epoch, same = self._next_epoch(update, found, new, is_due=is_due)
-        aim = self._updates.aim(update, epoch, found.known, new, same=same)
+        epoch, same = self._next_epoch(update, match, new, is_due=is_due)
+        aim = self._updates.aim(update, epoch, match.known, new, same=same)
         has_changed = names_changed or status is not RegexStatus.SAME
-        moved = self._updates.reconcile(update, new, aim, asked.owned, has_changed=has_changed)
+        moved = self._updates.reconcile(update, new, aim, request.owned, has_changed=has_changed)
         update.actions.append(lambda: self._updates.await_sign(group, moved))
-        self._regexes.maybe_look_up(update, found, new, asked.may_see)
+        self._regexes.maybe_look_up(update, match, new, request.may_see)
         is_full = (
-            asked.rebalance_timeout_ms != NO_TIMEOUT
-            and (asked.topics is not None or asked.regex is not None)
-            and asked.owned is not None
+            request.rebalance_timeout_ms != NO_TIMEOUT
+            and (request.topics is not None or request.regex is not None)
+            and request.owned is not None
         )
-        tells = joins or is_full or moved.place.assigned != old.place.assigned
+        tells = joins or is_full or moved.assignment.assigned != old.assignment.assigned
         return self._answer(update, moved, tells=tells)
 
     def _open(self, group_id: str, *, joins: bool) -> ConsumerUpdate:
@@ -119,25 +121,33 @@ class ConsumerHeartbeats(Heartbeats):
             return self._conversion.upgrade(group)
         return _taken_over(group)
 
-    def _find(self, update: ConsumerUpdate, asked: BeatAsked, member_id: str) -> Found:
-        joins = asked.epoch == JOINING
-        if asked.instance_id is None:
-            found = find_known(update.group, member_id, joins=joins)
+    def _find(
+        self, update: ConsumerUpdate, request: HeartbeatRequest, member_id: str
+    ) -> MemberMatch:
+        joins = request.epoch == JOINING
+        if request.instance_id is None:
+            match = find_known(update.group, member_id, joins=joins)
         else:
-            found = find_static(update, member_id, asked.instance_id, joins=joins, is_classic=False)
-        require_epoch(found.member, asked.epoch, asked.owned)
-        return found
+            match = find_static(
+                update, member_id, request.instance_id, joins=joins, is_classic=False
+            )
+        require_epoch(match.member, request.epoch, request.owned)
+        return match
 
-    def _change(self, update: ConsumerUpdate, found: Found, new: ConsumerMember) -> RegexStatus:
+    def _change(
+        self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember
+    ) -> RegexStatus:
         """Note what the member asks for now, and how its expression changes."""
-        if found.known is None or (new is not found.member and new.asks != found.member.asks):
-            update.changes.append(MemberChange(new.member_id, new.asks))
-        if found.member.is_classic:
+        if match.known is None or (
+            new is not match.member and new.subscription != match.member.subscription
+        ):
+            update.changes.append(MemberChange(new.member_id, new.subscription))
+        if match.member.is_classic:
             update.actions.append(lambda: stop_classic(update.group, new.member_id))
-        return self._regexes.change(update, found, new)
+        return self._regexes.change(update, match, new)
 
     def _next_epoch(
-        self, update: ConsumerUpdate, found: Found, new: ConsumerMember, *, is_due: bool
+        self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember, *, is_due: bool
     ) -> tuple[int, bool]:
         """The group's epoch after this, and whether all members are known to read the same then."""
         group = update.group
@@ -145,73 +155,73 @@ class ConsumerHeartbeats(Heartbeats):
         if not is_due_now and group.epoch <= group.target_epoch:
             # Nearly every heartbeat: nobody assigns, so no topics are counted.
             return group.epoch, False
-        names = group.names_after(found.known, new.asks)
-        regexes = regexes_after(group, found.known, new.asks)
+        names = group.names_after(match.known, new.subscription)
+        regexes = regexes_after(group, match.known, new.subscription)
         epoch = group.epoch
         if is_due_now:
             epoch = self._updates.begin_epoch(
                 update, {*names, *topics_of(group, regexes)}, is_due=is_due
             )
-        count = len(group.members) + (found.known is None)
+        count = len(group.members) + (match.known is None)
         return epoch, reads_the_same(names, regexes, count)
 
     def _answer(
         self, update: ConsumerUpdate, member: ConsumerMember, *, tells: bool
-    ) -> Reply[Beat]:
-        beat = Beat(
+    ) -> Reply[HeartbeatResult]:
+        beat = HeartbeatResult(
             member_id=member.member_id,
-            epoch=member.place.epoch,
+            epoch=member.assignment.epoch,
             interval_ms=self._updates.settings.heartbeat_interval_ms(update.group.group_id),
-            assignment=owned_of(member.place.assigned) if tells else None,
+            assignment=owned_of(member.assignment.assigned) if tells else None,
         )
         return beat_after(self._updates.write(update), beat)
 
     # -- leaving -----------------------------------------------------------------------------
 
-    def _leave(self, asked: BeatAsked) -> Reply[Beat]:
-        group = self._updates.table.consumer(asked.group_id)
+    def _leave(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
+        group = self._updates.table.consumer(request.group_id)
         if group is None:
             raise Refusal(
-                ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {asked.group_id}"
+                ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id}"
             )
-        beat = Beat(member_id=asked.member_id, epoch=asked.epoch)
-        if asked.instance_id is None:
-            member = member_of(group, asked.member_id)
+        beat = HeartbeatResult(member_id=request.member_id, epoch=request.epoch)
+        if request.instance_id is None:
+            member = member_of(group, request.member_id)
             return beat_after(self._fencing.fence(group, (member,)), beat)
-        member = static_member_of(group, asked.member_id, asked.instance_id)
-        if asked.epoch == LEAVING:
+        member = static_member_of(group, request.member_id, request.instance_id)
+        if request.epoch == LEAVING:
             return beat_after(self._fencing.fence(group, (member,)), beat)
         update = GroupUpdate(group)
-        place = replace(member.place, epoch=LEAVING_FOR_A_WHILE, revoking={})
-        update.changes.append(PlaceChange(member.member_id, place))
+        assignment = replace(member.assignment, epoch=LEAVING_FOR_A_WHILE, revoking={})
+        update.changes.append(AssignmentChange(member.member_id, assignment))
         return beat_after(self._updates.write(update), beat)
 
 
-def _rules(asked: BeatAsked) -> Iterable[tuple[bool, str]]:
-    may_lack_id = asked.is_first_version and asked.epoch in (JOINING, LEAVING_FOR_A_WHILE)
-    joins = asked.epoch == JOINING
+def _rules(request: HeartbeatRequest) -> Iterable[tuple[bool, str]]:
+    may_lack_id = request.is_first_version and request.epoch in (JOINING, LEAVING_FOR_A_WHILE)
+    joins = request.epoch == JOINING
     return (
-        (may_lack_id or bool(asked.member_id.strip()), "a member id is needed"),
-        (bool(asked.group_id.strip()), "a group id is needed"),
-        (_is_null_or_said(asked.instance_id), "an instance id can't be empty"),
-        (_is_null_or_said(asked.rack_id), "a rack id can't be empty"),
+        (may_lack_id or bool(request.member_id.strip()), "a member id is needed"),
+        (bool(request.group_id.strip()), "a group id is needed"),
+        (_is_null_or_said(request.instance_id), "an instance id can't be empty"),
+        (_is_null_or_said(request.rack_id), "a rack id can't be empty"),
         (
-            not joins or asked.rebalance_timeout_ms != NO_TIMEOUT,
+            not joins or request.rebalance_timeout_ms != NO_TIMEOUT,
             "who joins says its rebalance time-out",
         ),
         (
-            not joins or (asked.owned is not None and not asked.owned),
+            not joins or (request.owned is not None and not request.owned),
             "who joins has no partitions, and says so",
         ),
         (
-            not joins or asked.topics is not None or asked.regex is not None,
+            not joins or request.topics is not None or request.regex is not None,
             "who joins says which topics it reads, by names or by an expression",
         ),
         (
-            asked.epoch != LEAVING_FOR_A_WHILE or asked.instance_id is not None,
+            request.epoch != LEAVING_FOR_A_WHILE or request.instance_id is not None,
             "only a static member leaves for a while",
         ),
-        (asked.epoch >= LEAVING_FOR_A_WHILE, f"there is no epoch {asked.epoch}"),
+        (request.epoch >= LEAVING_FOR_A_WHILE, f"there is no epoch {request.epoch}"),
     )
 
 

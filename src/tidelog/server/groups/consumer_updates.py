@@ -21,9 +21,9 @@ from tidelog.server.groups.group_updates import (
     find_dynamic,
 )
 from tidelog.server.groups.modern_changes import (
+    AssignmentChange,
     MemberChange,
     PartitionMetadataChange,
-    PlaceChange,
     RegexChange,
     TargetChange,
 )
@@ -31,16 +31,16 @@ from tidelog.server.groups.modern_group import (
     JOINING,
     LEAVING_FOR_A_WHILE,
     NO_TARGET,
-    Asks,
     ConsumerGroup,
     ConsumerMember,
+    MemberAssignment,
     MemberState,
     ModernMember,
-    Place,
+    Subscription,
     Target,
     Wait,
 )
-from tidelog.server.groups.reconciliation import Step, next_place
+from tidelog.server.groups.reconciliation import Step, next_assignment
 from tidelog.server.groups.requests import Owned
 from tidelog.server.runtime.errors import Refusal
 
@@ -65,7 +65,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
 
     def await_sign(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         """A member gave a sign of life: its session begins anew."""
-        classic = member.asks.classic
+        classic = member.subscription.classic
         ms = (
             self.settings.session_timeout_ms(group.group_id)
             if classic is None
@@ -92,10 +92,12 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
             update.changes.append(PartitionMetadataChange())
         return epoch
 
-    def subscribed_ids(self, group: ConsumerGroup, asks: Asks) -> frozenset[UUID]:
+    def subscribed_ids(self, group: ConsumerGroup, subscription: Subscription) -> frozenset[UUID]:
         """Ids of the topics that a member reads; an expression not looked up yet means none."""
-        resolved = group.regexes.get(asks.regex) if asks.regex else None
-        return self.facts.ids(asks.topics if resolved is None else asks.topics | resolved.topics)
+        resolved = group.regexes.get(subscription.regex) if subscription.regex else None
+        return self.facts.ids(
+            subscription.topics if resolved is None else subscription.topics | resolved.topics
+        )
 
     # -- the target --------------------------------------------------------------------------
 
@@ -103,7 +105,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         self,
         update: ConsumerUpdate,
         epoch: int,
-        known: Asks | None,
+        previous: Subscription | None,
         new: ConsumerMember,
         *,
         same: bool,
@@ -113,16 +115,18 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         Args:
             update: The request.
             epoch: The group's epoch after it.
-            known: What the member asked for so far, None for a newcomer.
+            previous: What the member asked for so far, None for a newcomer.
             new: The member after it.
             same: Whether all members read the same topics then.
         """
         group = update.group
         if epoch <= group.target_epoch or not self._may_assign(group):
-            target = group.target_of(new.member_id, new.asks.instance_id)
+            target = group.target_of(new.member_id, new.subscription.instance_id)
             return Aim(group.target_epoch, target)
         spec = GroupSpec(self._specs(group, new), self.facts.partition_counts(), same)
-        targets = ASSIGNORS[group.assignor(known, new.asks) or self.default_assignor](spec)
+        targets = ASSIGNORS[group.assignor(previous, new.subscription) or self.default_assignor](
+            spec
+        )
         self.put_targets(
             update, epoch, [(each, targets.get(each, NO_TARGET)) for each in spec.members]
         )
@@ -141,27 +145,33 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     def _specs(self, group: ConsumerGroup, new: ConsumerMember) -> dict[str, MemberSpec]:
         ids: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}  # most read the same
 
-        def read_by(asks: Asks) -> frozenset[UUID]:
-            reads = (asks.topics, asks.regex)
+        def read_by(subscription: Subscription) -> frozenset[UUID]:
+            reads = (subscription.topics, subscription.regex)
             if reads not in ids:
-                ids[reads] = self.subscribed_ids(group, asks)
+                ids[reads] = self.subscribed_ids(group, subscription)
             return ids[reads]
 
         targets, specs = group.targets, dict[str, MemberSpec]()
-        last: Asks | None = None
+        last: Subscription | None = None
         topics: frozenset[UUID] = frozenset()
         for name, member in group.members.items():
-            asks = member.asks
-            if last is None or asks.topics != last.topics or asks.regex != last.regex:
-                last, topics = asks, read_by(asks)
-            specs[name] = MemberSpec(asks.instance_id, topics, targets.get(name, NO_TARGET))
+            subscription = member.subscription
+            if (
+                last is None
+                or subscription.topics != last.topics
+                or subscription.regex != last.regex
+            ):
+                last, topics = subscription, read_by(subscription)
+            specs[name] = MemberSpec(subscription.instance_id, topics, targets.get(name, NO_TARGET))
         target = targets.get(new.member_id)
-        replaced = group.static_member(new.asks.instance_id)
+        replaced = group.static_member(new.subscription.instance_id)
         if replaced is not None and replaced.member_id != new.member_id:
             specs.pop(replaced.member_id, None)
             target = targets.get(replaced.member_id)
-        new_topics = read_by(new.asks)
-        specs[new.member_id] = MemberSpec(new.asks.instance_id, new_topics, target or NO_TARGET)
+        new_topics = read_by(new.subscription)
+        specs[new.member_id] = MemberSpec(
+            new.subscription.instance_id, new_topics, target or NO_TARGET
+        )
         return specs
 
     @property
@@ -182,39 +192,41 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     ) -> ConsumerMember:
         """Move a member towards its target; the same member where it can't go on."""
         group = update.group
-        if not has_changed and member.place.is_reconciled(aim.epoch):
+        if not has_changed and member.assignment.is_reconciled(aim.epoch):
             return member
         step = Step(
             aim.epoch,
             aim.target,
-            self.subscribed_ids(group, member.asks),
+            self.subscribed_ids(group, member.subscription),
             None if owned is None else dict(owned),
             group.owners,
             has_changed,
         )
-        place = next_place(member.place, step)
-        if place == member.place:
+        assignment = next_assignment(member.assignment, step)
+        if assignment == member.assignment:
             return member
-        update.changes.append(PlaceChange(member.member_id, place))
+        update.changes.append(AssignmentChange(member.member_id, assignment))
         if not member.is_classic:
             update.actions.append(lambda: self.watch_revocation(group, member.member_id))
-        return ModernMember(member.member_id, member.asks, place)
+        return ModernMember(member.member_id, member.subscription, assignment)
 
     def watch_revocation(self, group: ConsumerGroup, member_id: str) -> None:
         """Bound the time that a member takes to give partitions up, while it has some to."""
         member = group.members[member_id]
-        if member.place.state is MemberState.UNREVOKED_PARTITIONS:
-            ms = max(member.asks.rebalance_timeout_ms, 0)
+        if member.assignment.state is MemberState.UNREVOKED_PARTITIONS:
+            ms = max(member.subscription.rebalance_timeout_ms, 0)
             self.wait_for(group, member_id, Wait.REBALANCE, ms)
         else:
             group.stop(Wait.REBALANCE, member_id)
 
 
-def regexes_after(group: ConsumerGroup, known: Asks | None, new: Asks | None) -> Counter[str]:
+def regexes_after(
+    group: ConsumerGroup, previous: Subscription | None, new: Subscription | None
+) -> Counter[str]:
     """How many members subscribed to each expression then; as the group's `names_after`."""
     counts = Counter(group.subscribed_regexes)
-    if known is not None and known.regex:
-        counts[known.regex] -= 1
+    if previous is not None and previous.regex:
+        counts[previous.regex] -= 1
     if new is not None and new.regex:
         counts[new.regex] += 1
     return +counts
@@ -230,7 +242,7 @@ def reads_the_same(names: Mapping[str, int], regexes: Mapping[str, int], count: 
 def topics_of(group: ConsumerGroup, regexes: Iterable[str]) -> set[str]:
     """Topics that expressions mean, as far as they were looked up."""
     resolved = (group.regexes[regex] for regex in regexes if regex in group.regexes)
-    return {topic for found in resolved for topic in found.topics}
+    return {topic for resolved_regex in resolved for topic in resolved_regex.topics}
 
 
 def drop_regex(update: ConsumerUpdate, regex: str) -> None:
@@ -239,7 +251,7 @@ def drop_regex(update: ConsumerUpdate, regex: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MemberMatch:
     """Who asks.
 
     Attributes:
@@ -249,14 +261,14 @@ class Found:
     """
 
     member: ConsumerMember
-    known: Asks | None
+    known: Subscription | None
     replaced_id: str | None = None
 
 
-def find_known(group: ConsumerGroup, member_id: str, *, joins: bool) -> Found:
+def find_known(group: ConsumerGroup, member_id: str, *, joins: bool) -> MemberMatch:
     """A dynamic member, new where it joins and is not there."""
     member = find_dynamic(group, member_id, joins=joins)
-    return Found(member, member.asks if member_id in group.members else None)
+    return MemberMatch(member, member.subscription if member_id in group.members else None)
 
 
 def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerMember:
@@ -278,7 +290,7 @@ def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> 
 
 def find_static(
     update: ConsumerUpdate, member_id: str, instance_id: str, *, joins: bool, is_classic: bool
-) -> Found:
+) -> MemberMatch:
     """A static member; one that comes back takes its old place under its new id.
 
     Raises:
@@ -287,32 +299,36 @@ def find_static(
     group = update.group
     if not joins:
         member = static_member_of(group, member_id, instance_id)
-        return Found(member, member.asks)
+        return MemberMatch(member, member.subscription)
     old = group.static_member(instance_id)
     if old is None:
         return find_known(group, member_id, joins=True)
-    if not is_classic and not old.is_classic and old.place.epoch != LEAVING_FOR_A_WHILE:
+    if not is_classic and not old.is_classic and old.assignment.epoch != LEAVING_FOR_A_WHILE:
         raise Refusal(
             ErrorCode.UNRELEASED_INSTANCE_ID,
             f"instance {instance_id} is in use by member {old.member_id}",
         )
-    member = ModernMember(member_id, old.asks, _place_to_come_back_to(old.place))
+    member = ModernMember(member_id, old.subscription, _assignment_on_return(old.assignment))
     _replace(update, old, member)
-    return Found(member, old.asks, old.member_id if old.member_id != member_id else None)
+    return MemberMatch(
+        member, old.subscription, old.member_id if old.member_id != member_id else None
+    )
 
 
-def _place_to_come_back_to(place: Place) -> Place:
+def _assignment_on_return(assignment: MemberAssignment) -> MemberAssignment:
     """All that was kept for a static member; in any epoch up to its next one it may commit that."""
-    assigned = {topic: dict.fromkeys(numbers, JOINING) for topic, numbers in place.assigned.items()}
-    return replace(place, epoch=JOINING, previous_epoch=JOINING, assigned=assigned)
+    assigned = {
+        topic: dict.fromkeys(numbers, JOINING) for topic, numbers in assignment.assigned.items()
+    }
+    return replace(assignment, epoch=JOINING, previous_epoch=JOINING, assigned=assigned)
 
 
 def _replace(update: ConsumerUpdate, old: ConsumerMember, new: ConsumerMember) -> None:
     target = update.group.targets.get(old.member_id, NO_TARGET)
     GroupUpdates.remove(update, old.member_id)
-    update.changes.append(MemberChange(new.member_id, new.asks))
+    update.changes.append(MemberChange(new.member_id, new.subscription))
     update.changes.append(TargetChange(new.member_id, target))
-    update.changes.append(PlaceChange(new.member_id, new.place))
+    update.changes.append(AssignmentChange(new.member_id, new.assignment))
 
 
 def require_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> None:
@@ -324,14 +340,14 @@ def require_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> No
     Raises:
         Refusal: It must give all up and join again.
     """
-    place = member.place
-    if epoch in (JOINING, place.epoch):
+    assignment = member.assignment
+    if epoch in (JOINING, assignment.epoch):
         return
-    was_told = epoch == place.previous_epoch and _is_within(owned, member)
-    if epoch > place.epoch or not was_told:
+    was_told = epoch == assignment.previous_epoch and _is_within(owned, member)
+    if epoch > assignment.epoch or not was_told:
         raise Refusal(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"member {member.member_id} is in epoch {place.epoch}, not {epoch}:"
+            f"member {member.member_id} is in epoch {assignment.epoch}, not {epoch}:"
             " it has to give everything up and join again",
         )
 
@@ -339,5 +355,5 @@ def require_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> No
 def _is_within(owned: Owned | None, member: ConsumerMember) -> bool:
     if owned is None:
         return False
-    assigned = member.place.assigned
+    assigned = member.assignment.assigned
     return all(numbers <= assigned.get(topic, {}).keys() for topic, numbers in owned.items())

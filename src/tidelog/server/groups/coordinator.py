@@ -50,16 +50,16 @@ class DeletedTopics:
     def __init__(self) -> None:
         self._topics: deque[DeletedTopic] = deque(maxlen=TOPICS_MAX)
 
-    def add(self, gone: DeletedTopic) -> None:
+    def add(self, topic: DeletedTopic) -> None:
         """One more."""
-        self._topics.append(gone)
+        self._topics.append(topic)
 
     def by_name(self) -> Mapping[str, Sequence[DeletedTopic]]:
         """All that are known, of each name in their order."""
-        found: dict[str, list[DeletedTopic]] = {}
-        for gone in self._topics:
-            found.setdefault(gone.name, []).append(gone)
-        return found
+        by_name: dict[str, list[DeletedTopic]] = {}
+        for topic in self._topics:
+            by_name.setdefault(topic.name, []).append(topic)
+        return by_name
 
 
 # So often it is looked whether transactions have ended that something waits for.
@@ -152,13 +152,13 @@ class GroupCoordinator:
     @cached_property
     def _consumers(self) -> "Parts":
         from tidelog.server.groups.consumer_updates import ConsumerUpdates
-        from tidelog.server.groups.migration import Conversion, Fencing, Parts
+        from tidelog.server.groups.migration import Conversion, MemberRemoval, Parts
         from tidelog.server.groups.topic_regexes import Regexes, look_up_beside
 
         services = self._services
         updates = ConsumerUpdates(self._update_parts)
         conversion = Conversion(updates, self._rebalances)
-        fencing = Fencing(updates, conversion)
+        fencing = MemberRemoval(updates, conversion)
         regexes = Regexes(updates, look_up_beside(services.work))
         return Parts(updates, fencing, conversion, regexes, services.env.random)
 
@@ -236,13 +236,13 @@ class GroupCoordinator:
         if info.name == OFFSETS_TOPIC:
             self.shards.forget_topic()
             return
-        gone = DeletedTopic(info.name, info.topic_id, self._clock.now_ms())
-        self._deleted.add(gone)
+        deleted = DeletedTopic(info.name, info.topic_id, self._clock.now_ms())
+        self._deleted.add(deleted)
         # At once: a record that forgets what is pending would take a new topic's along.
-        for group_id in self.pending.groups_of(gone.name):
+        for group_id in self.pending.groups_of(deleted.name):
             if (group := self.find(group_id)) is not None:
-                self._forget_topic(gone, group)
-        self._sweep(partial(self._forget_topic, gone), self.groups())
+                self._forget_topic(deleted, group)
+        self._sweep(partial(self._forget_topic, deleted), self.groups())
 
     def _forget_deleted(self, groups: Iterable[AnyGroup]) -> None:
         """Forget what was deleted while groups were not there; likewise."""
@@ -257,20 +257,20 @@ class GroupCoordinator:
 
     def _forget_those(self, deleted: Mapping[str, Sequence[DeletedTopic]], group: AnyGroup) -> None:
         for name in self.commits.topics(group):
-            for gone in deleted.get(name, ()):
-                self._forget_topic(gone, group)
+            for topic in deleted.get(name, ()):
+                self._forget_topic(topic, group)
 
-    def _forget_topic(self, gone: DeletedTopic, group: AnyGroup) -> None:
+    def _forget_topic(self, deleted: DeletedTopic, group: AnyGroup) -> None:
         if not isinstance(group, ShareGroup):
-            self._forget_offsets(gone, group)
-        elif gone.topic_id is not None:
-            self.share_topics.forget_topic(group, gone.topic_id)
+            self._forget_offsets(deleted, group)
+        elif deleted.topic_id is not None:
+            self.share_topics.forget_topic(group, deleted.topic_id)
 
-    def _forget_offsets(self, gone: DeletedTopic, group: AnyGroup) -> None:
-        info = self._topics.find(gone.name)
-        had = partial(gone.had, present=None if info is None else info.topic_id)
-        if not self.commits.forget_topic(group, gone.name, had):
-            again = partial(self._sweep, partial(self._forget_topic, gone), [group])
+    def _forget_offsets(self, deleted: DeletedTopic, group: AnyGroup) -> None:
+        info = self._topics.find(deleted.name)
+        had = partial(deleted.had, present=None if info is None else info.topic_id)
+        if not self.commits.forget_topic(group, deleted.name, had):
+            again = partial(self._sweep, partial(self._forget_topic, deleted), [group])
             self._timers.after(PENDING_CHECK_MS, again)
 
     def end_transaction(self, number: int, end: TransactionEnd) -> Reply[ErrorCode]:
@@ -286,11 +286,11 @@ class GroupCoordinator:
 
     def _sweep(self, action: Callable[[AnyGroup], None], groups: Iterable[AnyGroup]) -> None:
         """Do something to groups, those that have not gone by then, some milliseconds at a time."""
-        left = iter(tuple(groups))
+        remaining = iter(tuple(groups))
 
         def go_on() -> None:
             end_ms = self._clock.monotonic_ms() + SLICE_MS
-            for group in left:
+            for group in remaining:
                 if self._table.get(group.group_id) is group:
                     action(group)
                 if self._clock.monotonic_ms() >= end_ms:
@@ -312,5 +312,7 @@ class GroupCoordinator:
     def facts(self) -> Iterator[GroupFacts]:
         """What metrics tell of all loaded groups."""
         for group in self._table.groups.values():
-            offsets = [(topic, number, found.offset) for topic, number, found in group.offsets]
+            offsets = [
+                (topic, number, committed.offset) for topic, number, committed in group.offsets
+            ]
             yield GroupFacts(group.group_id, group.state.value, len(group.members), offsets)

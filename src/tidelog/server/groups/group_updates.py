@@ -19,27 +19,27 @@ from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
 from tidelog.server.coordinator.state_topic import KeyValue
 from tidelog.server.groups.modern_changes import (
+    AssignmentChange,
     Change,
     EpochChange,
     MemberChange,
-    PlaceChange,
     TargetChange,
     TargetEpochChange,
 )
 from tidelog.server.groups.modern_group import (
     JOINING,
     NO_TIMEOUT,
-    Asks,
+    AssignmentT,
     ConsumerGroup,
     ModernGroup,
     ModernMember,
-    PlaceT,
     ShareGroup,
+    Subscription,
     Target,
     Wait,
 )
 from tidelog.server.groups.replay import GroupTable, Journal
-from tidelog.server.groups.requests import Beat, BeatAsked
+from tidelog.server.groups.requests import HeartbeatRequest, HeartbeatResult
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import LoopTurn, Timers
 from tidelog.server.runtime.reply import Reply
@@ -96,24 +96,26 @@ class TopicFacts:
 
     def ids(self, names: Iterable[str]) -> frozenset[UUID]:
         """Ids of those of these topics that there are."""
-        topics, asked = self._look(), frozenset(names)
-        found = self._ids.get(asked)
-        if found is None:
-            ids = (topics[name].topic_id for name in asked if name in topics)
-            self._characters += sum(map(len, asked))
-            found = self._ids[asked] = frozenset(each for each in ids if each is not None)
-        return found
+        topics, wanted_names = self._look(), frozenset(names)
+        topic_ids = self._ids.get(wanted_names)
+        if topic_ids is None:
+            ids = (topics[name].topic_id for name in wanted_names if name in topics)
+            self._characters += sum(map(len, wanted_names))
+            topic_ids = self._ids[wanted_names] = frozenset(
+                each for each in ids if each is not None
+            )
+        return topic_ids
 
     def metadata_hash(self, names: Iterable[str]) -> int:
         """A hash of these topics' names, ids and partitions; 0 where there are none."""
-        topics, asked = self._look(), frozenset(names)
-        found = self._hashes.get(asked)
-        if found is None:
-            self._characters += sum(map(len, asked))
-            found = self._hashes[asked] = _hash_of(
-                topics[name] for name in sorted(asked) if name in topics
+        topics, wanted_names = self._look(), frozenset(names)
+        combined = self._hashes.get(wanted_names)
+        if combined is None:
+            self._characters += sum(map(len, wanted_names))
+            combined = self._hashes[wanted_names] = _hash_of(
+                topics[name] for name in sorted(wanted_names) if name in topics
             )
-        return found
+        return combined
 
     def partition_counts(self) -> Mapping[UUID, int]:
         """How many partitions each topic has."""
@@ -128,11 +130,11 @@ class TopicFacts:
 
 
 def _hash_of(topics: Iterable[TopicInfo]) -> int:
-    known = list(topics)
-    if not known:
+    infos = list(topics)
+    if not infos:
         return 0
     hashed = blake2b(digest_size=HASH_BYTES)
-    for info in known:
+    for info in infos:
         hashed.update(f"{info.name}\0{info.topic_id}\0{info.partitions}\n".encode())
     return int.from_bytes(hashed.digest(), "big", signed=True)
 
@@ -219,11 +221,11 @@ class GroupUpdates(Generic[KeptGroup]):
     ) -> int:
         """Begin a new epoch where that is due or these topics have changed; the epoch then."""
         group, topics = update.group, self.topics.all()
-        found = self.facts.metadata_hash(names)
+        metadata_hash = self.facts.metadata_hash(names)
         epoch = group.epoch
-        if is_due or found != group.metadata_hash:
+        if is_due or metadata_hash != group.metadata_hash:
             epoch += 1
-            update.changes.append(EpochChange(epoch, found))
+            update.changes.append(EpochChange(epoch, metadata_hash))
 
         def remember() -> None:
             group.seen_topics = topics
@@ -253,9 +255,9 @@ class GroupUpdates(Generic[KeptGroup]):
         """Plan what members are to have in this epoch."""
         before = update.group.targets
         for member_id, target in targets:
-            known = before.get(member_id)
+            old_target = before.get(member_id)
             # Who keeps all keeps the very same value: most do.
-            if target is not known and target != known:
+            if target is not old_target and target != old_target:
                 update.changes.append(TargetChange(member_id, target))
         update.changes.append(TargetEpochChange(epoch, self.clock.now_ms()))
 
@@ -264,7 +266,7 @@ class GroupUpdates(Generic[KeptGroup]):
     @staticmethod
     def remove(update: GroupUpdate[KeptGroup], member_id: str) -> None:
         """Let a member go."""
-        update.changes.append(PlaceChange(member_id, None))
+        update.changes.append(AssignmentChange(member_id, None))
         update.changes.append(TargetChange(member_id, None))
         update.changes.append(MemberChange(member_id, None))
         update.actions.append(lambda: update.group.stop_all(member_id))
@@ -273,24 +275,24 @@ class GroupUpdates(Generic[KeptGroup]):
 class Heartbeats:
     """What a member says at each heartbeat, of either protocol. Belongs to the loop's thread."""
 
-    def beat(self, asked: BeatAsked) -> Reply[Beat]:
+    def beat(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
         """One heartbeat."""
         try:
-            self._require_sense(asked)
-            return self._leave(asked) if asked.epoch < JOINING else self._stay(asked)
+            self._require_sense(request)
+            return self._leave(request) if request.epoch < JOINING else self._stay(request)
         except Refusal as refusal:
             code = ErrorCode(refusal.error_code)
-            return Reply.of(Beat(code=code, message=refusal.message))
+            return Reply.of(HeartbeatResult(code=code, message=refusal.message))
 
-    def _require_sense(self, asked: BeatAsked) -> None:
+    def _require_sense(self, request: HeartbeatRequest) -> None:
         """Refuse what no member may say."""
         raise NotImplementedError
 
-    def _stay(self, asked: BeatAsked) -> Reply[Beat]:
+    def _stay(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
         """Join, or say that one is there."""
         raise NotImplementedError
 
-    def _leave(self, asked: BeatAsked) -> Reply[Beat]:
+    def _leave(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
         """Go."""
         raise NotImplementedError
 
@@ -302,7 +304,7 @@ def require_all(rules: Iterable[tuple[bool, str]]) -> None:
             raise Refusal(ErrorCode.INVALID_REQUEST, why)
 
 
-def require_room(group: ModernGroup[PlaceT], member_id: str, limit: int, what: str) -> None:
+def require_room(group: ModernGroup[AssignmentT], member_id: str, limit: int, what: str) -> None:
     """Refuse a newcomer where the group is full."""
     if len(group.members) >= limit and member_id not in group.members:
         raise Refusal(
@@ -310,7 +312,7 @@ def require_room(group: ModernGroup[PlaceT], member_id: str, limit: int, what: s
         )
 
 
-def member_of(group: ModernGroup[PlaceT], member_id: str) -> ModernMember[PlaceT]:
+def member_of(group: ModernGroup[AssignmentT], member_id: str) -> ModernMember[AssignmentT]:
     """A member by its id.
 
     Raises:
@@ -325,47 +327,51 @@ def member_of(group: ModernGroup[PlaceT], member_id: str) -> ModernMember[PlaceT
 
 
 def find_dynamic(
-    group: ModernGroup[PlaceT], member_id: str, *, joins: bool
-) -> ModernMember[PlaceT]:
+    group: ModernGroup[AssignmentT], member_id: str, *, joins: bool
+) -> ModernMember[AssignmentT]:
     """A dynamic member, new where it joins and is not there."""
     if joins and member_id not in group.members:
-        return ModernMember(member_id, NOTHING_ASKED, group.no_place)
+        return ModernMember(member_id, NOTHING_ASKED, group.no_assignment)
     return member_of(group, member_id)
 
 
-NOTHING_ASKED: Final = Asks()
+NOTHING_ASKED: Final = Subscription()
 
 
-def updated_asks(asks: Asks, asked: BeatAsked) -> Asks:
+def updated_subscription(subscription: Subscription, request: HeartbeatRequest) -> Subscription:
     """What a member asks for once it has said this; the same value where that is nothing new."""
-    if _says_nothing_new(asks, asked):
-        return asks
-    timeout_ms = asked.rebalance_timeout_ms
-    return Asks(
-        instance_id=asks.instance_id if asked.instance_id is None else asked.instance_id,
-        rack_id=asks.rack_id if asked.rack_id is None else asked.rack_id,
-        client_id=asked.client_id,
-        client_host=asked.client_host,
-        rebalance_timeout_ms=asks.rebalance_timeout_ms if timeout_ms == NO_TIMEOUT else timeout_ms,
-        topics=asks.topics if asked.topics is None else asked.topics,
-        regex=asks.regex if asked.regex is None else asked.regex,
-        assignor=asks.assignor if asked.assignor is None else asked.assignor,
+    if _says_nothing_new(subscription, request):
+        return subscription
+    timeout_ms = request.rebalance_timeout_ms
+    return Subscription(
+        instance_id=subscription.instance_id
+        if request.instance_id is None
+        else request.instance_id,
+        rack_id=subscription.rack_id if request.rack_id is None else request.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        rebalance_timeout_ms=subscription.rebalance_timeout_ms
+        if timeout_ms == NO_TIMEOUT
+        else timeout_ms,
+        topics=subscription.topics if request.topics is None else request.topics,
+        regex=subscription.regex if request.regex is None else request.regex,
+        assignor=subscription.assignor if request.assignor is None else request.assignor,
         classic=None,
     )
 
 
-def _says_nothing_new(asks: Asks, asked: BeatAsked) -> bool:
+def _says_nothing_new(subscription: Subscription, request: HeartbeatRequest) -> bool:
     """Nearly every heartbeat: who it is, that it is there, and what it has."""
     return (
-        asked.topics is None
-        and asked.rebalance_timeout_ms == NO_TIMEOUT
-        and asked.regex is None
-        and asked.rack_id is None
-        and asked.assignor is None
-        and asks.classic is None
-        and asked.instance_id in (None, asks.instance_id)
-        and asked.client_id == asks.client_id
-        and asked.client_host == asks.client_host
+        request.topics is None
+        and request.rebalance_timeout_ms == NO_TIMEOUT
+        and request.regex is None
+        and request.rack_id is None
+        and request.assignor is None
+        and subscription.classic is None
+        and request.instance_id in (None, subscription.instance_id)
+        and request.client_id == subscription.client_id
+        and request.client_host == subscription.client_host
     )
 
 
@@ -378,6 +384,6 @@ def after(
     return reply
 
 
-def beat_after(written: Reply[ErrorCode], beat: Beat) -> Reply[Beat]:
+def beat_after(written: Reply[ErrorCode], beat: HeartbeatResult) -> Reply[HeartbeatResult]:
     """The same for a heartbeat."""
-    return after(written, beat, lambda code: Beat(code=code))
+    return after(written, beat, lambda code: HeartbeatResult(code=code))

@@ -34,23 +34,23 @@ from tidelog.server.groups.consumer_updates import (
 )
 from tidelog.server.groups.group_updates import GroupUpdate
 from tidelog.server.groups.modern_changes import (
+    AssignmentChange,
     Change,
     EpochChange,
     MemberChange,
-    PlaceChange,
     TargetChange,
     TargetEpochChange,
     end_records,
 )
 from tidelog.server.groups.modern_group import (
     NO_TARGET,
-    Asks,
     ClassicPart,
     ConsumerGroup,
     ConsumerMember,
+    MemberAssignment,
     MemberState,
     ModernMember,
-    Place,
+    Subscription,
     Target,
     Wait,
 )
@@ -95,7 +95,7 @@ class Conversion:
             members = [self._consumer(classic, member) for member in classic.members.values()]
         except (CorruptMessage, UnsupportedVersion) as error:
             raise self._kept(classic, f"its members' data can't be read: {error}") from error
-        names = {topic for member in members for topic in member.asks.topics}
+        names = {topic for member in members for topic in member.subscription.topics}
         metadata_hash = self._updates.facts.metadata_hash(names)
         for change in _founding(classic.generation, metadata_hash, members):
             change.apply(group)
@@ -123,31 +123,31 @@ class Conversion:
 
     def _consumer(self, classic: ClassicGroup, member: Member) -> ConsumerMember:
         name = classic.protocol_name or classic.select_protocol()
-        subscription = read_subscription(member.metadata(name))
-        asks = Asks(
+        written = read_subscription(member.metadata(name))
+        subscription = Subscription(
             instance_id=member.instance_id,
-            rack_id=subscription.rack_id or None,
+            rack_id=written.rack_id or None,
             client_id=member.client_id,
             client_host=member.client_host,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
-            topics=frozenset(subscription.topics),
+            topics=frozenset(written.topics),
             classic=ClassicPart(member.session_timeout_ms, member.protocols),
         )
         target = self._read_assignment(classic, member.assignment)
         epoch = classic.generation
         assigned = {topic: dict.fromkeys(sorted(n), epoch) for topic, n in target.items()}
-        place = Place(epoch=epoch, previous_epoch=epoch, assigned=assigned)
-        return ModernMember(member.member_id, asks, place)
+        assignment = MemberAssignment(epoch=epoch, previous_epoch=epoch, assigned=assigned)
+        return ModernMember(member.member_id, subscription, assignment)
 
     def _read_assignment(self, classic: ClassicGroup, data: bytes) -> Target:
         if not data:
             return NO_TARGET
-        found = ASSIGNMENT.read(data)[1]
-        if found.user_data:
+        written = ASSIGNMENT.read(data)[1]
+        if written.user_data:
             raise self._kept(classic, "its assignor keeps data of its own with assignments")
         topics = self._updates.topics.all()
         target: dict[UUID, frozenset[int]] = {}
-        for part in found.assigned_partitions:
+        for part in written.assigned_partitions:
             info = topics.get(part.topic)
             if info is not None and info.topic_id is not None:
                 target[info.topic_id] = frozenset(part.partitions)
@@ -168,9 +168,9 @@ class Conversion:
 
     def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerMember]) -> bool:
         """Whether only classic members are left without these, and the group may be theirs."""
-        left = len(group.members) - len(leaving)
+        remaining = len(group.members) - len(leaving)
         classic_left = group.classic_count - sum(member.is_classic for member in leaving)
-        return 0 < left == classic_left and self._may_be_classic(left)
+        return 0 < remaining == classic_left and self._may_be_classic(remaining)
 
     def may_downgrade_replaced(self, group: ConsumerGroup, replaced: ConsumerMember) -> bool:
         """The same where a classic member takes a static one's place."""
@@ -191,8 +191,8 @@ class Conversion:
         self, group: ConsumerGroup, leaving: Collection[ConsumerMember]
     ) -> Reply[ErrorCode]:
         """Make it a classic group without these; its members are to join again."""
-        gone = {member.member_id for member in leaving}
-        stay = [member for member in group.members.values() if member.member_id not in gone]
+        leaving_ids = {member.member_id for member in leaving}
+        stay = [member for member in group.members.values() if member.member_id not in leaving_ids]
         targets = {m.member_id: group.targets.get(m.member_id, NO_TARGET) for m in stay}
         return self._replace(
             group, group.epoch, stay, targets, silent=list(targets), rebalances=True
@@ -268,8 +268,8 @@ class Conversion:
             for topic, numbers in target.items()
             if topic in names
         ]
-        found = ConsumerProtocolAssignment(assigned_partitions=parts)
-        return ASSIGNMENT.write(min(max(version, 0), _LAST_VERSION), found)
+        assignment = ConsumerProtocolAssignment(assigned_partitions=parts)
+        return ASSIGNMENT.write(min(max(version, 0), _LAST_VERSION), assignment)
 
 
 def _founding(
@@ -278,27 +278,27 @@ def _founding(
     """All that makes a group of these members, who have what they are to have."""
     listed = list(members)
     for member in listed:
-        yield MemberChange(member.member_id, member.asks)
+        yield MemberChange(member.member_id, member.subscription)
     yield EpochChange(epoch, metadata_hash)
     for member in listed:
-        target = {topic: frozenset(n) for topic, n in member.place.assigned.items()}
+        target = {topic: frozenset(n) for topic, n in member.assignment.assigned.items()}
         yield TargetChange(member.member_id, target)
     yield TargetEpochChange(epoch)
     for member in listed:
-        yield PlaceChange(member.member_id, member.place)
+        yield AssignmentChange(member.member_id, member.assignment)
 
 
 def _classic_member(member: ConsumerMember) -> Member:
-    classic = member.asks.classic
+    classic = member.subscription.classic
     assert classic is not None, "only classic members are in a classic group"
     return Member(
         member_id=member.member_id,
-        instance_id=member.asks.instance_id,
-        client_id=member.asks.client_id,
-        client_host=member.asks.client_host,
+        instance_id=member.subscription.instance_id,
+        client_id=member.subscription.client_id,
+        client_host=member.subscription.client_host,
         protocols=classic.protocols,
         session_timeout_ms=classic.session_timeout_ms,
-        rebalance_timeout_ms=member.asks.rebalance_timeout_ms,
+        rebalance_timeout_ms=member.subscription.rebalance_timeout_ms,
     )
 
 
@@ -317,7 +317,7 @@ def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
     return SUBSCRIPTION.read(data)[1]
 
 
-class Fencing:
+class MemberRemoval:
     """Takes members out of groups. Belongs to the loop's thread."""
 
     def __init__(self, updates: ConsumerUpdates, conversion: Conversion) -> None:
@@ -342,9 +342,9 @@ class Fencing:
         names = group.names_after(None, None)
         regexes = dict(group.subscribed_regexes)
         for member in members:
-            names.subtract(dict.fromkeys(member.asks.topics, 1))
-            if member.asks.regex:
-                regexes[member.asks.regex] -= 1
+            names.subtract(dict.fromkeys(member.subscription.topics, 1))
+            if member.subscription.regex:
+                regexes[member.subscription.regex] -= 1
         for regex in [each for each, count in regexes.items() if not count]:
             drop_regex(update, regex)
             del regexes[regex]
@@ -355,7 +355,10 @@ class Fencing:
         member = group.members.get(member_id)
         if member is None:
             return
-        if wait is Wait.REBALANCE and member.place.state is not MemberState.UNREVOKED_PARTITIONS:
+        if (
+            wait is Wait.REBALANCE
+            and member.assignment.state is not MemberState.UNREVOKED_PARTITIONS
+        ):
             return
         self.fence(group, (member,))
 
@@ -374,7 +377,7 @@ class Parts(NamedTuple):
     """The coordinator's parts. Belong to the loop's thread."""
 
     updates: ConsumerUpdates
-    fencing: Fencing
+    fencing: MemberRemoval
     conversion: Conversion
     regexes: Regexes
     random: Random

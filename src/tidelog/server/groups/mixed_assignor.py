@@ -168,11 +168,11 @@ class _Builder:
     def _balance(self, topics: Sequence[UUID]) -> None:
         last_changed: int | None = None
         for _ in range(ROUNDS_MAX):
-            for place, topic in enumerate(topics):
-                if place == last_changed:
+            for index, topic in enumerate(topics):
+                if index == last_changed:
                     return  # a whole round has changed nothing
                 if self._balance_topic(topic) or last_changed is None:
-                    last_changed = place
+                    last_changed = index
 
     def _balance_topic(self, topic: UUID) -> int:
         """How many of the topic's partitions moved."""
@@ -197,13 +197,13 @@ class _Builder:
         return moved
 
     def _targets(self) -> dict[str, Target]:
-        found: list[dict[UUID, set[int]]] = [{} for _ in self._ids]
+        targets: list[dict[UUID, set[int]]] = [{} for _ in self._ids]
         for topic, owners in self._owners.items():
             for part, owner in enumerate(owners):
                 if owner != NOBODY:
-                    found[owner].setdefault(topic, set()).add(part)
+                    targets[owner].setdefault(topic, set()).add(part)
         return {
-            member_id: {topic: frozenset(parts) for topic, parts in found[number].items()}
+            member_id: {topic: frozenset(parts) for topic, parts in targets[number].items()}
             for number, member_id in enumerate(self._ids)
         }
 

@@ -27,13 +27,13 @@ from tidelog.protocol.messages.modern_group_records import (
 from tidelog.server.coordinator.state_topic import KeyValue
 from tidelog.server.groups.modern_group import (
     FIRST_EPOCH,
-    Asks,
+    AssignmentT,
     ConsumerGroup,
     ModernGroup,
-    PlaceT,
     ResolvedRegex,
     SharedTopic,
     ShareGroup,
+    Subscription,
     Target,
 )
 from tidelog.server.groups.modern_records import (
@@ -74,7 +74,7 @@ class EpochChange:
     epoch: int | None
     metadata_hash: int = 0
 
-    def record(self, group: ModernGroup[PlaceT]) -> KeyValue:
+    def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
         """Keys 3 and 11."""
         kinds = records_of(group)
         key = group_key(kinds.epoch_key.first, group.group_id)
@@ -84,7 +84,7 @@ class EpochChange:
         value = message.kind(epoch=self.epoch, metadata_hash=self.metadata_hash)
         return KeyValue(key, message.write(VALUE_VERSION, value))
 
-    def apply(self, group: ModernGroup[PlaceT]) -> None:
+    def apply(self, group: ModernGroup[AssignmentT]) -> None:
         """Take epoch and hash."""
         if self.epoch is not None:
             group.epoch, group.metadata_hash = self.epoch, self.metadata_hash
@@ -95,20 +95,22 @@ class MemberChange:
     """A member came or asks for something else; None: it went."""
 
     member_id: str
-    asks: Asks | None
+    subscription: Subscription | None
 
-    def record(self, group: ModernGroup[PlaceT]) -> KeyValue:
+    def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
         """Keys 5 and 10."""
         kinds = records_of(group)
         key = member_key(kinds.member_key.first, group.group_id, self.member_id)
-        return KeyValue(key, None if self.asks is None else kinds.write_asks(self.asks))
+        return KeyValue(
+            key, None if self.subscription is None else kinds.write_subscription(self.subscription)
+        )
 
-    def apply(self, group: ModernGroup[PlaceT]) -> None:
+    def apply(self, group: ModernGroup[AssignmentT]) -> None:
         """Add, change or remove the member."""
-        if self.asks is None:
+        if self.subscription is None:
             group.remove(self.member_id)
         else:
-            group.put_asks(self.member_id, self.asks)
+            group.put_subscription(self.member_id, self.subscription)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class TargetEpochChange:
     epoch: int | None
     made_ms: int = 0
 
-    def record(self, group: ModernGroup[PlaceT]) -> KeyValue:
+    def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
         """Keys 6 and 12."""
         kinds = records_of(group)
         key = group_key(kinds.target_epoch_key.first, group.group_id)
@@ -128,7 +130,7 @@ class TargetEpochChange:
         value = message.kind(assignment_epoch=self.epoch, assignment_timestamp=self.made_ms)
         return KeyValue(key, message.write(VALUE_VERSION, value))
 
-    def apply(self, group: ModernGroup[PlaceT]) -> None:
+    def apply(self, group: ModernGroup[AssignmentT]) -> None:
         """Take epoch and time."""
         group.target_epoch = FIRST_EPOCH if self.epoch is None else self.epoch
         group.target_ms = self.made_ms
@@ -141,7 +143,7 @@ class TargetChange:
     member_id: str
     target: Target | None
 
-    def record(self, group: ModernGroup[PlaceT]) -> KeyValue:
+    def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
         """Keys 7 and 13."""
         kinds = records_of(group)
         key = member_key(kinds.target_key.first, group.group_id, self.member_id)
@@ -151,7 +153,7 @@ class TargetChange:
         value = message.kind(topic_partitions=parts_of(self.target))
         return KeyValue(key, message.write(VALUE_VERSION, value))
 
-    def apply(self, group: ModernGroup[PlaceT]) -> None:
+    def apply(self, group: ModernGroup[AssignmentT]) -> None:
         """Take or forget the target."""
         if self.target is None:
             group.targets.pop(self.member_id, None)
@@ -160,21 +162,25 @@ class TargetChange:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceChange(Generic[PlaceT]):
+class AssignmentChange(Generic[AssignmentT]):
     """A member moved; None: it has no place any more."""
 
     member_id: str
-    place: PlaceT | None
+    assignment: AssignmentT | None
 
-    def record(self, group: ModernGroup[PlaceT]) -> KeyValue:
+    def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
         """Keys 8 and 14."""
         kinds = records_of(group)
         key = member_key(kinds.place_key.first, group.group_id, self.member_id)
-        return KeyValue(key, None if self.place is None else kinds.write_place(self.place))
+        return KeyValue(
+            key, None if self.assignment is None else kinds.write_assignment(self.assignment)
+        )
 
-    def apply(self, group: ModernGroup[PlaceT]) -> None:
+    def apply(self, group: ModernGroup[AssignmentT]) -> None:
         """Move it."""
-        group.put_place(self.member_id, group.no_place if self.place is None else self.place)
+        group.put_assignment(
+            self.member_id, group.no_assignment if self.assignment is None else self.assignment
+        )
 
 
 # -- of consumer groups alone -------------------------------------------------------------------
@@ -264,7 +270,7 @@ def end_records(group: AnyModernGroup) -> list[KeyValue]:
     return _end(group, [*regexes, PartitionMetadataChange().record(group)])
 
 
-def _end(group: ModernGroup[PlaceT], more: Iterable[KeyValue]) -> list[KeyValue]:
+def _end(group: ModernGroup[AssignmentT], more: Iterable[KeyValue]) -> list[KeyValue]:
     return [
         *(_left(group, member_id) for member_id in group.members),
         *(TargetChange(member_id, None).record(group) for member_id in group.targets),
@@ -275,9 +281,9 @@ def _end(group: ModernGroup[PlaceT], more: Iterable[KeyValue]) -> list[KeyValue]
     ]
 
 
-def _left(group: ModernGroup[PlaceT], member_id: str) -> KeyValue:
-    gone: PlaceChange[PlaceT] = PlaceChange(member_id, None)
-    return gone.record(group)
+def _left(group: ModernGroup[AssignmentT], member_id: str) -> KeyValue:
+    removal: AssignmentChange[AssignmentT] = AssignmentChange(member_id, None)
+    return removal.record(group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,8 +325,10 @@ def read_modern_change(kind: int, key: bytes, value: bytes) -> ConsumerRecord | 
         group_id = PARTITION_METADATA_KEY.read(key)[1].group_id
         return ConsumerRecord(kind, group_id, PartitionMetadataChange(is_there=True))
     if kind == REGULAR_EXPRESSION_KEY.first:
-        said = REGULAR_EXPRESSION_VALUE.read(value)[1]
-        resolved = ResolvedRegex(frozenset(said.topics), said.version, said.timestamp)
+        regex_value = REGULAR_EXPRESSION_VALUE.read(value)[1]
+        resolved = ResolvedRegex(
+            frozenset(regex_value.topics), regex_value.version, regex_value.timestamp
+        )
         named = REGULAR_EXPRESSION_KEY.read(key)[1]
         return ConsumerRecord(kind, named.group_id, RegexChange(named.regular_expression, resolved))
     if kind == SHARE_STATE_PARTITIONS_KEY.first:
@@ -332,23 +340,23 @@ def read_modern_change(kind: int, key: bytes, value: bytes) -> ConsumerRecord | 
         group_id = SHARE_STATE_PARTITIONS_KEY.read(key)[1].group_id
         return ShareRecord(kind, group_id, SharedTopicsChange(shared))
     if kind <= CURRENT_ASSIGNMENT_KEY.first:
-        found = _read(CONSUMER_RECORDS, kind, key, value)
-        return None if found is None else ConsumerRecord(kind, *found)
+        record = _read(CONSUMER_RECORDS, kind, key, value)
+        return None if record is None else ConsumerRecord(kind, *record)
     shares = _read(SHARE_RECORDS, kind, key, value)
     return None if shares is None else ShareRecord(kind, *shares)
 
 
 def _read(
-    kinds: RecordSet[PlaceT], kind: int, key: bytes, value: bytes
-) -> tuple[str, Change[ModernGroup[PlaceT]]] | None:
+    kinds: RecordSet[AssignmentT], kind: int, key: bytes, value: bytes
+) -> tuple[str, Change[ModernGroup[AssignmentT]]] | None:
     """What a record says that both protocols have."""
     if kind in MEMBER_KEYS:
         member = MEMBER_KEYS[kind].read(key)[1]
         group_id, member_id = member.group_id, member.member_id
         if kind == kinds.member_key.first:
-            return group_id, MemberChange(member_id, kinds.read_asks(value))
+            return group_id, MemberChange(member_id, kinds.read_subscription(value))
         if kind == kinds.place_key.first:
-            return group_id, PlaceChange(member_id, kinds.read_place(value))
+            return group_id, AssignmentChange(member_id, kinds.read_assignment(value))
         parts = kinds.target_value.read(value)[1].topic_partitions
         return group_id, TargetChange(member_id, target_of(parts))
     if kind == kinds.epoch_key.first:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.loop import Timer
 
 
-PlaceT = TypeVar("PlaceT")
+AssignmentT = TypeVar("AssignmentT")
 
 
 # Partitions by topic, each with the epoch in which its member got it.
@@ -68,7 +68,7 @@ class ClassicPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asks:
+class Subscription:
     """Who a member is and what it asks for; of a share group it says only the first four.
 
     Attributes:
@@ -95,7 +95,7 @@ class Asks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MemberAssignment:
     """Where a member stands.
 
     Attributes:
@@ -114,9 +114,9 @@ class Place:
 
     def moved(
         self, epoch: int, state: MemberState, assigned: Assigned, revoking: Assigned
-    ) -> "Place":
+    ) -> "MemberAssignment":
         """The next place, which remembers this one's epoch."""
-        return Place(
+        return MemberAssignment(
             epoch=epoch,
             previous_epoch=self.epoch,
             state=state,
@@ -138,7 +138,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharePlace:
+class ShareAssignment:
     """Where a member of a share group stands: nobody has to give anything up first.
 
     Attributes:
@@ -153,23 +153,23 @@ class SharePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class ModernMember(Generic[PlaceT]):
+class ModernMember(Generic[AssignmentT]):
     """One member: what it asks for, and where it stands."""
 
     member_id: str
-    asks: Asks
-    place: PlaceT
+    subscription: Subscription
+    assignment: AssignmentT
 
     @property
     def is_classic(self) -> bool:
         """Whether it speaks the classic protocol."""
-        return self.asks.classic is not None
+        return self.subscription.classic is not None
 
 
-ConsumerMember: TypeAlias = ModernMember[Place]
+ConsumerMember: TypeAlias = ModernMember[MemberAssignment]
 
 
-ShareMember: TypeAlias = ModernMember[SharePlace]
+ShareMember: TypeAlias = ModernMember[ShareAssignment]
 
 
 NO_TARGET: Final[Target] = {}
@@ -218,12 +218,12 @@ class ResolvedRegex:
     resolved_ms: int = 0
 
 
-class ModernGroup(Generic[PlaceT]):
+class ModernGroup(Generic[AssignmentT]):
     """Members, their targets and what they have. Belongs to the loop's thread.
 
     Attributes:
         protocol_type: What ListGroups calls it.
-        no_place: Where a member stands that was given nothing yet.
+        no_assignment: Where a member stands that was given nothing yet.
         group_id: Its name.
         epoch: Counts up with each change of members, subscriptions or topics.
         metadata_hash: Of the topics that it reads.
@@ -238,7 +238,7 @@ class ModernGroup(Generic[PlaceT]):
     """
 
     protocol_type: ClassVar[str]
-    no_place: PlaceT
+    no_assignment: AssignmentT
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -246,7 +246,7 @@ class ModernGroup(Generic[PlaceT]):
         self.metadata_hash = 0
         self.target_epoch = FIRST_EPOCH
         self.target_ms = 0
-        self.members: dict[str, ModernMember[PlaceT]] = {}
+        self.members: dict[str, ModernMember[AssignmentT]] = {}
         self.targets: dict[str, Target] = {}
         self.offsets = GroupOffsets()
         self.seen_topics: Mapping[str, object] | None = None
@@ -269,48 +269,48 @@ class ModernGroup(Generic[PlaceT]):
         """Whether some member reads a topic."""
         return topic in self._names
 
-    def names_after(self, known: Asks | None, new: Asks | None) -> Counter[str]:
+    def names_after(self, previous: Subscription | None, new: Subscription | None) -> Counter[str]:
         """How many members name each topic once one asks for something else.
 
         Args:
-            known: What it asked for so far, itself or as the static member that it replaces;
+            previous: What it asked for so far, itself or as the static member that it replaces;
                 None for a newcomer.
             new: What it asks for then; None where it goes.
         """
         counts = Counter(self._names)
-        if known is not None:
-            counts.subtract(dict.fromkeys(known.topics, 1))
+        if previous is not None:
+            counts.subtract(dict.fromkeys(previous.topics, 1))
         if new is not None:
             counts.update(new.topics)
         return +counts
 
     # -- changes -----------------------------------------------------------------------------
 
-    def put_asks(self, member_id: str, asks: Asks) -> None:
+    def put_subscription(self, member_id: str, subscription: Subscription) -> None:
         """A member came, or asks for something else."""
-        known = self.members.get(member_id)
-        if known is not None:
-            self._count(member_id, known.asks, -1)
-        self._count(member_id, asks, 1)
-        place = self.no_place if known is None else known.place
-        self.members[member_id] = ModernMember(member_id, asks, place)
+        member = self.members.get(member_id)
+        if member is not None:
+            self._count(member_id, member.subscription, -1)
+        self._count(member_id, subscription, 1)
+        assignment = self.no_assignment if member is None else member.assignment
+        self.members[member_id] = ModernMember(member_id, subscription, assignment)
 
-    def put_place(self, member_id: str, place: PlaceT) -> None:
+    def put_assignment(self, member_id: str, assignment: AssignmentT) -> None:
         """A member moved; fine where it is not there."""
         member = self.members.get(member_id)
         if member is not None:
-            self.members[member_id] = ModernMember(member_id, member.asks, place)
+            self.members[member_id] = ModernMember(member_id, member.subscription, assignment)
 
     def remove(self, member_id: str) -> None:
         """A member went; fine where it was not there."""
-        self.put_place(member_id, self.no_place)
+        self.put_assignment(member_id, self.no_assignment)
         self.targets.pop(member_id, None)
         member = self.members.pop(member_id, None)
         if member is not None:
-            self._count(member_id, member.asks, -1)
+            self._count(member_id, member.subscription, -1)
 
-    def _count(self, _member_id: str, asks: Asks, sign: int) -> None:
-        _add(self._names, asks.topics, sign)
+    def _count(self, _member_id: str, subscription: Subscription, sign: int) -> None:
+        _add(self._names, subscription.topics, sign)
 
     # -- time --------------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class ModernGroup(Generic[PlaceT]):
         self.waits.clear()
 
 
-class ConsumerGroup(ModernGroup[Place]):
+class ConsumerGroup(ModernGroup[MemberAssignment]):
     """A group of KIP-848: members give up before others get, and may subscribe by expressions.
 
     Attributes:
@@ -342,7 +342,7 @@ class ConsumerGroup(ModernGroup[Place]):
     """
 
     protocol_type = CONSUMER_PROTOCOL
-    no_place = Place()
+    no_assignment = MemberAssignment()
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
@@ -365,7 +365,9 @@ class ConsumerGroup(ModernGroup[Place]):
             return ConsumerGroupState.EMPTY
         if self.epoch > self.target_epoch:
             return ConsumerGroupState.ASSIGNING
-        if all(member.place.is_reconciled(self.target_epoch) for member in self.members.values()):
+        if all(
+            member.assignment.is_reconciled(self.target_epoch) for member in self.members.values()
+        ):
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
 
@@ -387,7 +389,7 @@ class ConsumerGroup(ModernGroup[Place]):
     def is_subscribed(self, topic: str) -> bool:
         """Whether some member reads a topic."""
         return super().is_subscribed(topic) or any(
-            topic in found.topics for found in self.regexes.values()
+            topic in regex.topics for regex in self.regexes.values()
         )
 
     @property
@@ -398,28 +400,30 @@ class ConsumerGroup(ModernGroup[Place]):
     @property
     def resolved_version(self) -> int:
         """The version of the expressions' topics, 0 where there are none."""
-        return next((found.version for found in self.regexes.values()), 0)
+        return next((regex.version for regex in self.regexes.values()), 0)
 
     @property
     def resolved_ms(self) -> int | None:
         """When expressions were last looked up, None where none is known."""
-        return next((found.resolved_ms for found in self.regexes.values()), None)
+        return next((regex.resolved_ms for regex in self.regexes.values()), None)
 
-    def assignor(self, known: Asks | None = None, new: Asks | None = None) -> str | None:
+    def assignor(
+        self, previous: Subscription | None = None, new: Subscription | None = None
+    ) -> str | None:
         """The assignor that most members want once one asks for something else; None: nobody does.
 
         Between equals it is what was counted last: `uniform`, but for the one that the member who
         asks brings. So Kafka's tables have it.
 
         Args:
-            known: What the member asked for so far, None for a newcomer.
+            previous: What the member asked for so far, None for a newcomer.
             new: What it asks for then, None where it asks for nothing else.
         """
         counts = {name: self._assignors[name] for name in sorted(self._assignors)}
-        if known is not None and known.assignor is not None:
-            counts[known.assignor] -= 1
-            if not counts[known.assignor]:
-                del counts[known.assignor]
+        if previous is not None and previous.assignor is not None:
+            counts[previous.assignor] -= 1
+            if not counts[previous.assignor]:
+                del counts[previous.assignor]
         if new is not None and new.assignor is not None:
             counts[new.assignor] = counts.get(new.assignor, 0) + 1
         most = max(counts.values(), default=0)
@@ -439,42 +443,47 @@ class ConsumerGroup(ModernGroup[Place]):
     def awaits_others(self, member: ConsumerMember) -> bool:
         """Whether something of a member's target is still another's."""
         return any(
-            number not in member.place.assigned.get(topic, {}) and number in self.owners(topic)
+            number not in member.assignment.assigned.get(topic, {}) and number in self.owners(topic)
             for topic, numbers in self.targets.get(member.member_id, NO_TARGET).items()
             for number in numbers
         )
 
     # -- changes -----------------------------------------------------------------------------
 
-    def put_place(self, member_id: str, place: Place) -> None:
+    def put_assignment(self, member_id: str, assignment: MemberAssignment) -> None:
         """A member moved; fine where it is not there."""
         member = self.members.get(member_id)
         if member is None:
             return
-        for topic, numbers in (*member.place.assigned.items(), *member.place.revoking.items()):
+        for topic, numbers in (
+            *member.assignment.assigned.items(),
+            *member.assignment.revoking.items(),
+        ):
             owners = self._owners.get(topic, {})
             for number in numbers:
                 if owners.get(number) == member_id:
                     del owners[number]
             if not owners:
                 self._owners.pop(topic, None)
-        for topic, numbers in (*place.assigned.items(), *place.revoking.items()):
+        for topic, numbers in (*assignment.assigned.items(), *assignment.revoking.items()):
             self._owners.setdefault(topic, {}).update(dict.fromkeys(numbers, member_id))
-        self.members[member_id] = ModernMember(member_id, member.asks, place)
+        self.members[member_id] = ModernMember(member_id, member.subscription, assignment)
 
-    def _count(self, member_id: str, asks: Asks, sign: int) -> None:
-        super()._count(member_id, asks, sign)
-        instance_id = asks.instance_id
+    def _count(self, member_id: str, subscription: Subscription, sign: int) -> None:
+        super()._count(member_id, subscription, sign)
+        instance_id = subscription.instance_id
         if instance_id is not None:
             if sign > 0:
                 self._static[instance_id] = member_id
             elif self._static.get(instance_id) == member_id:
                 del self._static[instance_id]
-        _add(self._regexes, (asks.regex,) if asks.regex else (), sign)
-        _add(self._assignors, () if asks.assignor is None else (asks.assignor,), sign)
-        if asks.classic is not None:
+        _add(self._regexes, (subscription.regex,) if subscription.regex else (), sign)
+        _add(
+            self._assignors, () if subscription.assignor is None else (subscription.assignor,), sign
+        )
+        if subscription.classic is not None:
             self._classic_count += sign
-            _add(self._protocols, {name for name, _ in asks.classic.protocols}, sign)
+            _add(self._protocols, {name for name, _ in subscription.classic.protocols}, sign)
 
 
 def stop_classic(group: ConsumerGroup, member_id: str) -> None:
@@ -508,7 +517,7 @@ class SharedTopic:
     partitions: frozenset[int]
 
 
-class ShareGroup(ModernGroup[SharePlace]):
+class ShareGroup(ModernGroup[ShareAssignment]):
     """A group of KIP-932: members may read the same partitions.
 
     Attributes:
@@ -517,7 +526,7 @@ class ShareGroup(ModernGroup[SharePlace]):
     """
 
     protocol_type = SHARE_PROTOCOL
-    no_place = SharePlace()
+    no_assignment = ShareAssignment()
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)

@@ -49,15 +49,15 @@ from tidelog.protocol.messages.modern_group_records import (
     TargetPartitions,
 )
 from tidelog.server.groups.modern_group import (
-    Asks,
     Assigned,
+    AssignmentT,
     ClassicPart,
+    MemberAssignment,
     MemberState,
     ModernGroup,
-    Place,
-    PlaceT,
+    ShareAssignment,
     ShareGroup,
-    SharePlace,
+    Subscription,
     Target,
 )
 from tidelog.server.runtime.name_cache import is_short, remembers_short
@@ -70,13 +70,13 @@ VALUE_VERSION: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class RecordSet(Generic[PlaceT]):
+class RecordSet(Generic[AssignmentT]):
     """The records of one protocol. A key's first version is the number of its kind.
 
     Attributes:
         member_key: What a member asks for.
-        write_asks: Its value.
-        read_asks: What that says.
+        write_subscription: Its value.
+        read_subscription: What that says.
         epoch_key: The group's epoch.
         epoch_value: Its value.
         target_epoch_key: The epoch of the group's target.
@@ -84,13 +84,13 @@ class RecordSet(Generic[PlaceT]):
         target_key: What a member is to have.
         target_value: Its value.
         place_key: Where a member stands.
-        write_place: Its value.
-        read_place: What that says.
+        write_assignment: Its value.
+        read_assignment: What that says.
     """
 
     member_key: DataMessage[GroupMemberKey]
-    write_asks: Callable[[Asks], bytes]
-    read_asks: Callable[[bytes], Asks]
+    write_subscription: Callable[[Subscription], bytes]
+    read_subscription: Callable[[bytes], Subscription]
     epoch_key: DataMessage[GroupKey]
     epoch_value: DataMessage[EpochValue]
     target_epoch_key: DataMessage[GroupKey]
@@ -98,8 +98,8 @@ class RecordSet(Generic[PlaceT]):
     target_key: DataMessage[GroupMemberKey]
     target_value: DataMessage[MemberTargetValue]
     place_key: DataMessage[GroupMemberKey]
-    write_place: Callable[[PlaceT], bytes]
-    read_place: Callable[[bytes], PlaceT]
+    write_assignment: Callable[[AssignmentT], bytes]
+    read_assignment: Callable[[bytes], AssignmentT]
 
 
 _GROUP_KEYS: Final = {
@@ -158,17 +158,17 @@ def target_of(parts: Iterable[TargetPartitions]) -> Target:
 # -- consumer groups ---------------------------------------------------------------------------
 
 
-def _write_consumer_asks(asks: Asks) -> bytes:
-    classic = asks.classic
+def _write_consumer_subscription(subscription: Subscription) -> bytes:
+    classic = subscription.classic
     value = ConsumerGroupMemberMetadataValue(
-        instance_id=asks.instance_id,
-        rack_id=asks.rack_id,
-        client_id=asks.client_id,
-        client_host=asks.client_host,
-        subscribed_topic_names=sorted(asks.topics),
-        subscribed_topic_regex=asks.regex,
-        rebalance_timeout_ms=asks.rebalance_timeout_ms,
-        server_assignor=asks.assignor,
+        instance_id=subscription.instance_id,
+        rack_id=subscription.rack_id,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        subscribed_topic_names=sorted(subscription.topics),
+        subscribed_topic_regex=subscription.regex,
+        rebalance_timeout_ms=subscription.rebalance_timeout_ms,
+        server_assignor=subscription.assignor,
         classic_member_metadata=None
         if classic is None
         else ClassicMemberMetadata(
@@ -181,10 +181,10 @@ def _write_consumer_asks(asks: Asks) -> bytes:
     return CONSUMER_MEMBER_VALUE.write(VALUE_VERSION, value)
 
 
-def _read_consumer_asks(data: bytes) -> Asks:
+def _read_consumer_subscription(data: bytes) -> Subscription:
     value = CONSUMER_MEMBER_VALUE.read(data)[1]
     classic = value.classic_member_metadata
-    return Asks(
+    return Subscription(
         instance_id=value.instance_id,
         rack_id=value.rack_id,
         client_id=value.client_id,
@@ -202,13 +202,13 @@ def _read_consumer_asks(data: bytes) -> Asks:
     )
 
 
-def _write_consumer_place(place: Place) -> bytes:
+def _write_consumer_assignment(assignment: MemberAssignment) -> bytes:
     value = ConsumerGroupCurrentMemberAssignmentValue(
-        member_epoch=place.epoch,
-        previous_member_epoch=place.previous_epoch,
-        state=place.state,
-        assigned_partitions=_current(place.assigned),
-        partitions_pending_revocation=_current(place.revoking),
+        member_epoch=assignment.epoch,
+        previous_member_epoch=assignment.previous_epoch,
+        state=assignment.state,
+        assigned_partitions=_current(assignment.assigned),
+        partitions_pending_revocation=_current(assignment.revoking),
     )
     return CURRENT_ASSIGNMENT_VALUE.write(VALUE_VERSION, value)
 
@@ -222,13 +222,13 @@ def _current(assigned: Assigned) -> list[CurrentPartitions]:
     ]
 
 
-def _read_consumer_place(data: bytes) -> Place:
+def _read_consumer_assignment(data: bytes) -> MemberAssignment:
     value = CURRENT_ASSIGNMENT_VALUE.read(data)[1]
-    known = value.state in MemberState._value2member_map_
-    return Place(
+    is_known = value.state in MemberState._value2member_map_
+    return MemberAssignment(
         epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
-        state=MemberState(value.state) if known else MemberState.UNKNOWN,
+        state=MemberState(value.state) if is_known else MemberState.UNKNOWN,
         assigned=_assigned(value.assigned_partitions, value.member_epoch),
         revoking=_assigned(value.partitions_pending_revocation, value.member_epoch),
     )
@@ -236,19 +236,19 @@ def _read_consumer_place(data: bytes) -> Place:
 
 def _assigned(parts: list[CurrentPartitions], member_epoch: int) -> Assigned:
     """Partitions with their epochs; those of an older Kafka have the member's."""
-    found: dict[UUID, Mapping[int, int]] = {}
+    by_topic: dict[UUID, Mapping[int, int]] = {}
     for part in parts:
         epochs = part.assignment_epochs
         if epochs is None or len(epochs) != len(part.partitions):
             epochs = [member_epoch] * len(part.partitions)
-        found[part.topic_id] = dict(zip(part.partitions, epochs, strict=True))
-    return found
+        by_topic[part.topic_id] = dict(zip(part.partitions, epochs, strict=True))
+    return by_topic
 
 
 CONSUMER_RECORDS: Final = RecordSet(
     member_key=CONSUMER_MEMBER_KEY,
-    write_asks=_write_consumer_asks,
-    read_asks=_read_consumer_asks,
+    write_subscription=_write_consumer_subscription,
+    read_subscription=_read_consumer_subscription,
     epoch_key=CONSUMER_GROUP_KEY,
     epoch_value=CONSUMER_GROUP_VALUE,
     target_epoch_key=TARGET_KEY,
@@ -256,27 +256,27 @@ CONSUMER_RECORDS: Final = RecordSet(
     target_key=MEMBER_TARGET_KEY,
     target_value=MEMBER_TARGET_VALUE,
     place_key=CURRENT_ASSIGNMENT_KEY,
-    write_place=_write_consumer_place,
-    read_place=_read_consumer_place,
+    write_assignment=_write_consumer_assignment,
+    read_assignment=_read_consumer_assignment,
 )
 
 
 # -- share groups ------------------------------------------------------------------------------
 
 
-def _write_share_asks(asks: Asks) -> bytes:
+def _write_share_subscription(subscription: Subscription) -> bytes:
     value = ShareGroupMemberMetadataValue(
-        rack_id=asks.rack_id,
-        client_id=asks.client_id,
-        client_host=asks.client_host,
-        subscribed_topic_names=sorted(asks.topics),
+        rack_id=subscription.rack_id,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        subscribed_topic_names=sorted(subscription.topics),
     )
     return SHARE_MEMBER_VALUE.write(VALUE_VERSION, value)
 
 
-def _read_share_asks(data: bytes) -> Asks:
+def _read_share_subscription(data: bytes) -> Subscription:
     value = SHARE_MEMBER_VALUE.read(data)[1]
-    return Asks(
+    return Subscription(
         rack_id=value.rack_id,
         client_id=value.client_id,
         client_host=value.client_host,
@@ -284,19 +284,19 @@ def _read_share_asks(data: bytes) -> Asks:
     )
 
 
-def _write_share_place(place: SharePlace) -> bytes:
+def _write_share_assignment(assignment: ShareAssignment) -> bytes:
     value = ShareGroupCurrentMemberAssignmentValue(
-        member_epoch=place.epoch,
-        previous_member_epoch=place.previous_epoch,
+        member_epoch=assignment.epoch,
+        previous_member_epoch=assignment.previous_epoch,
         state=MemberState.STABLE,
-        assigned_partitions=parts_of(place.assigned),
+        assigned_partitions=parts_of(assignment.assigned),
     )
     return SHARE_CURRENT_VALUE.write(VALUE_VERSION, value)
 
 
-def _read_share_place(data: bytes) -> SharePlace:
+def _read_share_assignment(data: bytes) -> ShareAssignment:
     value = SHARE_CURRENT_VALUE.read(data)[1]
-    return SharePlace(
+    return ShareAssignment(
         epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
         assigned=target_of(value.assigned_partitions),
@@ -305,8 +305,8 @@ def _read_share_place(data: bytes) -> SharePlace:
 
 SHARE_RECORDS: Final = RecordSet(
     member_key=SHARE_MEMBER_KEY,
-    write_asks=_write_share_asks,
-    read_asks=_read_share_asks,
+    write_subscription=_write_share_subscription,
+    read_subscription=_read_share_subscription,
     epoch_key=SHARE_GROUP_KEY,
     epoch_value=SHARE_GROUP_VALUE,
     target_epoch_key=SHARE_TARGET_KEY,
@@ -314,12 +314,12 @@ SHARE_RECORDS: Final = RecordSet(
     target_key=SHARE_MEMBER_TARGET_KEY,
     target_value=SHARE_MEMBER_TARGET_VALUE,
     place_key=SHARE_CURRENT_KEY,
-    write_place=_write_share_place,
-    read_place=_read_share_place,
+    write_assignment=_write_share_assignment,
+    read_assignment=_read_share_assignment,
 )
 
 
-def records_of(group: ModernGroup[PlaceT]) -> RecordSet[PlaceT]:
+def records_of(group: ModernGroup[AssignmentT]) -> RecordSet[AssignmentT]:
     """The records of a group's protocol."""
-    found = SHARE_RECORDS if isinstance(group, ShareGroup) else CONSUMER_RECORDS
-    return cast("RecordSet[PlaceT]", found)
+    records = SHARE_RECORDS if isinstance(group, ShareGroup) else CONSUMER_RECORDS
+    return cast("RecordSet[AssignmentT]", records)

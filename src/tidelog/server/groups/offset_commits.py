@@ -25,7 +25,7 @@ from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
 from tidelog.server.groups.rebalance import Rebalances
 from tidelog.server.groups.records import offset_record, tombstone
 from tidelog.server.groups.replay import AnyGroup, GroupTable, Journal, LoadedPending
-from tidelog.server.groups.requests import NO_GENERATION, CommitAsked
+from tidelog.server.groups.requests import NO_GENERATION, CommitRequest
 from tidelog.server.partitions.partition import Guard, TransactionEnd
 from tidelog.server.runtime.reply import Reply
 from tidelog.types import MINUTE_MS, NO_LEADER_EPOCH
@@ -44,33 +44,35 @@ class Commit:
 
 
 def commit_errors(
-    group: AnyGroup | None, asked: CommitAsked, commits: Sequence[Commit], config: BrokerConfig
+    group: AnyGroup | None, request: CommitRequest, commits: Sequence[Commit], config: BrokerConfig
 ) -> list[ErrorCode]:
     """Why commits are not taken, each for itself, `NONE` for those that are."""
     if isinstance(group, ConsumerGroup):
-        codes = [_consumer_error(group, asked, commit) for commit in commits]
+        codes = [_consumer_error(group, request, commit) for commit in commits]
     elif isinstance(group, ShareGroup):
         codes = [ErrorCode.GROUP_ID_NOT_FOUND] * len(commits)
     else:
-        codes = [_classic_error(group, asked)] * len(commits)
+        codes = [_classic_error(group, request)] * len(commits)
     return [
         _size_error(commit, config) if code is ErrorCode.NONE else code
         for commit, code in zip(commits, codes, strict=True)
     ]
 
 
-def _classic_error(group: ClassicGroup | None, asked: CommitAsked) -> ErrorCode:
+def _classic_error(group: ClassicGroup | None, request: CommitRequest) -> ErrorCode:
     """Why a commit is not taken, `NONE` where it is."""
     if group is None:
-        if asked.generation < 0:
+        if request.generation < 0:
             return ErrorCode.NONE
         return (
-            ErrorCode.GROUP_ID_NOT_FOUND if asked.is_late_version else ErrorCode.ILLEGAL_GENERATION
+            ErrorCode.GROUP_ID_NOT_FOUND
+            if request.is_late_version
+            else ErrorCode.ILLEGAL_GENERATION
         )
-    if asked.generation < 0 and group.is_empty:
+    if request.generation < 0 and group.is_empty:
         return ErrorCode.NONE
-    code = _committer_error(group, asked)
-    if code is ErrorCode.NONE and not asked.is_transactional:
+    code = _committer_error(group, request)
+    if code is ErrorCode.NONE and not request.is_transactional:
         is_completing = group.is_in(GroupState.COMPLETING_REBALANCE)
         return ErrorCode.REBALANCE_IN_PROGRESS if is_completing else ErrorCode.NONE
     return code
@@ -83,35 +85,37 @@ def _size_error(commit: Commit, config: BrokerConfig) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _committer_error(group: ClassicGroup, asked: CommitAsked) -> ErrorCode:
+def _committer_error(group: ClassicGroup, request: CommitRequest) -> ErrorCode:
     """Why who commits is none of the group's members in this generation."""
-    if asked.generation < 0 and not asked.member_id and asked.instance_id is None:
+    if request.generation < 0 and not request.member_id and request.instance_id is None:
         # Old transactional commits name nobody.
-        return ErrorCode.NONE if asked.is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
-    code = group.member_error(asked.member_id, asked.instance_id)
-    if code is ErrorCode.NONE and asked.generation != group.generation:
+        return ErrorCode.NONE if request.is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
+    code = group.member_error(request.member_id, request.instance_id)
+    if code is ErrorCode.NONE and request.generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
     return code
 
 
-def _consumer_error(group: ConsumerGroup, asked: CommitAsked, commit: Commit) -> ErrorCode:
+def _consumer_error(group: ConsumerGroup, request: CommitRequest, commit: Commit) -> ErrorCode:
     """Why a commit to a group whose coordinator assigns is not taken, `NONE` where it is.
 
     A member that is a little behind may commit what it has had since then. Source: KIP-1251.
     """
     names_nobody = (
-        asked.generation == NO_GENERATION and not asked.member_id and asked.instance_id is None
+        request.generation == NO_GENERATION
+        and not request.member_id
+        and request.instance_id is None
     )
-    if (asked.generation < 0 and group.is_empty) or (asked.is_transactional and names_nobody):
+    if (request.generation < 0 and group.is_empty) or (request.is_transactional and names_nobody):
         return ErrorCode.NONE
-    member = group.members.get(asked.member_id)
+    member = group.members.get(request.member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    if not (asked.is_transactional or member.is_classic or asked.is_late_version):
+    if not (request.is_transactional or member.is_classic or request.is_late_version):
         return ErrorCode.UNSUPPORTED_VERSION
-    since = member.place.assignment_epoch(commit.topic_id, commit.partition)
-    first = member.place.epoch if since is None else min(since, member.place.epoch)
-    if first <= asked.generation <= member.place.epoch:
+    since = member.assignment.assignment_epoch(commit.topic_id, commit.partition)
+    first = member.assignment.epoch if since is None else min(since, member.assignment.epoch)
+    if first <= request.generation <= member.assignment.epoch:
         return ErrorCode.NONE
     return ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH
 
@@ -125,7 +129,7 @@ def fetch_error(group: AnyGroup, member_id: str | None, epoch: int) -> ErrorCode
     member = group.members.get(member_id or "")
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    if epoch == member.place.epoch:
+    if epoch == member.assignment.epoch:
         return ErrorCode.NONE
     return ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH
 
@@ -151,40 +155,43 @@ class Commits:
 
     # -- committing --------------------------------------------------------------------------
 
-    def commit(self, asked: CommitAsked, commits: Sequence[Commit]) -> Reply[list[ErrorCode]]:
+    def commit(self, request: CommitRequest, commits: Sequence[Commit]) -> Reply[list[ErrorCode]]:
         """Keep offsets; one code for each, in their order."""
-        group = self._table.get(asked.group_id)
-        codes = commit_errors(group, asked, commits, self._config)
+        group = self._table.get(request.group_id)
+        codes = commit_errors(group, request, commits, self._config)
         if isinstance(group, ClassicGroup) and ErrorCode.NONE in codes:
-            self._note_sign(group, asked)
-        kept = [
+            self._note_sign(group, request)
+        accepted = [
             commit for commit, code in zip(commits, codes, strict=True) if code is ErrorCode.NONE
         ]
-        return self._keep(asked, kept, codes)
+        return self._keep(request, accepted, codes)
 
-    def _note_sign(self, group: ClassicGroup, asked: CommitAsked) -> None:
+    def _note_sign(self, group: ClassicGroup, request: CommitRequest) -> None:
         """A commit says that the member is there."""
-        member = group.members.get(asked.member_id)
+        member = group.members.get(request.member_id)
         if member is not None and group.is_in(GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             self._rebalances.await_sign(group, member)
 
     def _keep(
-        self, asked: CommitAsked, commits: Sequence[Commit], codes: list[ErrorCode]
+        self, request: CommitRequest, commits: Sequence[Commit], codes: list[ErrorCode]
     ) -> Reply[list[ErrorCode]]:
         if not commits:
             return Reply.of(codes)
         now_ms = self._clock.now_ms()
-        expire_ms = NO_EXPIRY if asked.retention_ms < 0 else now_ms + asked.retention_ms
-        kept = [(commit, committed(commit, now_ms, expire_ms)) for commit in commits]
+        expire_ms = NO_EXPIRY if request.retention_ms < 0 else now_ms + request.retention_ms
+        offsets = [(commit, committed(commit, now_ms, expire_ms)) for commit in commits]
         written = self._journal.append(
-            asked.group_id,
-            [offset_record(asked.group_id, c.topic, c.partition, found) for c, found in kept],
+            request.group_id,
+            [
+                offset_record(request.group_id, c.topic, c.partition, offset)
+                for c, offset in offsets
+            ],
         )
         if not written.is_done or written.value is ErrorCode.NONE:
-            group = self._table.get_or_create(asked.group_id)
-            for commit, found in kept:
-                group.offsets.put(commit.topic, commit.partition, found)
-                self._pending.supersede(asked.group_id, commit.topic, commit.partition)
+            group = self._table.get_or_create(request.group_id)
+            for commit, offset in offsets:
+                group.offsets.put(commit.topic, commit.partition, offset)
+                self._pending.supersede(request.group_id, commit.topic, commit.partition)
         return with_outcome(written, codes)
 
     # -- deleting ----------------------------------------------------------------------------
@@ -204,21 +211,24 @@ class Commits:
             ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed(topic) else ErrorCode.NONE
             for topic, _ in partitions
         ]
-        gone = [
-            place
-            for place, code in zip(partitions, codes, strict=True)
+        deleted = [
+            topic_partition
+            for topic_partition, code in zip(partitions, codes, strict=True)
             if code is ErrorCode.NONE
             and (
-                group.offsets.get(*place) is not None or self._pending.is_pending(group_id, *place)
+                group.offsets.get(*topic_partition) is not None
+                or self._pending.is_pending(group_id, *topic_partition)
             )
         ]
-        return with_outcome(self._forget(group, gone), codes)
+        return with_outcome(self._forget(group, deleted), codes)
 
     def _forget(
-        self, group: AnyGroup, places: Sequence[tuple[str, int]], *, whole: bool = False
+        self, group: AnyGroup, partitions: Sequence[tuple[str, int]], *, whole: bool = False
     ) -> Reply[ErrorCode]:
         """Forget offsets and, where `whole`, the group with them."""
-        records = [offset_record(group.group_id, *place, None) for place in places]
+        records = [
+            offset_record(group.group_id, *topic_partition, None) for topic_partition in partitions
+        ]
         if whole:
             if isinstance(group, ClassicGroup):
                 records.append(tombstone(group.group_id))
@@ -230,9 +240,9 @@ class Commits:
             return Reply.of(ErrorCode.NONE)
         written = self._journal.append(group.group_id, records)
         if not written.is_done or written.value is ErrorCode.NONE:
-            for place in places:
-                group.offsets.remove(*place)
-                self._pending.forget(group.group_id, *place)
+            for topic_partition in partitions:
+                group.offsets.remove(*topic_partition)
+                self._pending.forget(group.group_id, *topic_partition)
             if whole:
                 self._drop(group)
         return written
@@ -255,8 +265,8 @@ class Commits:
 
     def _places(self, group: AnyGroup) -> list[tuple[str, int]]:
         """What a group has committed, also in transactions that are open."""
-        places = dict.fromkeys((topic, partition) for topic, partition, _ in group.offsets)
-        return list(places | dict.fromkeys(self._pending.places(group.group_id)))
+        partitions = dict.fromkeys((topic, partition) for topic, partition, _ in group.offsets)
+        return list(partitions | dict.fromkeys(self._pending.places(group.group_id)))
 
     def topics(self, group: AnyGroup) -> Iterable[str]:
         """What a group has committed for, also in transactions that are open, or shares."""
@@ -281,24 +291,37 @@ class Commits:
         Returns:
             Whether nothing of it is left; else this is to be tried again.
         """
-        left = [
-            place
-            for place in self._places(group)
-            if place[0] == topic and self._is_left(group, place, had)
+        remaining = [
+            topic_partition
+            for topic_partition in self._places(group)
+            if topic_partition[0] == topic and self._is_left(group, topic_partition, had)
         ]
-        ready = [place for place in left if all(map(had, self._pending_at(group, place)))]
+        ready = [
+            topic_partition
+            for topic_partition in remaining
+            if all(map(had, self._pending_at(group, topic_partition)))
+        ]
         self._forget(group, ready)
-        return len(ready) == len(left)
+        return len(ready) == len(remaining)
 
     def _is_left(
-        self, group: AnyGroup, place: tuple[str, int], had: Callable[[CommittedOffset], bool]
+        self,
+        group: AnyGroup,
+        topic_partition: tuple[str, int],
+        had: Callable[[CommittedOffset], bool],
     ) -> bool:
         """Whether something of a deleted topic counts, or may yet: nothing newer stands there."""
-        found = group.offsets.get(*place)
-        return any(map(had, self._pending_at(group, place))) if found is None else had(found)
+        offset = group.offsets.get(*topic_partition)
+        return (
+            any(map(had, self._pending_at(group, topic_partition)))
+            if offset is None
+            else had(offset)
+        )
 
-    def _pending_at(self, group: AnyGroup, place: tuple[str, int]) -> Sequence[CommittedOffset]:
-        return self._pending.offsets(group.group_id, *place)
+    def _pending_at(
+        self, group: AnyGroup, topic_partition: tuple[str, int]
+    ) -> Sequence[CommittedOffset]:
+        return self._pending.offsets(group.group_id, *topic_partition)
 
     # -- expiry ------------------------------------------------------------------------------
 
@@ -309,10 +332,10 @@ class Commits:
         """
         if isinstance(group, ShareGroup):
             return
-        gone = self.expired(group)
+        expired = self.expired(group)
         is_pending = self._pending.has_group(group.group_id)
-        whole = group.is_empty and len(gone) == len(group.offsets) and not is_pending
-        self._forget(group, gone, whole=whole)
+        whole = group.is_empty and len(expired) == len(group.offsets) and not is_pending
+        self._forget(group, expired, whole=whole)
 
     def expired(self, group: ClassicGroup | ConsumerGroup) -> list[tuple[str, int]]:
         """Partitions whose offsets are past their time.
@@ -411,7 +434,7 @@ class TransactionalCommits:
 
     def commit(
         self,
-        asked: CommitAsked,
+        request: CommitRequest,
         producer: tuple[int, int],
         guard: Guard | None,
         commits: Sequence[Commit],
@@ -419,16 +442,16 @@ class TransactionalCommits:
         """Keep offsets until the transaction ends; one code for each, in their order.
 
         Args:
-            asked: Who commits.
+            request: Who commits.
             producer: Id and epoch.
             guard: What was held while the coordinator of transactions was asked.
             commits: What.
         """
-        codes = commit_errors(self._table.get(asked.group_id), asked, commits, self._config)
+        codes = commit_errors(self._table.get(request.group_id), request, commits, self._config)
         now_ms = self._clock.now_ms()
-        kept = [
+        accepted = [
             PendingOffset(
-                asked.group_id,
+                request.group_id,
                 commit.topic,
                 commit.partition,
                 committed(commit, now_ms, NO_EXPIRY),
@@ -436,18 +459,18 @@ class TransactionalCommits:
             for commit, code in zip(commits, codes, strict=True)
             if code is ErrorCode.NONE
         ]
-        if not kept:
+        if not accepted:
             return Reply.of(codes)
-        records = [offset_record(*each) for each in kept]
-        written = self._journal.append_pending(asked.group_id, records, producer, guard)
+        records = [offset_record(*each) for each in accepted]
+        written = self._journal.append_pending(request.group_id, records, producer, guard)
         if not written.is_done or written.value is ErrorCode.NONE:
-            self._table.get_or_create(asked.group_id)
-            self.pending.put(self._journal.number_of(asked.group_id), producer[0], kept)
+            self._table.get_or_create(request.group_id)
+            self.pending.put(self._journal.number_of(request.group_id), producer[0], accepted)
         return with_outcome(written, codes)
 
-    def load(self, number: int, found: Sequence[LoadedPending]) -> None:
+    def load(self, number: int, loaded: Sequence[LoadedPending]) -> None:
         """A partition of the topic was read: what was pending in it, in the order of the log."""
-        for each in found:
+        for each in loaded:
             self.pending.put(number, each.producer_id, [each.found], is_stale=each.is_stale)
 
     def end(self, number: int, end: TransactionEnd) -> None:

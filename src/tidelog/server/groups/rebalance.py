@@ -17,7 +17,7 @@ from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member
 from tidelog.server.groups.records import group_record
 from tidelog.server.groups.replay import GroupTable, Journal
-from tidelog.server.groups.requests import Joined, Synced
+from tidelog.server.groups.requests import JoinResult, SyncResult
 from tidelog.server.runtime.loop import Timer, Timers
 
 # How long a new member's JoinGroup may be parked: it has no id yet that it could go on with.
@@ -90,8 +90,8 @@ class Rebalances:
 
     def remove(self, group: ClassicGroup, member: Member) -> None:
         """Let a member go; where it waits for an answer it is told that nobody knows it."""
-        group.answer_join(member, Joined(code=ErrorCode.UNKNOWN_MEMBER_ID))
-        group.answer_sync(member, Synced(code=ErrorCode.UNKNOWN_MEMBER_ID))
+        group.answer_join(member, JoinResult(code=ErrorCode.UNKNOWN_MEMBER_ID))
+        group.answer_sync(member, SyncResult(code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
 
     def _go_on_without(self, group: ClassicGroup) -> None:
@@ -180,10 +180,10 @@ class Rebalances:
         else:
             self._begin_sync(group)
 
-    def joined(self, group: ClassicGroup, member_id: str, *, skip: bool = False) -> Joined:
+    def joined(self, group: ClassicGroup, member_id: str, *, skip: bool = False) -> JoinResult:
         """What a member is told of this generation."""
         is_leader = group.leader == member_id
-        return Joined(
+        return JoinResult(
             member_id=member_id,
             generation=group.generation,
             protocol_type=group.protocol_type,
@@ -257,9 +257,9 @@ class Rebalances:
                 self.await_sign(group, member)
         group.move_to(GroupState.STABLE, self._clock.now_ms())
 
-    def synced(self, group: ClassicGroup, member: Member) -> Synced:
+    def synced(self, group: ClassicGroup, member: Member) -> SyncResult:
         """What a member is told of its assignment."""
-        return Synced(
+        return SyncResult(
             protocol_type=group.protocol_type,
             protocol_name=group.protocol_name,
             assignment=member.assignment,
@@ -268,7 +268,7 @@ class Rebalances:
     def _fail_syncs(self, group: ClassicGroup, code: ErrorCode) -> None:
         for member in group.members.values():
             member.assignment = b""
-            if group.answer_sync(member, Synced(code=code)):
+            if group.answer_sync(member, SyncResult(code=code)):
                 self.await_sign(group, member)
 
     # -- loading and unloading ---------------------------------------------------------------
@@ -291,7 +291,7 @@ class Rebalances:
         self._end_sync_wait(group)
         for member in group.members.values():
             member.stop_expiry()
-            group.answer_join(member, Joined(code=code, member_id=member.member_id))
-            group.answer_sync(member, Synced(code=code))
+            group.answer_join(member, JoinResult(code=code, member_id=member.member_id))
+            group.answer_sync(member, SyncResult(code=code))
         for member_id in tuple(group.pending):
             group.forget_pending(member_id)

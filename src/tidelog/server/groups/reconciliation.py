@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.groups.modern_group import Assigned, MemberState, Place, Target
+from tidelog.server.groups.modern_group import Assigned, MemberAssignment, MemberState, Target
 from tidelog.server.runtime.errors import Refusal
 
 _NONE: Final[frozenset[int]] = frozenset()
@@ -47,21 +47,23 @@ class Step:
     has_changed: bool
 
 
-def next_place(place: Place, step: Step) -> Place:
+def next_assignment(assignment: MemberAssignment, step: Step) -> MemberAssignment:
     """Where the member stands after this step; the same place where it can't go on.
 
     Raises:
         Refusal: Nobody here knows the state that its records say.
     """
-    if place.state is MemberState.UNKNOWN:
+    if assignment.state is MemberState.UNKNOWN:
         if step.owned is None or step.owned:
             raise Refusal(ErrorCode.FENCED_MEMBER_EPOCH, "the member's state is not known here")
-        return _towards_target(place, step, step.target_epoch)
-    waits = place.state is MemberState.UNREVOKED_PARTITIONS and _owns(step.owned, place.revoking)
-    is_there = place.state is MemberState.STABLE and place.epoch == step.target_epoch
+        return _towards_target(assignment, step, step.target_epoch)
+    waits = assignment.state is MemberState.UNREVOKED_PARTITIONS and _owns(
+        step.owned, assignment.revoking
+    )
+    is_there = assignment.state is MemberState.STABLE and assignment.epoch == step.target_epoch
     if waits or is_there:
-        return _without_unsubscribed(place, step) if step.has_changed else place
-    return _towards_target(place, step, place.epoch)
+        return _without_unsubscribed(assignment, step) if step.has_changed else assignment
+    return _towards_target(assignment, step, assignment.epoch)
 
 
 def _owns(owned: OwnedByTopic, revoked: Assigned) -> bool:
@@ -71,46 +73,52 @@ def _owns(owned: OwnedByTopic, revoked: Assigned) -> bool:
     return any(not revoked.get(topic, {}).keys().isdisjoint(part) for topic, part in owned.items())
 
 
-def _without_unsubscribed(place: Place, step: Step) -> Place:
+def _without_unsubscribed(assignment: MemberAssignment, step: Step) -> MemberAssignment:
     """Give up topics that are not read any more, without waiting for a new target."""
-    gone = {topic: part for topic, part in place.assigned.items() if topic not in step.topic_ids}
-    if not gone:
-        return place
-    kept = {topic: part for topic, part in place.assigned.items() if topic not in gone}
-    revoking = {topic: dict(part) for topic, part in place.revoking.items()}
-    for topic, part in gone.items():
+    unsubscribed = {
+        topic: part for topic, part in assignment.assigned.items() if topic not in step.topic_ids
+    }
+    if not unsubscribed:
+        return assignment
+    remaining = {
+        topic: part for topic, part in assignment.assigned.items() if topic not in unsubscribed
+    }
+    revoking = {topic: dict(part) for topic, part in assignment.revoking.items()}
+    for topic, part in unsubscribed.items():
         revoking.setdefault(topic, {}).update(part)
     if _owns(step.owned, revoking):
-        return place.moved(place.epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoking)
+        return assignment.moved(
+            assignment.epoch, MemberState.UNREVOKED_PARTITIONS, remaining, revoking
+        )
     # It had given them up before it said that it does not read them.
-    return place.moved(place.epoch, place.state, kept, place.revoking)
+    return assignment.moved(assignment.epoch, assignment.state, remaining, assignment.revoking)
 
 
-def _towards_target(place: Place, step: Step, epoch: int) -> Place:
-    kept: dict[UUID, dict[int, int]] = {}
+def _towards_target(assignment: MemberAssignment, step: Step, epoch: int) -> MemberAssignment:
+    assigned: dict[UUID, dict[int, int]] = {}
     revoking: dict[UUID, dict[int, int]] = {}
     pending: dict[UUID, list[int]] = {}
     is_unreleased = False
-    for topic in {**step.target, **place.assigned}:
+    for topic in {**step.target, **assignment.assigned}:
         target = step.target.get(topic, _NONE) if topic in step.topic_ids else _NONE
-        has = place.assigned.get(topic, _NOTHING)
+        has = assignment.assigned.get(topic, _NOTHING)
         if has.keys() == target:
             # Nearly always, as the group changes: what a member keeps.
-            _put(kept, topic, dict(has))
+            _put(assigned, topic, dict(has))
             continue
-        _put(kept, topic, {number: since for number, since in has.items() if number in target})
+        _put(assigned, topic, {number: since for number, since in has.items() if number in target})
         _put(revoking, topic, {n: since for n, since in has.items() if n not in target})
         missing = sorted(target - has.keys())
-        free = _free(missing, step.owners(topic), place.revoking.get(topic, _NOTHING))
+        free = _free(missing, step.owners(topic), assignment.revoking.get(topic, _NOTHING))
         is_unreleased |= len(free) < len(missing)
         if free:
             pending[topic] = free
     if revoking and _owns(step.owned, revoking):
-        return place.moved(epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoking)
+        return assignment.moved(epoch, MemberState.UNREVOKED_PARTITIONS, assigned, revoking)
     for topic, numbers in pending.items():
-        kept.setdefault(topic, {}).update(dict.fromkeys(numbers, step.target_epoch))
+        assigned.setdefault(topic, {}).update(dict.fromkeys(numbers, step.target_epoch))
     state = MemberState.UNRELEASED_PARTITIONS if is_unreleased else MemberState.STABLE
-    return place.moved(step.target_epoch, state, kept, {})
+    return assignment.moved(step.target_epoch, state, assigned, {})
 
 
 def _put(parts: dict[UUID, dict[int, int]], topic: UUID, part: dict[int, int]) -> None:
@@ -119,7 +127,7 @@ def _put(parts: dict[UUID, dict[int, int]], topic: UUID, part: dict[int, int]) -
 
 
 def _free(
-    wanted: Iterable[int], owners: Mapping[int, str], revoking: Mapping[int, int]
+    numbers: Iterable[int], owners: Mapping[int, str], revoking: Mapping[int, int]
 ) -> list[int]:
     """The partitions that nobody else has; what the member itself gives up is its own."""
-    return [number for number in wanted if number not in owners or number in revoking]
+    return [number for number in numbers if number not in owners or number in revoking]

@@ -166,14 +166,14 @@ def _offset_change(key: bytes, value: bytes | None, record_offset: int) -> Offse
     named = OFFSET_COMMIT_KEY.read(key)[1]
     if value is None:
         return OffsetChange(named.group, named.topic, named.partition, None)
-    found = OFFSET_COMMIT_VALUE.read(value)[1]
+    written = OFFSET_COMMIT_VALUE.read(value)[1]
     offset = CommittedOffset(
-        found.offset,
-        found.leader_epoch,
-        found.metadata,
-        found.commit_timestamp,
-        found.expire_timestamp,
-        found.topic_id,
+        written.offset,
+        written.leader_epoch,
+        written.metadata,
+        written.commit_timestamp,
+        written.expire_timestamp,
+        written.topic_id,
         record_offset,
     )
     return OffsetChange(named.group, named.topic, named.partition, offset)

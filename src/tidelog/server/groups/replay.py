@@ -93,26 +93,26 @@ class GroupTable:
 
     def classic(self, group_id: str) -> ClassicGroup | None:
         """A group of the classic protocol, None where there is none."""
-        found = self.groups.get(group_id)
-        return found if isinstance(found, ClassicGroup) else None
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
 
     def consumer(self, group_id: str) -> ConsumerGroup | None:
         """A group whose coordinator assigns, None where there is none."""
-        found = self.groups.get(group_id)
-        return found if isinstance(found, ConsumerGroup) else None
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
 
     def share(self, group_id: str) -> ShareGroup | None:
         """A share group, None where there is none."""
-        found = self.groups.get(group_id)
-        return found if isinstance(found, ShareGroup) else None
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ShareGroup) else None
 
     def get_or_create(self, group_id: str) -> AnyGroup:
         """A group, a classic one without members where there was none."""
-        found = self.groups.get(group_id)
-        if found is None:
-            found = self.new_classic(group_id)
-            self.put(found)
-        return found
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.new_classic(group_id)
+            self.put(group)
+        return group
 
     def new_classic(self, group_id: str) -> ClassicGroup:
         """A classic group without members, which is not in the table yet."""
@@ -203,12 +203,12 @@ class Replay:
         if self._pending:  # what is deleted now is not brought back by what waits
             self._deleted.update((key, at) for key, (value, at) in records if value is None)
 
-    def add_latest(self, found: "Iterable[LatestRecord]") -> None:
+    def add_latest(self, latest: "Iterable[LatestRecord]") -> None:
         """Take what some batches come to that are neither control nor transactional."""
         if not self._pending:
-            self._latest.update([(key, (value, at)) for key, value, at, _ in found])
+            self._latest.update([(key, (value, at)) for key, value, at, _ in latest])
             return
-        for key, value, at, dead_at in found:
+        for key, value, at, dead_at in latest:
             self._latest[key] = value, at
             if dead_at >= 0:
                 self._deleted[key] = dead_at
@@ -220,8 +220,8 @@ class Replay:
         if kind is ControlType.ABORT:
             return
         for key, value in pending:
-            known = self._latest.get(key)
-            if known is None or known[1] < value[1]:
+            current = self._latest.get(key)
+            if current is None or current[1] < value[1]:
                 self._latest[key] = value
 
     def result(self) -> LoadedShard:
@@ -230,18 +230,21 @@ class Replay:
         for each in pending:
             loaded.setdefault(each.found.group_id, LoadedGroup())
         now_ms = self._now_ms()
-        groups = {group_id: revive(group_id, found, now_ms) for group_id, found in loaded.items()}
+        groups = {
+            group_id: restore_group(group_id, loaded_group, now_ms)
+            for group_id, loaded_group in loaded.items()
+        }
         for kind in {type(group) for group in groups.values()} & _MODULES.keys():
             import_module(_MODULES[kind])  # here, for on the loop it would take long
         return LoadedShard(groups, pending, self.skipped)
 
     def groups(self) -> dict[str, LoadedGroup]:
         """What is left, by group."""
-        found: dict[str, LoadedGroup] = {}
+        loaded: dict[str, LoadedGroup] = {}
         for key, (value, offset) in self._latest.items():
             if value is not None:
-                self._take(found, key, value, offset)
-        return found
+                self._take(loaded, key, value, offset)
+        return loaded
 
     def pending(self) -> list[LoadedPending]:
         """What transactions have committed that are open at the end, in the order of the log."""
@@ -252,7 +255,7 @@ class Replay:
             if value is not None
         ]
         rows.sort()
-        found = []
+        loaded = []
         for offset, producer_id, key, value in rows:
             if self._deleted.get(key, -1) > offset:
                 continue
@@ -260,10 +263,10 @@ class Replay:
             is_stale = newer is not None and newer[1] > offset
             change = self._read(key, value, offset)
             if isinstance(change, OffsetChange) and change.offset is not None:
-                place = (change.group_id, change.topic, change.partition)
-                pending = PendingOffset(*place, change.offset)
-                found.append(LoadedPending(producer_id, pending, is_stale))
-        return found
+                assignment = (change.group_id, change.topic, change.partition)
+                pending = PendingOffset(*assignment, change.offset)
+                loaded.append(LoadedPending(producer_id, pending, is_stale))
+        return loaded
 
     def _read(
         self, key: bytes, value: bytes, offset: int
@@ -280,11 +283,11 @@ class Replay:
                 self.skipped.append(f"offset {offset}: {error}")
             return None
 
-    def _take(self, found: dict[str, LoadedGroup], key: bytes, value: bytes, offset: int) -> None:
+    def _take(self, groups: dict[str, LoadedGroup], key: bytes, value: bytes, offset: int) -> None:
         change = self._read(key, value, offset)
         if change is None:
             return
-        group = found.setdefault(change.group_id, LoadedGroup())
+        group = groups.setdefault(change.group_id, LoadedGroup())
         if isinstance(change, GroupChange):
             group.value = change.value
         elif isinstance(change, OffsetChange):
@@ -312,7 +315,7 @@ _MODULES: Final[Mapping[type[AnyGroup], str]] = {
 }
 
 
-def revive(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
+def restore_group(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
     """The group as its last generation or epoch left it: with its members, or empty."""
     group: AnyGroup
     if loaded.shares and loaded.value is None and not loaded.changes:
@@ -324,9 +327,9 @@ def revive(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
     else:
         group = ClassicGroup(group_id, now_ms)
     for topic, partition, offset in loaded.offsets:
-        known = group.offsets.get(topic, partition)
+        current = group.offsets.get(topic, partition)
         # Old and new keys of one partition are two keys.
-        if known is None or known.record_offset < offset.record_offset:
+        if current is None or current.record_offset < offset.record_offset:
             group.offsets.put(topic, partition, offset)
     if isinstance(group, ClassicGroup) and loaded.value is not None:
         _rejoin(group, loaded.value)

@@ -14,7 +14,7 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinAsked:
+class JoinRequest:
     """A JoinGroup.
 
     Attributes:
@@ -54,7 +54,7 @@ class JoinedMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class JoinResult:
     """How a JoinGroup ended."""
 
     code: ErrorCode = ErrorCode.NONE
@@ -68,7 +68,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyncAsked:
+class SyncRequest:
     """A SyncGroup; the leader's has the assignments."""
 
     group_id: str
@@ -81,7 +81,7 @@ class SyncAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Synced:
+class SyncResult:
     """How a SyncGroup ended."""
 
     code: ErrorCode = ErrorCode.NONE
@@ -99,7 +99,7 @@ class MemberRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitAsked:
+class CommitRequest:
     """Who commits.
 
     Attributes:
@@ -125,7 +125,7 @@ Owned = Mapping[UUID, frozenset[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeatAsked:
+class HeartbeatRequest:
     """A ConsumerGroupHeartbeat or ShareGroupHeartbeat; what is None has not changed since the last.
 
     A member of a share group says neither its instance, what it has, nor how it is to be assigned.
@@ -164,7 +164,7 @@ class BeatAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class HeartbeatResult:
     """How a heartbeat to the coordinator ended; the assignment only where the member needs it."""
 
     code: ErrorCode = ErrorCode.NONE

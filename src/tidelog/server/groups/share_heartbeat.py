@@ -26,27 +26,27 @@ from tidelog.server.groups.group_updates import (
     member_of,
     require_all,
     require_room,
-    updated_asks,
+    updated_subscription,
 )
 from tidelog.server.groups.modern_changes import (
+    AssignmentChange,
     EpochChange,
     MemberChange,
-    PlaceChange,
     SharedTopicsChange,
 )
 from tidelog.server.groups.modern_group import (
     JOINING,
     LEAVING,
     NO_TARGET,
-    Asks,
+    ShareAssignment,
     SharedTopic,
     ShareGroup,
     ShareMember,
-    SharePlace,
+    Subscription,
     Target,
     Wait,
 )
-from tidelog.server.groups.requests import Beat, BeatAsked
+from tidelog.server.groups.requests import HeartbeatRequest, HeartbeatResult
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.topic_registry import TopicInfo
@@ -65,11 +65,11 @@ def no_share_group(group_id: str, *, is_there: bool) -> Refusal:
 
 def shared_after(shared: Shared, names: Iterable[str], topics: Mapping[str, TopicInfo]) -> Shared:
     """What is shared once members read these topics: all that was, with all of their partitions."""
-    found = dict(shared)
+    after = dict(shared)
     for info in (topics[name] for name in sorted(names) if name in topics):
         if info.topic_id is not None:
-            found[info.topic_id] = SharedTopic(info.name, frozenset(range(info.partitions)))
-    return found
+            after[info.topic_id] = SharedTopic(info.name, frozenset(range(info.partitions)))
+    return after
 
 
 class ShareHeartbeats(Heartbeats):
@@ -79,49 +79,56 @@ class ShareHeartbeats(Heartbeats):
         self._updates = updates
         updates.on_silence = self._silent
 
-    def _require_sense(self, asked: BeatAsked) -> None:
+    def _require_sense(self, request: HeartbeatRequest) -> None:
         require_all(
             (
-                (bool(asked.member_id.strip()), "a member id is needed"),
-                (bool(asked.group_id.strip()), "a group id is needed"),
-                (asked.rack_id is None or bool(asked.rack_id.strip()), "a rack id can't be empty"),
+                (bool(request.member_id.strip()), "a member id is needed"),
+                (bool(request.group_id.strip()), "a group id is needed"),
                 (
-                    asked.epoch != JOINING or bool(asked.topics),
+                    request.rack_id is None or bool(request.rack_id.strip()),
+                    "a rack id can't be empty",
+                ),
+                (
+                    request.epoch != JOINING or bool(request.topics),
                     "who joins says which topics it reads",
                 ),
-                (asked.epoch >= LEAVING, f"there is no epoch {asked.epoch}"),
+                (request.epoch >= LEAVING, f"there is no epoch {request.epoch}"),
             )
         )
 
     # -- staying -----------------------------------------------------------------------------
 
-    def _stay(self, asked: BeatAsked) -> Reply[Beat]:
-        joins = asked.epoch == JOINING
-        group = self._open(asked.group_id, joins=joins)
+    def _stay(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
+        joins = request.epoch == JOINING
+        group = self._open(request.group_id, joins=joins)
         limit = self._updates.config.group_share_max_size
-        require_room(group, asked.member_id, limit, "share group")
-        old = find_dynamic(group, asked.member_id, joins=joins)
-        _require_epoch(old, asked.epoch)
+        require_room(group, request.member_id, limit, "share group")
+        old = find_dynamic(group, request.member_id, joins=joins)
+        _require_epoch(old, request.epoch)
         update = GroupUpdate(group)
-        asks = updated_asks(old.asks, asked)
-        is_known = asked.member_id in group.members
-        if not is_known or asks != old.asks:
-            update.changes.append(MemberChange(old.member_id, asks))
-        has_changed = not is_known or asks.topics != old.asks.topics
-        epoch, shared = self._next_epoch(update, old.asks, asks, is_due=has_changed)
-        new = replace(old, asks=asks)
+        subscription = updated_subscription(old.subscription, request)
+        is_known = request.member_id in group.members
+        if not is_known or subscription != old.subscription:
+            update.changes.append(MemberChange(old.member_id, subscription))
+        has_changed = not is_known or subscription.topics != old.subscription.topics
+        epoch, shared = self._next_epoch(update, old.subscription, subscription, is_due=has_changed)
+        new = replace(old, subscription=subscription)
         target_epoch, target = self._aim(update, epoch, new, shared)
-        reads = self._updates.facts.ids(asks.topics)
-        place = _next_place(old.place, target_epoch, target, reads, has_changed=has_changed)
-        if place != old.place:
-            update.changes.append(PlaceChange(old.member_id, place))
+        reads = self._updates.facts.ids(subscription.topics)
+        assignment = _next_assignment(
+            old.assignment, target_epoch, target, reads, has_changed=has_changed
+        )
+        if assignment != old.assignment:
+            update.changes.append(AssignmentChange(old.member_id, assignment))
         update.actions.append(lambda: self._await_sign(group, old.member_id))
-        is_told = joins or asked.topics is not None or place.assigned != old.place.assigned
-        beat = Beat(
+        is_told = (
+            joins or request.topics is not None or assignment.assigned != old.assignment.assigned
+        )
+        beat = HeartbeatResult(
             member_id=old.member_id,
-            epoch=place.epoch,
+            epoch=assignment.epoch,
             interval_ms=self._next_beat_ms(group, is_behind=target_epoch < epoch),
-            assignment=place.assigned if is_told else None,
+            assignment=assignment.assigned if is_told else None,
         )
         return beat_after(self._updates.write(update), beat)
 
@@ -140,7 +147,12 @@ class ShareHeartbeats(Heartbeats):
         return group
 
     def _next_epoch(
-        self, update: GroupUpdate[ShareGroup], known: Asks, new: Asks, *, is_due: bool
+        self,
+        update: GroupUpdate[ShareGroup],
+        previous: Subscription,
+        new: Subscription,
+        *,
+        is_due: bool,
     ) -> tuple[int, Shared]:
         """Begin a new epoch where that is due or topics have changed.
 
@@ -150,7 +162,7 @@ class ShareHeartbeats(Heartbeats):
         group = update.group
         if not is_due and not self._updates.has_stale_topics(group):
             return group.epoch, group.shared
-        names = group.names_after(known, new)
+        names = group.names_after(previous, new)
         epoch = self._updates.begin_epoch(update, names, is_due=is_due)
         shared = shared_after(group.shared, names, self._updates.topics.all())
         if shared != group.shared:
@@ -167,7 +179,9 @@ class ShareHeartbeats(Heartbeats):
         members = {**group.members, new.member_id: new}
         reads = {
             name: frozenset(
-                each for each in self._updates.facts.ids(member.asks.topics) if each in shared
+                each
+                for each in self._updates.facts.ids(member.subscription.topics)
+                if each in shared
             )
             for name, member in members.items()
         }
@@ -189,17 +203,17 @@ class ShareHeartbeats(Heartbeats):
 
     # -- leaving -----------------------------------------------------------------------------
 
-    def _leave(self, asked: BeatAsked) -> Reply[Beat]:
-        group = self._open(asked.group_id, joins=False)
-        member = member_of(group, asked.member_id)
-        beat = Beat(member_id=asked.member_id, epoch=asked.epoch)
+    def _leave(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
+        group = self._open(request.group_id, joins=False)
+        member = member_of(group, request.member_id)
+        beat = HeartbeatResult(member_id=request.member_id, epoch=request.epoch)
         return beat_after(self._fence(group, member), beat)
 
     def _fence(self, group: ShareGroup, member: ShareMember) -> Reply[ErrorCode]:
         """Let a member go."""
         update = GroupUpdate(group)
         self._updates.remove(update, member.member_id)
-        names = group.names_after(member.asks, None)
+        names = group.names_after(member.subscription, None)
         metadata_hash = self._updates.facts.metadata_hash(names)
         update.changes.append(EpochChange(group.epoch + 1, metadata_hash))
         return self._updates.write(update)
@@ -225,26 +239,32 @@ class ShareHeartbeats(Heartbeats):
 
 def _require_epoch(member: ShareMember, epoch: int) -> None:
     """Refuse another epoch than the member's; the one before is taken: an answer may be lost."""
-    place = member.place
-    if epoch not in (JOINING, place.epoch, place.previous_epoch):
+    assignment = member.assignment
+    if epoch not in (JOINING, assignment.epoch, assignment.previous_epoch):
         raise Refusal(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"member {member.member_id} is in epoch {place.epoch}, not {epoch}:"
+            f"member {member.member_id} is in epoch {assignment.epoch}, not {epoch}:"
             " it has to join again",
         )
 
 
-def _next_place(
-    place: SharePlace, epoch: int, target: Target, reads: frozenset[UUID], *, has_changed: bool
-) -> SharePlace:
+def _next_assignment(
+    assignment: ShareAssignment,
+    epoch: int,
+    target: Target,
+    reads: frozenset[UUID],
+    *,
+    has_changed: bool,
+) -> ShareAssignment:
     """All of the target, but for topics that the member does not read any more."""
-    if place.epoch != epoch:
+    if assignment.epoch != epoch:
         assigned = {topic: numbers for topic, numbers in target.items() if topic in reads}
-        return SharePlace(epoch=epoch, previous_epoch=place.epoch, assigned=assigned)
+        return ShareAssignment(epoch=epoch, previous_epoch=assignment.epoch, assigned=assigned)
     if not has_changed:
-        return place
+        return assignment
     return replace(
-        place, assigned={each: place.assigned[each] for each in place.assigned if each in reads}
+        assignment,
+        assigned={each: assignment.assigned[each] for each in assignment.assigned if each in reads},
     )
 
 
@@ -273,14 +293,14 @@ class ShareTopics:
         """A group begins these partitions, beside those that it has begun; when that is safe."""
         shared = dict(group.shared)
         for topic_id, topic in more.items():
-            known = shared.get(topic_id, topic)
-            shared[topic_id] = SharedTopic(topic.name, known.partitions | topic.partitions)
+            before = shared.get(topic_id, topic)
+            shared[topic_id] = SharedTopic(topic.name, before.partitions | topic.partitions)
         return self._change(group, shared)
 
     def unshare(self, group: ShareGroup, topic_ids: Collection[UUID]) -> Reply[ErrorCode]:
         """A group has not begun these topics any more; when that is safe."""
-        left = {each: topic for each, topic in group.shared.items() if each not in topic_ids}
-        return self._change(group, left)
+        remaining = {each: topic for each, topic in group.shared.items() if each not in topic_ids}
+        return self._change(group, remaining)
 
     def forget_topic(self, group: ShareGroup, topic_id: UUID) -> None:
         """A topic was deleted: the group shares it no more."""

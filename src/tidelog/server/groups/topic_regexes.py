@@ -17,7 +17,7 @@ from tidelog.errors import MissingDependency
 from tidelog.server.groups.consumer_updates import (
     ConsumerUpdate,
     ConsumerUpdates,
-    Found,
+    MemberMatch,
     drop_regex,
     regexes_after,
 )
@@ -56,22 +56,22 @@ class LookUp(Protocol):
     """Looks expressions up, now or beside the loop; then tells what they mean."""
 
     def __call__(
-        self, regexes: Iterable[str], names: Iterable[str], told: Callable[[Meanings], None]
+        self, regexes: Iterable[str], names: Iterable[str], listener: Callable[[Meanings], None]
     ) -> None:
-        """Begin to; `told` is called on the loop, once."""
+        """Begin to; `listener` is called on the loop, once."""
         ...
 
 
 def find_meanings(regexes: Iterable[str], names: Iterable[str]) -> Meanings:
     """The topics of each expression; those that take too long are left out, and logged."""
     listed = list(names)
-    found: dict[str, frozenset[str]] = {}
+    meanings: dict[str, frozenset[str]] = {}
     for text in regexes:
         try:
-            found[text] = find_matches(text, listed)
+            meanings[text] = find_matches(text, listed)
         except (UnusableRegex, MissingDependency) as error:
             LOGGER.warning("expression %r is not looked up: %s", text, error)
-    return found
+    return meanings
 
 
 class Regexes:
@@ -86,11 +86,13 @@ class Regexes:
 
     # -- a member's own ----------------------------------------------------------------------
 
-    def change(self, update: ConsumerUpdate, found: Found, new: ConsumerMember) -> RegexStatus:
+    def change(
+        self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember
+    ) -> RegexStatus:
         """Take note of a member's expression; one that nobody has yet must be a valid one."""
         group = update.group
-        was = found.member.asks.regex
-        now = new.asks.regex
+        was = match.member.subscription.regex
+        now = new.subscription.regex
         if was == now:
             return RegexStatus.SAME
         if was and group.subscribed_regexes.get(was) == 1:
@@ -105,16 +107,16 @@ class Regexes:
     # -- the group's -------------------------------------------------------------------------
 
     def maybe_look_up(
-        self, update: ConsumerUpdate, found: Found, new: ConsumerMember, may_see: MaySee
+        self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember, may_see: MaySee
     ) -> None:
         """Look all of the group's expressions up where one is new, or topics or time ask for it.
 
         They find what the member that asks now may see, as in Kafka.
         """
         group = update.group
-        if not group.subscribed_regexes and not new.asks.regex:
+        if not group.subscribed_regexes and not new.subscription.regex:
             return  # most groups have none
-        regexes = regexes_after(group, found.known, new.asks)
+        regexes = regexes_after(group, match.known, new.subscription)
         if not regexes or group.resolving:
             return
         now_ms = self._updates.clock.now_ms()
@@ -122,7 +124,10 @@ class Regexes:
         if last_ms is not None and 0 <= now_ms - last_ms <= LOOK_UP_MIN_INTERVAL_MS:
             return
         interval_ms = self._updates.config.group_consumer_regex_refresh_interval_ms
-        is_new = new.asks.regex != found.member.asks.regex and new.asks.regex not in group.regexes
+        is_new = (
+            new.subscription.regex != match.member.subscription.regex
+            and new.subscription.regex not in group.regexes
+        )
         is_old = last_ms is not None and not 0 <= now_ms - last_ms <= interval_ms
         has_grown = group.resolved_version < self._version()
         if is_new or is_old or has_grown or regexes.keys() != group.regexes.keys():
@@ -141,7 +146,7 @@ class Regexes:
         group.resolving = True
         version, now_ms = self._version(), self._updates.clock.now_ms()
 
-        def told(meanings: Meanings) -> None:
+        def listener(meanings: Meanings) -> None:
             group.resolving = False
             if self._updates.table.get(group.group_id) is group:
                 self._take(group, meanings, version, now_ms)
@@ -149,19 +154,19 @@ class Regexes:
         names = tuple(
             filter(may_see, self._updates.topics.all()) if may_see else self._updates.topics.all()
         )
-        self._look_up(regexes, names, told)
+        self._look_up(regexes, names, listener)
 
-    def _take(self, group: ConsumerGroup, found: Meanings, version: int, now_ms: int) -> None:
+    def _take(self, group: ConsumerGroup, meanings: Meanings, version: int, now_ms: int) -> None:
         """Write down what was found; where that is other than before, an epoch begins."""
         update = GroupUpdate(group)
         changed = False
         names = set(group.topic_counts)
         for regex in group.subscribed_regexes:
-            known = group.regexes.get(regex, ResolvedRegex())
+            before = group.regexes.get(regex, ResolvedRegex())
             # What could not be looked up means what it meant, and is not tried again at once.
-            topics = found.get(regex, known.topics)
+            topics = meanings.get(regex, before.topics)
             names |= topics
-            changed |= topics != known.topics
+            changed |= topics != before.topics
             update.changes.append(RegexChange(regex, ResolvedRegex(topics, version, now_ms)))
         if update.changes:
             self._updates.begin_epoch(update, names, is_due=changed)
@@ -185,19 +190,19 @@ def look_up_beside(work: Work) -> LookUp:
     running = set[asyncio.Task[None]]()
 
     async def run(
-        regexes: Iterable[str], names: Iterable[str], told: Callable[[Meanings], None]
+        regexes: Iterable[str], names: Iterable[str], listener: Callable[[Meanings], None]
     ) -> None:
         try:
-            found = await work.run(find_meanings, regexes, names)
+            meanings = await work.run(find_meanings, regexes, names)
         except Exception:
             LOGGER.exception("expressions can't be looked up")
-            found = {}
-        told(found)
+            meanings = {}
+        listener(meanings)
 
     def look_up(
-        regexes: Iterable[str], names: Iterable[str], told: Callable[[Meanings], None]
+        regexes: Iterable[str], names: Iterable[str], listener: Callable[[Meanings], None]
     ) -> None:
-        task = asyncio.get_running_loop().create_task(run(regexes, names, told))
+        task = asyncio.get_running_loop().create_task(run(regexes, names, listener))
         running.add(task)
         task.add_done_callback(running.discard)
 

@@ -6,7 +6,7 @@ from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.group_records import SUBSCRIPTION, ConsumerProtocolSubscription
 from tidelog.server.groups.classic_group import GroupState, subscribed_topics
 from tidelog.server.groups.offset_commits import Commit
-from tidelog.server.groups.requests import CommitAsked, MemberRef
+from tidelog.server.groups.requests import CommitRequest, MemberRef
 from tidelog.server.runtime.reply import Reply
 from tidelog.types import MINUTE_MS
 
@@ -48,7 +48,7 @@ class TestWhoMayCommit:
             (True, ErrorCode.GROUP_ID_NOT_FOUND),
             (False, ErrorCode.ILLEGAL_GENERATION),
         ):
-            asked = CommitAsked(group_id=GROUP, generation=1, is_late_version=is_late)
+            asked = CommitRequest(group_id=GROUP, generation=1, is_late_version=is_late)
             assert world.commits.commit(asked, [Commit("flights", 0, 1)]).value == [code]
 
     def test_commit_is_a_sign_of_life(self) -> None:
@@ -61,7 +61,7 @@ class TestWhoMayCommit:
     def test_commit_of_a_transaction_may_name_nobody(self) -> None:
         world = World()
         world.form(1)
-        asked = CommitAsked(group_id=GROUP, is_transactional=True)
+        asked = CommitRequest(group_id=GROUP, is_transactional=True)
         assert world.commits.commit(asked, [Commit("flights", 0, 1)]).value == [ErrorCode.NONE]
 
 
@@ -69,7 +69,7 @@ class TestKeeping:
     def test_long_text_is_refused_for_its_partition_only(self) -> None:
         world = World(offset_metadata_max_bytes="3")
         commits = [Commit("flights", 0, 1, metadata="long"), Commit("flights", 1, 2)]
-        codes = world.commits.commit(CommitAsked(group_id=GROUP), commits).value
+        codes = world.commits.commit(CommitRequest(group_id=GROUP), commits).value
         assert codes == [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE]
         assert world.committed is None
 
@@ -85,7 +85,7 @@ class TestKeeping:
         world = World(tidelog_durability="fsync")
         world.hold_syncs()
         reply: Reply[list[ErrorCode]] = world.commits.commit(
-            CommitAsked(group_id=GROUP), [Commit("flights", 0, 1)]
+            CommitRequest(group_id=GROUP), [Commit("flights", 0, 1)]
         )
         assert not reply.is_done
         world.sync()
@@ -94,7 +94,7 @@ class TestKeeping:
     def test_restart_keeps_all_of_it(self) -> None:
         world = World()
         place = Commit("flights", 0, 9, 3, "why")
-        world.commits.commit(CommitAsked(group_id=GROUP, retention_ms=50), [place])
+        world.commits.commit(CommitRequest(group_id=GROUP, retention_ms=50), [place])
         before = world.group.offsets.get("flights", 0)
         world.restart()
         after = world.group.offsets.get("flights", 0)
@@ -171,7 +171,7 @@ class TestForgetting:
     def test_topic_that_was_deleted(self) -> None:
         world = World()
         world.make_topics(flights=1, ships=1)
-        asked = CommitAsked(group_id=GROUP)
+        asked = CommitRequest(group_id=GROUP)
         world.commits.commit(asked, [Commit("flights", 0, 1), Commit("ships", 0, 2)])
         world.make_topics(ships=1)
         world.restart()

@@ -16,7 +16,14 @@ from tidelog.protocol.messages.group_records import (
     OwnedPartitions,
 )
 from tidelog.server.groups.offset_commits import fetch_error
-from tidelog.server.groups.requests import Beat, BeatAsked, Joined, MemberRef, Owned, SyncAsked
+from tidelog.server.groups.requests import (
+    HeartbeatRequest,
+    HeartbeatResult,
+    JoinResult,
+    MemberRef,
+    Owned,
+    SyncRequest,
+)
 
 SESSION_MS = 45_000
 REBALANCE_MS = 60_000
@@ -29,7 +36,7 @@ class Member:
     def __init__(self, world: World, name: str, **asked: object) -> None:
         self.world = world
         self.asked = replace(
-            BeatAsked(
+            HeartbeatRequest(
                 group_id=GROUP,
                 member_id=name,
                 rebalance_timeout_ms=REBALANCE_MS,
@@ -42,14 +49,14 @@ class Member:
         self.owned: Owned = {}
         self.join()
 
-    def join(self) -> Beat:
+    def join(self) -> HeartbeatResult:
         """Begin anew."""
         self.epoch, self.owned = 0, {}
         return self._take(self.world.heartbeats.beat(self.asked).value)
 
-    def beat(self, **changes: object) -> Beat:
+    def beat(self, **changes: object) -> HeartbeatResult:
         """Say what it has, and take what it is told."""
-        asked = BeatAsked(
+        asked = HeartbeatRequest(
             group_id=GROUP,
             member_id=self.asked.member_id,
             epoch=self.epoch,
@@ -59,10 +66,10 @@ class Member:
         asked = replace(asked, **changes)  # type: ignore[arg-type]  # fields by name
         return self._take(self.world.heartbeats.beat(asked).value)
 
-    def leave(self, epoch: int = -1) -> Beat:
+    def leave(self, epoch: int = -1) -> HeartbeatResult:
         return self.world.heartbeats.beat(replace(self.asked, epoch=epoch)).value
 
-    def _take(self, beat: Beat) -> Beat:
+    def _take(self, beat: HeartbeatResult) -> HeartbeatResult:
         if beat.code is ErrorCode.NONE:
             self.epoch = beat.epoch
             if beat.assignment is not None:
@@ -203,7 +210,7 @@ def test_an_answer_waits_until_what_it_tells_is_safe() -> None:
     world = World(group_consumer_assignment_interval_ms="0", tidelog_durability="fsync")
     world.make_topics(routes=5)
     world.hold_syncs()
-    asked = BeatAsked(
+    asked = HeartbeatRequest(
         group_id=GROUP,
         member_id="A",
         rebalance_timeout_ms=1,
@@ -211,7 +218,7 @@ def test_an_answer_waits_until_what_it_tells_is_safe() -> None:
         owned={},
     )
     reply = world.heartbeats.beat(asked)
-    later = world.heartbeats.beat(BeatAsked(group_id=GROUP, member_id="A", epoch=2))
+    later = world.heartbeats.beat(HeartbeatRequest(group_id=GROUP, member_id="A", epoch=2))
     assert not reply.is_done
     assert not later.is_done
     world.sync()
@@ -248,12 +255,12 @@ def subscription(owned: Iterable[int] = ()) -> bytes:
     return SUBSCRIPTION.write(1, found)
 
 
-def join(world: World, member_id: str = "", owned: Iterable[int] = ()) -> Joined:
+def join(world: World, member_id: str = "", owned: Iterable[int] = ()) -> JoinResult:
     return world.ask_join(member_id, protocols=[("range", subscription(owned))]).value
 
 
-def synced(world: World, member: Joined) -> set[int]:
-    asked = SyncAsked(group_id=GROUP, member_id=member.member_id, generation=member.generation)
+def synced(world: World, member: JoinResult) -> set[int]:
+    asked = SyncRequest(group_id=GROUP, member_id=member.member_id, generation=member.generation)
     found = world.members.sync(asked).value
     assert found.code is ErrorCode.NONE
     parts = ASSIGNMENT.read(found.assignment)[1].assigned_partitions
@@ -337,7 +344,7 @@ def test_policy_keeps_groups_as_they_are() -> None:
     world = World(group_consumer_migration_policy="disabled")
     world.make_topics(routes=1)
     world.form(1)
-    asked = BeatAsked(
+    asked = HeartbeatRequest(
         group_id=GROUP, member_id="A", rebalance_timeout_ms=1, topics=frozenset(), owned={}
     )
     assert world.heartbeats.beat(asked).value.code is ErrorCode.GROUP_ID_NOT_FOUND
@@ -369,11 +376,11 @@ def test_between_assignors_that_are_wanted_alike_the_newest_wish_decides(world: 
 
 def test_who_comes_back_to_its_seat_may_commit_what_was_kept_in_older_epochs(world: World) -> None:
     member = Member(world, "A", instance_id="seat")
-    assert world.consumers.members["A"].place.assignment_epoch(ROUTES, 0) == 2
+    assert world.consumers.members["A"].assignment.assignment_epoch(ROUTES, 0) == 2
     member.leave(epoch=-2)
     member.join()
     assert member.epoch == 2
-    assert world.consumers.members["A"].place.assignment_epoch(ROUTES, 0) == 0
+    assert world.consumers.members["A"].assignment.assignment_epoch(ROUTES, 0) == 0
 
 
 def test_a_classic_member_joins_again_for_a_new_target_and_not_for_an_epoch(world: World) -> None:

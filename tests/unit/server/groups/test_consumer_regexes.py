@@ -6,12 +6,12 @@ import pytest
 from tests.worlds.brokers.groups import GROUP, World
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.groups.requests import Beat, BeatAsked
+from tidelog.server.groups.requests import HeartbeatRequest, HeartbeatResult
 from tidelog.server.groups.topic_regexes import find_meanings
 
 
-def subscribe(regex: str) -> Beat:
-    asked = BeatAsked(
+def subscribe(regex: str) -> HeartbeatResult:
+    asked = HeartbeatRequest(
         group_id=GROUP,
         member_id="A",
         rebalance_timeout_ms=60_000,

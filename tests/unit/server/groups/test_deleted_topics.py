@@ -26,7 +26,7 @@ from tidelog.server.groups.committed_offsets import CommittedOffset, DeletedTopi
 from tidelog.server.groups.coordinator import PENDING_CHECK_MS
 from tidelog.server.groups.modern_group import ShareGroup
 from tidelog.server.groups.offset_commits import Commit
-from tidelog.server.groups.requests import BeatAsked, CommitAsked
+from tidelog.server.groups.requests import CommitRequest, HeartbeatRequest
 from tidelog.server.partitions.partition import TransactionEnd
 from tidelog.server.runtime.reply import arrival
 from tidelog.types import TopicPartition
@@ -69,14 +69,14 @@ class World:
         """Commit for the present topic, or as a record of another one says."""
         kept = [Commit(TOPIC, 0, offset, topic_id=topic_id or self.topic_id)]
         for name in groups:
-            said = self.node.groups.commits.commit(CommitAsked(group_id=name), kept)
+            said = self.node.groups.commits.commit(CommitRequest(group_id=name), kept)
             assert not said.is_done or said.value == [ErrorCode.NONE]
 
     async def begin(self, offset: int, producer_id: int) -> None:
         """Commit for the last group, in a transaction that stays open."""
         groups, producer = self.node.groups, (producer_id, 0)
         guard = groups.shards.guard(LAST, producer, raises_epochs=False).guard
-        asked = CommitAsked(group_id=LAST, is_transactional=True)
+        asked = CommitRequest(group_id=LAST, is_transactional=True)
         kept = [Commit(TOPIC, 0, offset, topic_id=self.topic_id)]
         said = groups.transactional.commit(asked, producer, guard, kept)
         assert await arrival(said) == [ErrorCode.NONE]
@@ -270,7 +270,7 @@ async def offered(it: World, producer_id: int, *topics: str) -> dict[str, int]:
 async def test_a_share_group_goes_on_with_a_new_topic(tmp_path: Path) -> None:
     async def beat(it: World, epoch: int) -> int:
         topics = None if epoch else frozenset({TOPIC})
-        asked = BeatAsked(group_id=LAST, member_id="A", epoch=epoch, topics=topics)
+        asked = HeartbeatRequest(group_id=LAST, member_id="A", epoch=epoch, topics=topics)
         told = await arrival(it.node.groups.shares.beat(asked))
         assert told.code is ErrorCode.NONE
         return told.epoch

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from tests.unit.server.groups.test_consumer_groups import Member, settle
 from tests.worlds.brokers.groups import GROUP, World
 
-from tidelog.server.groups.requests import BeatAsked
+from tidelog.server.groups.requests import HeartbeatRequest
 from tidelog.server.runtime.loop import LoopTurn
 from tidelog.server.runtime.reply import arrival
 
@@ -52,8 +52,8 @@ def _world() -> World:
     return world
 
 
-def _joining(name: str, group: str = GROUP) -> BeatAsked:
-    return BeatAsked(
+def _joining(name: str, group: str = GROUP) -> HeartbeatRequest:
+    return HeartbeatRequest(
         group_id=group,
         member_id=name,
         rebalance_timeout_ms=1000,
@@ -62,7 +62,7 @@ def _joining(name: str, group: str = GROUP) -> BeatAsked:
     )
 
 
-def _together(world: World, *asked: BeatAsked) -> list[int]:
+def _together(world: World, *asked: HeartbeatRequest) -> list[int]:
     """How many partitions those are assigned who ask in one turn."""
 
     async def run() -> list[int]:

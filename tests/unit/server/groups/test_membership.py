@@ -12,7 +12,7 @@ from tidelog.server.groups.classic_members import (
 )
 from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
-from tidelog.server.groups.requests import CommitAsked, MemberRef
+from tidelog.server.groups.requests import CommitRequest, MemberRef
 
 
 class TestFirstRebalance:
@@ -281,7 +281,7 @@ class TestRestart:
         if waiting.is_done:
             waiting = world.ask_join(members[1].member_id)
         world.break_disk()
-        other = CommitAsked(group_id="of the same partition")
+        other = CommitRequest(group_id="of the same partition")
         failed = world.commits.commit(other, [Commit("flights", 0, 1)])
         assert failed.value == [ErrorCode.NOT_COORDINATOR]
         assert waiting.value.code is ErrorCode.NOT_COORDINATOR

@@ -17,7 +17,7 @@ from tidelog.server.groups.records import (
     read_change,
     tombstone,
 )
-from tidelog.server.groups.replay import Replay, revive
+from tidelog.server.groups.replay import Replay, restore_group
 from tidelog.types import NewRecord
 
 
@@ -119,7 +119,7 @@ class TestReplay:
         groups = replay.groups()
         if GROUP not in groups:
             return None
-        offset = revive(GROUP, groups[GROUP], 0).offsets.get("flights", 0)
+        offset = restore_group(GROUP, groups[GROUP], 0).offsets.get("flights", 0)
         return None if offset is None else offset.offset
 
     def test_last_commit_counts(self) -> None:

@@ -20,7 +20,7 @@ from tidelog.server.broker import open_node
 from tidelog.server.coordinator.state_topic import RETRY_MS, KeyValue
 from tidelog.server.groups.coordinator import GroupCoordinator
 from tidelog.server.groups.offset_commits import Commit
-from tidelog.server.groups.requests import CommitAsked
+from tidelog.server.groups.requests import CommitRequest
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.reply import Reply, arrival
 from tidelog.types import OFFSETS_TOPIC, Codec
@@ -46,7 +46,7 @@ async def running_node(path: Path, env: Env | None = None, **settings: str) -> A
 
 
 def commit(groups: GroupCoordinator, offset: int, group: str = GROUP) -> Reply[list[ErrorCode]]:
-    asked = CommitAsked(group_id=group)
+    asked = CommitRequest(group_id=group)
     return groups.commits.commit(asked, [Commit("flights", 0, offset)])
 
 

@@ -9,11 +9,11 @@ from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.modern_group import SharedTopic, ShareGroupState
 from tidelog.server.groups.offset_commits import fetch_error
 from tidelog.server.groups.requests import (
-    Beat,
-    BeatAsked,
+    HeartbeatRequest,
+    HeartbeatResult,
     MemberRef,
     Owned,
-    SyncAsked,
+    SyncRequest,
 )
 from tidelog.server.runtime.errors import Refusal
 
@@ -27,23 +27,23 @@ class Member:
     def __init__(self, world: World, name: str, *topics: str) -> None:
         self.world = world
         names = frozenset(topics or ("routes",))
-        self.asked = BeatAsked(group_id=GROUP, member_id=name, topics=names)
+        self.asked = HeartbeatRequest(group_id=GROUP, member_id=name, topics=names)
         self.epoch = 0
         self.assigned: Owned = {}
         self.join()
 
-    def join(self) -> Beat:
+    def join(self) -> HeartbeatResult:
         return self._take(self.world.shares.beat(self.asked).value)
 
-    def beat(self, **changes: object) -> Beat:
+    def beat(self, **changes: object) -> HeartbeatResult:
         asked = replace(self.asked, epoch=self.epoch, topics=None)
         asked = replace(asked, **changes)  # type: ignore[arg-type]  # fields by name
         return self._take(self.world.shares.beat(asked).value)
 
-    def leave(self) -> Beat:
+    def leave(self) -> HeartbeatResult:
         return self.world.shares.beat(replace(self.asked, epoch=-1)).value
 
-    def _take(self, beat: Beat) -> Beat:
+    def _take(self, beat: HeartbeatResult) -> HeartbeatResult:
         if beat.code is ErrorCode.NONE:
             self.epoch = beat.epoch
             if beat.assignment is not None:
@@ -60,7 +60,7 @@ def world() -> World:
 
 def test_who_joins_may_read_all_that_there_is(world: World) -> None:
     beat = Member(world, "A", "routes", "nowhere").join()
-    assert beat == Beat(
+    assert beat == HeartbeatResult(
         member_id="A", epoch=2, interval_ms=5000, assignment={ROUTES: frozenset(range(4))}
     )
     assert world.sharers.state is ShareGroupState.STABLE
@@ -109,22 +109,22 @@ def test_the_epoch_before_is_taken_and_others_are_fenced(world: World) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        BeatAsked(group_id=GROUP, topics=frozenset({"routes"})),
-        BeatAsked(group_id=" ", member_id="A", topics=frozenset({"routes"})),
-        BeatAsked(group_id=GROUP, member_id="A"),
-        BeatAsked(group_id=GROUP, member_id="A", topics=frozenset()),
-        BeatAsked(group_id=GROUP, member_id="A", epoch=-2),
-        BeatAsked(group_id=GROUP, member_id="A", epoch=1, rack_id=""),
+        HeartbeatRequest(group_id=GROUP, topics=frozenset({"routes"})),
+        HeartbeatRequest(group_id=" ", member_id="A", topics=frozenset({"routes"})),
+        HeartbeatRequest(group_id=GROUP, member_id="A"),
+        HeartbeatRequest(group_id=GROUP, member_id="A", topics=frozenset()),
+        HeartbeatRequest(group_id=GROUP, member_id="A", epoch=-2),
+        HeartbeatRequest(group_id=GROUP, member_id="A", epoch=1, rack_id=""),
     ],
 )
-def test_what_makes_no_sense_is_refused(world: World, asked: BeatAsked) -> None:
+def test_what_makes_no_sense_is_refused(world: World, asked: HeartbeatRequest) -> None:
     assert world.shares.beat(asked).value.code is ErrorCode.INVALID_REQUEST
     assert not world.written
 
 
 def test_only_who_joins_founds_a_group(world: World) -> None:
     for epoch in (-1, 1):
-        asked = BeatAsked(group_id=GROUP, member_id="A", epoch=epoch)
+        asked = HeartbeatRequest(group_id=GROUP, member_id="A", epoch=epoch)
         assert world.shares.beat(asked).value.code is ErrorCode.GROUP_ID_NOT_FOUND
     first = Member(world, "A")
     for epoch in (-1, 2):
@@ -141,7 +141,7 @@ def test_a_full_group_takes_nobody(world: World) -> None:
 
 def test_who_leaves_leaves_its_partitions_to_others(world: World) -> None:
     first, second = Member(world, "A"), Member(world, "B")
-    assert second.leave() == Beat(member_id="B", epoch=-1)
+    assert second.leave() == HeartbeatResult(member_id="B", epoch=-1)
     assert first.beat().epoch == 4
     assert first.assigned == {ROUTES: frozenset(range(4))}
     assert second.beat().code is ErrorCode.UNKNOWN_MEMBER_ID
@@ -177,7 +177,7 @@ def test_a_new_group_waits_for_who_starts_together_with_it() -> None:
     world.wait(1)
     world.make_topics(routes=4)
     first = Member(world, "A")
-    assert first.join() == Beat(member_id="A", epoch=1, interval_ms=1000, assignment={})
+    assert first.join() == HeartbeatResult(member_id="A", epoch=1, interval_ms=1000, assignment={})
     world.wait(300)
     second = Member(world, "B")
     assert second.beat().interval_ms == 700
@@ -334,11 +334,11 @@ def test_other_protocols_are_not_spoken_to_a_share_group(world: World) -> None:
     assert fetch_error(group, None, -1) is ErrorCode.NONE
     assert world.commits.delete_offsets(GROUP, [("routes", 0)]) is ErrorCode.GROUP_ID_NOT_FOUND
     assert world.ask_join().value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    synced = world.members.sync(SyncAsked(group_id=GROUP, member_id="A", generation=2))
+    synced = world.members.sync(SyncRequest(group_id=GROUP, member_id="A", generation=2))
     assert synced.value.code is ErrorCode.UNKNOWN_MEMBER_ID
     assert world.members.heartbeat(GROUP, ref, 2) is ErrorCode.UNKNOWN_MEMBER_ID
     assert world.members.leave(GROUP, [ref]) == [ErrorCode.UNKNOWN_MEMBER_ID]
-    asked = BeatAsked(
+    asked = HeartbeatRequest(
         group_id=GROUP,
         member_id="C",
         rebalance_timeout_ms=1000,
@@ -352,7 +352,7 @@ def test_other_protocols_are_not_spoken_to_a_share_group(world: World) -> None:
 def test_a_share_member_is_not_taken_by_a_group_of_another_protocol(world: World) -> None:
     world.form(1)
     refused = world.shares.beat(
-        BeatAsked(group_id=GROUP, member_id="A", topics=frozenset({"routes"}))
+        HeartbeatRequest(group_id=GROUP, member_id="A", topics=frozenset({"routes"}))
     ).value
     assert refused.code is ErrorCode.GROUP_ID_NOT_FOUND
     assert refused.message == f"Group {GROUP} is not a share group."

@@ -4,11 +4,11 @@ from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, World
 
 from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.classic_group import GroupState
-from tidelog.server.groups.requests import Joined, MemberRef
+from tidelog.server.groups.requests import JoinResult, MemberRef
 
 
 class TestStaticMembers:
-    def come_back(self, world: World, *, knows_skipping: bool = True) -> Joined:
+    def come_back(self, world: World, *, knows_skipping: bool = True) -> JoinResult:
         return world.ask_join(instance_id="seat", knows_skipping=knows_skipping).value
 
     def test_one_comes_back_without_a_rebalance(self) -> None:

@@ -15,15 +15,15 @@ from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.classic_group import GroupState
 from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import (
-    Beat,
-    BeatAsked,
-    CommitAsked,
-    JoinAsked,
-    Joined,
+    CommitRequest,
+    HeartbeatRequest,
+    HeartbeatResult,
+    JoinRequest,
+    JoinResult,
     MemberRef,
     Owned,
-    SyncAsked,
-    Synced,
+    SyncRequest,
+    SyncResult,
 )
 from tidelog.server.runtime.reply import Reply
 
@@ -52,7 +52,7 @@ class Classic:
     """
 
     member_id: str = ""
-    joined: Joined | None = None
+    joined: JoinResult | None = None
     assignment: bytes | None = None
     waits: bool = False
     is_gone: bool = False
@@ -69,8 +69,8 @@ class ClassicStorm:
     world: World
     random: Random
     members: list[Classic] = field(default_factory=list)
-    inbox: list[tuple[Classic, Joined | Synced]] = field(default_factory=list)
-    replies: list[Reply[Joined] | Reply[Synced]] = field(default_factory=list)
+    inbox: list[tuple[Classic, JoinResult | SyncResult]] = field(default_factory=list)
+    replies: list[Reply[JoinResult] | Reply[SyncResult]] = field(default_factory=list)
 
     def come(self) -> None:
         self.members.append(Classic())
@@ -96,14 +96,14 @@ class ClassicStorm:
                 self._act(member)
         self.world.wait(STEP_MS)
 
-    def _hear(self, member: Classic, said: Joined | Synced) -> None:
+    def _hear(self, member: Classic, said: JoinResult | SyncResult) -> None:
         member.waits = False
         if said.code is not ErrorCode.NONE:
             assert said.code in RETRIABLE, said
             self._begin_anew(member, said.code)
-            if isinstance(said, Joined) and said.code is ErrorCode.MEMBER_ID_REQUIRED:
+            if isinstance(said, JoinResult) and said.code is ErrorCode.MEMBER_ID_REQUIRED:
                 member.member_id = said.member_id
-        elif isinstance(said, Joined):
+        elif isinstance(said, JoinResult):
             member.member_id, member.joined = said.member_id, said
         else:
             member.assignment = said.assignment
@@ -126,17 +126,17 @@ class ClassicStorm:
                 assert code in RETRIABLE
                 self._begin_anew(member, code)
 
-    def _await(self, member: Classic, reply: Reply[Joined] | Reply[Synced]) -> None:
+    def _await(self, member: Classic, reply: Reply[JoinResult] | Reply[SyncResult]) -> None:
         member.waits = True
         self.replies.append(reply)
 
-        def arrive(said: Joined | Synced) -> None:
+        def arrive(said: JoinResult | SyncResult) -> None:
             self.inbox.append((member, said))
 
         reply.then(arrive)
 
-    def _join(self, member: Classic) -> Reply[Joined]:
-        asked = JoinAsked(
+    def _join(self, member: Classic) -> Reply[JoinResult]:
+        asked = JoinRequest(
             group_id=GROUP,
             member_id=member.member_id,
             client_id="us",
@@ -147,9 +147,9 @@ class ClassicStorm:
         )
         return self.world.members.join(asked)
 
-    def _sync(self, member: Classic, joined: Joined) -> Reply[Synced]:
+    def _sync(self, member: Classic, joined: JoinResult) -> Reply[SyncResult]:
         given = [(each.member_id, each.member_id.encode()) for each in joined.members]
-        asked = SyncAsked(
+        asked = SyncRequest(
             group_id=GROUP,
             member_id=member.member_id,
             generation=joined.generation,
@@ -170,7 +170,7 @@ class Calm:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        asked = JoinAsked(
+        asked = JoinRequest(
             group_id=CALM,
             protocols=(("range", b""),),
             session_timeout_ms=SESSION_MS,
@@ -181,7 +181,7 @@ class Calm:
         self._joined = [join.value for join in joins]
         given = [(each.member_id, b"") for each in self._joined]
         for each in self._joined:
-            asked_sync = SyncAsked(
+            asked_sync = SyncRequest(
                 group_id=CALM,
                 member_id=each.member_id,
                 generation=each.generation,
@@ -194,7 +194,9 @@ class Calm:
         for each in self._joined:
             ref = MemberRef(each.member_id)
             assert self._world.members.heartbeat(CALM, ref, each.generation) is ErrorCode.NONE
-            asked = CommitAsked(group_id=CALM, member_id=each.member_id, generation=each.generation)
+            asked = CommitRequest(
+                group_id=CALM, member_id=each.member_id, generation=each.generation
+            )
             commit = Commit("flights", 0, 1)
             assert self._world.commits.commit(asked, [commit]).value == [ErrorCode.NONE]
 
@@ -254,7 +256,7 @@ class ConsumerStorm:
 
     def leave(self, name: str) -> None:
         if self.fall_silent(name):
-            self.world.heartbeats.beat(BeatAsked(group_id=GROUP, member_id=name, epoch=-1))
+            self.world.heartbeats.beat(HeartbeatRequest(group_id=GROUP, member_id=name, epoch=-1))
 
     def fall_silent(self, name: str) -> int:
         """It is not heard of again; its epoch."""
@@ -268,7 +270,7 @@ class ConsumerStorm:
 
     def _beat(self, name: str) -> None:
         joins = not self.epochs[name]
-        asked = BeatAsked(
+        asked = HeartbeatRequest(
             group_id=GROUP,
             member_id=name,
             epoch=self.epochs[name],
@@ -276,7 +278,7 @@ class ConsumerStorm:
             topics=frozenset({"routes"}) if joins else None,
             rebalance_timeout_ms=REBALANCE_MS if joins else -1,
         )
-        reply: Reply[Beat] = self.world.heartbeats.beat(asked)
+        reply: Reply[HeartbeatResult] = self.world.heartbeats.beat(asked)
         assert reply.is_done, "a member is left without an answer"
         beat = reply.value
         if beat.code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH}:

@@ -23,7 +23,7 @@ from tidelog.server.api.classic_groups import delete_groups
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.node import ConnectionFacts
 from tidelog.server.api.share_offsets import delete_share_group_offsets
-from tidelog.server.groups.requests import BeatAsked
+from tidelog.server.groups.requests import HeartbeatRequest
 from tidelog.server.runtime.reply import arrival
 from tidelog.server.shares.record_runs import AckType
 
@@ -43,7 +43,7 @@ async def forget(it: World) -> int:
 
 
 async def join(it: World) -> None:
-    asked = BeatAsked(
+    asked = HeartbeatRequest(
         group_id=GROUP,
         member_id="A",
         epoch=0,
