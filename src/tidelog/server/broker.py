@@ -5,7 +5,6 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -24,11 +23,10 @@ from tidelog.server.net.clients import Clients
 from tidelog.server.net.connection import Connection
 from tidelog.server.net.listener import SEND_BUFFER, Listener, listening_sockets, naming, prepare
 from tidelog.server.net.listener_authentication import Door
-from tidelog.server.runtime.loop import Slices, is_inside
+from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.threads import Beside, Work
 from tidelog.storage.directory.broker_files import read_cluster, settings_of
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.segment.time_search import search_on_loop
 from tidelog.types import TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
@@ -174,9 +172,7 @@ class Server:
                 `tidelog.metrics.listen` can't be read.
             CorruptFile, StorageFailure: Users and rules can't be read.
         """
-        loop = asyncio.get_running_loop()
         self.node.timers.on_earlier = self._schedule
-        search_on_loop(partial(is_inside, loop))
         doors = [Door(self.node, plan) for plan in plans]
         found: dict[str, int] = {}
         for door in doors:
@@ -201,7 +197,7 @@ class Server:
         Background(self.node).start()
         self.node.removals.add(self.node.log_dir.topic_admin.set_aside)
         await self._serve_control()
-        self._rest = loop.create_task(self._start_rest())
+        self._rest = asyncio.get_running_loop().create_task(self._start_rest())
         return found
 
     async def _start_rest(self) -> None:

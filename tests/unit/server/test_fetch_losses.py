@@ -10,7 +10,6 @@ from tests.worlds.directories.logs import new_log, reader_of
 from tidelog.errors import CorruptBatch
 from tidelog.record.batch_walk import walk
 from tidelog.server.partitions.segment_reads import (
-    ColdRead,
     Limits,
     ReadEnds,
     SegmentBytes,
@@ -20,7 +19,7 @@ from tidelog.server.partitions.segment_reads import (
 from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.storage.segment.segment import Segment
+from tidelog.storage.segment.segment import ColdRead, Segment
 from tidelog.types import NewRecord
 
 COUNT = 40

@@ -347,6 +347,6 @@ def test_a_search_in_memory_says_the_same_and_passes_over_what_was_deleted() -> 
     for start in (0, 3, 4, 7, 8, 11):
         log.delete_records(start)
         for target in range(60):
-            assert log.find_in_memory(target) == log.offset_for_time(target)
+            assert log.offset_for_time(target, may_block=False) == log.offset_for_time(target)
     assert log.log_start_offset == 11
-    assert log.find_in_memory(56) is None
+    assert log.offset_for_time(56, may_block=False) is None

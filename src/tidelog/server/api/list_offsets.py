@@ -35,11 +35,10 @@ from tidelog.server.api.node import Node
 from tidelog.server.api.table import Asker, then
 from tidelog.server.partitions.fetch import tell_failure
 from tidelog.server.partitions.offset_lookup import (
-    FoundTime,
+    Match,
     Search,
     find_appended,
-    find_max_timestamp,
-    find_time,
+    find_offset,
     has_no_times,
     may_have_no_times,
 )
@@ -237,7 +236,7 @@ def find_at_once(
     if time < 0 or epoch_problem(log, asked.current_leader_epoch):
         return None
     try:
-        found = find_time(log, time, node.reads)
+        found = find_offset(log, time, node.reads)
         if type(found) is OffsetAndTimestamp and found.offset < _end_offset(request, place):
             return found
     except TidelogError:
@@ -262,12 +261,9 @@ def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
 
 def _found(node: Node, place: Partition, end: int, asked: ListOffsetsPartition) -> Maybe:
     log, work, time = place.log, node.reads, asked.timestamp
-    if time >= 0:
-        found = find_time(log, time, work)
-    elif time == MAX_TIMESTAMP:
-        found = find_max_timestamp(log, work)
-    else:
+    if time < 0 and time != MAX_TIMESTAMP:
         return _answer(asked, _special(log, time, end))
+    found = find_offset(log, time, work)
     if callable(found):
         return partial(_searched, found, log, work, end, asked)
     if found is None and time >= 0 and may_have_no_times(log):
@@ -303,7 +299,7 @@ async def _appended(node: Node, log: Log, end: int, asked: ListOffsetsPartition)
     return answer
 
 
-def _special(log: Log, timestamp: int, end: int) -> FoundTime:
+def _special(log: Log, timestamp: int, end: int) -> Match:
     """What a special time stands for; None where there is no such offset."""
     match timestamp:
         case -1:
@@ -324,12 +320,12 @@ def _at(log: Log, offset: int) -> OffsetAndTimestamp:
     return OffsetAndTimestamp(offset, NO_TIMESTAMP, epochs_of(log).epoch_for(offset))
 
 
-def _visible(found: FoundTime, end: int) -> FoundTime:
+def _visible(found: Match, end: int) -> Match:
     """What the asker may see."""
     return found if found is not None and found.offset < end else None
 
 
-def _answer(asked: ListOffsetsPartition, found: FoundTime) -> Found:
+def _answer(asked: ListOffsetsPartition, found: Match) -> Found:
     if found is None:
         return _refused(asked, 0)
     return Found(

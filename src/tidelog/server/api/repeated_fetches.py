@@ -37,13 +37,13 @@ from tidelog.server.partitions.fetch import aborted_transactions
 from tidelog.server.partitions.fetch_sessions import LAST_EPOCH, NO_SESSION
 from tidelog.server.partitions.segment_reads import (
     PIECE_MIN_BYTES,
-    ColdRead,
     FilePiece,
     Limits,
     SegmentBytes,
     find_range,
 )
 from tidelog.server.security.operations import Operation
+from tidelog.storage.segment.segment import ColdRead
 from tidelog.types import ISOLATION_LEVELS, NO_LEADER_EPOCH, Buffer, IsolationLevel
 
 if TYPE_CHECKING:

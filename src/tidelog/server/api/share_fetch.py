@@ -46,13 +46,13 @@ from tidelog.server.api.leader_epochs import find_partition
 from tidelog.server.partitions.fetch import tell_failure
 from tidelog.server.partitions.fetch_sessions import FIRST_EPOCH, LAST_EPOCH
 from tidelog.server.partitions.partition import Partition
-from tidelog.server.partitions.segment_reads import ColdRead
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.reply import Reply, arrival
 from tidelog.server.shares.record_runs import Acknowledgement, AckType, Acquired, Wish
 from tidelog.server.shares.share_partitions import SessionKey, SharedPartition, ShareSession
 from tidelog.server.shares.share_reads import Part, Read, read
 from tidelog.server.shares.state_topic import ShareKey
+from tidelog.storage.segment.segment import ColdRead
 from tidelog.types import Buffer, IsolationLevel
 
 if TYPE_CHECKING:

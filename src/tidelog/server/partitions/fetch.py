@@ -50,7 +50,6 @@ from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.partitions import end_of_epoch, epoch_problem
 from tidelog.server.partitions.segment_reads import (
     ByteRange,
-    ColdRead,
     Limits,
     SegmentBytes,
     find_range,
@@ -58,6 +57,7 @@ from tidelog.server.partitions.segment_reads import (
 from tidelog.server.runtime.counters import Metrics
 from tidelog.server.runtime.loop import Timers
 from tidelog.server.runtime.threads import Work
+from tidelog.storage.segment.segment import ColdRead
 from tidelog.types import NO_OFFSET, UNKNOWN_MS, Buffer, Header, IsolationLevel
 
 if TYPE_CHECKING:

@@ -1,81 +1,69 @@
-"""Searches by time for ListOffsets: on the loop what is in memory, in a thread what is not.
+"""Offset for a time in a broker's partition: on the event loop from memory, else in a thread.
 
-A search in a thread goes over the segments as they were when it began, with running maxima of its
-own; what it loads serves the next search, which finds it in memory.
+A search in a thread has running maxima of its own; what it loads into the segments serves the next
+search, which finds it in memory. Searching itself is storage's (`storage.segment.time_search`).
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from tidelog.server.partitions.segment_reads import SegmentBytes, frames
 from tidelog.server.runtime.threads import Work
 from tidelog.storage.log.log import Log
-from tidelog.storage.segment import time_search
-from tidelog.storage.segment.gaps import Losses
-from tidelog.storage.segment.segment import Segment
-from tidelog.types import NO_TIMESTAMP, ClockName, OffsetAndTimestamp
+from tidelog.storage.segment.segment import ColdRead, Segment
+from tidelog.types import MAX_TIMESTAMP, NO_TIMESTAMP, ClockName, OffsetAndTimestamp
 
-# A search by append time may go through all rows of a segment.
-ROWS_ON_THE_LOOP: Final = 4096
+# A record and its time, None where no record is that late.
+Match: TypeAlias = OffsetAndTimestamp | None
 
-
-FoundTime: TypeAlias = OffsetAndTimestamp | None
+# A search that has to be waited for; it begins when this is called.
+Search: TypeAlias = Callable[[], Awaitable[Match]]
 
 
-# A search that has to be waited for begins when it is called.
-Search: TypeAlias = Callable[[], Awaitable[FoundTime]]
+def find_offset(log: Log, time_ms: int, work: Work) -> Match | Search:
+    """Find the first record at or after a time, on the clock that the topic's lookups go by.
 
+    Args:
+        log: The partition's log.
+        time_ms: Time in ms, 0 or more, or MAX_TIMESTAMP for the first record of the latest time.
+        work: Threads for what is not in memory.
 
-def find_time(log: Log, timestamp_ms: int, work: Work) -> FoundTime | Search:
-    """The first offset at or after a time on the clock that the topic's lookups go by.
-
-    Errors as `LogReader.offset_for_time`, from the search where one has to be waited for.
+    Raises:
+        Errors as `LogReader.offset_for_time`, from the returned search where there is one.
     """
-    if log.context.config.tidelog_lookup_clock is ClockName.APPEND:
-        if all(_has_times(segment) for segment in log.segments) and log.knows_losses():
-            with suppress(time_search.LongBatch):
-                return log.offset_for_time(timestamp_ms, clock=ClockName.APPEND)
-        return partial(work.run, _by_append_time, log, timestamp_ms)
+    clock = log.context.config.tidelog_lookup_clock
     try:
-        found = log.find_in_memory(timestamp_ms)
-        if found is not time_search.NOT_LOADED:
-            return found
-    except time_search.LongBatch:
-        pass
-    return partial(work.run, _by_record_time, log, log.segments, timestamp_ms, log.log_start_offset)
+        if time_ms == MAX_TIMESTAMP:
+            return log.max_timestamp(clock=clock, may_block=False)
+        return log.offset_for_time(time_ms, clock=clock, may_block=False)
+    except ColdRead:
+        return partial(work.run, _find_in_thread, log, time_ms, clock)
 
 
-def find_appended(log: Log, timestamp_ms: int, end: int) -> tuple[FoundTime, int]:
-    """Search by append time, for a thread; errors as `LogReader.offset_for_time`.
+def _find_in_thread(log: Log, time_ms: int, clock: ClockName) -> Match:
+    if time_ms == MAX_TIMESTAMP:
+        return log.max_timestamp(clock=clock, search=log.new_search())
+    return log.offset_for_time(time_ms, clock=clock, search=log.new_search())
+
+
+def find_appended(log: Log, time_ms: int, end: int) -> tuple[Match, int]:
+    """Search by append time, in a thread; errors as `LogReader.offset_for_time`.
 
     Returns:
-        The record found below `end`, and the number of records before it (before `end` where none
-        was found) whose append time is unknown.
+        The match below `end`, and the number of records before it (before `end` without a match)
+        whose append time is unknown.
     """
-    found = _by_append_time(log, timestamp_ms)
-    if found is not None and found.offset >= end:
-        found = None
-    behind = end if found is None else found.offset
-    unknown = time_search.count_without_append_time(log.segments, log.log_start_offset, behind)
-    return found, unknown
-
-
-def find_max_timestamp(log: Log, work: Work) -> FoundTime | Search:
-    """The first record with the largest time on the clock that the topic's lookups go by."""
-    if log.context.config.tidelog_lookup_clock is ClockName.APPEND:
-        return partial(work.run, _last_append_time, log)
-    if all(_has_indexes(segment) for segment in log.segments) and log.knows_losses():
-        with suppress(time_search.LongBatch):
-            return log.max_timestamp()
-    return partial(work.run, _max_timestamp, log, log.segments, log.log_start_offset)
+    match = _find_in_thread(log, time_ms, ClockName.APPEND)
+    if match is not None and match.offset >= end:
+        match = None
+    return match, log.without_append_time(end if match is None else match.offset)
 
 
 def may_have_no_times(log: Log) -> bool:
-    """Whether it takes a look at the records to say that a search found nothing for want of times.
+    """Whether only the records tell if a search found nothing because they have no times.
 
-    Cheap, and nearly always False: then some record has a time, or there is none.
+    Cheap, and nearly always False: some record has a time, or there is no record.
     """
     if log.log_start_offset == log.log_end_offset:
         return False
@@ -83,53 +71,15 @@ def may_have_no_times(log: Log) -> bool:
 
 
 async def has_no_times(log: Log, work: Work) -> bool:
-    """Whether a log holds records, and all of them are of magic 0, which knows no times.
+    """Whether a log holds records, and all of them are of magic 0, which has no times.
 
     Source: KIP-79 (UNSUPPORTED_FOR_MESSAGE_FORMAT); mixed logs are searched where they have times.
     """
     return may_have_no_times(log) and await work.run(_is_all_magic_0, log, log.segments)
 
 
-def _has_indexes(segment: Segment) -> bool:
-    return segment.has_indexes and not segment.is_tiered
-
-
-def _has_times(segment: Segment) -> bool:
-    if segment.is_tiered or not segment.has_append_times:
-        return False
-    return segment.append_times.row_count <= ROWS_ON_THE_LOOP
-
-
-def _by_record_time(
-    log: Log, segments: Sequence[Segment], timestamp_ms: int, start: int
-) -> FoundTime:
-    search = log.new_search()
-    maxima = time_search.RunningMaxima()
-    return time_search.find_by_record_time(segments, maxima, timestamp_ms, start, search=search)
-
-
-def _max_timestamp(log: Log, segments: Sequence[Segment], start: int) -> FoundTime:
-    return time_search.find_max_timestamp(segments, start, Losses(), search=log.new_search())
-
-
-def _by_append_time(log: Log, timestamp_ms: int) -> FoundTime:
-    first_ms = timestamp_ms - log.append_slack_ms
-    start = log.log_start_offset
-    return time_search.find_by_append_time(log.segments, first_ms, start, Losses())
-
-
-def _last_append_time(log: Log) -> FoundTime:
-    """The first record of the last known append time: they never run back."""
-    last = None
-    for segment in reversed(log.segments):
-        last = segment.append_times.last_known_ms
-        if last is not None:
-            break
-    return None if last is None else _by_append_time(log, last + log.append_slack_ms)
-
-
 def _is_all_magic_0(log: Log, segments: Sequence[Segment]) -> bool:
-    """Whether no batch is of a later format; the newest segments would tell soonest."""
+    """Whether no batch is of a later format; the newest segments are the likeliest to have one."""
     source = SegmentBytes(log.context.pool, may_block=True)
     for segment in reversed(segments):
         for frame in frames(segment, 0, segment.size_bytes, source):

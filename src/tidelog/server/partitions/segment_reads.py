@@ -40,7 +40,7 @@ from tidelog.storage.open_files import FilePool, Held
 from tidelog.storage.segment.gaps import ensure_reaches, is_settled
 from tidelog.storage.segment.index import OffsetIndex, TxnIndex
 from tidelog.storage.segment.index_proof import batch_at, misfit
-from tidelog.storage.segment.segment import LastBatches, Segment, open_log
+from tidelog.storage.segment.segment import ColdRead, LastBatches, Segment, open_log
 from tidelog.types import INT64_MAX, Buffer
 
 # How often pages are looked for before they are sent. Where some were missing a moment ago, as
@@ -136,10 +136,6 @@ class FilePiece:
         if len(data) < size:
             raise StorageFailure(self.path, "read", f"it ends before byte {self.position + size}")
         return data
-
-
-class ColdRead(Exception):
-    """What was asked for is not in memory."""
 
 
 class AtHand:

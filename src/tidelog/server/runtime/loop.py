@@ -172,14 +172,6 @@ def run(main: Coroutine[object, object, _Result]) -> _Result:
         return runner.run(main)
 
 
-def is_inside(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether the caller runs in a callback or a task of this loop."""
-    try:
-        return asyncio.get_running_loop() is loop
-    except RuntimeError:
-        return False
-
-
 Key = TypeVar("Key")
 
 

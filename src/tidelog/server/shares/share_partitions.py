@@ -40,7 +40,7 @@ from tidelog.config.values import parse_reset
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.server.groups.modern_group import ShareGroup
-from tidelog.server.partitions.offset_lookup import find_time
+from tidelog.server.partitions.offset_lookup import find_offset
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.reply import Reply, arrival
@@ -367,7 +367,7 @@ class Shares:
         if kind == "latest":
             return partition.high_watermark
         since_ms = self._services.env.clock.now_ms() - ago_ms
-        found = find_time(partition.log, max(since_ms, 0), self._services.reads)
+        found = find_offset(partition.log, max(since_ms, 0), self._services.reads)
         if found is not None and not isinstance(found, OffsetAndTimestamp):
             found = await found()
         # Nothing is that young: what comes from now on is.

@@ -540,7 +540,7 @@ class Log(LogReader):
 
         It may run in any thread. Files may still be touched until it has returned.
         """
-        self._list.memory.forget_maps()  # the next opening may cut the last segment
+        self._list.forget_maps()  # the next opening may cut the last segment
         wait = self._guard.abandon()
 
         def let_go() -> None:

@@ -16,11 +16,15 @@ from tidelog.storage.log.log_tier import LogTier
 from tidelog.storage.log.producer_loading import load_producer_states
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.segment_list import SegmentList
-from tidelog.storage.segment import time_search
 from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.storage.segment.gaps import NO_LOSSES, ensure_no_gap, lost_at_end
-from tidelog.storage.segment.segment import Segment, SegmentContext, typed_read
+from tidelog.storage.segment.gaps import ensure_no_gap, lost_at_end
+from tidelog.storage.segment.segment import Segment, SegmentContext, raise_typed, typed_read
 from tidelog.storage.segment.slices import AbortedFilter, LogSlice, records_of, slices
+from tidelog.storage.segment.time_search import (
+    TimeSearch,
+    count_without_append_time,
+    stamped_ms,
+)
 from tidelog.storage.tier.tier_record import TierAccess, TierView
 from tidelog.types import UNKNOWN_MS, ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
@@ -173,7 +177,7 @@ class LogReader:
             return known
         for part in self._slices_at(offset):
             for _, batch in part.batches():
-                return time_search.stamped_ms(batch)
+                return stamped_ms(batch)
         return None
 
     @typed_read
@@ -205,43 +209,65 @@ class LogReader:
 
     # -- lookups by time ---------------------------------------------------------------------
 
-    @typed_read
     def offset_for_time(
         self,
         timestamp_ms: int,
         *,
         clock: ClockName = ClockName.RECORD,
+        may_block: bool = True,
         steps_over_losses: bool = False,
+        search: TimeSearch | None = None,
     ) -> OffsetAndTimestamp | None:
         """The earliest record whose time is `timestamp_ms` or later, None where there is none.
 
         Args:
             timestamp_ms: Time in ms, 0 or more.
             clock: Which of the record's two times is meant.
-            steps_over_losses: Search in what is left where offsets are lost.
+            may_block: Whether it may wait for a disk, or take long.
+            steps_over_losses: Search what remains where offsets are lost.
+            search: Another thread's own search, as `new_search` makes it; None for the reader's.
 
         Raises:
             ValueError: A negative time. Source: KIP-79.
-            CorruptData: A damaged batch lies on the way.
+            CorruptData: A batch that the search reads is damaged.
             OffsetsGone: Offsets before the answer are lost, as in `records`.
+            ColdRead: It would block, and may not.
         """
         if timestamp_ms < 0:
             raise ValueError(f"{self.topic_partition}: time {timestamp_ms} is negative")
-        segments, maxima, start = self._list.all, self._list.memory.maxima, self._list.start_offset
-        losses = NO_LOSSES if steps_over_losses else maxima.losses
-        if clock is ClockName.APPEND:
-            self.trusted_end()
-            first_ms = timestamp_ms - self.append_slack_ms
-            return time_search.find_by_append_time(segments, first_ms, start, losses)
-        number = maxima.first_reaching(segments, timestamp_ms)
-        return time_search.find_from(
-            segments, number, timestamp_ms, start, losses, search=self._list.memory.search
+        log = self._list
+        try:  # in place of `typed_read`, whose keywords cost as much as a search
+            if clock is ClockName.APPEND:
+                log.trusted_end()
+                timestamp_ms -= self.append_slack_ms
+            return (search or log.search).find(
+                log.all, timestamp_ms, log.start_offset, clock, may_block, steps_over_losses
+            )
+        except OSError as error:
+            raise_typed(self, error)
+
+    @typed_read
+    def max_timestamp(
+        self,
+        *,
+        clock: ClockName = ClockName.RECORD,
+        may_block: bool = True,
+        steps_over_losses: bool = False,
+        search: TimeSearch | None = None,
+    ) -> OffsetAndTimestamp | None:
+        """The first record with the largest time, None where none has one.
+
+        Arguments and errors as `offset_for_time`.
+        """
+        log = self._list
+        return (search or log.search).find_latest(
+            log.all, log.start_offset, clock, may_block, steps_over_losses
         )
 
-    def knows_losses(self) -> bool:
-        """Whether a search has to read nothing to know of losses, and there are none."""
-        segments = self._list.all
-        return self._list.memory.maxima.losses.are_known(segments, len(segments))
+    def new_search(self) -> TimeSearch:
+        """A search for another thread: with kernels where this log has them, and its own memory."""
+        kernels = self._list.kernels
+        return TimeSearch() if kernels is None else TimeSearch(type(kernels)())
 
     @property
     def append_slack_ms(self) -> int:
@@ -253,60 +279,7 @@ class LogReader:
         """Number of records before an offset (of all where None) whose append time is unknown."""
         end = self.log_end_offset if before is None else before
         self.trusted_end()
-        start = self._list.start_offset
-        return time_search.count_without_append_time(self._list.all, start, end)
-
-    @typed_read
-    def find_in_memory(
-        self, timestamp_ms: int
-    ) -> OffsetAndTimestamp | time_search.NotLoaded | None:
-        """`offset_for_time` on the record clock, if nothing has to be loaded for that.
-
-        Args:
-            timestamp_ms: Time in ms, 0 or more.
-
-        Returns:
-            NOT_LOADED where that takes an index that was not loaded yet, or a tier.
-
-        Raises:
-            CorruptData: A damaged batch lies on the way.
-        """
-        segments, maxima = self._list.all, self._list.memory.maxima
-        if not maxima.is_known(timestamp_ms):
-            finished = segments[maxima.count : -1]
-            if not all(segment.has_indexes for segment in finished):
-                return time_search.NOT_LOADED
-        number = maxima.first_reaching(segments, timestamp_ms)
-        if not maxima.losses.are_known(segments, number):
-            return time_search.NOT_LOADED
-        start, first = self._list.start_offset, segments[number] if number < len(segments) else None
-        if first is not None and not first.is_active:
-            if not first.has_indexes or first.is_tiered:
-                return time_search.NOT_LOADED
-            if first.end_offset > start:
-                # Mostly it is there, and no other segment is asked.
-                maxima.losses.ensure_none(segments, number, start)
-                hit = self._list.memory.search(first, timestamp_ms, start)
-                if hit is not None:
-                    return hit
-                number += 1
-        if not maxima.losses.are_known(segments, len(segments)):
-            return time_search.NOT_LOADED
-        losses, search = maxima.losses, self._list.memory.search
-        return time_search.find_from(segments, number, timestamp_ms, start, losses, search=search)
-
-    def new_search(self) -> time_search.BatchSearch:
-        """A search for another thread: with kernels where this log has them, and its own memory."""
-        kernels = self._list.memory.kernels
-        return time_search.search_segment if kernels is None else type(kernels)()
-
-    @typed_read
-    def max_timestamp(self, *, steps_over_losses: bool = False) -> OffsetAndTimestamp | None:
-        """The first record with the largest record timestamp, None where none has one."""
-        segments = self._list.all
-        losses = NO_LOSSES if steps_over_losses else self._list.memory.maxima.losses
-        start, search = self._list.start_offset, self._list.memory.search
-        return time_search.find_max_timestamp(segments, start, losses, search=search)
+        return count_without_append_time(self._list.all, self._list.start_offset, end)
 
     def use_kernels(self) -> "KernelSearch":
         """Search with kernels from now on; loads numpy and numba, about 0.5 s the first time.
@@ -314,13 +287,13 @@ class LogReader:
         Raises:
             MissingDependency: They are not installed.
         """
-        return self._list.memory.use_kernels()
+        return self._list.use_kernels()
 
     def drop_caches(self) -> None:
         """Forget maps and loaded indexes of finished segments; they are loaded anew when asked."""
         for segment in self._list.all:
             segment.unload()
-        self._list.memory.forget_maps()
+        self._list.forget_maps()
 
     # -- reading -----------------------------------------------------------------------------
 

@@ -26,7 +26,6 @@ from tidelog.storage.log.producer_loading import (
     limit_times,
     may_have_transactions,
 )
-from tidelog.storage.segment import time_search
 from tidelog.storage.segment.active_segment import ActiveSegment, TailSegment, load_tail
 from tidelog.storage.segment.append_time_trust import (
     AppendTimeCheckpoint,
@@ -37,6 +36,7 @@ from tidelog.storage.segment.append_time_trust import (
 from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.index import TxnIndex
 from tidelog.storage.segment.segment import Segment, SegmentContext
+from tidelog.storage.segment.time_search import TimeSearch, stamped_ms
 from tidelog.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -53,40 +53,6 @@ _LOOKS_MAX: Final = 5
 _LAST_WALKED_BYTES: Final = 16 << 20
 
 
-class SearchMemory:
-    """What searches by time remember of a list of segments.
-
-    Attributes:
-        maxima: Running maxima of the segments' largest record times.
-        search: Search inside one segment, with kernels where they are loaded.
-        kernels: The same search, None without kernels.
-    """
-
-    def __init__(self) -> None:
-        self.maxima = time_search.RunningMaxima()
-        self.search: time_search.BatchSearch = time_search.search_segment
-        self.kernels: KernelSearch | None = None
-
-    def use_kernels(self) -> "KernelSearch":
-        """Search with kernels from now on; see `LogReader.use_kernels`."""
-        if self.kernels is None:
-            try:
-                from tidelog.storage.segment.time_search_kernels import KernelSearch
-            except ImportError as error:
-                raise MissingDependency("kernels need numpy and numba: tidelog[arrow]") from error
-            self.search = self.kernels = KernelSearch()
-        return self.kernels
-
-    def forget_maxima(self) -> None:
-        """Forget the maxima: segments have gone, or others are there."""
-        self.maxima = time_search.RunningMaxima()
-
-    def forget_maps(self) -> None:
-        """Forget maps of files: a name may stand for another file, or for a shorter one."""
-        if self.kernels is not None:
-            self.kernels.clear()
-
-
 class SegmentList:
     """Segments of one partition, oldest first.
 
@@ -97,7 +63,8 @@ class SegmentList:
         checkpointed_start: Log start that the directory's checkpoint, or the tier's record, holds.
         checkpointed_ms: Last append time of the append-time checkpoint, once it was read.
         tier: The part of the log that lies in a tier.
-        memory: What searches by time remember of these segments.
+        search: Search by time over these segments.
+        kernels: The kernels that `search` uses inside a segment, None without kernels.
     """
 
     def __init__(self, context: SegmentContext, tier: LogTier, *, log_start_offset: int) -> None:
@@ -105,7 +72,8 @@ class SegmentList:
         self.tier = tier
         self.checkpointed_start = self.start_offset = log_start_offset
         self.all: list[Segment] = []
-        self.memory = SearchMemory()
+        self.search = TimeSearch()
+        self.kernels: KernelSearch | None = None
         self.checkpointed_ms = NO_TIMESTAMP
         self._trusted: int | None = None
         self._has_transactions: bool | None = None
@@ -157,9 +125,9 @@ class SegmentList:
         if checkpointed_start is not None:
             self.checkpointed_start = checkpointed_start
         self.all = [*self.tier.segments_below(local, self.context), *local]
-        self.memory.forget_maxima()
+        self.search.forget()
         self._trusted = self._has_transactions = None
-        self.memory.forget_maps()
+        self.forget_maps()
         first = self.all[0].base_offset if self.all else 0
         self.start_offset = max(self.checkpointed_start, first, self.tier.start_offset)
 
@@ -170,7 +138,7 @@ class SegmentList:
     def keep(self, segments: Sequence[Segment]) -> None:
         """Show readers these segments alone; files of the others may still be there."""
         self.all = list(segments)
-        self.memory.forget_maxima()
+        self.search.forget()
 
     def exchange(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         """Show other segments in the place of these, which follow each other."""
@@ -180,11 +148,28 @@ class SegmentList:
     def put_behind_tier(self, local: Sequence[Segment]) -> None:
         """Show these local segments, behind what only the tier has by now."""
         self.all = [*self.tier.segments(local[0].base_offset), *local]
-        self.memory.forget_maxima()
+        self.search.forget()
 
     def move_start(self, offset: int) -> None:
         """Let the log begin at `offset`."""
         self.checkpointed_start = self.start_offset = offset
+
+    # -- search by time ----------------------------------------------------------------------
+
+    def use_kernels(self) -> "KernelSearch":
+        """Search with kernels from now on; see `LogReader.use_kernels`."""
+        if self.kernels is None:
+            try:
+                from tidelog.storage.segment.time_search_kernels import KernelSearch
+            except ImportError as error:
+                raise MissingDependency("kernels need numpy and numba: tidelog[arrow]") from error
+            self.search.batch_search = self.kernels = KernelSearch()
+        return self.kernels
+
+    def forget_maps(self) -> None:
+        """Forget maps of files: a name may stand for another file, or for a shorter one."""
+        if self.kernels is not None:
+            self.kernels.clear()
 
     # -- looking at the directory ------------------------------------------------------------
 
@@ -278,7 +263,7 @@ class SegmentList:
         for segment in reversed(local):
             last = last_batch(segment)
             if last is not None:
-                stamped = time_search.stamped_ms(last)
+                stamped = stamped_ms(last)
                 break
         rows = (segment.append_times.last_known_ms for segment in reversed(local))
         known = next((ms for ms in rows if ms is not None), NEVER)

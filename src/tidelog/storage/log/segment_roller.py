@@ -151,7 +151,7 @@ class SegmentRoller:
     def _map_zones(self, segment: ClosedSegment) -> None:
         """Write a finished segment's zone map, or at the close where it takes too long."""
         is_small = segment.size_bytes <= zone_map_files.MAPPED_AT_ONCE_BYTES
-        if not is_small and self._segments.memory.kernels is None:
+        if not is_small and self._segments.kernels is None:
             self._unmapped.append(segment)
             return
         self._guard.defer(

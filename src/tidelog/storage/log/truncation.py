@@ -205,7 +205,7 @@ class Truncator:
         segments.tier.cut(offset, local[0].base_offset, clipped)
         # Segments that go are hidden first: if the disk fails here, nobody reads them any more.
         segments.keep([segment for segment in local if segment.base_offset <= offset])
-        segments.memory.forget_maps()  # nobody may look behind the end of a file
+        segments.forget_maps()  # nobody may look behind the end of a file
         restart = segments.tier.restart_offset
         if restart is None:
             left = cut_segments(context, local, active, offset)

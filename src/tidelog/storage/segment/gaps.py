@@ -27,7 +27,7 @@ from tidelog.storage.files import TOPICS_FILE
 from tidelog.storage.segment.closed_segment import as_closed
 from tidelog.storage.segment.compaction_history import HISTORY_FILE
 from tidelog.storage.segment.log_end import has_copied_gaps
-from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches
+from tidelog.storage.segment.segment import ColdRead, Segment, SegmentContext, iterate_batches
 from tidelog.types import TopicPartition
 
 GAP_REASON: Final = (
@@ -82,37 +82,47 @@ class Losses:
     """The offsets that finished segments of a log lack without a reason; each is looked at once.
 
     Those of the tier are not: its manifest says where they end, and readers say what is gone.
+
+    Attributes:
+        checked: Number of segments that were looked at.
+        lost: Lost offsets, each with the number of the segment before them.
     """
 
-    __slots__ = ("_count", "_lost")
+    __slots__ = ("checked", "lost")
 
     def __init__(self) -> None:
-        self._count = 0
-        self._lost: list[tuple[int, LostOffsets]] = []
+        self.checked = 0
+        self.lost: list[tuple[int, LostOffsets]] = []
 
-    def are_known(self, segments: Sequence[Segment], number: int) -> bool:
-        """Whether nothing has to be read to say what the segments before a number lack."""
-        if number <= self._count:
-            return not self._lost
-        return not self._lost and all(map(_is_told, segments[self._count : number]))
-
-    def ensure_none(self, segments: Sequence[Segment], number: int, floor_offset: int) -> None:
+    def ensure_none(
+        self,
+        segments: Sequence[Segment],
+        number: int,
+        floor_offset: int,
+        *,
+        may_block: bool = True,
+    ) -> None:
         """Raise OffsetsGone where segments lack offsets at or above a floor.
 
         Args:
             segments: Of the log, oldest first; the last one is not finished.
             number: Of the first segment that does not matter.
             floor_offset: Smallest offset that matters.
+            may_block: Whether files may be read; else ColdRead is raised in place of that.
         """
-        if number > self._count:
-            for at in range(self._count, min(number, len(segments) - 1)):
+        if number > self.checked:
+            for at in range(self.checked, min(number, len(segments) - 1)):
                 segment = segments[at]
-                lost = None if _is_told(segment) else lost_at_end(segment)
+                lost = None
+                if not (segment.is_tiered or is_settled(segment)):
+                    if not may_block:
+                        raise ColdRead
+                    lost = lost_at_end(segment)
                 if lost is not None:
-                    self._lost.append((at, lost))
-                self._count = at + 1
-        if self._lost:
-            gone = [one for at, one in self._lost if at < number and one.end > floor_offset]
+                    self.lost.append((at, lost))
+                self.checked = at + 1
+        if self.lost:
+            gone = [one for at, one in self.lost if at < number and one.end > floor_offset]
             if gone:
                 raise OffsetsGone(tuple(gone))
 
@@ -122,7 +132,14 @@ class _SteppedOver(Losses):
 
     __slots__ = ()
 
-    def ensure_none(self, segments: Sequence[Segment], number: int, floor_offset: int) -> None:
+    def ensure_none(
+        self,
+        segments: Sequence[Segment],
+        number: int,
+        floor_offset: int,
+        *,
+        may_block: bool = True,
+    ) -> None:
         """Do nothing."""
 
 
@@ -187,10 +204,6 @@ def was_never_cleaned(
     except CorruptFile:
         return False
     return name not in cleaned
-
-
-def _is_told(segment: Segment) -> bool:
-    return segment.is_tiered or is_settled(segment)
 
 
 def _is_cleaned(config: TopicConfig, name: TopicPartition) -> bool:

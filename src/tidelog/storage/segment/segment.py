@@ -24,6 +24,7 @@ from typing import (
     Concatenate,
     Final,
     NamedTuple,
+    NoReturn,
     ParamSpec,
     Protocol,
     TypeVar,
@@ -54,6 +55,10 @@ _GONE: Final = (files.REMOVED_SUFFIX, files.DELETED_SUFFIX)
 
 
 APPENDTIME_DAMAGED: Final = "append times unknown"
+
+
+class ColdRead(Exception):
+    """A read or search that may not block would wait for a disk or a store, or take long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +136,17 @@ def typed_read(
     def read(reader: _Reader, /, *args: _Args.args, **kwargs: _Args.kwargs) -> _Answer:
         try:
             return method(reader, *args, **kwargs)
-        except FileNotFoundError:
-            raise
         except OSError as error:
-            raise as_storage_failure(error, reader.context.directory, "read") from error
+            raise_typed(reader, error)
 
     return read
+
+
+def raise_typed(reader: _HasContext, error: OSError) -> NoReturn:
+    """Raise what `typed_read` raises in place of an error of the system."""
+    if isinstance(error, FileNotFoundError):
+        raise error
+    raise as_storage_failure(error, reader.context.directory, "read") from error
 
 
 class LastBatches(NamedTuple):

@@ -1,25 +1,26 @@
-"""Offset for a time on either clock over a list of segments.
+"""Offset for a time over the segments of a log, on either clock, exact to the record.
 
-Finding offsets by time, on either clock, exact to the record.
+A search by record time takes these steps: running maxima over the segments give the first segment
+that can hold a match (bisection), its time index gives the batch to start at, the largest timestamp
+in each batch header skips batches, and one batch is opened. A checksum covers the largest
+timestamp, so skipped batches are checked too, up to `PASSED_BYTES`; a time index entry confirms its
+own batch. A search goes on with the next segment where all matches of a segment lie below the log
+start; Kafka returns "not found" there.
 
-A search by record time goes: running maxima over the segments give the first one that can hold a
-match (binary search, no walk), its time index the place to start, the batch headers' largest
-timestamps skip batches, one batch is opened. The checksum covers the largest timestamp, so batches
-that are passed over by it are checked, too, up to `PASSED_BYTES`; a time index entry confirms its
-own. Where a segment's matches all lie below the log start the search goes on with the next: Kafka
-stops there and answers "not found".
+A search by append time opens no record: known append times never decrease, so the answer is where a
+run begins. A batch that the log's owner stamped (LogAppendTime) states its time itself where the
+append-time file does not.
 
-A search by append time needs no records: known append times never fall, so the answer is where a
-run begins. Where the append time is unknown, batches that the log's owner stamped (LogAppendTime)
-still say it themselves.
+A search that may not block raises `ColdRead` before it would load an index, read a sidecar of the
+tier, or open a batch that takes long.
 
-Owns no state but the running maxima. Source: KIP-33, KIP-79, KIP-734; docs/differences.md.
+Owns the running maxima and the known losses of one log's segments, and no segment. Searching inside
+one segment is exchangeable (`BatchSearch`): plain here, by kernels in `time_search_kernels`.
+Source: KIP-33, KIP-79, KIP-734; docs/differences.md.
 """
 
-import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from tidelog.record.batch_walk import Batch
@@ -27,97 +28,69 @@ from tidelog.record.header import (
     PASSED_BYTES,
 )
 from tidelog.record.record import Record
-from tidelog.storage.segment.gaps import Losses
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.segment.gaps import NO_LOSSES, Losses
 from tidelog.storage.segment.index_proof import position_before, time_floor
-from tidelog.storage.segment.segment import Segment, iterate_batches
+from tidelog.storage.segment.segment import ColdRead, Segment, iterate_batches
 from tidelog.storage.segment.slices import checked_records, ensure_sum, ensure_there
 from tidelog.types import (
     NO_TIMESTAMP,
+    ClockName,
     Codec,
     OffsetAndTimestamp,
     TimestampType,
 )
 
-# What an event loop checks of one append: some 20 ms of gunzip, a few of everything else.
+# What an event loop checks of one append, or opens of one batch: some 20 ms of gunzip.
 LOOP_BYTES: Final = 4 << 20
 
-
-# Records that the loop looks at one by one in Python.
+# Records that an event loop goes through one by one in Python.
 LOOP_RECORDS: Final = 2000
 
-
-class NotLoaded(Enum):
-    """What is said of a time where a search would have to load something first."""
-
-    NOT_LOADED = 0
-
-
-NOT_LOADED: Final = NotLoaded.NOT_LOADED
-
+# Append-time rows of a segment that an event loop goes through.
+LOOP_ROWS: Final = 4096
 
 NOTHING_BELOW: Final = -(2**63)
-
 
 HIGHEST: Final = 2**63
 
 
-class LongBatch(Exception):
-    """A search needs a batch that takes too long to open on an event loop."""
-
-
-class _Here(threading.local):
-    is_running: Callable[[], bool] | None = None
-
-
-_HERE: Final = _Here()
-
-
-def search_on_loop(is_running: Callable[[], bool]) -> None:
-    """Let searches in this thread raise LongBatch while its event loop is running.
-
-    Args:
-        is_running: Whether the caller is inside that loop. A thread outlives its loop.
-    """
-    _HERE.is_running = is_running
-
-
-def is_on_loop() -> bool:
-    """Whether the caller is inside of an event loop that `search_on_loop` was told of."""
-    return _HERE.is_running is not None and _HERE.is_running()
-
-
-def opened(segment: Segment, position: int, batch: Batch) -> Iterator[Record]:
-    """The records of a batch on the way of a search.
+def open_batch(
+    segment: Segment, position: int, batch: Batch, *, may_block: bool
+) -> Iterator[Record]:
+    """Return the records of a batch.
 
     Raises:
         CorruptData: As `checked_records`.
-        LongBatch: It takes long, on an event loop.
+        ColdRead: Opening it takes long, and the search may not block.
     """
-    if is_on_loop():
+    if not may_block:
         count = batch.record_count
-        is_short = count is not None and count <= LOOP_RECORDS and batch.size_bytes <= LOOP_BYTES
+        is_short = count is not None and count <= LOOP_RECORDS
+        is_short = is_short and batch.size_bytes <= LOOP_BYTES
         if not is_short or batch.codec is not Codec.NONE:
-            raise LongBatch
+            raise ColdRead
     return checked_records(segment, position, batch)
 
 
 class BatchSearch(Protocol):
-    """Finds the first matching record of one segment; a kernel may take the plain one's place."""
+    """Search by record time inside one segment."""
 
     def __call__(
-        self, segment: Segment, target: int, floor_offset: int, /
+        self, segment: Segment, target: int, floor_offset: int, may_block: bool, /
     ) -> OffsetAndTimestamp | None:
         """The first record with timestamp >= `target` and offset >= `floor_offset`, else None."""
         ...
 
 
 def search_segment(
-    segment: Segment, target: int, floor_offset: int, /
+    segment: Segment, target: int, floor_offset: int, may_block: bool, /
 ) -> OffsetAndTimestamp | None:
-    """The plain search: see `BatchSearch`.
+    """Search a segment with plain code: see `BatchSearch`.
 
     Raises:
-        CorruptData: A batch on the way is damaged; located in the file.
+        CorruptData: A batch that the search reads is damaged; located in the file.
+        ColdRead: A batch takes long to open, and the search may not block.
     """
     confirmed, offset = time_floor(segment, target)
     start = position_before(segment, max(offset, floor_offset))
@@ -131,7 +104,7 @@ def search_segment(
                 unchecked -= batch.size_bytes
                 ensure_sum(segment, position, batch)
             continue
-        for record in opened(segment, position, batch):
+        for record in open_batch(segment, position, batch, may_block=may_block):
             if record.timestamp >= target and record.offset >= floor_offset:
                 return answer(record.offset, record.timestamp, batch)
     return None
@@ -143,113 +116,167 @@ def answer(offset: int, timestamp: int, batch: Batch) -> OffsetAndTimestamp:
     return OffsetAndTimestamp(offset, timestamp, epoch)
 
 
-class RunningMaxima:
-    """For each segment the largest record timestamp up to and including it; computed lazily once.
+class TimeSearch:
+    """Searches by time over the segments of one log, oldest first. For one thread.
 
-    Only finished segments take part, all but the last: their largest timestamp does not change.
+    Remembers the largest record timestamp up to and including each finished segment, all but the
+    last one: that does not change. Whoever removes or replaces segments calls `forget`.
 
     Attributes:
-        losses: What the segments lack that a search may pass over.
+        batch_search: Search by record time inside one segment.
     """
 
-    __slots__ = ("_highest", "_maxima", "losses")
+    __slots__ = ("_highest", "_losses", "_maxima", "batch_search")
 
-    def __init__(self) -> None:
-        self.losses = Losses()
+    def __init__(self, batch_search: BatchSearch = search_segment) -> None:
+        self.batch_search = batch_search
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what was learned of the segments."""
+        self._losses = Losses()
         self._maxima: list[int] = []
         self._highest = NOTHING_BELOW
 
-    def first_reaching(self, segments: Sequence[Segment], target: int) -> int:
-        """Number of the first finished segment whose largest timestamp is >= `target`.
+    def find(
+        self,
+        segments: Sequence[Segment],
+        target: int,
+        floor_offset: int,
+        clock: ClockName,
+        may_block: bool,
+        steps_over_losses: bool,
+        /,
+    ) -> OffsetAndTimestamp | None:
+        """The earliest offset >= `floor_offset` whose time is known and >= `target`, else None.
 
-        The number of the last segment, which is not finished, where there is none.
+        Args:
+            segments: All segments of the log.
+            target: Time in ms.
+            floor_offset: First offset that counts.
+            clock: Which of a record's two times counts.
+            may_block: Whether it may wait for a disk, or take long.
+            steps_over_losses: Search what remains where offsets are lost.
+
+        Raises:
+            CorruptData: A batch that the search reads is damaged.
+            OffsetsGone: Offsets before the answer are lost (`storage.segment.gaps`).
+            ColdRead: It would block, and may not.
         """
+        losses = NO_LOSSES if steps_over_losses else self._losses
+        if clock is ClockName.APPEND:
+            return self._find_appended(segments, target, floor_offset, losses, may_block)
         if self._highest < target:
-            self._extend(segments, target)
-        return bisect_left(self._maxima, target)
+            self._extend_maxima(segments, target, may_block)
+        for number in range(bisect_left(self._maxima, target), len(segments)):
+            segment = segments[number]
+            if segment.end_offset <= floor_offset:
+                continue
+            if not (may_block or segment.has_indexes):
+                raise ColdRead
+            if segment.largest_timestamp < target:
+                continue
+            if not may_block and segment.is_tiered:
+                raise ColdRead
+            if number > losses.checked or losses.lost:
+                losses.ensure_none(segments, number, floor_offset, may_block=may_block)
+            match = self.batch_search(segment, target, floor_offset, may_block)
+            if match is not None:
+                return match
+            ensure_there(segment, segment.end_offset)
+        losses.ensure_none(segments, len(segments), floor_offset, may_block=may_block)
+        return None
 
-    def is_known(self, target: int) -> bool:
-        """Whether `first_reaching` looks at no segment that was not looked at before."""
-        return self._highest >= target
-
-    @property
-    def count(self) -> int:
-        """How many segments were looked at."""
-        return len(self._maxima)
-
-    def _extend(self, segments: Sequence[Segment], target: int) -> None:
+    def _extend_maxima(self, segments: Sequence[Segment], target: int, may_block: bool) -> None:
         for number in range(len(self._maxima), len(segments) - 1):
+            segment = segments[number]
+            if not (may_block or segment.has_indexes):
+                raise ColdRead
+            self._highest = max(self._highest, segment.largest_timestamp)
+            self._maxima.append(self._highest)
             if self._highest >= target:
                 return
-            self._highest = max(self._highest, segments[number].largest_timestamp)
-            self._maxima.append(self._highest)
+
+    def _find_appended(
+        self,
+        segments: Sequence[Segment],
+        target: int,
+        floor_offset: int,
+        losses: Losses,
+        may_block: bool,
+    ) -> OffsetAndTimestamp | None:
+        for number, segment in enumerate(segments):
+            start = max(floor_offset, segment.base_offset)
+            if segment.end_offset <= start or not segment.may_reach_append_ms(target):
+                continue
+            losses.ensure_none(segments, number, floor_offset, may_block=may_block)
+            times = _append_times_of(segment, may_block=may_block)
+            for first, end, append_ms in times.runs(start, segment.end_offset):
+                if append_ms is None or append_ms >= target:
+                    match = _first_record(segment, first, end, target, append_ms, may_block)
+                    if match is not None:
+                        return match
+            ensure_there(segment, segment.end_offset)
+        losses.ensure_none(segments, len(segments), floor_offset, may_block=may_block)
+        return None
+
+    def find_latest(
+        self,
+        segments: Sequence[Segment],
+        floor_offset: int,
+        clock: ClockName,
+        may_block: bool,
+        steps_over_losses: bool,
+        /,
+    ) -> OffsetAndTimestamp | None:
+        """The first record with the largest known time at or above `floor_offset`, else None.
+
+        Kafka's answer may name a deleted record below the log start (KIP-734); this one can't.
+        Arguments and errors as `find`; a lost offset may be the answer, wherever it is.
+        """
+        losses = NO_LOSSES if steps_over_losses else self._losses
+        if clock is ClockName.APPEND:
+            for segment in reversed(segments):  # append times never decrease
+                last_ms = _append_times_of(segment, may_block=may_block).last_known_ms
+                if last_ms is not None:
+                    return self._find_appended(segments, last_ms, floor_offset, losses, may_block)
+            return None
+        losses.ensure_none(segments, len(segments), floor_offset, may_block=may_block)
+        best, best_segment = _largest_of(segments, floor_offset, may_block)
+        if best_segment is None:
+            return None
+        match = self.batch_search(best_segment, best, floor_offset, may_block)
+        return match or _scan_for_max(segments, floor_offset, may_block)
 
 
-def find_by_record_time(
-    segments: Sequence[Segment],
-    maxima: RunningMaxima,
-    target: int,
-    floor_offset: int,
-    *,
-    search: BatchSearch = search_segment,
-) -> OffsetAndTimestamp | None:
-    """The earliest offset >= `floor_offset` whose record timestamp is >= `target`, else None.
-
-    Raises:
-        CorruptData: A batch on the way is damaged.
-        OffsetsGone: Offsets before the answer are lost (`storage.segment.gaps`).
-    """
-    number = maxima.first_reaching(segments, target)
-    return find_from(segments, number, target, floor_offset, maxima.losses, search=search)
-
-
-def find_from(
-    segments: Sequence[Segment],
-    first: int,
-    target: int,
-    floor_offset: int,
-    losses: Losses,
-    *,
-    search: BatchSearch = search_segment,
-) -> OffsetAndTimestamp | None:
-    """The same from a segment on, by its number: the first that can hold a match."""
-    for number in range(first, len(segments)):
-        segment = segments[number]
-        if segment.end_offset <= floor_offset or segment.largest_timestamp < target:
+def _largest_of(
+    segments: Sequence[Segment], floor_offset: int, may_block: bool
+) -> tuple[int, Segment | None]:
+    """The largest timestamp at or above an offset, and the first segment that has it."""
+    best, best_segment = NO_TIMESTAMP, None
+    for segment in segments:
+        if not (may_block or (segment.has_indexes and not segment.is_tiered)):
+            raise ColdRead
+        if segment.end_offset <= floor_offset:
             continue
-        losses.ensure_none(segments, number, floor_offset)
-        found = search(segment, target, floor_offset)
-        if found is not None:
-            return found
-        ensure_there(segment, segment.end_offset)
-    losses.ensure_none(segments, len(segments), floor_offset)
-    return None
+        largest = segment.largest_timestamp
+        if segment.base_offset < floor_offset:
+            largest = _largest_from(segment, floor_offset, may_block)
+        if largest > best:
+            best, best_segment = largest, segment
+    return best, best_segment
 
 
-def find_by_append_time(
-    segments: Sequence[Segment], target: int, floor_offset: int, losses: Losses
-) -> OffsetAndTimestamp | None:
-    """The earliest offset >= `floor_offset` whose append time is known and >= `target`, else None.
-
-    Returns:
-        The offset of a record that exists, and its append time.
-
-    Raises:
-        CorruptData: A batch on the way is damaged.
-        OffsetsGone: Offsets before the answer are lost (`storage.segment.gaps`).
-    """
-    for number, segment in enumerate(segments):
-        start = max(floor_offset, segment.base_offset)
-        if segment.end_offset <= start or not segment.may_reach_append_ms(target):
-            continue
-        losses.ensure_none(segments, number, floor_offset)
-        for first, end, append_ms in _candidates(segment, target, start):
-            found = _first_record(segment, first, end, target, append_ms)
-            if found is not None:
-                return found
-        ensure_there(segment, segment.end_offset)
-    losses.ensure_none(segments, len(segments), floor_offset)
-    return None
+def _append_times_of(segment: Segment, *, may_block: bool) -> AppendTimes:
+    """A segment's append times; raises ColdRead where loading or searching them takes long."""
+    if may_block:
+        return segment.append_times
+    if segment.is_tiered or not segment.has_append_times:
+        raise ColdRead
+    times = segment.append_times
+    if times.row_count > LOOP_ROWS:
+        raise ColdRead
+    return times
 
 
 def count_without_append_time(segments: Sequence[Segment], start: int, end: int) -> int:
@@ -284,15 +311,8 @@ def _count_unstamped(segment: Segment, first: int, end: int) -> int:
     return count
 
 
-def _candidates(segment: Segment, target: int, start: int) -> Iterator[tuple[int, int, int | None]]:
-    """Runs of offsets that may hold a match, in order: (start, end, append time or unknown)."""
-    for first, end, append_ms in segment.append_times.runs(start, segment.end_offset):
-        if append_ms is None or append_ms >= target:
-            yield first, end, append_ms
-
-
 def _first_record(
-    segment: Segment, first: int, end: int, target: int, append_ms: int | None
+    segment: Segment, first: int, end: int, target: int, append_ms: int | None, may_block: bool
 ) -> OffsetAndTimestamp | None:
     """The first match with an offset in [first, end); compaction may have left none."""
     position = position_before(segment, first)
@@ -310,7 +330,7 @@ def _first_record(
             continue
         if batch.base_offset >= first and batch.record_count == batch.last_offset_delta + 1:
             return answer(batch.base_offset, known_ms, batch)
-        for record in opened(segment, at, batch):
+        for record in open_batch(segment, at, batch, may_block=may_block):
             if first <= record.offset < end:
                 return answer(record.offset, known_ms, batch)
     return None
@@ -323,40 +343,12 @@ def stamped_ms(batch: Batch) -> int | None:
     return None
 
 
-def find_max_timestamp(
-    segments: Sequence[Segment],
-    floor_offset: int,
-    losses: Losses,
-    *,
-    search: BatchSearch = search_segment,
+def _scan_for_max(
+    segments: Sequence[Segment], floor_offset: int, may_block: bool
 ) -> OffsetAndTimestamp | None:
-    """The first record with the largest timestamp at or above `floor_offset`, else None.
+    """The first record with the largest record time, by the records themselves.
 
-    Kafka's answer may name a deleted record below the log start (KIP-734); this one can't.
-
-    Raises:
-        CorruptData: A batch on the way is damaged.
-        OffsetsGone: Offsets are lost (`storage.segment.gaps`), and one of them may be the answer.
-    """
-    losses.ensure_none(segments, len(segments), floor_offset)
-    best, best_segment = NO_TIMESTAMP, None
-    for segment in segments:
-        if segment.end_offset <= floor_offset:
-            continue
-        largest = segment.largest_timestamp
-        if segment.base_offset < floor_offset:
-            largest = _largest_from(segment, floor_offset)
-        if largest > best:
-            best, best_segment = largest, segment
-    if best_segment is None:
-        return None
-    return search(best_segment, best, floor_offset) or _scan_for_max(segments, floor_offset)
-
-
-def _scan_for_max(segments: Sequence[Segment], floor_offset: int) -> OffsetAndTimestamp | None:
-    """As `find_max_timestamp`, by the records themselves.
-
-    What a batch or an index says may be about records that are gone: a cleaner keeps the headers
+    A batch header or an index entry may describe a record that is gone: a cleaner keeps the headers
     of batches that it emptied.
     """
     best: OffsetAndTimestamp | None = None
@@ -366,7 +358,7 @@ def _scan_for_max(segments: Sequence[Segment], floor_offset: int) -> OffsetAndTi
             largest = NO_TIMESTAMP if best is None else best.timestamp
             if batch.last_offset < floor_offset or batch.max_timestamp <= largest:
                 continue
-            for record in opened(segment, position, batch):
+            for record in open_batch(segment, position, batch, may_block=may_block):
                 if record.offset >= floor_offset and record.timestamp > largest:
                     best = answer(record.offset, record.timestamp, batch)
                     largest = record.timestamp
@@ -374,7 +366,7 @@ def _scan_for_max(segments: Sequence[Segment], floor_offset: int) -> OffsetAndTi
     return best
 
 
-def _largest_from(segment: Segment, floor_offset: int) -> int:
+def _largest_from(segment: Segment, floor_offset: int, may_block: bool) -> int:
     """Largest timestamp of a segment's records at or above an offset, -1 where there is none."""
     start = position_before(segment, floor_offset)
     largest = NO_TIMESTAMP
@@ -386,7 +378,7 @@ def _largest_from(segment: Segment, floor_offset: int) -> int:
             continue
         times = (
             record.timestamp
-            for record in opened(segment, position, batch)
+            for record in open_batch(segment, position, batch, may_block=may_block)
             if record.offset >= floor_offset
         )
         largest = max(largest, max(times, default=NO_TIMESTAMP))
