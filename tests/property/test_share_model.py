@@ -13,10 +13,10 @@ from tidelog.error_codes import ErrorCode
 from tidelog.server.shares.record_runs import (
     Acknowledgement,
     AckType,
+    AcquireOptions,
     Limits,
-    Offered,
+    ReadBatches,
     RecordState,
-    Wish,
 )
 from tidelog.server.shares.share_partition import Change, SharePartition
 
@@ -152,8 +152,8 @@ class ShareMachine(RuleBasedStateMachine):
         aborted = read[1:2] if is_aborted else []
         was_full = self.known.end - self.known.start >= LIMITS.locks_max
         end_before = self.known.end
-        offered = Offered(fetch_offset=at, batches=read, aborted=aborted)
-        wish = Wish(records_max=wanted, batch_records=batch, is_strict=is_strict)
+        offered = ReadBatches(fetch_offset=at, batches=read, aborted=aborted)
+        wish = AcquireOptions(records_max=wanted, batch_records=batch, is_strict=is_strict)
         acquired = self.known.acquire(member, offered, wish, self.now)
         given = {
             offset: each.count for each in acquired for offset in range(each.first, each.last + 1)

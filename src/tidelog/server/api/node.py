@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tidelog.server.partitions.fetch_sessions import FetchSessions
     from tidelog.server.security.authentication import FailedLogins
     from tidelog.server.security.authorizer import Authorizer
-    from tidelog.server.shares.share_partitions import Shares
+    from tidelog.server.shares.share_partitions import SharePartitions
     from tidelog.server.transactions.coordinator import TransactionCoordinator
     from tidelog.server.transactions.markers import PartitionMarkers
 
@@ -187,11 +187,11 @@ class Node(Services):
         return made
 
     @cached_property
-    def shares(self) -> "Shares":
+    def shares(self) -> "SharePartitions":
         """Records of share groups; what is kept is read from when this is first asked for."""
-        from tidelog.server.shares.share_partitions import Shares
+        from tidelog.server.shares.share_partitions import SharePartitions
 
-        return Shares(self, lambda: self.groups, self.group_texts)
+        return SharePartitions(self, lambda: self.groups, self.group_texts)
 
     @cached_property
     def markers(self) -> "PartitionMarkers":

@@ -48,7 +48,7 @@ from tidelog.server.partitions.fetch_sessions import FIRST_EPOCH, LAST_EPOCH
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.reply import Reply, arrival
-from tidelog.server.shares.record_runs import Acknowledgement, AckType, Acquired, Wish
+from tidelog.server.shares.record_runs import Acknowledgement, AckType, Acquired, AcquireOptions
 from tidelog.server.shares.share_partitions import SessionKey, SharedPartition, ShareSession
 from tidelog.server.shares.share_reads import Part, Read, read
 from tidelog.server.shares.state_topic import ShareKey
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 
     from tidelog.server.api.node import ConnectionFacts, Node
     from tidelog.server.partitions.segment_reads import FilePiece
-    from tidelog.server.shares.open_partition import LiveShare
-    from tidelog.server.shares.share_partitions import Shares
+    from tidelog.server.shares.open_partition import OpenSharePartition
+    from tidelog.server.shares.share_partitions import SharePartitions
 
 
 RENEW_SINCE: Final = 2
@@ -227,7 +227,7 @@ class ShareOrder:
         isolation: Which records of transactions are seen.
     """
 
-    wish: Wish
+    wish: AcquireOptions
     min_bytes: int
     max_bytes: int
     max_wait_ms: int
@@ -249,7 +249,7 @@ class ShareFetching:
         self._member = member
         self._node: Node = member.context.node
         self._order = order
-        self._live: dict[SharedPartition, LiveShare] = {}
+        self._live: dict[SharedPartition, OpenSharePartition] = {}
         self._answers: Answers = {}
         self._changed = asyncio.Event()
         self._woken_for: dict[SharedPartition, None] = {}
@@ -308,7 +308,7 @@ class ShareFetching:
         node, key = self._node, self._member.key_of(named)
         partition = self._member.find(named)
         is_new = node.shares.find(key) is None
-        live: LiveShare | int = (
+        live: OpenSharePartition | int = (
             partition if isinstance(partition, int) else await node.shares.open(key, partition)
         )
         if live == ErrorCode.COORDINATOR_NOT_AVAILABLE:
@@ -411,7 +411,7 @@ class ShareFetching:
             live = self._live[named]
             if live.is_gone or left <= 0:
                 continue
-            wish = Wish(
+            wish = AcquireOptions(
                 records_max=left,
                 batch_records=self._order.wish.batch_records,
                 is_strict=self._order.wish.is_strict,
@@ -548,7 +548,7 @@ def _fetch_session(member: Member, request: ShareFetchRequest) -> ShareSession |
 
 
 def _begin(
-    member: Member, shares: "Shares", key: SessionKey, named: Iterable[SharedPartition]
+    member: Member, shares: "SharePartitions", key: SessionKey, named: Iterable[SharedPartition]
 ) -> ShareSession | ErrorCode:
     session = shares.sessions.begin(key, named)
     if isinstance(session, ShareSession):
@@ -611,7 +611,7 @@ def _order(member: Member, request: ShareFetchRequest) -> ShareOrder:
         allowed = most_bytes(member.context)
         most = most if allowed is None else min(most, allowed)
     return ShareOrder(
-        wish=Wish(
+        wish=AcquireOptions(
             records_max=request.max_records,
             batch_records=request.batch_size,
             is_strict=request.share_acquire_mode == STRICT,
@@ -631,7 +631,7 @@ def _add_news(session: ShareSession, answers: Answers) -> None:
             session.partitions[named] = False
 
 
-def _end_behind(shares: "Shares", session: ShareSession, replies: Replies) -> None:
+def _end_behind(shares: "SharePartitions", session: ShareSession, replies: Replies) -> None:
     """The member goes once all that it has said is safe, whoever waits for that."""
     left = list(replies.values())
 

@@ -40,7 +40,7 @@ from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.reply import Reply, arrival
 from tidelog.server.security.operations import Operation
-from tidelog.server.shares.state_topic import UNKNOWN_COUNT, UNKNOWN_START, KeptState, ShareKey
+from tidelog.server.shares.state_topic import UNKNOWN_COUNT, UNKNOWN_START, PersistedState, ShareKey
 
 _UNKNOWN: Final = "This server does not host this topic-partition."
 
@@ -140,7 +140,7 @@ async def _described(
     )
 
 
-def _lag(node: Node, name: str, number: int, kept: KeptState) -> int:
+def _lag(node: Node, name: str, number: int, kept: PersistedState) -> int:
     """Records from the start on that are not done with; -1 where that can't be told.
 
     Below 0 where somebody has set the start behind the end.

@@ -83,7 +83,7 @@ from tidelog.server.runtime.reply import arrival
 from tidelog.server.security.operations import Operation
 from tidelog.server.transactions.coordinator import TransactionCoordinator
 from tidelog.server.transactions.metadata import Transaction, TransactionMetadata, TransactionState
-from tidelog.server.transactions.rules import AddAsked, EndAsked, ProducerRef
+from tidelog.server.transactions.rules import AddRequest, EndRequest, ProducerRef
 from tidelog.server.transactions.state_topic import by_topic
 from tidelog.storage.log.producers import EPOCH_BUMP_VERSION, ProducerEntry
 from tidelog.types import NO_OFFSET, OFFSETS_TOPIC, TopicPartition
@@ -139,7 +139,7 @@ class Checking(RequestContext):
             None where it was refused.
     """
 
-    checked: list[AddAsked | None] = field(default_factory=list)
+    checked: list[AddRequest | None] = field(default_factory=list)
 
 
 async def add_partitions_to_txn(
@@ -179,7 +179,7 @@ async def _add(
         return {each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions}
     producer = ProducerRef(asked.producer_id, asked.producer_epoch)
     transactions = context.node.transactions
-    adding = AddAsked(
+    adding = AddRequest(
         transactional_id=asked.transactional_id,
         producer=producer,
         partitions=frozenset(() if asked.verify_only else partitions),
@@ -239,7 +239,7 @@ async def add_offsets_to_txn(
     code = await context.node.groups.shards.ensure_topic()
     if code is not ErrorCode.NONE:
         return AddOffsetsToTxnResponse(error_code=code)
-    asked = AddAsked(
+    asked = AddRequest(
         transactional_id=request.transactional_id,
         producer=ProducerRef(request.producer_id, request.producer_epoch),
         partitions=frozenset({offsets_partition(context.node, request.group_id)}),
@@ -259,7 +259,7 @@ def offsets_partition(node: Node, group_id: str) -> TopicPartition:
 def end_txn(context: RequestContext, request: EndTxnRequest) -> Awaitable[EndTxnResponse]:
     """Commit or abort; with version 5 the client goes on with another epoch."""
     bumps = context.version >= EPOCH_BUMP_FIRST_VERSION
-    asked = EndAsked(
+    asked = EndRequest(
         transactional_id=request.transactional_id,
         producer=ProducerRef(request.producer_id, request.producer_epoch),
         commit=request.committed,
@@ -268,7 +268,7 @@ def end_txn(context: RequestContext, request: EndTxnRequest) -> Awaitable[EndTxn
     return _end(context, asked)
 
 
-async def _end(context: RequestContext, asked: EndAsked) -> EndTxnResponse:
+async def _end(context: RequestContext, asked: EndRequest) -> EndTxnResponse:
     said = await context.node.transactions.end(asked)
     return EndTxnResponse(
         error_code=fenced(context.version, said.code),
@@ -459,12 +459,12 @@ async def _init(
     context: RequestContext, request: InitProducerIdRequest, transactional_id: str
 ) -> InitProducerIdResponse:
     # Producers without transactions need none of this.
-    from tidelog.server.transactions.rules import InitAsked, ProducerRef
+    from tidelog.server.transactions.rules import InitRequest, ProducerRef
 
     expected = None
     if request.producer_id != NONE:
         expected = ProducerRef(request.producer_id, request.producer_epoch)
-    asked = InitAsked(
+    asked = InitRequest(
         transactional_id=transactional_id,
         timeout_ms=request.transaction_timeout_ms,
         expected=expected,
@@ -705,7 +705,7 @@ class _Transaction:
         is_refused: Whether some part was refused.
     """
 
-    asked: AddAsked | None = None
+    asked: AddRequest | None = None
     partitions: set[TopicPartition] = field(default_factory=set)
     topics: list[AddPartitionsToTxnTopicResult] = field(default_factory=list)
     is_refused: bool = False

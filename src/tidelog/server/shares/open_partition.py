@@ -20,7 +20,13 @@ from tidelog.error_codes import ErrorCode
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.loop import Timer, Timers
 from tidelog.server.runtime.reply import Reply
-from tidelog.server.shares.record_runs import Acknowledgement, Acquired, Limits, Offered, Wish
+from tidelog.server.shares.record_runs import (
+    Acknowledgement,
+    Acquired,
+    AcquireOptions,
+    Limits,
+    ReadBatches,
+)
 from tidelog.server.shares.share_partition import Change, SharePartition
 from tidelog.server.shares.state_topic import ShareKey, Update
 from tidelog.types import IsolationLevel
@@ -46,7 +52,7 @@ class Waiter(Protocol):
         ...
 
 
-class Turns:
+class FetchQueue:
     """Who waits for a share partition, and who reads it.
 
     Attributes:
@@ -129,14 +135,14 @@ class Turns:
         """Wake the first one that has not looked in this round and could find something."""
         if self._is_read or self._woken is not None or not self._waiting:
             return
-        known: dict[IsolationLevel, bool] = {}
+        has_records: dict[IsolationLevel, bool] = {}
         for waiter, looked in self._waiting.items():
             if looked == self._round:
                 continue
             isolation = waiter.isolation
-            if isolation not in known:
-                known[isolation] = self.has_some(isolation)
-            if not known[isolation]:
+            if isolation not in has_records:
+                has_records[isolation] = self.has_some(isolation)
+            if not has_records[isolation]:
                 continue
             if not waiter.is_busy:
                 self._woken = waiter
@@ -172,7 +178,7 @@ class Surroundings:
     limits: Callable[[str], Limits]
 
 
-class LiveShare(Turns):
+class OpenSharePartition(FetchQueue):
     """Belongs to the loop's thread. Who waits is woken in turn when there is more to acquire.
 
     Attributes:
@@ -230,16 +236,18 @@ class LiveShare(Turns):
         else:
             self.notify()
 
-    def acquire(self, member: str, offered: Offered, wish: Wish) -> list[Acquired]:
+    def acquire(self, member: str, offered: ReadBatches, wish: AcquireOptions) -> list[Acquired]:
         """Give a member what it may have of what was read."""
         acquired = self.records.acquire(member, offered, wish, self._now_ms())
         self._arm()
         return acquired
 
-    def acknowledge(self, member: str, said: Sequence[Acknowledgement]) -> Reply[ErrorCode]:
+    def acknowledge(
+        self, member: str, acknowledgements: Sequence[Acknowledgement]
+    ) -> Reply[ErrorCode]:
         """Take what a member says; when it is safe, or why it was not taken."""
         self.refresh()
-        change = self.records.acknowledge(member, said, self._now_ms())
+        change = self.records.acknowledge(member, acknowledgements, self._now_ms())
         if isinstance(change, ErrorCode):
             return Reply.of(change)
         return self._write(change)
@@ -258,20 +266,20 @@ class LiveShare(Turns):
     # -- writing -----------------------------------------------------------------------------
 
     def _write(self, change: Change) -> Reply[ErrorCode]:
-        said = Reply[ErrorCode]()
+        reply = Reply[ErrorCode]()
         if not change.batches:
             self._settle(change, is_written=True)
-            said.complete(ErrorCode.NONE)
-            return said
+            reply.complete(ErrorCode.NONE)
+            return reply
 
         def written(code: ErrorCode) -> None:
             self._writing -= 1
             self._settle(change, is_written=code is ErrorCode.NONE)
-            said.complete(_share_code(code))
+            reply.complete(_share_code(code))
 
         self._writing += 1
         self._around.states.write(self.key, self._update(change)).then(written)
-        return said
+        return reply
 
     def _update(self, change: Change) -> Update:
         records, epoch = self.records, self.partition.log.leader_epoch

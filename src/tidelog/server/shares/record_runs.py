@@ -110,7 +110,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class AcquireOptions:
     """How much a member wants.
 
     Attributes:
@@ -125,7 +125,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
+class ReadBatches:
     """What was read of the log for a member.
 
     Attributes:

@@ -24,13 +24,13 @@ from tidelog.server.shares.record_runs import (
     Acknowledgement,
     AckType,
     Acquired,
+    AcquireOptions,
     Limits,
-    Offered,
+    ReadBatches,
     RecordState,
     Run,
     Runs,
     StateBatch,
-    Wish,
 )
 
 # Offsets that one acquisition gives at most, though a batch of the log be larger: what members say
@@ -56,15 +56,15 @@ class Lender(Protocol):
         ...
 
 
-class Taking:
+class Acquisition:
     """One acquisition: what a member is given, until it has enough."""
 
     def __init__(
         self,
         records: Lender,
         member: str,
-        offered: Offered,
-        wish: Wish,
+        offered: ReadBatches,
+        wish: AcquireOptions,
         most: int,
         deadline_ms: int,
     ) -> None:
@@ -115,13 +115,13 @@ class Taking:
 
     def _cut(self, first: int, last: int) -> int:
         """The last offset of a range that may be given: that of its batch, unless it is huge."""
-        wanted = first + self._left - 1
-        if wanted >= last:
+        last_wanted = first + self._left - 1
+        if last_wanted >= last:
             return last
         if self._wish.is_strict:
-            return wanted
-        inside = (high for low, high in self._batches if low <= wanted <= high)
-        return min(next(inside, wanted), wanted + self._spare, last)
+            return last_wanted
+        inside = (high for low, high in self._batches if low <= last_wanted <= high)
+        return min(next(inside, last_wanted), last_wanted + self._spare, last)
 
     def _pieces(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """A range, cut at batches of the log once a piece has as many records as are wanted."""
@@ -246,13 +246,13 @@ class SharePartition:
 
         That holds where what is read of the log does not begin behind `end`.
         """
-        left = self._most(self.fetch_offset, records_max)
+        remaining = self._most(self.fetch_offset, records_max)
         for run in self._runs:
             if run.is_available:
-                if run.size >= left:
-                    return run.first + left
-                left -= run.size
-        return self.end + left
+                if run.size >= remaining:
+                    return run.first + remaining
+                remaining -= run.size
+        return self.end + remaining
 
     @property
     def in_flight(self) -> int:
@@ -286,7 +286,9 @@ class SharePartition:
 
     # -- acquiring ---------------------------------------------------------------------------
 
-    def acquire(self, member: str, offered: Offered, wish: Wish, now_ms: int) -> list[Acquired]:
+    def acquire(
+        self, member: str, offered: ReadBatches, wish: AcquireOptions, now_ms: int
+    ) -> list[Acquired]:
         """Give a member what it may have of what was read, in order; empty for nothing."""
         if not offered.batches or wish.records_max <= 0:
             return []
@@ -296,14 +298,14 @@ class SharePartition:
         base = max(offered.batches[0][0], self.start)
         # Compaction has taken what lay there.
         self._archive(offered.fetch_offset, base - 1, RecordState.AVAILABLE)
-        taking = Taking(self, member, offered, wish, most, now_ms + self.limits.lock_ms)
+        taking = Acquisition(self, member, offered, wish, most, now_ms + self.limits.lock_ms)
         taking.again(base, last)
         taking.new(max(base, self.end), last)
         self._hide(taking.acquired, offered.aborted)
         self._advance()
         return list(without(taking.acquired, offered.aborted))
 
-    def _room(self, offered: Offered, wish: Wish) -> tuple[int, int]:
+    def _room(self, offered: ReadBatches, wish: AcquireOptions) -> tuple[int, int]:
         """The last offset that may be given, and how many records."""
         last = offered.batches[-1][1]
         if self.in_flight >= self.limits.locks_max:
@@ -354,7 +356,7 @@ class SharePartition:
     # -- what members say --------------------------------------------------------------------
 
     def acknowledge(
-        self, member: str, said: Iterable[Acknowledgement], now_ms: int
+        self, member: str, acknowledgements: Iterable[Acknowledgement], now_ms: int
     ) -> Change | ErrorCode:
         """Take what a member says of its records: all of it, or nothing and why.
 
@@ -362,7 +364,7 @@ class SharePartition:
         """
         self._token += 1
         batches: list[StateBatch] = []
-        for each in said:
+        for each in acknowledgements:
             code = self._problem(member, each)
             if code:
                 self.roll_back(Change(self._token, batches))
@@ -370,37 +372,37 @@ class SharePartition:
             batches += self._stage(each, self._token, now_ms)
         return Change(self._token, tuple(batches))
 
-    def _problem(self, member: str, said: Acknowledgement) -> ErrorCode:
+    def _problem(self, member: str, acknowledgement: Acknowledgement) -> ErrorCode:
         """Why it can't be taken; NONE where it can."""
-        if not _TYPES.issuperset(said.types):
+        if not _TYPES.issuperset(acknowledgement.types):
             return ErrorCode.INVALID_REQUEST
-        if said.last < self.start:
+        if acknowledgement.last < self.start:
             return ErrorCode.NONE  # all of it is done with
         if self.start == self.end:
             return ErrorCode.INVALID_RECORD_STATE
-        if said.last >= self.end:
+        if acknowledgement.last >= self.end:
             return ErrorCode.INVALID_REQUEST
-        runs = self._runs.over(max(said.first, self.start), said.last)
-        may = self.limits.may_renew or AckType.RENEW not in said.types
+        runs = self._runs.over(max(acknowledgement.first, self.start), acknowledgement.last)
+        may = self.limits.may_renew or AckType.RENEW not in acknowledgement.types
         if may and all(run.is_locked and run.member == member for run in runs):
             return ErrorCode.NONE
         return ErrorCode.INVALID_RECORD_STATE
 
-    def _stage(self, said: Acknowledgement, token: int, now_ms: int) -> list[StateBatch]:
-        first, deadline_ms = max(said.first, self.start), now_ms + self.limits.lock_ms
-        if first > said.last:
+    def _stage(self, acknowledgement: Acknowledgement, token: int, now_ms: int) -> list[StateBatch]:
+        first, deadline_ms = max(acknowledgement.first, self.start), now_ms + self.limits.lock_ms
+        if first > acknowledgement.last:
             return []
         batches: list[StateBatch] = []
         parts: list[Run] = []
-        for run in self._runs.within(first, said.last):
-            for low, high, kind in _by_type(said, run):
+        for run in self._runs.within(first, acknowledgement.last):
+            for low, high, kind in _by_type(acknowledgement, run):
                 part = run.part(low, high)
                 if kind is AckType.RENEW:
                     part.deadline_ms = deadline_ms
                 else:
                     batches.append(_become(part, self._next_state(part, _BECOMES[kind]), token))
                 parts.append(part)
-        self._runs.replace(first, said.last, parts)
+        self._runs.replace(first, acknowledgement.last, parts)
         return batches
 
     def _next_state(self, run: Run, state: RecordState) -> RecordState:
@@ -438,8 +440,8 @@ class SharePartition:
 
     def _changing(self, change: Change) -> list[Run]:
         """What waits for a change to be written, and nothing else of its range."""
-        found = self._runs.over(*change.range) if change.batches else []
-        return [run for run in found if run.token == change.token]
+        runs = self._runs.over(*change.range) if change.batches else []
+        return [run for run in runs if run.token == change.token]
 
     def _join(self, change: Change) -> None:
         if change.batches:
@@ -484,13 +486,15 @@ def _become(run: Run, state: RecordState, token: int) -> StateBatch:
     return StateBatch(run.first, run.last, state, run.count)
 
 
-def _by_type(said: Acknowledgement, run: Run) -> Iterator[tuple[int, int, AckType]]:
+def _by_type(acknowledgement: Acknowledgement, run: Run) -> Iterator[tuple[int, int, AckType]]:
     """Ranges of one type each in a run, all of which it is about, last offset inclusive."""
-    if len(said.types) == 1:
-        yield run.first, run.last, _TYPES_BY_NUMBER[said.types[0]]
+    if len(acknowledgement.types) == 1:
+        yield run.first, run.last, _TYPES_BY_NUMBER[acknowledgement.types[0]]
         return
     first = run.first
-    types = said.types[first - said.first : run.last + 1 - said.first]
+    types = acknowledgement.types[
+        first - acknowledgement.first : run.last + 1 - acknowledgement.first
+    ]
     for kind, alike in groupby(types):
         size = sum(1 for _ in alike)
         yield first, first + size - 1, _TYPES_BY_NUMBER[kind]

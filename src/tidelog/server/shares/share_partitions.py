@@ -44,13 +44,13 @@ from tidelog.server.partitions.offset_lookup import find_offset
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.reply import Reply, arrival
-from tidelog.server.shares.open_partition import LiveShare, Surroundings
+from tidelog.server.shares.open_partition import OpenSharePartition, Surroundings
 from tidelog.server.shares.record_runs import Limits
 from tidelog.server.shares.share_partition import SharePartition
 from tidelog.server.shares.state_topic import (
     LOGGER,
     UNKNOWN_START,
-    KeptState,
+    PersistedState,
     ShareKey,
     ShareStates,
 )
@@ -75,12 +75,12 @@ class ShareSettings:
 
     def limits(self, group_id: str) -> Limits:
         """How many records may be in flight, how often each is delivered, and for how long."""
-        given, config = self.texts(group_id), self.config()
+        texts, config = self.texts(group_id), self.config()
         return Limits(
-            locks_max=group_value(SHARE_LOCKS, given, config),
-            deliveries_max=group_value(SHARE_DELIVERY_LIMIT, given, config),
-            lock_ms=group_value(SHARE_LOCK_DURATION, given, config),
-            may_renew=group_text(SHARE_RENEW, given).lower() == "true",
+            locks_max=group_value(SHARE_LOCKS, texts, config),
+            deliveries_max=group_value(SHARE_DELIVERY_LIMIT, texts, config),
+            lock_ms=group_value(SHARE_LOCK_DURATION, texts, config),
+            may_renew=group_text(SHARE_RENEW, texts).lower() == "true",
         )
 
     def isolation(self, group_id: str) -> IsolationLevel:
@@ -130,9 +130,9 @@ class ShareSession:
 
     def rotated(self, epoch: int) -> list[SharedPartition]:
         """Its partitions, each request another one first, so that all have their turn."""
-        found = list(self.partitions)
-        turn = epoch % len(found) if found else 0
-        return found[turn:] + found[:turn]
+        partitions = list(self.partitions)
+        turn = epoch % len(partitions) if partitions else 0
+        return partitions[turn:] + partitions[:turn]
 
 
 class ShareSessions:
@@ -229,7 +229,7 @@ LOAD_MS: Final = 5000
 LIVE_MAX: Final = 250_000
 
 
-class Shares:
+class SharePartitions:
     """Belongs to the loop's thread.
 
     Attributes:
@@ -259,8 +259,8 @@ class Shares:
         self._around = Surroundings(
             services.env.clock, services.timers, self.states, self.settings.limits
         )
-        self._live: dict[ShareKey, LiveShare] = {}
-        self._opening: dict[ShareKey, asyncio.Task[LiveShare | ErrorCode]] = {}
+        self._live: dict[ShareKey, OpenSharePartition] = {}
+        self._opening: dict[ShareKey, asyncio.Task[OpenSharePartition | ErrorCode]] = {}
         services.topics.on_deleted.append(self._forget_topic)
         services.closers.append(self.close)
         self.states.topic.resume()
@@ -271,13 +271,13 @@ class Shares:
             task.cancel()
         self._lose(list(self._live))
 
-    def find(self, key: ShareKey) -> LiveShare | None:
+    def find(self, key: ShareKey) -> OpenSharePartition | None:
         """A share partition that was opened; None for none."""
-        found = self._live.get(key)
-        if found is not None and found.partition.is_gone:
-            self._drop(found)
+        share = self._live.get(key)
+        if share is not None and share.partition.is_gone:
+            self._drop(share)
             return None
-        return found
+        return share
 
     @property
     def live_count(self) -> int:
@@ -286,14 +286,14 @@ class Shares:
 
     # -- opening -----------------------------------------------------------------------------
 
-    async def open(self, key: ShareKey, partition: Partition) -> LiveShare | ErrorCode:
+    async def open(self, key: ShareKey, partition: Partition) -> OpenSharePartition | ErrorCode:
         """A share partition, opened where it was not; or why it can't be."""
         code = self._code_of_group(key)
         if code:
             return code
-        found = self.find(key)
-        if found is not None:
-            return found
+        share = self.find(key)
+        if share is not None:
+            return share
         if len(self._live) >= LIVE_MAX:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         task = self._opening.get(key)
@@ -315,7 +315,7 @@ class Shares:
         is_known = groups.shards.code_for(key.group_id) is ErrorCode.NONE
         return ErrorCode.UNKNOWN_SERVER_ERROR if is_known else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    async def _open(self, key: ShareKey, partition: Partition) -> LiveShare | ErrorCode:
+    async def _open(self, key: ShareKey, partition: Partition) -> OpenSharePartition | ErrorCode:
         if not await self.is_ready(key):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
@@ -331,10 +331,10 @@ class Shares:
         code = self._code_of_group(key)
         if code:
             return code
-        kept = self.states.find(key) or KeptState()
-        first = kept.start if kept.start != UNKNOWN_START else start
-        records = SharePartition(first, kept.batches, self.settings.limits(key.group_id))
-        made = LiveShare(key, partition, records, self._around)
+        state = self.states.find(key) or PersistedState()
+        first = state.start if state.start != UNKNOWN_START else start
+        records = SharePartition(first, state.batches, self.settings.limits(key.group_id))
+        made = OpenSharePartition(key, partition, records, self._around)
         self._live[key] = made
         return made
 
@@ -392,18 +392,18 @@ class Shares:
     def _release(self, session: ShareSession) -> None:
         group_id, member_id = session.key
         for topic_id, number in session.partitions:
-            found = self.find(ShareKey(group_id, topic_id, number))
-            if found is not None:
+            share = self.find(ShareKey(group_id, topic_id, number))
+            if share is not None:
                 # Only then is nothing on its way any more.
-                found.release(member_id).then(partial(self._let_go, found))
+                share.release(member_id).then(partial(self._let_go, share))
         session.partitions.clear()
 
-    def _let_go(self, live: LiveShare, _said: object) -> None:
+    def _let_go(self, live: OpenSharePartition, _said: object) -> None:
         """Keep nothing in memory that can be read again, and that nobody uses."""
         if live.is_gone:
             return
-        kept = self.states.find(live.key)
-        if kept is not None and kept.start != UNKNOWN_START and live.is_idle:
+        state = self.states.find(live.key)
+        if state is not None and state.start != UNKNOWN_START and live.is_idle:
             self._drop(live)
 
     # -- tools -------------------------------------------------------------------------------
@@ -431,7 +431,7 @@ class Shares:
 
     # -- what goes ---------------------------------------------------------------------------
 
-    def _drop(self, live: LiveShare) -> None:
+    def _drop(self, live: OpenSharePartition) -> None:
         if self._live.get(live.key) is live:
             del self._live[live.key]
         live.close()
@@ -448,8 +448,8 @@ class Shares:
             self._lose(list(self._live))
             self.states.topic.forget_topic()
             return
-        gone = [live for live in self._live.values() if live.partition.is_gone]
-        for live in gone:
+        deleted = [live for live in self._live.values() if live.partition.is_gone]
+        for live in deleted:
             self._drop(live)
         for key in self.states.keys_without(self._has_topic):
             self.states.forget(key)

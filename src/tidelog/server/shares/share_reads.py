@@ -22,7 +22,7 @@ from tidelog.server.partitions.segment_reads import (
     find_range,
     frames,
 )
-from tidelog.server.shares.record_runs import Acquired, Offered
+from tidelog.server.shares.record_runs import Acquired, ReadBatches
 from tidelog.types import Buffer, IsolationLevel
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Read:
         size_bytes: Of all that lies there to be read, be it more than what is offered.
     """
 
-    offered: Offered
+    offered: ReadBatches
     size_bytes: int
     _partition: Partition
     _segment: "Segment"
@@ -127,7 +127,7 @@ def read(
     if isolation is IsolationLevel.READ_COMMITTED:
         aborted = aborted_transactions(segments, offset, _up_to(found, read_frames), source)
         hidden = _hidden(found.segment, read_frames, aborted, source) if aborted else []
-    offered = Offered(fetch_offset=offset, batches=batches, aborted=hidden)
+    offered = ReadBatches(fetch_offset=offset, batches=batches, aborted=hidden)
     return Read(offered, found.size_bytes, partition, found.segment, read_frames, source)
 
 

@@ -90,7 +90,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptState:
+class PersistedState:
     """All that is kept of a share partition.
 
     Attributes:
@@ -113,7 +113,7 @@ class KeptState:
     update_count: int = 0
     created_ms: int = 0
 
-    def after(self, update: Update) -> "KeptState":
+    def after(self, update: Update) -> "PersistedState":
         """What is kept once an update is."""
         start = self.start if update.start == UNCHANGED else update.start
         return replace(
@@ -140,7 +140,7 @@ def combined(
 
 
 def _laid_over(before: Sequence[StateBatch], later: Sequence[StateBatch]) -> list[StateBatch]:
-    found = list(later)
+    merged = list(later)
     at = 0
     for batch in before:
         first = batch.first
@@ -150,13 +150,13 @@ def _laid_over(before: Sequence[StateBatch], later: Sequence[StateBatch]) -> lis
         while first <= batch.last:
             over = later[covering] if covering < len(later) else None
             if over is None or over.first > batch.last:
-                found.append(replace(batch, first=first))
+                merged.append(replace(batch, first=first))
                 break
             if over.first > first:
-                found.append(replace(batch, first=first, last=over.first - 1))
+                merged.append(replace(batch, first=first, last=over.first - 1))
             first = over.last + 1
             covering += 1
-    return sorted(found, key=lambda each: each.first)
+    return sorted(merged, key=lambda each: each.first)
 
 
 def _clipped(batches: Iterable[StateBatch], start: int) -> Iterator[StateBatch]:
@@ -191,17 +191,17 @@ UPDATE: Final = 1
 _VALUE: Final = 0
 
 
-def snapshot_record(key: ShareKey, kept: KeptState, now_ms: int) -> KeyValue:
+def snapshot_record(key: ShareKey, state: PersistedState, now_ms: int) -> KeyValue:
     """All that is kept."""
     value = ShareSnapshotValue(
-        snapshot_epoch=kept.snapshot_epoch,
-        state_epoch=kept.state_epoch,
-        leader_epoch=kept.leader_epoch,
-        start_offset=kept.start,
-        delivery_complete_count=kept.complete_count,
-        create_timestamp=kept.created_ms,
+        snapshot_epoch=state.snapshot_epoch,
+        state_epoch=state.state_epoch,
+        leader_epoch=state.leader_epoch,
+        start_offset=state.start,
+        delivery_complete_count=state.complete_count,
+        create_timestamp=state.created_ms,
         write_timestamp=now_ms,
-        state_batches=_written(kept.batches),
+        state_batches=_written(state.batches),
     )
     return KeyValue(_snapshot_key(key), SHARE_SNAPSHOT_VALUE.write(_VALUE, value))
 
@@ -262,45 +262,45 @@ def read_key(key: bytes | None) -> tuple[int, ShareKey] | None:
     return None
 
 
-def read_snapshot(value: bytes) -> KeptState:
+def read_snapshot(value: bytes) -> PersistedState:
     """All that is kept; raises CorruptMessage, UnsupportedVersion."""
-    found = SHARE_SNAPSHOT_VALUE.read(value)[1]
-    return KeptState(
-        snapshot_epoch=found.snapshot_epoch,
-        state_epoch=found.state_epoch,
-        leader_epoch=found.leader_epoch,
-        start=found.start_offset,
-        complete_count=found.delivery_complete_count,
-        batches=tuple(_read(found.state_batches)),
-        created_ms=found.create_timestamp,
+    written = SHARE_SNAPSHOT_VALUE.read(value)[1]
+    return PersistedState(
+        snapshot_epoch=written.snapshot_epoch,
+        state_epoch=written.state_epoch,
+        leader_epoch=written.leader_epoch,
+        start=written.start_offset,
+        complete_count=written.delivery_complete_count,
+        batches=tuple(_read(written.state_batches)),
+        created_ms=written.create_timestamp,
     )
 
 
 def read_update(value: bytes) -> tuple[int, Update]:
     """The epoch of the snapshot, and what has changed since; raises as `read_snapshot`."""
-    found = SHARE_UPDATE_VALUE.read(value)[1]
+    written = SHARE_UPDATE_VALUE.read(value)[1]
     update = Update(
-        found.start_offset,
-        found.delivery_complete_count,
-        _read(found.state_batches),
-        found.leader_epoch,
+        written.start_offset,
+        written.delivery_complete_count,
+        _read(written.state_batches),
+        written.leader_epoch,
     )
-    return found.snapshot_epoch, update
+    return written.snapshot_epoch, update
 
 
 def _read(batches: Sequence[WrittenBatch]) -> list[StateBatch]:
-    found = [
+    result = [
         StateBatch(each.first_offset, each.last_offset, _state(each), each.delivery_count)
         for each in batches
     ]
-    found.sort(key=lambda each: each.first)
+    result.sort(key=lambda each: each.first)
     behind = -1
-    for each in found:
+    for each in result:
         if each.first <= behind or each.last < each.first:
             reason = f"offsets {each.first} to {each.last} of a share group behind {behind}"
             raise CorruptMessage(reason, at=0)
         behind = each.last
-    return found
+    return result
 
 
 def _state(batch: WrittenBatch) -> RecordState:
@@ -318,7 +318,7 @@ class LoadedStates(NamedTuple):
         snapshots: The offset of its last snapshot.
     """
 
-    kept: dict[ShareKey, KeptState]
+    kept: dict[ShareKey, PersistedState]
     snapshots: dict[ShareKey, int]
 
 
@@ -326,7 +326,7 @@ class ShareReplay:
     """Collects records in the order of the log."""
 
     def __init__(self) -> None:
-        self._kept: dict[ShareKey, KeptState] = {}
+        self._kept: dict[ShareKey, PersistedState] = {}
         self._snapshots: dict[ShareKey, int] = {}
 
     def take(
@@ -371,11 +371,11 @@ class ShareReplay:
             self._snapshots[key] = offset
 
     def _take_update(self, key: ShareKey, value: bytes) -> None:
-        kept = self._kept.get(key)
+        state = self._kept.get(key)
         epoch, update = read_update(value)
         # One whose snapshot was removed since says nothing by itself.
-        if kept is not None and kept.snapshot_epoch == epoch:
-            self._kept[key] = kept.after(update)
+        if state is not None and state.snapshot_epoch == epoch:
+            self._kept[key] = state.after(update)
 
 
 LOGGER: Final[Logger] = getLogger("tidelog.server.shares")
@@ -404,7 +404,7 @@ class Entry:
     """
 
     key: ShareKey
-    kept: KeptState
+    kept: PersistedState
     snapshot: int
 
 
@@ -446,12 +446,12 @@ class ShareStates(Watched):
         """Why a share partition can't be served now, `NONE` where it can."""
         return self.topic.code_for(key.text)
 
-    def find(self, key: ShareKey) -> KeptState | None:
+    def find(self, key: ShareKey) -> PersistedState | None:
         """What is kept of one; None for nothing. It must be served."""
-        found = self._known.get(key.text)
-        return None if found is None else found.kept
+        entry = self._known.get(key.text)
+        return None if entry is None else entry.kept
 
-    def of_group(self, group_id: str) -> list[tuple[ShareKey, KeptState]]:
+    def of_group(self, group_id: str) -> list[tuple[ShareKey, PersistedState]]:
         """All that is kept of a group, as far as it is loaded; looks at all groups."""
         entries = self._known.values()
         return [(each.key, each.kept) for each in entries if each.key.group_id == group_id]
@@ -459,8 +459,8 @@ class ShareStates(Watched):
     def keys_without(self, has_topic: Callable[[UUID], bool]) -> list[ShareKey]:
         """Those whose topic is not there any more."""
         ids = {each.key.topic_id for each in self._known.values()}
-        gone = {each for each in ids if not has_topic(each)}
-        return [each.key for each in self._known.values() if each.key.topic_id in gone]
+        deleted_ids = {each for each in ids if not has_topic(each)}
+        return [each.key for each in self._known.values() if each.key.topic_id in deleted_ids]
 
     # -- changes -----------------------------------------------------------------------------
 
@@ -470,15 +470,15 @@ class ShareStates(Watched):
         now_ms = self._clock.now_ms()
         # Of what begins at a known offset nothing is done with yet.
         count = UNKNOWN_COUNT if start == UNKNOWN_START else 0
-        kept = KeptState(start=start, complete_count=count, created_ms=now_ms)
+        state = PersistedState(start=start, complete_count=count, created_ms=now_ms)
         if before is not None:
-            kept = replace(
-                kept,
+            state = replace(
+                state,
                 snapshot_epoch=before.snapshot_epoch + 1,
                 state_epoch=before.state_epoch + 1,
                 leader_epoch=before.leader_epoch,
             )
-        return self._write_snapshot(key, kept)
+        return self._write_snapshot(key, state)
 
     def write(self, key: ShareKey, update: Update) -> Reply[ErrorCode]:
         """Keep what has changed; when it is safe, or why it was not written."""
@@ -488,40 +488,40 @@ class ShareStates(Watched):
             return Reply.of(code)
         entry = self._known.get(key.text)
         if entry is None:
-            created = KeptState(created_ms=self._clock.now_ms()).after(update)
+            created = PersistedState(created_ms=self._clock.now_ms()).after(update)
             return self._write_snapshot(key, replace(created, update_count=0))
         after = entry.kept.after(update)
         if after.update_count >= self._updates_max:
             epoch = after.snapshot_epoch + 1
             again = replace(after, snapshot_epoch=epoch, update_count=0)
             return self._write_snapshot(key, again)
-        said = self._append(key, update_record(key, after.snapshot_epoch, update))
-        if _is_written(said):
+        reply = self._append(key, update_record(key, after.snapshot_epoch, update))
+        if _is_written(reply):
             entry.kept = after
             self._look(key)
-        return said
+        return reply
 
     def forget(self, key: ShareKey) -> Reply[ErrorCode]:
         """Keep nothing of one any more; when that is safe."""
-        said = self._append(key, forget_record(key))
-        if _is_written(said):
+        reply = self._append(key, forget_record(key))
+        if _is_written(reply):
             self._entries.remove(key.text)
             self._look(key)
-        return said
+        return reply
 
-    def _write_snapshot(self, key: ShareKey, kept: KeptState) -> Reply[ErrorCode]:
-        said = self._put_snapshot(key, kept)
-        if _is_written(said):
+    def _write_snapshot(self, key: ShareKey, state: PersistedState) -> Reply[ErrorCode]:
+        reply = self._put_snapshot(key, state)
+        if _is_written(reply):
             self._look(key)
-        return said
+        return reply
 
-    def _put_snapshot(self, key: ShareKey, kept: KeptState) -> Reply[ErrorCode]:
+    def _put_snapshot(self, key: ShareKey, state: PersistedState) -> Reply[ErrorCode]:
         now_ms = self._clock.now_ms()
-        said = self._append(key, snapshot_record(key, kept, now_ms))
-        if _is_written(said):
+        reply = self._append(key, snapshot_record(key, state, now_ms))
+        if _is_written(reply):
             number = self.topic.number_of(key.text)
-            self._entries.put(key.text, Entry(key, kept, self._end(number) - 1))
-        return said
+            self._entries.put(key.text, Entry(key, state, self._end(number) - 1))
+        return reply
 
     def _append(self, key: ShareKey, record: KeyValue) -> Reply[ErrorCode]:
         code = self.code_for(key)
@@ -579,16 +579,16 @@ class ShareStates(Watched):
     def install(self, number: int, loaded: LoadedStates) -> None:
         """Serve what a partition says from now on."""
         entries = {
-            key.text: Entry(key, kept, loaded.snapshots[key]) for key, kept in loaded.kept.items()
+            key.text: Entry(key, state, loaded.snapshots[key]) for key, state in loaded.kept.items()
         }
         self._entries.put_all(number, entries)
         self.notify()
 
     def unload(self, number: int | None) -> None:
         """What a partition says, or all, can't be served any more."""
-        gone = self._entries.take_out(number)
+        unloaded = self._entries.take_out(number)
         self._looked.clear()
-        self._on_lost([entry.key for entry in gone])
+        self._on_lost([entry.key for entry in unloaded])
         self.notify()
 
 
@@ -599,6 +599,6 @@ def _cut(partition: Partition, start: int) -> None:
         LOGGER.warning("%s can't be cut: %s", partition.name, error)
 
 
-def _is_written(said: Reply[ErrorCode]) -> bool:
+def _is_written(reply: Reply[ErrorCode]) -> bool:
     """Whether it lies in the log; what is not safe yet, and then fails, takes all with it."""
-    return not said.is_done or said.value is ErrorCode.NONE
+    return not reply.is_done or reply.value is ErrorCode.NONE

@@ -12,7 +12,7 @@ from tidelog.server.partitions.partition import Markers
 from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.loop import SLICE_MS, Timer
 from tidelog.server.runtime.reply import Reply, arrival
-from tidelog.server.transactions.markers import Endings
+from tidelog.server.transactions.markers import MarkerWriter
 from tidelog.server.transactions.metadata import (
     LOGGER,
     Transaction,
@@ -20,9 +20,9 @@ from tidelog.server.transactions.metadata import (
 )
 from tidelog.server.transactions.rules import (
     SERVER_VERSION,
-    AddAsked,
-    EndAsked,
-    InitAsked,
+    AddRequest,
+    EndRequest,
+    InitRequest,
     ProducerRef,
     plan_add,
     plan_end,
@@ -30,7 +30,7 @@ from tidelog.server.transactions.rules import (
     plan_init,
     verify,
 )
-from tidelog.server.transactions.state_topic import TransactionTable
+from tidelog.server.transactions.state_topic import TransactionStates
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, TopicPartition
 
@@ -60,9 +60,9 @@ class TransactionCoordinator:
         self._clock = services.env.clock
         self._timers = services.timers
         self._ids = services.producer_ids
-        self.table = TransactionTable(services, self._complete)
+        self.table = TransactionStates(services, self._complete)
         self.log = self.table.log
-        self._endings = Endings(self.table, markers, self._timers, self._clock)
+        self._endings = MarkerWriter(self.table, markers, self._timers, self._clock)
         services.closers.append(self._endings.close)
         services.topics.on_deleted.append(self._forget_topic)
         self._abort_timed_out_later()
@@ -81,24 +81,24 @@ class TransactionCoordinator:
 
     # -- producers ---------------------------------------------------------------------------
 
-    async def init_producer_id(self, asked: InitAsked) -> ProducerAnswer:
+    async def init_producer_id(self, request: InitRequest) -> ProducerAnswer:
         """An id and an epoch under which nobody else can write any more.
 
         A transaction that is open is aborted first: CONCURRENT_TRANSACTIONS says to ask again.
         """
-        if not asked.transactional_id:
+        if not request.transactional_id:
             return ProducerAnswer(ErrorCode.INVALID_REQUEST)
-        if not 0 < asked.timeout_ms <= self._config.transaction_max_timeout_ms:
+        if not 0 < request.timeout_ms <= self._config.transaction_max_timeout_ms:
             return ProducerAnswer(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         try:
-            found, new_id = await self._find_with_id(asked.transactional_id, creates=True)
+            transaction, new_id = await self._find_with_id(request.transactional_id, creates=True)
         except TidelogError as error:
             return _without_id(error)
-        if isinstance(found, ErrorCode):
-            return ProducerAnswer(found)
-        said: Reply[ProducerAnswer] = Reply()
-        self._init(found, asked, new_id, said)
-        return await arrival(said)
+        if isinstance(transaction, ErrorCode):
+            return ProducerAnswer(transaction)
+        reply: Reply[ProducerAnswer] = Reply()
+        self._init(transaction, request, new_id, reply)
+        return await arrival(reply)
 
     async def _find_with_id(
         self, transactional_id: str, *, creates: bool
@@ -110,95 +110,98 @@ class TransactionCoordinator:
         """
         new_id: int | None = None
         while True:
-            found = self.table.find(transactional_id)
-            if isinstance(found, Transaction):
-                needs_id = found.metadata.is_exhausted
+            transaction = self.table.find(transactional_id)
+            if isinstance(transaction, Transaction):
+                needs_id = transaction.metadata.is_exhausted
             else:
-                needs_id = found is None and creates
+                needs_id = transaction is None and creates
             if not needs_id or new_id is not None:
-                return found, new_id
+                return transaction, new_id
             new_id = self._ids.next()
             if new_id is None:
                 new_id = await self._ids.take()  # much may have happened meanwhile
 
     def _init(
         self,
-        found: Transaction | None,
-        asked: InitAsked,
+        transaction: Transaction | None,
+        request: InitRequest,
         new_id: int | None,
-        said: Reply[ProducerAnswer],
+        reply: Reply[ProducerAnswer],
     ) -> None:
-        if found is None:
+        if transaction is None:
             assert new_id is not None
-            found = self.table.create(asked.transactional_id, new_id, asked.timeout_ms)
-        transaction = found
+            transaction = self.table.create(request.transactional_id, new_id, request.timeout_ms)
         step = plan_init(
             transaction.metadata,
             is_pending=transaction.pending is not None,
-            asked=asked,
+            request=request,
             new_id=new_id,
             now_ms=self._clock.now_ms(),
         )
         if isinstance(step, ErrorCode):
-            said.complete(ProducerAnswer(step))
+            reply.complete(ProducerAnswer(step))
         elif step.is_prepared:
             self._prepare(transaction, step).then(
-                lambda code: said.complete(
+                lambda code: reply.complete(
                     ProducerAnswer(code or ErrorCode.CONCURRENT_TRANSACTIONS)
                 )
             )
         else:
             self.table.write(transaction, step).then(
-                lambda code: said.complete(_as_answer(code, step))
+                lambda code: reply.complete(_as_answer(code, step))
             )
 
     # -- partitions --------------------------------------------------------------------------
 
-    def add(self, asked: AddAsked) -> Reply[ErrorCode]:
+    def add(self, request: AddRequest) -> Reply[ErrorCode]:
         """Take partitions into a transaction, which begins where none is open.
 
         Where the one before is still being ended, that is waited for a little.
         """
-        said: Reply[ErrorCode] = Reply()
-        if asked.transactional_id:
-            self._add(asked, said, None)
+        reply: Reply[ErrorCode] = Reply()
+        if request.transactional_id:
+            self._add(request, reply, None)
         else:
-            said.complete(ErrorCode.INVALID_REQUEST)
-        return said
+            reply.complete(ErrorCode.INVALID_REQUEST)
+        return reply
 
-    def _add(self, asked: AddAsked, said: Reply[ErrorCode], timer: Timer | None) -> None:
-        if said.is_done:
+    def _add(self, request: AddRequest, reply: Reply[ErrorCode], timer: Timer | None) -> None:
+        if reply.is_done:
             return  # it has waited for long enough
-        found = self.table.find(asked.transactional_id)
-        if isinstance(found, Transaction):
+        transaction = self.table.find(request.transactional_id)
+        if isinstance(transaction, Transaction):
             step = plan_add(
-                found.metadata,
-                is_pending=found.pending is not None,
-                asked=asked,
+                transaction.metadata,
+                is_pending=transaction.pending is not None,
+                request=request,
                 now_ms=self._clock.now_ms(),
             )
             if step is ErrorCode.CONCURRENT_TRANSACTIONS:
-                self._wait_to_add(found, asked, said, timer)
+                self._wait_to_add(transaction, request, reply, timer)
                 return
         else:
-            step = ErrorCode.INVALID_PRODUCER_ID_MAPPING if found is None else found
+            step = ErrorCode.INVALID_PRODUCER_ID_MAPPING if transaction is None else transaction
         if timer is not None:
             timer.cancel()
         if isinstance(step, ErrorCode):
-            said.complete(step)
+            reply.complete(step)
         else:
-            assert isinstance(found, Transaction)
-            self.table.write(found, step).then(said.complete)
+            assert isinstance(transaction, Transaction)
+            self.table.write(transaction, step).then(reply.complete)
 
     def _wait_to_add(
-        self, transaction: Transaction, asked: AddAsked, said: Reply[ErrorCode], timer: Timer | None
+        self,
+        transaction: Transaction,
+        request: AddRequest,
+        reply: Reply[ErrorCode],
+        timer: Timer | None,
     ) -> None:
         def give_up() -> None:
-            transaction.waiting.pop(said, None)
-            said.complete(ErrorCode.CONCURRENT_TRANSACTIONS)
+            transaction.waiting.pop(reply, None)
+            reply.complete(ErrorCode.CONCURRENT_TRANSACTIONS)
 
         patience = timer or self._timers.after(ADD_PATIENCE_MS, give_up)
-        transaction.waiting[said] = lambda: self._add(asked, said, patience)
+        transaction.waiting[reply] = lambda: self._add(request, reply, patience)
 
     def verify(
         self, transactional_id: str, producer: ProducerRef, partitions: Collection[TopicPartition]
@@ -206,10 +209,10 @@ class TransactionCoordinator:
         """Whether partitions are in a transaction: NONE, TRANSACTION_ABORTABLE, or why not."""
         if not transactional_id:
             return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
-        found = self.table.find(transactional_id)
-        if isinstance(found, Transaction):
-            return verify(found.metadata, producer, partitions)
-        code = ErrorCode.INVALID_PRODUCER_ID_MAPPING if found is None else found
+        transaction = self.table.find(transactional_id)
+        if isinstance(transaction, Transaction):
+            return verify(transaction.metadata, producer, partitions)
+        code = ErrorCode.INVALID_PRODUCER_ID_MAPPING if transaction is None else transaction
         return dict.fromkeys(partitions, code)
 
     async def verify_or_add(
@@ -225,62 +228,64 @@ class TransactionCoordinator:
         producer = ProducerRef(producer_id, producer_epoch)
         if not add:
             return self.verify(transactional_id, producer, partitions)
-        asked = AddAsked(
+        request = AddRequest(
             transactional_id=transactional_id,
             producer=producer,
             partitions=frozenset(partitions),
             version=SERVER_VERSION,
         )
-        return dict.fromkeys(partitions, await arrival(self.add(asked)))
+        return dict.fromkeys(partitions, await arrival(self.add(request)))
 
     # -- the end -----------------------------------------------------------------------------
 
-    async def end(self, asked: EndAsked) -> ProducerAnswer:
+    async def end(self, request: EndRequest) -> ProducerAnswer:
         """Decide how a transaction ends; markers follow beside the requests."""
-        if not asked.transactional_id:
+        if not request.transactional_id:
             return ProducerAnswer(ErrorCode.INVALID_REQUEST)
         try:
-            found, new_id = await self._find_with_id(asked.transactional_id, creates=False)
+            transaction, new_id = await self._find_with_id(request.transactional_id, creates=False)
         except TidelogError as error:
             return _without_id(error)
-        if isinstance(found, ErrorCode):
-            return ProducerAnswer(found)
-        if found is None:
+        if isinstance(transaction, ErrorCode):
+            return ProducerAnswer(transaction)
+        if transaction is None:
             return ProducerAnswer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        said: Reply[ProducerAnswer] = Reply()
-        self._end(found, asked, new_id, said)
-        return await arrival(said)
+        reply: Reply[ProducerAnswer] = Reply()
+        self._end(transaction, request, new_id, reply)
+        return await arrival(reply)
 
     def _end(
         self,
         transaction: Transaction,
-        asked: EndAsked,
+        request: EndRequest,
         new_id: int | None,
-        said: Reply[ProducerAnswer],
+        reply: Reply[ProducerAnswer],
     ) -> None:
-        known = transaction.metadata
+        metadata = transaction.metadata
         now_ms = self._clock.now_ms()
         is_pending = transaction.pending is not None
-        step = plan_end(known, is_pending=is_pending, asked=asked, new_id=new_id, now_ms=now_ms)
+        step = plan_end(
+            metadata, is_pending=is_pending, request=request, new_id=new_id, now_ms=now_ms
+        )
         if isinstance(step, ErrorCode):
-            said.complete(_as_answer(step, known))
+            reply.complete(_as_answer(step, metadata))
             return
         # Where epochs begin again the client goes on with the next id; it waits in `add` until that
         # holds.
         after = step.completed(now_ms)
-        self._prepare(transaction, step).then(lambda code: said.complete(_as_answer(code, after)))
+        self._prepare(transaction, step).then(lambda code: reply.complete(_as_answer(code, after)))
 
     def _prepare(self, transaction: Transaction, step: TransactionMetadata) -> Reply[ErrorCode]:
         """Write down how a transaction ends; once that is safe its end begins."""
-        said: Reply[ErrorCode] = Reply()
+        reply: Reply[ErrorCode] = Reply()
 
         def written(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:
                 self._endings.begin(transaction)
-            said.complete(code)
+            reply.complete(code)
 
         self.table.write(transaction, step).then(written)
-        return said
+        return reply
 
     # -- what becomes due --------------------------------------------------------------------
 
@@ -294,12 +299,14 @@ class TransactionCoordinator:
         self._abort_timed_out_later()
 
     def _abort_if_timed_out(self, transaction: Transaction) -> None:
-        known, now_ms = transaction.metadata, self._clock.now_ms()
-        if transaction.pending is None and known.is_timed_out(now_ms):
+        metadata, now_ms = transaction.metadata, self._clock.now_ms()
+        if transaction.pending is None and metadata.is_timed_out(now_ms):
             LOGGER.info(
-                "%s: aborted, open for more than %d ms", known.transactional_id, known.timeout_ms
+                "%s: aborted, open for more than %d ms",
+                metadata.transactional_id,
+                metadata.timeout_ms,
             )
-            self._prepare(transaction, plan_fencing(known, now_ms))
+            self._prepare(transaction, plan_fencing(metadata, now_ms))
 
     def _forget_unused_later(self) -> None:
         interval_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
@@ -310,18 +317,18 @@ class TransactionCoordinator:
         self._forget_unused_later()
 
     def _forget_if_unused(self, transaction: Transaction) -> None:
-        known, now_ms = transaction.metadata, self._clock.now_ms()
+        metadata, now_ms = transaction.metadata, self._clock.now_ms()
         oldest_ms = now_ms - self._config.transactional_id_expiration_ms
-        if transaction.pending is None and known.is_ended and known.update_ms <= oldest_ms:
+        if transaction.pending is None and metadata.is_ended and metadata.update_ms <= oldest_ms:
             self.table.bury(transaction)
 
     def _sweep(self, action: Callable[[Transaction], None]) -> None:
         """Do something to all, a few milliseconds at a time."""
-        left = self.table.all()
+        remaining = self.table.all()
 
         def go_on() -> None:
             end_ms = self._clock.monotonic_ms() + SLICE_MS
-            for each in left:
+            for each in remaining:
                 if not each.is_gone:
                     action(each)
                 if self._clock.monotonic_ms() >= end_ms:
@@ -331,10 +338,10 @@ class TransactionCoordinator:
         go_on()
 
 
-def _as_answer(code: ErrorCode, known: TransactionMetadata) -> ProducerAnswer:
+def _as_answer(code: ErrorCode, metadata: TransactionMetadata) -> ProducerAnswer:
     if code is not ErrorCode.NONE:
         return ProducerAnswer(code)
-    return ProducerAnswer(code, known.producer_id, known.producer_epoch)
+    return ProducerAnswer(code, metadata.producer_id, metadata.producer_epoch)
 
 
 def _without_id(error: TidelogError) -> ProducerAnswer:

@@ -25,7 +25,7 @@ from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.loop import Timers
 from tidelog.server.runtime.reply import Reply, arrival
 from tidelog.server.transactions.metadata import LOGGER, Transaction, TransactionState
-from tidelog.server.transactions.state_topic import TransactionTable
+from tidelog.server.transactions.state_topic import TransactionStates
 from tidelog.types import OFFSETS_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
@@ -47,11 +47,11 @@ _LATER_ONE: Final = frozenset(
 _DONE: Final = _LATER_ONE | {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
-class Endings:
+class MarkerWriter:
     """Transactions whose end is decided. Belongs to the loop's thread."""
 
     def __init__(
-        self, table: TransactionTable, markers: Markers, timers: Timers, clock: Clock
+        self, table: TransactionStates, markers: Markers, timers: Timers, clock: Clock
     ) -> None:
         self._table = table
         self._markers = markers
@@ -61,11 +61,11 @@ class Endings:
 
     def begin(self, transaction: Transaction) -> None:
         """Complete a transaction beside the requests; until then it takes no other step."""
-        known = transaction.metadata
-        assert known.is_prepared
+        metadata = transaction.metadata
+        assert metadata.is_prepared
         assert transaction.pending is None
-        transaction.pending = known.completed_state
-        if not known.partitions:
+        transaction.pending = metadata.completed_state
+        if not metadata.partitions:
             self._finish(transaction)
             return
         task = asyncio.get_running_loop().create_task(self._end(transaction))
@@ -78,36 +78,36 @@ class Endings:
             task.cancel()
 
     async def _end(self, transaction: Transaction) -> None:
-        left = sorted(
+        remaining = sorted(
             transaction.metadata.partitions, key=lambda each: (each.topic, each.partition)
         )
         delay_ms = RETRY_MS
         while not transaction.is_gone:
-            codes = await self._write(transaction, left)
-            left = [each for each in left if codes.get(each) not in _DONE]
-            if not left:
+            codes = await self._write(transaction, remaining)
+            remaining = [each for each in remaining if codes.get(each) not in _DONE]
+            if not remaining:
                 self._finish(transaction)
                 return
             await self._pause(delay_ms)
             delay_ms = min(2 * delay_ms, RETRY_MS_MAX)
 
     async def _write(
-        self, transaction: Transaction, left: list[TopicPartition]
+        self, transaction: Transaction, partitions: list[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        known = transaction.metadata
+        metadata = transaction.metadata
         try:
-            said = await self._markers.write(
-                left,
-                producer_id=known.producer_id,
-                producer_epoch=known.producer_epoch,
+            written = await self._markers.write(
+                partitions,
+                producer_id=metadata.producer_id,
+                producer_epoch=metadata.producer_epoch,
                 coordinator_epoch=transaction.coordinator_epoch,
-                commit=known.state is TransactionState.PREPARE_COMMIT,
-                transaction_version=known.client_version,
+                commit=metadata.state is TransactionState.PREPARE_COMMIT,
+                transaction_version=metadata.client_version,
             )
         except Exception:  # noqa: BLE001 - a decision stands: this is tried again
-            LOGGER.exception("markers of %s can't be written", known.transactional_id)
+            LOGGER.exception("markers of %s can't be written", metadata.transactional_id)
             return {}
-        codes = dict(said)
+        codes = dict(written)
         self._tell(transaction, codes)
         return codes
 
@@ -190,14 +190,16 @@ class PartitionMarkers:
         while opened.holds and opened.holds.stops_appends(topics):
             await opened.holds.wait(topics)
         # All are written before any is waited for: they become safe together.
-        written = [(place, self._end(place, end)) for place in partitions]
-        return {place: await _told(ended) for place, ended in written}
+        written = [(partition, self._end(partition, end)) for partition in partitions]
+        return {partition: await _told(ended) for partition, ended in written}
 
-    def _end(self, place: TopicPartition, end: TransactionEnd) -> _Ended:
-        if place.topic == OFFSETS_TOPIC:
-            return self._end_offsets(place, end)
+    def _end(self, topic_partition: TopicPartition, end: TransactionEnd) -> _Ended:
+        if topic_partition.topic == OFFSETS_TOPIC:
+            return self._end_offsets(topic_partition, end)
         try:
-            partition = self._services.partitions.get(place.topic, place.partition)
+            partition = self._services.partitions.get(
+                topic_partition.topic, topic_partition.partition
+            )
             result = end_transaction(partition, end)
         except TidelogError as error:
             return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else ErrorCode(error.code)
@@ -205,11 +207,11 @@ class PartitionMarkers:
             return ErrorCode.NONE
         return partition.when_shown(result.last_offset + 1)
 
-    def _end_offsets(self, place: TopicPartition, end: TransactionEnd) -> _Ended:
+    def _end_offsets(self, topic_partition: TopicPartition, end: TransactionEnd) -> _Ended:
         info = self._services.topics.find(OFFSETS_TOPIC)
-        if info is None or not 0 <= place.partition < info.partitions:
+        if info is None or not 0 <= topic_partition.partition < info.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return self._groups().end_transaction(place.partition, end)
+        return self._groups().end_transaction(topic_partition.partition, end)
 
 
 def _of_group(code: ErrorCode) -> ErrorCode:

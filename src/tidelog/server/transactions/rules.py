@@ -33,7 +33,7 @@ class ProducerRef(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InitAsked:
+class InitRequest:
     """A producer begins, or goes on after a failure.
 
     Attributes:
@@ -48,7 +48,7 @@ class InitAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddAsked:
+class AddRequest:
     """Partitions are to be in a transaction.
 
     Attributes:
@@ -65,7 +65,7 @@ class AddAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndAsked:
+class EndRequest:
     """A transaction is to be ended.
 
     Attributes:
@@ -85,19 +85,19 @@ class EndAsked:
 
 
 def plan_init(
-    known: TransactionMetadata,
+    metadata: TransactionMetadata,
     *,
     is_pending: bool,
-    asked: InitAsked,
+    request: InitRequest,
     new_id: int | None,
     now_ms: int,
 ) -> Step:
     """The step of InitProducerId.
 
     Args:
-        known: What is known.
+        metadata: What is known.
         is_pending: Whether a step is being taken.
-        asked: The request.
+        request: The request.
         new_id: An id that nobody has, needed where the epochs of this one are used up.
         now_ms: Wall time.
 
@@ -107,97 +107,101 @@ def plan_init(
     """
     if is_pending:
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    if asked.expected is not None and not _may_go_on(known, asked.expected):
+    if request.expected is not None and not _may_go_on(metadata, request.expected):
         return ErrorCode.PRODUCER_FENCED
-    if known.is_prepared:
+    if metadata.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    if known.state is TransactionState.ONGOING:
-        return plan_fencing(known, now_ms)
-    return _renewed(known, asked, new_id, now_ms)
+    if metadata.state is TransactionState.ONGOING:
+        return plan_fencing(metadata, now_ms)
+    return _renewed(metadata, request, new_id, now_ms)
 
 
-def _may_go_on(known: TransactionMetadata, expected: ProducerRef) -> bool:
+def _may_go_on(metadata: TransactionMetadata, expected: ProducerRef) -> bool:
     """Whether this can be the producer: a new one, the same, or one before its last epoch."""
     return (
-        known.producer_epoch == NO_PRODUCER_EPOCH
-        or expected.producer_id == known.producer_id
+        metadata.producer_epoch == NO_PRODUCER_EPOCH
+        or expected.producer_id == metadata.producer_id
         or (
-            expected.producer_id == known.previous_producer_id
+            expected.producer_id == metadata.previous_producer_id
             and expected.producer_epoch >= LAST_PRODUCER_EPOCH
         )
     )
 
 
-def _renewed(known: TransactionMetadata, asked: InitAsked, new_id: int | None, now_ms: int) -> Step:
-    epoch = None if asked.expected is None else asked.expected.producer_epoch
-    is_current = known.producer_epoch in {NO_PRODUCER_EPOCH, epoch}
-    is_again = epoch is not None and epoch == known.last_producer_epoch
+def _renewed(
+    metadata: TransactionMetadata, request: InitRequest, new_id: int | None, now_ms: int
+) -> Step:
+    epoch = None if request.expected is None else request.expected.producer_epoch
+    is_current = metadata.producer_epoch in {NO_PRODUCER_EPOCH, epoch}
+    is_again = epoch is not None and epoch == metadata.last_producer_epoch
     if epoch is not None and not is_current and not is_again:
         return ErrorCode.PRODUCER_FENCED
-    producer_id, next_epoch = known.producer_id, known.producer_epoch + 1
-    last_epoch = NO_PRODUCER_EPOCH if epoch is None else known.producer_epoch
-    if known.is_exhausted:
+    producer_id, next_epoch = metadata.producer_id, metadata.producer_epoch + 1
+    last_epoch = NO_PRODUCER_EPOCH if epoch is None else metadata.producer_epoch
+    if metadata.is_exhausted:
         assert new_id is not None
         producer_id, next_epoch = new_id, 0
     elif is_again and not is_current:
-        next_epoch, last_epoch = known.producer_epoch, known.last_producer_epoch
-    return known.renewed(
+        next_epoch, last_epoch = metadata.producer_epoch, metadata.last_producer_epoch
+    return metadata.renewed(
         producer_id=producer_id,
         epoch=next_epoch,
         last_epoch=last_epoch,
-        timeout_ms=asked.timeout_ms,
+        timeout_ms=request.timeout_ms,
         now_ms=now_ms,
     )
 
 
-def plan_fencing(known: TransactionMetadata, now_ms: int) -> TransactionMetadata:
+def plan_fencing(metadata: TransactionMetadata, now_ms: int) -> TransactionMetadata:
     """Abort the open transaction, under an epoch that its producer does not have."""
-    assert known.state is TransactionState.ONGOING
-    return known.prepared(commit=False, version=SERVER_VERSION, now_ms=now_ms)
+    assert metadata.state is TransactionState.ONGOING
+    return metadata.prepared(commit=False, version=SERVER_VERSION, now_ms=now_ms)
 
 
 # -- partitions --------------------------------------------------------------------------------
 
 
-def plan_add(known: TransactionMetadata, *, is_pending: bool, asked: AddAsked, now_ms: int) -> Step:
+def plan_add(
+    metadata: TransactionMetadata, *, is_pending: bool, request: AddRequest, now_ms: int
+) -> Step:
     """The step of AddPartitionsToTxn and AddOffsetsToTxn, or of producing with version 2."""
     # First, as in Kafka: who was told his next id asks with it before the end is complete.
-    if is_pending or known.is_prepared:
+    if is_pending or metadata.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    code = refusal_of(known, asked.producer)
+    code = check_producer(metadata, request.producer)
     if code is not ErrorCode.NONE:
         return code
-    if known.state is TransactionState.ONGOING and asked.partitions <= known.partitions:
+    if metadata.state is TransactionState.ONGOING and request.partitions <= metadata.partitions:
         return ErrorCode.NONE
-    return known.begun(asked.partitions, asked.version, now_ms)
+    return metadata.begun(request.partitions, request.version, now_ms)
 
 
 def verify(
-    known: TransactionMetadata, producer: ProducerRef, partitions: Collection[TopicPartition]
+    metadata: TransactionMetadata, producer: ProducerRef, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
     """Whether partitions are in the transaction; the log itself has the last word on an append."""
-    code = refusal_of(known, producer)
-    if code is ErrorCode.NONE and known.is_prepared:
+    code = check_producer(metadata, producer)
+    if code is ErrorCode.NONE and metadata.is_prepared:
         code = ErrorCode.CONCURRENT_TRANSACTIONS
     if code is not ErrorCode.NONE:
         return dict.fromkeys(partitions, code)
     return {
-        each: ErrorCode.NONE if each in known.partitions else ErrorCode.TRANSACTION_ABORTABLE
+        each: ErrorCode.NONE if each in metadata.partitions else ErrorCode.TRANSACTION_ABORTABLE
         for each in partitions
     }
 
 
-def refusal_of(known: TransactionMetadata, producer: ProducerRef) -> ErrorCode:
+def check_producer(metadata: TransactionMetadata, producer: ProducerRef) -> ErrorCode:
     """Why this is not the producer; NONE where it is.
 
     Nobody is let in above the last epoch, even who was told it by the answer to an end that came
     again: no marker could end what he begins there.
     """
-    if known.producer_id != producer.producer_id:
+    if metadata.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if producer.producer_epoch > LAST_PRODUCER_EPOCH:
         return ErrorCode.PRODUCER_FENCED
-    if known.producer_epoch != producer.producer_epoch or known.producer_epoch < 0:
+    if metadata.producer_epoch != producer.producer_epoch or metadata.producer_epoch < 0:
         return ErrorCode.PRODUCER_FENCED  # -1: it has not begun
     return ErrorCode.NONE
 
@@ -206,93 +210,98 @@ def refusal_of(known: TransactionMetadata, producer: ProducerRef) -> ErrorCode:
 
 
 def plan_end(
-    known: TransactionMetadata,
+    metadata: TransactionMetadata,
     *,
     is_pending: bool,
-    asked: EndAsked,
+    request: EndRequest,
     new_id: int | None,
     now_ms: int,
 ) -> Step:
     """The step of EndTxn.
 
     Args:
-        known: What is known.
+        metadata: What is known.
         is_pending: Whether a step is being taken.
-        asked: The request.
+        request: The request.
         new_id: An id that nobody has, needed where the epochs of this one are used up.
         now_ms: Wall time.
 
     Returns:
         PrepareCommit or PrepareAbort; `NONE` for a request that comes again after it was done.
     """
-    if asked.version < EPOCH_BUMP_VERSION:
-        return _end_classic(known, is_pending, asked, now_ms)
-    is_again = _comes_again(known, asked.producer)
-    code = _refusal_to_end(known, asked.producer, is_again=is_again)
+    if request.version < EPOCH_BUMP_VERSION:
+        return _end_classic(metadata, is_pending, request, now_ms)
+    is_again = _comes_again(metadata, request.producer)
+    code = _refusal_to_end(metadata, request.producer, is_again=is_again)
     if code is not ErrorCode.NONE:
         return code
     if is_pending:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if is_again:
-        return _end_again(known, asked)
-    return _end_now(known, asked, new_id, now_ms)
+        return _end_again(metadata, request)
+    return _end_now(metadata, request, new_id, now_ms)
 
 
 def _refusal_to_end(
-    known: TransactionMetadata, producer: ProducerRef, *, is_again: bool
+    metadata: TransactionMetadata, producer: ProducerRef, *, is_again: bool
 ) -> ErrorCode:
     """Why this producer may not end anything; NONE where it may."""
     if is_again:
         # Where another one is open, or nothing was begun since, its end was not what is asked.
-        is_late = known.state in {TransactionState.EMPTY, TransactionState.ONGOING}
+        is_late = metadata.state in {TransactionState.EMPTY, TransactionState.ONGOING}
         return ErrorCode.PRODUCER_FENCED if is_late else ErrorCode.NONE
-    code = refusal_of(known, producer)
-    if code is ErrorCode.NONE and known.is_prepared:
+    code = check_producer(metadata, producer)
+    if code is ErrorCode.NONE and metadata.is_prepared:
         return ErrorCode.PRODUCER_FENCED  # its epoch is that of the next transaction already
     return code
 
 
-def _comes_again(known: TransactionMetadata, producer: ProducerRef) -> bool:
+def _comes_again(metadata: TransactionMetadata, producer: ProducerRef) -> bool:
     """Whether a producer asks with the epoch that it had before the last end."""
-    if known.producer_epoch == producer.producer_epoch + 1:
-        return known.producer_id == producer.producer_id
+    if metadata.producer_epoch == producer.producer_epoch + 1:
+        return metadata.producer_id == producer.producer_id
     return (
-        known.producer_epoch == 0
-        and known.previous_producer_id == producer.producer_id
+        metadata.producer_epoch == 0
+        and metadata.previous_producer_id == producer.producer_id
         and producer.producer_epoch == LAST_PRODUCER_EPOCH
     )
 
 
-def _end_again(known: TransactionMetadata, asked: EndAsked) -> ErrorCode:
-    is_commit = known.state in {TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT}
-    if is_commit is not asked.commit:
+def _end_again(metadata: TransactionMetadata, request: EndRequest) -> ErrorCode:
+    is_commit = metadata.state in {
+        TransactionState.PREPARE_COMMIT,
+        TransactionState.COMPLETE_COMMIT,
+    }
+    if is_commit is not request.commit:
         return ErrorCode.INVALID_TXN_STATE
-    return ErrorCode.CONCURRENT_TRANSACTIONS if known.is_prepared else ErrorCode.NONE
+    return ErrorCode.CONCURRENT_TRANSACTIONS if metadata.is_prepared else ErrorCode.NONE
 
 
-def _end_now(known: TransactionMetadata, asked: EndAsked, new_id: int | None, now_ms: int) -> Step:
+def _end_now(
+    metadata: TransactionMetadata, request: EndRequest, new_id: int | None, now_ms: int
+) -> Step:
     """With version 2 nothing may be open at an abort: the client can't know what was begun."""
-    if known.state is not TransactionState.ONGOING and asked.commit:
+    if metadata.state is not TransactionState.ONGOING and request.commit:
         return ErrorCode.INVALID_TXN_STATE
     next_id = NO_PRODUCER_ID
-    if known.is_exhausted:
+    if metadata.is_exhausted:
         assert new_id is not None
         next_id = new_id
-    return known.prepared(
-        commit=asked.commit, version=asked.version, now_ms=now_ms, next_producer_id=next_id
+    return metadata.prepared(
+        commit=request.commit, version=request.version, now_ms=now_ms, next_producer_id=next_id
     )
 
 
 def _end_classic(
-    known: TransactionMetadata, is_pending: bool, asked: EndAsked, now_ms: int
+    metadata: TransactionMetadata, is_pending: bool, request: EndRequest, now_ms: int
 ) -> Step:
-    code = refusal_of(known, asked.producer)
+    code = check_producer(metadata, request.producer)
     if code is not ErrorCode.NONE:
         return code
     if is_pending:
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    if known.state is TransactionState.ONGOING:
-        return known.prepared(commit=asked.commit, version=0, now_ms=now_ms)
-    if known.state is TransactionState.EMPTY:
+    if metadata.state is TransactionState.ONGOING:
+        return metadata.prepared(commit=request.commit, version=0, now_ms=now_ms)
+    if metadata.state is TransactionState.EMPTY:
         return ErrorCode.INVALID_TXN_STATE
-    return _end_again(known, asked)
+    return _end_again(metadata, request)

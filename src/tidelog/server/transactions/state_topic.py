@@ -64,22 +64,22 @@ def encode_key(transactional_id: str) -> bytes:
     return TRANSACTION_LOG_KEY.write(_KEY, TransactionLogKey(transactional_id=transactional_id))
 
 
-def encode_value(known: TransactionMetadata) -> bytes:
+def encode_value(metadata: TransactionMetadata) -> bytes:
     """A record's value."""
-    assert known.state in _WRITTEN
-    is_empty = known.state is TransactionState.EMPTY
-    assert not (is_empty and known.partitions)
+    assert metadata.state in _WRITTEN
+    is_empty = metadata.state is TransactionState.EMPTY
+    assert not (is_empty and metadata.partitions)
     value = TransactionLogValue(
-        producer_id=known.producer_id,
-        previous_producer_id=known.previous_producer_id,
-        next_producer_id=known.next_producer_id,
-        producer_epoch=known.producer_epoch,
-        transaction_timeout_ms=known.timeout_ms,
-        transaction_status=known.state,
-        transaction_partitions=None if is_empty else _by_topic(known.partitions),
-        transaction_last_update_timestamp_ms=known.update_ms,
-        transaction_start_timestamp_ms=known.start_ms,
-        client_transaction_version=known.client_version,
+        producer_id=metadata.producer_id,
+        previous_producer_id=metadata.previous_producer_id,
+        next_producer_id=metadata.next_producer_id,
+        producer_epoch=metadata.producer_epoch,
+        transaction_timeout_ms=metadata.timeout_ms,
+        transaction_status=metadata.state,
+        transaction_partitions=None if is_empty else _by_topic(metadata.partitions),
+        transaction_last_update_timestamp_ms=metadata.update_ms,
+        transaction_start_timestamp_ms=metadata.start_ms,
+        client_transaction_version=metadata.client_version,
     )
     return TRANSACTION_LOG_VALUE.write(_VALUE, value)
 
@@ -91,10 +91,10 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[PartitionsSchema]:
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Numbers of partitions by topic, both in order."""
-    found: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = {}
     for each in sorted(partitions, key=lambda each: (each.topic, each.partition)):
-        found.setdefault(each.topic, []).append(each.partition)
-    return found
+        numbers.setdefault(each.topic, []).append(each.partition)
+    return numbers
 
 
 def decode_key(key: bytes | None) -> str | None:
@@ -117,19 +117,19 @@ def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
         CorruptMessage: It breaks a rule.
         UnsupportedVersion: A value of a version that nobody knows.
     """
-    found = TRANSACTION_LOG_VALUE.read(value)[1]
+    written = TRANSACTION_LOG_VALUE.read(value)[1]
     return TransactionMetadata(
         transactional_id=transactional_id,
-        producer_id=found.producer_id,
-        previous_producer_id=found.previous_producer_id,
-        next_producer_id=found.next_producer_id,
-        producer_epoch=found.producer_epoch,
-        timeout_ms=found.transaction_timeout_ms,
-        state=_state_of(found.transaction_status),
-        partitions=_partitions_of(found.transaction_partitions or ()),
-        start_ms=found.transaction_start_timestamp_ms,
-        update_ms=found.transaction_last_update_timestamp_ms,
-        client_version=found.client_transaction_version,
+        producer_id=written.producer_id,
+        previous_producer_id=written.previous_producer_id,
+        next_producer_id=written.next_producer_id,
+        producer_epoch=written.producer_epoch,
+        timeout_ms=written.transaction_timeout_ms,
+        state=_state_of(written.transaction_status),
+        partitions=_partitions_of(written.transaction_partitions or ()),
+        start_ms=written.transaction_start_timestamp_ms,
+        update_ms=written.transaction_last_update_timestamp_ms,
+        client_version=written.client_transaction_version,
     )
 
 
@@ -170,9 +170,9 @@ class TransactionReplay:
             else:
                 self._latest[key] = value
 
-    def add_latest(self, found: "Iterable[LatestRecord]") -> None:
+    def add_latest(self, latest: "Iterable[LatestRecord]") -> None:
         """Take what some batches come to that are no markers."""
-        for key, value, _, _ in found:
+        for key, value, _, _ in latest:
             if value is None:
                 self._latest.pop(key, None)
             else:
@@ -185,12 +185,12 @@ class TransactionReplay:
             CorruptMessage: A key or a value breaks a rule, or has a version that nobody knows;
                 names the transactional id.
         """
-        found = {}
+        loaded = {}
         for key, value in self._latest.items():
             transactional_id = decode_key(key)
             if transactional_id is not None:
-                found[transactional_id] = _read(transactional_id, value)
-        return found
+                loaded[transactional_id] = _read(transactional_id, value)
+        return loaded
 
 
 def _read(transactional_id: str, value: bytes) -> TransactionMetadata:
@@ -204,7 +204,7 @@ def _read(transactional_id: str, value: bytes) -> TransactionMetadata:
 LoadedIds = Mapping[str, TransactionMetadata]
 
 
-class TransactionTable:
+class TransactionStates:
     """Transactional ids by name. Belongs to the loop's thread.
 
     Attributes:
@@ -274,7 +274,7 @@ class TransactionTable:
         transactional_id = step.transactional_id
         number = self.log.number_of(transactional_id)
         record = KeyValue(encode_key(transactional_id), encode_value(step))
-        said: Reply[ErrorCode] = Reply()
+        reply: Reply[ErrorCode] = Reply()
 
         def written(code: ErrorCode) -> None:
             transaction.pending = None
@@ -282,11 +282,11 @@ class TransactionTable:
                 code = ErrorCode.NOT_COORDINATOR
             elif code is ErrorCode.NONE:
                 transaction.metadata = step
-            said.complete(code)
+            reply.complete(code)
             transaction.settle()
 
         self.log.append_now(number, [record]).then(written)
-        return said
+        return reply
 
     def bury(self, transaction: Transaction) -> None:
         """Forget an id that nobody has used for long."""
@@ -323,10 +323,10 @@ class TransactionTable:
 
     def unload(self, number: int | None) -> None:
         """Ids of a partition, or of all, can't be served any more."""
-        gone = self._kept.take_out(number)
-        for each in gone:
+        unloaded = self._kept.take_out(number)
+        for each in unloaded:
             each.is_gone = True
-        for each in gone:
+        for each in unloaded:
             each.settle()
 
     def _epoch_of(self, number: int) -> int:

@@ -11,7 +11,7 @@ from tests.unit.server.loops import on_a_loop
 from tidelog.env import Env
 from tidelog.server.coordinator.java_hash import partition_for
 from tidelog.server.coordinator.state_topic import PartitionedMap
-from tidelog.server.transactions.rules import InitAsked
+from tidelog.server.transactions.rules import InitRequest
 from tidelog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 COUNT = 4
@@ -92,7 +92,7 @@ async def test_a_partition_goes_with_its_transactional_ids_and_the_others_stay(
         transactions = node.transactions
         await transactions.log.ensure_topic()
         for name in NAMES[:30]:
-            await transactions.init_producer_id(InitAsked(transactional_id=name, timeout_ms=1000))
+            await transactions.init_producer_id(InitRequest(transactional_id=name, timeout_ms=1000))
         fail(node.partitions.get(TRANSACTIONS_TOPIC, 1), disk)
         left = {each.metadata.transactional_id for each in transactions.table.all()}
         assert left == {name for name in NAMES[:30] if transactions.log.number_of(name) != 1}

@@ -17,7 +17,7 @@ from tidelog.server.shares.state_topic import (
     SNAPSHOT,
     UNCHANGED,
     UPDATE,
-    KeptState,
+    PersistedState,
     ShareKey,
     Update,
     combined,
@@ -67,7 +67,7 @@ def test_what_is_said_later_holds(
 
 @given(kept=state_batches(), start=st.integers(-1, 40), epoch=st.integers(0, 9))
 def test_a_snapshot_says_all(kept: list[StateBatch], start: int, epoch: int) -> None:
-    state = KeptState(
+    state = PersistedState(
         snapshot_epoch=epoch,
         state_epoch=epoch + 1,
         leader_epoch=2,
@@ -89,7 +89,7 @@ def test_an_update_says_what_has_changed(changed: list[StateBatch]) -> None:
     assert record.value is not None
     assert read_key(record.key) == (UPDATE, KEY)
     assert read_update(record.value) == (6, update)
-    assert KeptState(start=12).after(update).start == 12
+    assert PersistedState(start=12).after(update).start == 12
 
 
 def test_a_record_without_a_value_forgets() -> None:

@@ -7,18 +7,18 @@ from tidelog.server.shares.record_runs import (
     Acknowledgement,
     AckType,
     Acquired,
+    AcquireOptions,
     Limits,
-    Offered,
+    ReadBatches,
     RecordState,
     StateBatch,
-    Wish,
 )
 from tidelog.server.shares.share_partition import Change, SharePartition
 
 ANNA, BERT = "anna", "bert"
 LOCK_MS = 1000
 LIMITS = Limits(locks_max=200, deliveries_max=5, lock_ms=LOCK_MS)
-ALL = Wish(records_max=1000, batch_records=1000)
+ALL = AcquireOptions(records_max=1000, batch_records=1000)
 NOW = 50_000
 
 
@@ -33,7 +33,7 @@ def of_ten(first: int, last: int) -> list[tuple[int, int]]:
 def give(
     known: SharePartition,
     last: int,
-    wish: Wish = ALL,
+    wish: AcquireOptions = ALL,
     *,
     member: str = ANNA,
     now_ms: int = NOW,
@@ -41,7 +41,7 @@ def give(
 ) -> list[Acquired]:
     """Read from where the partition says, up to an offset, and acquire."""
     at = known.fetch_offset
-    offered = Offered(fetch_offset=at, batches=of_ten(at, last), aborted=aborted or ())
+    offered = ReadBatches(fetch_offset=at, batches=of_ten(at, last), aborted=aborted or ())
     return known.acquire(member, offered, wish, now_ms)
 
 
@@ -84,7 +84,7 @@ def test_nobody_else_gets_what_a_member_has() -> None:
 
 
 def test_what_is_given_is_cut_at_batches_of_the_log() -> None:
-    wish = Wish(records_max=1000, batch_records=15)
+    wish = AcquireOptions(records_max=1000, batch_records=15)
     assert give(partition_of(), 49, wish) == [
         Acquired(0, 19, 1),
         Acquired(20, 39, 1),
@@ -93,20 +93,20 @@ def test_what_is_given_is_cut_at_batches_of_the_log() -> None:
 
 
 def test_a_batch_of_the_log_goes_whole_beyond_what_was_wanted() -> None:
-    assert give(partition_of(), 49, Wish(records_max=12)) == [Acquired(0, 19, 1)]
+    assert give(partition_of(), 49, AcquireOptions(records_max=12)) == [Acquired(0, 19, 1)]
 
 
 def test_a_strict_wish_gets_no_record_more() -> None:
     known = partition_of()
-    assert give(known, 49, Wish(records_max=12, is_strict=True)) == [Acquired(0, 11, 1)]
-    assert give(known, 49, Wish(records_max=3, is_strict=True), member=BERT) == [
+    assert give(known, 49, AcquireOptions(records_max=12, is_strict=True)) == [Acquired(0, 11, 1)]
+    assert give(known, 49, AcquireOptions(records_max=3, is_strict=True), member=BERT) == [
         Acquired(12, 14, 1)
     ]
 
 
 def test_who_wants_nothing_gets_nothing() -> None:
-    assert give(partition_of(), 9, Wish(records_max=0)) == []
-    assert partition_of().acquire(ANNA, Offered(fetch_offset=0, batches=()), ALL, NOW) == []
+    assert give(partition_of(), 9, AcquireOptions(records_max=0)) == []
+    assert partition_of().acquire(ANNA, ReadBatches(fetch_offset=0, batches=()), ALL, NOW) == []
 
 
 def test_a_batch_that_begins_below_the_start_is_given_from_the_start() -> None:
@@ -274,7 +274,7 @@ def test_with_two_deliveries_nothing_is_isolated() -> None:
 def test_offsets_that_the_log_does_not_have_hold_nothing_up() -> None:
     known = partition_of()
     give(known, 9)
-    offered = Offered(fetch_offset=10, batches=[(30, 39)])
+    offered = ReadBatches(fetch_offset=10, batches=[(30, 39)])
     assert known.acquire(ANNA, offered, ALL, NOW) == [Acquired(30, 39, 1)]
     say(known, 0, 9, AckType.ACCEPT)
     assert known.start == 30
@@ -284,7 +284,7 @@ def test_what_compaction_took_before_it_was_given_again_is_done_with() -> None:
     known = partition_of()
     give(known, 9)
     say(known, 0, 9, AckType.RELEASE)
-    offered = Offered(fetch_offset=0, batches=[(10, 19)])
+    offered = ReadBatches(fetch_offset=0, batches=[(10, 19)])
     assert known.acquire(ANNA, offered, ALL, NOW) == [Acquired(10, 19, 1)]
     assert known.start == 10
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.server.shares.open_partition import Turns
+from tidelog.server.shares.open_partition import FetchQueue
 from tidelog.server.shares.state_topic import ShareKey
 from tidelog.types import IsolationLevel
 
@@ -14,7 +14,7 @@ KEY = ShareKey("workers", UUID(int=1), 0)
 ALL, COMMITTED = IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED
 
 
-class Shelf(Turns):
+class Shelf(FetchQueue):
     """So many records, the first ones of them of transactions that have ended."""
 
     def __init__(self) -> None:

@@ -14,9 +14,9 @@ from tidelog.server.transactions.metadata import (
     may_follow,
 )
 from tidelog.server.transactions.rules import (
-    AddAsked,
-    EndAsked,
-    InitAsked,
+    AddRequest,
+    EndRequest,
+    InitRequest,
     ProducerRef,
     Step,
     plan_add,
@@ -64,24 +64,24 @@ def end(
     is_pending: bool = False,
     pid: int = PID,
 ) -> Step:
-    asked = EndAsked(
+    request = EndRequest(
         transactional_id=ID, producer=ProducerRef(pid, epoch), commit=commit, version=version
     )
-    return plan_end(found, is_pending=is_pending, asked=asked, new_id=NEW_ID, now_ms=LATER_MS)
+    return plan_end(found, is_pending=is_pending, request=request, new_id=NEW_ID, now_ms=LATER_MS)
 
 
 def init(
     found: TransactionMetadata, expected: ProducerRef | None = None, *, is_pending: bool = False
 ) -> Step:
-    asked = InitAsked(transactional_id=ID, timeout_ms=1000, expected=expected)
-    return plan_init(found, is_pending=is_pending, asked=asked, new_id=NEW_ID, now_ms=LATER_MS)
+    request = InitRequest(transactional_id=ID, timeout_ms=1000, expected=expected)
+    return plan_init(found, is_pending=is_pending, request=request, new_id=NEW_ID, now_ms=LATER_MS)
 
 
 def add(found: TransactionMetadata, epoch: int = 5, *, is_pending: bool = False) -> Step:
-    asked = AddAsked(
+    request = AddRequest(
         transactional_id=ID, producer=ProducerRef(PID, epoch), partitions=frozenset({TWO})
     )
-    return plan_add(found, is_pending=is_pending, asked=asked, now_ms=LATER_MS)
+    return plan_add(found, is_pending=is_pending, request=request, now_ms=LATER_MS)
 
 
 def told(step: Step) -> str:
@@ -206,8 +206,10 @@ def test_nobody_is_let_in_with_the_epoch_that_fences(state: TransactionState) ->
     """No marker can have a higher one: what began there would never end."""
     found = known(state, INT16_MAX)
     fenced = ProducerRef(PID, INT16_MAX)
-    asked = AddAsked(transactional_id=ID, producer=fenced, partitions=frozenset({ONE}), version=2)
-    step = plan_add(found, is_pending=False, asked=asked, now_ms=LATER_MS)
+    request = AddRequest(
+        transactional_id=ID, producer=fenced, partitions=frozenset({ONE}), version=2
+    )
+    step = plan_add(found, is_pending=False, request=request, now_ms=LATER_MS)
     assert step is ErrorCode.PRODUCER_FENCED
     assert verify(found, fenced, [ONE]) == {ONE: ErrorCode.PRODUCER_FENCED}
     for version in (0, 2):
@@ -332,8 +334,8 @@ def test_states_have_kafkas_names() -> None:
 def test_partitions_wait_for_the_end_before_whoever_asks() -> None:
     """Its answer has named the next id already, where epochs are used up."""
     for found, is_pending in ((known(PREPARE_COMMIT), False), (known(EMPTY), True)):
-        asked = AddAsked(
+        request = AddRequest(
             transactional_id=ID, producer=ProducerRef(NEW_ID, 0), partitions=frozenset({TWO})
         )
-        step = plan_add(found, is_pending=is_pending, asked=asked, now_ms=LATER_MS)
+        step = plan_add(found, is_pending=is_pending, request=request, now_ms=LATER_MS)
         assert step is ErrorCode.CONCURRENT_TRANSACTIONS

@@ -19,7 +19,7 @@ from tidelog.server.broker import open_node
 from tidelog.server.runtime.reply import arrival
 from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.server.transactions.metadata import Transaction, TransactionMetadata
-from tidelog.server.transactions.rules import AddAsked, EndAsked, InitAsked, ProducerRef
+from tidelog.server.transactions.rules import AddRequest, EndRequest, InitRequest, ProducerRef
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import TopicPartition
 
@@ -99,7 +99,7 @@ class World:
         timeout_ms: int = TIMEOUT_MS,
     ) -> ProducerAnswer:
         ref = None if expected is None else ProducerRef(*expected[1:])
-        asked = InitAsked(transactional_id=transactional_id, timeout_ms=timeout_ms, expected=ref)
+        asked = InitRequest(transactional_id=transactional_id, timeout_ms=timeout_ms, expected=ref)
         return await self.coordinator.init_producer_id(asked)
 
     async def begun(self, transactional_id: str = ID) -> ProducerAnswer:
@@ -118,7 +118,7 @@ class World:
         version: int = 0,
         transactional_id: str = ID,
     ) -> ErrorCode:
-        asked = AddAsked(
+        asked = AddRequest(
             transactional_id=transactional_id,
             producer=ProducerRef(*producer[1:]),
             partitions=frozenset(partitions),
@@ -134,7 +134,7 @@ class World:
         version: int = 0,
         transactional_id: str = ID,
     ) -> ProducerAnswer:
-        asked = EndAsked(
+        asked = EndRequest(
             transactional_id=transactional_id,
             producer=ProducerRef(*producer[1:]),
             commit=commit,
