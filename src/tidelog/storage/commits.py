@@ -420,7 +420,21 @@ def publish(fs: FileSystem, directory: str, commit_id: str, commit: Commit) -> N
 
 def finish(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
     """Carry out a published commit and remove its record; doing it again changes nothing."""
-    apply(fs, directory, commit)
+    if commit.is_swap:
+        _remove(fs, directory, commit)
+        _sync(fs, directory, commit)  # else what went might come back beside what takes its place
+        _move(fs, directory, commit)
+    else:
+        _move(fs, directory, commit)
+        _remove(fs, directory, commit)
+    conclude(fs, directory, path, commit)
+
+
+def conclude(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
+    """End a commit whose files have their names: sync these, note the marks, remove the record."""
+    _sync(fs, directory, commit)
+    if commit.marks:
+        note(fs, directory, commit.marks)
     fs.remove(path)
     fs.sync_dir(directory)
 
@@ -434,20 +448,6 @@ def replay(fs: FileSystem, directory: str) -> list[str]:
         count = len(commit.moves) + len(commit.removes)
         done.append(f"{path}: finished a commit of {count} files")
     return done + _drop_staged(fs, directory)
-
-
-def apply(fs: FileSystem, directory: str, commit: Commit) -> None:
-    """Rename what is still staged, remove what goes, note the marks; all of it durably."""
-    if commit.is_swap:
-        _remove(fs, directory, commit)
-        _sync(fs, directory, commit)  # else what went might come back beside what takes its place
-        _move(fs, directory, commit)
-    else:
-        _move(fs, directory, commit)
-        _remove(fs, directory, commit)
-    _sync(fs, directory, commit)
-    if commit.marks:
-        note(fs, directory, commit.marks)
 
 
 def _move(fs: FileSystem, directory: str, commit: Commit) -> None:

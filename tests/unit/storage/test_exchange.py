@@ -104,7 +104,8 @@ def test_new_segments_in_the_place_of_old_ones() -> None:
         assert log_dir.reports == []
     names = [entry.name for entry in env.files.list_dir(f"{ROOT}/{TOPIC}-0")]
     assert not [name for name in names if name.startswith("00000000000000000003")]
-    assert not [name for name in names if ".sta" in name]
+    assert not [name for name in names if ".sta" in name or name.endswith(".deleted")]
+    assert {f"{base:020}.zones" for base in (0, 6, 9)} <= set(names)  # none of old ones, none less
 
 
 def test_aborted_transactions_stay_aborted() -> None:

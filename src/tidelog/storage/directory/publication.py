@@ -9,7 +9,7 @@ there on the order of calls is the same, and stands here alone:
 3. The commit record is renamed into place (`commits.publish`). Before it readers without a lock see
    the old segments, after it the new ones.
 4. Each log gives the files their final names and shows the segments (`SegmentSwaps.show`).
-5. The names are synced, marks of writers noted, and the record removed (`commits.finish`).
+5. The names are synced, marks of writers noted, and the record removed (`commits.conclude`).
 6. Files of old segments that nothing waits for are removed.
 
 A failure before the record is there is undone: the partitions go on as if nothing had been begun. A
@@ -149,7 +149,7 @@ def publish(
             raise
         try:
             left = [name for each in changes for name in _show(each, commit, operation)]
-            commits.finish(fs, root, record, commit)
+            commits.conclude(fs, root, record, commit)
             for name in left:
                 fs.remove(name)
         except OSError as error:
