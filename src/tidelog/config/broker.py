@@ -182,19 +182,19 @@ class BrokerConfig:
             ConfigError: An unknown name or a value outside its range.
             ConfigErrors: Several of them.
         """
-        found = _Given()
-        found.take_all(given)
-        _, topic_notes = TopicConfig.parse({}, broker=found.topics)
+        parsed = _Given()
+        parsed.take_all(given)
+        _, topic_notes = TopicConfig.parse({}, broker=parsed.topics)
         make = cast("Callable[..., Self]", cls)
         names = frozenset(given.keys() & BROKER_CONFIG_BY_NAME.keys())
         made = make(
-            **found.values,
-            topic_defaults=found.topics,
-            without_effect=found.idle,
+            **parsed.values,
+            topic_defaults=parsed.topics,
+            without_effect=parsed.idle,
             given_names=names,
         )
         made.ensure_consistent()
-        return made, found.notes + topic_notes
+        return made, parsed.notes + topic_notes
 
     @property
     def cleaner_map_bytes(self) -> int:
@@ -270,8 +270,8 @@ class _Given:
         value = text.strip() if key is None else text_of(key_value(key, text))
         self.idle[name] = "" if key is not None and key.kind is PASSWORD else value
         is_place = name in (CONTROLLER_LISTENERS, CONTROL_PLANE)
-        told = "its listeners are left out" if is_place else "has no effect here"
-        self.notes.append(ConfigNote(NoteKind.NO_EFFECT, name, told))
+        reason = "its listeners are left out" if is_place else "has no effect here"
+        self.notes.append(ConfigNote(NoteKind.NO_EFFECT, name, reason))
 
 
 def key_value(key: ConfigKey, text: str) -> ConfigValue:
@@ -290,8 +290,8 @@ def _not_served(name: str) -> ConfigError:
 def _unknown(name: str) -> ConfigError:
     import difflib  # only for errors: it costs 3 ms
 
-    known = (*BROKER_CONFIG_BY_NAME, *WITHOUT_EFFECT, *broker_names())
-    words = difflib.get_close_matches(name.lower().replace("_", "."), known, n=1)
+    names = (*BROKER_CONFIG_BY_NAME, *WITHOUT_EFFECT, *broker_names())
+    words = difflib.get_close_matches(name.lower().replace("_", "."), names, n=1)
     hint = f"; did you mean {words[0]}?" if words else ""
     return ConfigError(name, None, f"is not a broker setting{hint}")
 

@@ -114,7 +114,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _read_properties(name: str, text: str) -> SettingsFile:
-    found = SettingsFile(name, {})
+    settings = SettingsFile(name, {})
     for number, line in _logical_lines(text):
         parts = _PROPERTY.fullmatch(line)
         assert parts is not None
@@ -124,9 +124,9 @@ def _read_properties(name: str, text: str) -> SettingsFile:
             raise ConfigError(f"{name}:{number}", None, str(error)) from error
         if not key:
             raise ConfigError(f"{name}:{number}", None, "the setting has no name")
-        found.texts[key] = value
-        found.lines[key] = number
-    return found
+        settings.texts[key] = value
+        settings.lines[key] = number
+    return settings
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
@@ -150,12 +150,12 @@ def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
 def _unescaped(text: str) -> str:
     """Without backslashes, which give some letters a meaning; ValueError where a code is cut."""
 
-    def plain(found: re.Match[str]) -> str:
-        if found[1]:
-            return chr(int(found[1], 16))
-        if found[2] == "u":
+    def plain(match: re.Match[str]) -> str:
+        if match[1]:
+            return chr(int(match[1], 16))
+        if match[2] == "u":
             raise ValueError(r"behind \u stand four hexadecimal digits")
-        return _CONTROLS.get(found[2], found[2])
+        return _CONTROLS.get(match[2], match[2])
 
     # Java's characters have 16 bits: two codes make one of those that have more.
     made = _ESCAPE.sub(plain, text)

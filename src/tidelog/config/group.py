@@ -105,9 +105,9 @@ _BROKERS_ATTRIBUTES: Final = {
 }
 
 
-def ensure_group_texts(given: Mapping[str, str]) -> None:
+def ensure_group_texts(texts: Mapping[str, str]) -> None:
     """Raise ConfigError for an unknown name, or a text that is no value of its setting."""
-    for name, text in given.items():
+    for name, text in texts.items():
         key = _BY_NAME.get(name)
         if key is None:
             raise ConfigError(name, None, "is not a group setting")
@@ -133,24 +133,24 @@ def bounds(name: str, config: BrokerConfig) -> tuple[int, int]:
     return low, high
 
 
-def group_value(name: str, given: Mapping[str, str], config: BrokerConfig) -> int:
+def group_value(name: str, texts: Mapping[str, str], config: BrokerConfig) -> int:
     """What holds for a group.
 
     Args:
         name: Of `GROUP_CONFIGS`, one that the broker has bounds for.
-        given: The group's own settings. A value that was kept while the broker allowed other ones
+        texts: The group's own settings. A value that was kept while the broker allowed other ones
             counts as the nearest that is allowed now.
         config: The broker's.
     """
-    if name not in given:
+    if name not in texts:
         return int(getattr(config, _BROKERS_ATTRIBUTES[name]))
     low, high = bounds(name, config)
-    return min(max(int(given[name]), low), high)
+    return min(max(int(texts[name]), low), high)
 
 
-def group_text(name: str, given: Mapping[str, str]) -> str:
+def group_text(name: str, texts: Mapping[str, str]) -> str:
     """The same of a setting that is the group's alone."""
-    return given.get(name) or _BY_NAME[name].default or ""
+    return texts.get(name) or _BY_NAME[name].default or ""
 
 
 class GroupSettings:
@@ -160,10 +160,10 @@ class GroupSettings:
         config: The broker's settings.
     """
 
-    def __init__(self, config: BrokerConfig, kept: Callable[[str], Mapping[str, str]]) -> None:
-        """`kept` gives the texts of a group's own settings, by its name."""
+    def __init__(self, config: BrokerConfig, texts_of: Callable[[str], Mapping[str, str]]) -> None:
+        """`texts_of` gives the texts of a group's own settings, by its name."""
         self.config = config
-        self._kept = kept
+        self._kept = texts_of
 
     def session_timeout_ms(self, group_id: str) -> int:
         """After so long a silent member is given up."""

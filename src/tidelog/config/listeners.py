@@ -83,8 +83,8 @@ def parse_endpoint(
         raise _no_endpoint(name, text)
     if parts[3] is None or int(parts[3]) > PORT_MAX:
         raise _no_endpoint(name, text)
-    given = parts[1] or parts[2] or host
-    return Endpoint(ALL_ADDRESSES if given == "*" else given, int(parts[3]))
+    host_text = parts[1] or parts[2] or host
+    return Endpoint(ALL_ADDRESSES if host_text == "*" else host_text, int(parts[3]))
 
 
 def _is_host(in_brackets: str | None, bare: str | None) -> bool:
@@ -120,15 +120,15 @@ def data_directory(config: BrokerConfig) -> str:
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
     """`NAME=VALUE` texts as a mapping; raises ConfigError."""
-    found = {}
+    settings = {}
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name.strip():
             # What follows may be a password, written as `NAME: VALUE`.
-            shown = _NAME.match(name)
-            raise ConfigError(shown[0] if shown else "--set", None, "must be NAME=VALUE")
-        found[name.strip()] = value.strip()
-    return found
+            match = _NAME.match(name)
+            raise ConfigError(match[0] if match else "--set", None, "must be NAME=VALUE")
+        settings[name.strip()] = value.strip()
+    return settings
 
 
 LISTENERS_MAX: Final = 64
@@ -178,9 +178,9 @@ class ListenerPlan:
             host_name: Asked for the machine's name where all its addresses are listened on: what
                 clients can't use they are not told.
         """
-        place = self.advertised or self.place
-        host = host_name() if place.is_wildcard or not place.host else place.host
-        return Endpoint(host, place.port or port)
+        endpoint = self.advertised or self.place
+        host = host_name() if endpoint.is_wildcard or not endpoint.host else endpoint.host
+        return Endpoint(host, endpoint.port or port)
 
     def is_safe(self, config: BrokerConfig) -> bool:
         """Whether it may be reached by other machines: encrypted, and everybody says who he is."""
@@ -210,17 +210,17 @@ def plan_listeners(config: BrokerConfig) -> tuple[ListenerPlan, ...]:
             advertised name without a listener, something that a protocol needs and is not there.
     """
     others = _controllers(config)
-    places = _without(others, _places("listeners", config.listeners))
-    if not places:
+    endpoints = _without(others, _places("listeners", config.listeners))
+    if not endpoints:
         raise ConfigError("listeners", config.listeners, "must be NAME://HOST:PORT")
-    told = _without(others, _advertised(_named(config.advertised_listeners, places)))
+    advertised = _without(others, _advertised(_named(config.advertised_listeners, endpoints)))
     protocols = _protocols(config.listener_security_protocol_map)
-    for name in told:
-        if name not in places:
+    for name in advertised:
+        if name not in endpoints:
             raise ConfigError("advertised.listeners", name, "is no name in listeners")
     plans = tuple(
-        ListenerPlan(name, _protocol_of(protocols, name), place, told.get(name))
-        for name, place in places.items()
+        ListenerPlan(name, _protocol_of(protocols, name), endpoint, advertised.get(name))
+        for name, endpoint in endpoints.items()
     )
     for plan in plans:
         plan.ensure_complete(config)
@@ -257,58 +257,58 @@ def _controllers(config: BrokerConfig) -> frozenset[str]:
     return frozenset(name.strip().upper() for text in texts for name in text.split(","))
 
 
-def _without(names: frozenset[str], places: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
-    return {name: place for name, place in places.items() if name not in names}
+def _without(names: frozenset[str], endpoints: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
+    return {name: endpoint for name, endpoint in endpoints.items() if name not in names}
 
 
-def _named(text: str, places: Mapping[str, Endpoint]) -> str:
+def _named(text: str, endpoints: Mapping[str, Endpoint]) -> str:
     """A bare HOST:PORT, as `--listen` takes it, is the only listener's."""
-    place = text.strip()
-    if not place or "://" in place or "," in place or len(places) != 1:
+    endpoint = text.strip()
+    if not endpoint or "://" in endpoint or "," in endpoint or len(endpoints) != 1:
         return text
-    (name,) = places
-    return f"{name}://{place}"
+    (name,) = endpoints
+    return f"{name}://{endpoint}"
 
 
 def _advertised(text: str) -> dict[str, Endpoint]:
     """What clients are told, of which nobody can use an address that stands for all."""
-    found = _places("advertised.listeners", text, host="")
-    for name, place in found.items():
-        if place.is_wildcard:
+    endpoints = _places("advertised.listeners", text, host="")
+    for name, endpoint in endpoints.items():
+        if endpoint.is_wildcard:
             allowed = "is no address to connect to; name one that clients can reach"
-            raise ConfigError("advertised.listeners", f"{name}://{place}", allowed)
-    return found
+            raise ConfigError("advertised.listeners", f"{name}://{endpoint}", allowed)
+    return endpoints
 
 
 def _places(setting: str, text: str, host: str = LOOPBACK) -> dict[str, Endpoint]:
-    found: dict[str, Endpoint] = {}
+    endpoints: dict[str, Endpoint] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
-        name, mark, place = item.partition("://")
+        name, mark, address = item.partition("://")
         name = name.strip().upper()
-        if not mark or not name or len(found) >= LISTENERS_MAX:
+        if not mark or not name or len(endpoints) >= LISTENERS_MAX:
             raise ConfigError(setting, item, "must be NAME://HOST:PORT, comma separated")
-        if name in found:
+        if name in endpoints:
             raise ConfigError(setting, text, f"names {name} twice")
-        found[name] = parse_endpoint(place, name=setting, host=host)
-    return found
+        endpoints[name] = parse_endpoint(address, name=setting, host=host)
+    return endpoints
 
 
 def _protocols(text: str) -> dict[str, str]:
-    found = {}
+    protocols = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, colon, protocol = item.partition(":")
         if not colon or protocol.strip().upper() not in SecurityProtocol.__members__:
-            known = ", ".join(SecurityProtocol)
+            names = ", ".join(SecurityProtocol)
             raise ConfigError(
-                "listener.security.protocol.map", item, f"must be NAME:PROTOCOL, one of {known}"
+                "listener.security.protocol.map", item, f"must be NAME:PROTOCOL, one of {names}"
             )
-        found[name.strip().upper()] = protocol.strip().upper()
-    return found
+        protocols[name.strip().upper()] = protocol.strip().upper()
+    return protocols
 
 
 def _protocol_of(protocols: Mapping[str, str], name: str) -> SecurityProtocol:
-    found = protocols.get(name)
-    if found is None:
+    protocol = protocols.get(name)
+    if protocol is None:
         reason = f"has no protocol for listener {name}"
         raise ConfigError("listener.security.protocol.map", None, reason)
-    return SecurityProtocol(found)
+    return SecurityProtocol(protocol)

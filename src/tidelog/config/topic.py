@@ -76,13 +76,13 @@ class Setting:
 
 
 def _find_synonyms() -> dict[str, tuple[ConfigKey, Synonym]]:
-    found = {}
+    synonyms = {}
     for key in TOPIC_CONFIGS:
         for synonym in key.synonyms:
             # compression.type and a few others have one name on both levels.
             if synonym.name not in TOPIC_CONFIG_BY_NAME:
-                found[synonym.name] = (key, synonym)
-    return found
+                synonyms[synonym.name] = (key, synonym)
+    return synonyms
 
 
 _SYNONYMS: Final = _find_synonyms()
@@ -104,12 +104,12 @@ def broker_names() -> frozenset[str]:
 
 
 def resolve(
-    given: Mapping[str, str], *, ignore_unknown: bool = False
+    texts: Mapping[str, str], *, ignore_unknown: bool = False
 ) -> tuple[dict[str, Setting], list[ConfigNote]]:
     """What a mapping sets, by key name, in the table's order.
 
     Args:
-        given: Names (any that the table knows) and texts.
+        texts: Names (any that the table knows) and texts.
         ignore_unknown: For a broker's mapping, which holds settings that are not topics'.
 
     Returns:
@@ -120,23 +120,23 @@ def resolve(
     """
     settings: dict[str, Setting] = {}
     notes: list[ConfigNote] = []
-    for name in given:
+    for name in texts:
         if not ignore_unknown:
             key_names(name)
         if name in RETIRED:
             notes.append(ConfigNote(NoteKind.RETIRED, name, f"has no effect: {RETIRED[name]}"))
-    for setting in _candidates(given):
+    for setting in _candidates(texts):
         winner = settings.setdefault(setting.key.name, setting)
         notes.extend(_notes(setting, winner))
     ordered = {key.name: settings[key.name] for key in TOPIC_CONFIGS if key.name in settings}
     return ordered, notes
 
 
-def plain_names(given: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote]]:
+def plain_names(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote]]:
     """The same settings for brokers, which know a topic's by the keys' own names alone.
 
     Args:
-        given: Names and texts. What is no older or broker's name passes as it is: brokers may know
+        texts: Names and texts. What is no older or broker's name passes as it is: brokers may know
             more than our table does.
 
     Returns:
@@ -145,12 +145,12 @@ def plain_names(given: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNo
     Raises:
         ConfigError: The value of an older name is outside its range.
     """
-    older = {name for name in given if name in _SYNONYMS or name in TWO_SIDED_LIMITS}
-    plain = {name: text for name, text in given.items() if name not in older}
+    older = {name for name in texts if name in _SYNONYMS or name in TWO_SIDED_LIMITS}
+    plain = {name: text for name, text in texts.items() if name not in older}
     meant = older.union(*map(key_names, older))
-    settings, notes = resolve({name: text for name, text in given.items() if name in meant})
-    found = {name: text_of(setting.value) for name, setting in settings.items()}
-    return found | plain, [note for note in notes if note.given in older]
+    settings, notes = resolve({name: text for name, text in texts.items() if name in meant})
+    resolved = {name: text_of(setting.value) for name, setting in settings.items()}
+    return resolved | plain, [note for note in notes if note.given in older]
 
 
 def key_names(name: str) -> tuple[str, ...]:
@@ -170,22 +170,22 @@ def key_names(name: str) -> tuple[str, ...]:
     raise _unknown(name)
 
 
-def _candidates(given: Mapping[str, str]) -> Iterator[Setting]:
+def _candidates(texts: Mapping[str, str]) -> Iterator[Setting]:
     """All settings in a mapping; of several for one key the winning one first."""
     for key in TOPIC_CONFIGS:
-        if key.name in given:
-            yield Setting(key, _read(key, key.name, given[key.name]), key.name)
+        if key.name in texts:
+            yield Setting(key, _read(key, key.name, texts[key.name]), key.name)
         for synonym in key.synonyms:
-            if synonym.name != key.name and synonym.name in given:
-                value = _read(key, synonym.name, given[synonym.name], synonym.factor)
+            if synonym.name != key.name and synonym.name in texts:
+                value = _read(key, synonym.name, texts[synonym.name], synonym.factor)
                 yield Setting(key, value, synonym.name)
     for name in TWO_SIDED_LIMITS:
-        if name in given:
+        if name in texts:
             for key in map(TOPIC_CONFIG_BY_NAME.__getitem__, TWO_SIDED_LIMIT_KEYS):
-                yield Setting(key, _read(key, name, given[name]), name)
+                yield Setting(key, _read(key, name, texts[name]), name)
 
 
-def _read(key: ConfigKey, given: str, text: str, factor: int = 1) -> ConfigValue:
+def _read(key: ConfigKey, name: str, text: str, factor: int = 1) -> ConfigValue:
     """A text's value; ConfigError under the name that was written."""
     try:
         # Negative hours mean what -1 ms means: no limit.
@@ -193,7 +193,7 @@ def _read(key: ConfigKey, given: str, text: str, factor: int = 1) -> ConfigValue
         return key.kind.parse(scaled)
     except ValueError:
         unit = "" if factor == 1 else f" (times {factor} it is {key.name})"
-        raise ConfigError(given, text, f"must be {key.kind.allowed}{unit}") from None
+        raise ConfigError(name, text, f"must be {key.kind.allowed}{unit}") from None
 
 
 def _notes(setting: Setting, winner: Setting) -> Iterator[ConfigNote]:
@@ -322,8 +322,8 @@ class TopicConfig:
 
     def texts(self) -> dict[str, str]:
         """All settings by Kafka's name, in the table's order; unset ones are left out."""
-        found = {key.name: self.text(key.name) for key in TOPIC_CONFIGS}
-        return {name: text for name, text in found.items() if text or name == "cleanup.policy"}
+        texts = {key.name: self.text(key.name) for key in TOPIC_CONFIGS}
+        return {name: text for name, text in texts.items() if text or name == "cleanup.policy"}
 
     @property
     def is_compacted(self) -> bool:

@@ -172,8 +172,8 @@ def _java_double(value: float) -> str:
     """A finite number as Java writes it: below 0.001 and from ten million on with an exponent."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return str(value)
-    places = max(len(repr(value).split("e")[0].strip("-0.").replace(".", "")) - 1, 1)
-    digits, exponent = f"{value:.{places}e}".split("e")
+    digits_after_point = max(len(repr(value).split("e")[0].strip("-0.").replace(".", "")) - 1, 1)
+    digits, exponent = f"{value:.{digits_after_point}e}".split("e")
     whole, _, rest = digits.partition(".")
     return f"{whole}.{rest.rstrip('0') or '0'}E{int(exponent)}"
 
@@ -254,9 +254,9 @@ def _parse_flag(text: str) -> bool:
 
 
 def _parse_timestamp_type(text: str) -> TimestampType:
-    for found in (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME):
-        if text.strip() == found.config_name:
-            return found
+    for kind in (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME):
+        if text.strip() == kind.config_name:
+            return kind
     raise ValueError(text)
 
 
@@ -290,7 +290,7 @@ def word(*words: str) -> ValueKind:
             raise ValueError(text)
         return text.strip()
 
-    named = ", ".join(found for found in words if found)
+    named = ", ".join(each for each in words if each)
     return ValueKind("string", f"one of {named}{', or nothing' if '' in words else ''}", parse)
 
 
@@ -310,13 +310,13 @@ def address_limits() -> ValueKind:
     """Numbers of addresses, as `ADDRESS:COUNT` each; names of machines are no addresses."""
 
     def parse(text: str) -> tuple[str, ...]:
-        found: dict[str, int] = {}
+        limits: dict[str, int] = {}
         for item in _split(text):
             address, _, count = item.rpartition(":")
-            found[str(ip_address(address.strip("[]")))] = parse_integer(count)
-        if not all(0 <= count < 1 << 31 for count in found.values()):
+            limits[str(ip_address(address.strip("[]")))] = parse_integer(count)
+        if not all(0 <= count < 1 << 31 for count in limits.values()):
             raise ValueError(text)
-        return tuple(f"{address}:{count}" for address, count in found.items())
+        return tuple(f"{address}:{count}" for address, count in limits.items())
 
     return ValueKind("string", "ADDRESS:COUNT, comma separated, or nothing", parse)
 
@@ -332,8 +332,8 @@ def _parse_store_url(text: str) -> str:
     """A URL without a slash at its end; ValueError where it holds a password, or can't be one."""
     url = text.strip().rstrip("/")
     scheme, mark, rest = url.partition("://")
-    place = rest.partition("/")[0]
-    if url and (not scheme or not mark or not rest or ":" in place.rpartition("@")[0]):
+    authority = rest.partition("/")[0]
+    if url and (not scheme or not mark or not rest or ":" in authority.rpartition("@")[0]):
         raise ValueError(text)
     if "!!" in url or "#" in url:
         raise ValueError(text)
@@ -532,14 +532,14 @@ def parse_reset(text: str) -> tuple[str, int]:
 
 
 def _duration_ms(text: str) -> int:
-    found = _DURATION.fullmatch(text)
-    if found is None or found["time"] in ("T", "t") or len(text) == 1:
+    match = _DURATION.fullmatch(text)
+    if match is None or match["time"] in ("T", "t") or len(text) == 1:
         raise ValueError(text)
-    parts = {name: found[name] or "0" for name in _UNITS_MS}
+    parts = {name: match[name] or "0" for name in _UNITS_MS}
     if any(len(part) > _DIGITS_MAX for part in parts.values()):
         raise ValueError(text)
     whole_ms = sum(int(parts[name]) * unit for name, unit in _UNITS_MS.items())
-    return whole_ms + int((found["fraction"] or "").ljust(3, "0")[:3])
+    return whole_ms + int((match["fraction"] or "").ljust(3, "0")[:3])
 
 
 def _parse(text: str) -> str:

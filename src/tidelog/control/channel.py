@@ -71,12 +71,12 @@ class FrameReader:
 
 def _message(body: bytes) -> Message:
     try:
-        found: object = json.loads(body)
+        message: object = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise CorruptMessage(f"a frame that is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise CorruptMessage(f"a frame with a {type(found).__name__} where an object is due")
-    return found
+    if not isinstance(message, dict):
+        raise CorruptMessage(f"a frame with a {type(message).__name__} where an object is due")
+    return message
 
 
 CONTROL_VERSION: Final = 1
@@ -112,13 +112,13 @@ def refusal(error: TidelogError) -> Message:
     kind = type(error)
     names = _CORRUPT if isinstance(error, errors.CorruptData) else _fields_of(kind)
     fields = {name: getattr(error, name) for name in names if name}
-    told = {"type": kind.__name__, "text": str(error), "fields": fields}
-    return {"version": CONTROL_VERSION, "error": told}
+    described = {"type": kind.__name__, "text": str(error), "fields": fields}
+    return {"version": CONTROL_VERSION, "error": described}
 
 
 def _fields_of(kind: type[TidelogError]) -> tuple[str, ...]:
-    for known, names in _FIELDS.items():
-        if issubclass(kind, known):
+    for base, names in _FIELDS.items():
+        if issubclass(kind, base):
             return names
     return ()
 
@@ -161,11 +161,11 @@ def _check_version(message: Message) -> None:
         )
 
 
-def _read_error(told: Mapping[str, object]) -> TidelogError:
-    kind = getattr(errors, str(told.get("type")), None)
-    text, fields = str(told.get("text")), told.get("fields")
+def _read_error(described: Mapping[str, object]) -> TidelogError:
+    kind = getattr(errors, str(described.get("type")), None)
+    text, fields = str(described.get("text")), described.get("fields")
     if not (isinstance(kind, type) and issubclass(kind, TidelogError)):
-        return ControlFailure(f"{told.get('type')}: {text}")
+        return ControlFailure(f"{described.get('type')}: {text}")
     if not isinstance(fields, dict):
         return ControlFailure(f"{kind.__name__}: {text}")
     try:

@@ -32,21 +32,21 @@ def find_holder(directory: str, *, timeout_s: float = TIMEOUT_S) -> "ControlClie
         InvalidRequest: The directory's path is too long for a socket.
         ControlFailure: There is a socket, and this user may not use it.
     """
-    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        found.settimeout(timeout_s)
+        connection.settimeout(timeout_s)
         with channel.address(directory) as address:
-            found.connect(address)
+            connection.connect(address)
     except (FileNotFoundError, ConnectionRefusedError):
-        found.close()  # nobody, or one that died and left its socket
+        connection.close()  # nobody, or one that died and left its socket
         return None
     except OSError as error:
-        found.close()
+        connection.close()
         raise ControlFailure(f"{directory}/{channel.SOCKET_FILE}: {error.strerror}") from error
     except BaseException:
-        found.close()
+        connection.close()
         raise
-    return ControlClient(directory, found)
+    return ControlClient(directory, connection)
 
 
 class ControlClient(Closing):
@@ -116,8 +116,8 @@ class ControlClient(Closing):
                 on.
             TidelogError: What `storage.erasing.erase` raises.
         """
-        told = b64encode(key).decode("ascii")
-        return self.ask("erase", {"topic": topic, "key": told, "execute": execute})
+        encoded = b64encode(key).decode("ascii")
+        return self.ask("erase", {"topic": topic, "key": encoded, "execute": execute})
 
     def ask(self, verb: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
         """One request and its answer.

@@ -352,9 +352,9 @@ def served(make: Callable[[LogDir], _Kind], kind: type[_Kind], log_dir: LogDir) 
     except BaseException:
         log_dir.close()
         raise
-    found = make(log_dir)
-    found.__class__ = _locked(kind, thread)
-    return found
+    made = make(log_dir)
+    made.__class__ = _locked(kind, thread)
+    return made
 
 
 def _locked(kind: type[_Kind], thread: ControlThread) -> type[_Kind]:
@@ -381,13 +381,13 @@ def _under(lock: AbstractContextManager[object], method: FunctionType) -> Callab
     @functools.wraps(method)
     def call(*args: object, **keywords: object) -> object:
         with lock:
-            found = method(*args, **keywords)
-        if isinstance(found, Generator):
-            return _steps(lock, found)
+            result = method(*args, **keywords)
+        if isinstance(result, Generator):
+            return _steps(lock, result)
         arrow = sys.modules.get("pyarrow")
-        if arrow is not None and isinstance(found, arrow.RecordBatchReader):
-            return arrow.RecordBatchReader.from_batches(found.schema, _steps(lock, iter(found)))
-        return found
+        if arrow is not None and isinstance(result, arrow.RecordBatchReader):
+            return arrow.RecordBatchReader.from_batches(result.schema, _steps(lock, iter(result)))
+        return result
 
     return call
 

@@ -135,17 +135,17 @@ def _erase(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
     if not is_topic(topic) or not isinstance(key, str) or not isinstance(execute, bool):
         raise CorruptMessage(f"erase: topic {str(topic)[:80]!r}, a key and `execute` are due")
     try:
-        found = b64decode(key, validate=True)
+        key_bytes = b64decode(key, validate=True)
     except ValueError as error:
         raise CorruptMessage(f"erase: the key is no base64: {error}") from error
-    return erase(log_dir, str(topic), found, execute=execute).receipt()
+    return erase(log_dir, str(topic), key_bytes, execute=execute).receipt()
 
 
 def _commit_id(arguments: Arguments) -> str:
-    found = arguments.get("commit_id")
-    if not isinstance(found, str) or not _COMMIT_ID.fullmatch(found):
-        raise CorruptMessage(f"commit id {str(found)[:80]!r}, 32 hexadecimal digits are due")
-    return found
+    commit_id = arguments.get("commit_id")
+    if not isinstance(commit_id, str) or not _COMMIT_ID.fullmatch(commit_id):
+        raise CorruptMessage(f"commit id {str(commit_id)[:80]!r}, 32 hexadecimal digits are due")
+    return commit_id
 
 
 VERBS: Final[Verbs] = {
@@ -166,14 +166,14 @@ def encode_segment(segment: StagedSegment) -> dict[str, object]:
     return asdict(segment)
 
 
-def read_segment(told: object) -> StagedSegment:
+def read_segment(fields: object) -> StagedSegment:
     """A staged segment from JSON; raises CorruptMessage for what is none."""
-    if not isinstance(told, dict) or told.keys() != _KINDS.keys():
-        raise CorruptMessage(f"no staged segment: {str(told)[:200]}")
+    if not isinstance(fields, dict) or fields.keys() != _KINDS.keys():
+        raise CorruptMessage(f"no staged segment: {str(fields)[:200]}")
     for name, is_right in _KINDS.items():
-        if not is_right(told[name]):
-            raise CorruptMessage(f"a staged segment with {name} {str(told[name])[:80]!r}")
-    return StagedSegment(**{**told, "order": tuple(told["order"])})
+        if not is_right(fields[name]):
+            raise CorruptMessage(f"a staged segment with {name} {str(fields[name])[:80]!r}")
+    return StagedSegment(**{**fields, "order": tuple(fields["order"])})
 
 
 def is_count(value: object) -> bool:
@@ -229,13 +229,13 @@ _NEW_KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
 }
 
 
-def _read_new(told: object) -> NewSegment:
-    if not isinstance(told, dict) or told.keys() != _NEW_KINDS.keys():
-        raise CorruptMessage(f"no segment for an exchange: {str(told)[:200]}")
+def _read_new(fields: object) -> NewSegment:
+    if not isinstance(fields, dict) or fields.keys() != _NEW_KINDS.keys():
+        raise CorruptMessage(f"no segment for an exchange: {str(fields)[:200]}")
     for name, is_right in _NEW_KINDS.items():
-        if not is_right(told[name]):
-            raise CorruptMessage(f"a segment with {name} {str(told[name])[:80]!r}")
-    return NewSegment(**told)
+        if not is_right(fields[name]):
+            raise CorruptMessage(f"a segment with {name} {str(fields[name])[:80]!r}")
+    return NewSegment(**fields)
 
 
 def encode_version(version: WriterVersion | None) -> object:
@@ -271,54 +271,54 @@ def encode_attached(result: AttachResult) -> Result:
         "note": result.note,
         "skipped": dict(result.skipped),
         "partitions": [
-            [name.topic, name.partition, *_range_fields(found)]
-            for name, found in result.partitions.items()
+            [name.topic, name.partition, *_range_fields(attached)]
+            for name, attached in result.partitions.items()
         ],
     }
 
 
-def _range_fields(found: AttachedRange) -> list[int]:
-    return [found.first_offset, found.end_offset, found.append_time_ms, found.segments]
+def _range_fields(attached: AttachedRange) -> list[int]:
+    return [attached.first_offset, attached.end_offset, attached.append_time_ms, attached.segments]
 
 
-def read_attached(told: Mapping[str, object]) -> AttachResult:
+def read_attached(answer: Mapping[str, object]) -> AttachResult:
     """The same from JSON; raises CorruptMessage for what is none."""
     try:
         return AttachResult(
-            str(told["commit_id"]),
+            str(answer["commit_id"]),
             {
                 TopicPartition(str(topic), partition): AttachedRange(*fields)
-                for topic, partition, *fields in _rows(told["partitions"])
+                for topic, partition, *fields in _rows(answer["partitions"])
             },
-            int(str(told["record_count"])),
-            int(str(told["size_bytes"])),
-            told["was_done"] is True,
-            str(told["note"]),
+            int(str(answer["record_count"])),
+            int(str(answer["size_bytes"])),
+            answer["was_done"] is True,
+            str(answer["note"]),
             # Holders of earlier releases count no topics separately, and so skip none.
-            _read_skipped(told.get("skipped", {})),
+            _read_skipped(answer.get("skipped", {})),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptMessage(f"no answer to attach: {str(told)[:200]}") from error
+        raise CorruptMessage(f"no answer to attach: {str(answer)[:200]}") from error
 
 
-def _read_skipped(told: object) -> dict[str, int]:
-    if not isinstance(told, dict) or not all(map(is_count, told.values())):
-        raise CorruptMessage(f"no topics with their last versions: {str(told)[:200]}")
-    return {str(topic): int(last) for topic, last in told.items()}
+def _read_skipped(versions: object) -> dict[str, int]:
+    if not isinstance(versions, dict) or not all(map(is_count, versions.values())):
+        raise CorruptMessage(f"no topics with their last versions: {str(versions)[:200]}")
+    return {str(topic): int(last) for topic, last in versions.items()}
 
 
-def _rows(told: object) -> list[list[int]]:
-    if not isinstance(told, list):
-        raise CorruptMessage(f"no list of ranges: {str(told)[:200]}")
-    return told
+def _rows(rows: object) -> list[list[int]]:
+    if not isinstance(rows, list):
+        raise CorruptMessage(f"no list of ranges: {str(rows)[:200]}")
+    return rows
 
 
-def read_exchanged(told: Mapping[str, object]) -> Exchanged:
+def read_exchanged(answer: Mapping[str, object]) -> Exchanged:
     """What an exchange has done, from JSON; raises CorruptMessage for what is none."""
     names = ("segments_before", "segments_after", "bytes_before", "bytes_after")
-    if not all(is_count(told.get(name)) for name in names):
-        raise CorruptMessage(f"no answer to swap: {str(told)[:200]}")
-    return Exchanged(*[int(str(told[name])) for name in names])
+    if not all(is_count(answer.get(name)) for name in names):
+        raise CorruptMessage(f"no answer to swap: {str(answer)[:200]}")
+    return Exchanged(*[int(str(answer[name])) for name in names])
 
 
 _COUNTS: Final = (
@@ -396,17 +396,21 @@ def read_compact_wishes(arguments: Arguments) -> Wishes:
 
 def encode_report(report: CleaningReport) -> Result:
     """What a run has done, as JSON."""
-    told = compacted(report)
-    return {**told.counts, "reason": told.reason, "stopped": told.stopped}
+    result = compacted(report)
+    return {
+        **result.counts,
+        "reason": result.reason,
+        "stopped": result.stopped,
+    }
 
 
-def read_compact_report(name: TopicPartition, told: Mapping[str, object]) -> Compacted:
+def read_compact_report(name: TopicPartition, answer: Mapping[str, object]) -> Compacted:
     """The same from JSON; raises CorruptMessage for what is none."""
-    reason, stopped = told.get("reason"), told.get("stopped")
-    is_right = all(is_count(told.get(each)) for each in _COUNTS) and isinstance(reason, str)
+    reason, stopped = answer.get("reason"), answer.get("stopped")
+    is_right = all(is_count(answer.get(each)) for each in _COUNTS) and isinstance(reason, str)
     if not is_right or not (stopped is None or isinstance(stopped, str)):
-        raise CorruptMessage(f"no answer to compact: {str(told)[:200]}")
-    counts = {each: int(str(told[each])) for each in _COUNTS}
+        raise CorruptMessage(f"no answer to compact: {str(answer)[:200]}")
+    counts = {each: int(str(answer[each])) for each in _COUNTS}
     return Compacted(name, counts, str(reason), None if stopped is None else str(stopped))
 
 
@@ -418,29 +422,29 @@ def encode_lent(verdict: Verdict, job: CleaningJob | None) -> Result:
     return {"verdict": asdict(verdict), "job": None if job is None else job.to_json()}
 
 
-def read_lent(told: Mapping[str, object]) -> tuple[Verdict, CleaningJob | None]:
+def read_lent(answer: Mapping[str, object]) -> tuple[Verdict, CleaningJob | None]:
     """The same from JSON; raises CorruptMessage for what is none."""
     try:
-        match told:
+        match answer:
             case {"verdict": dict(verdict), "job": None | str() as job}:
-                found = None if job is None else CleaningJob.from_json(job)
-                return _verdict(verdict), found
+                lent_job = None if job is None else CleaningJob.from_json(job)
+                return _verdict(verdict), lent_job
     except (CorruptFile, KeyError, TypeError, ValueError) as error:
         raise CorruptMessage(f"no answer to lend: {error}") from error
-    raise CorruptMessage(f"no answer to lend: {str(told)[:200]}")
+    raise CorruptMessage(f"no answer to lend: {str(answer)[:200]}")
 
 
-def _verdict(told: Mapping[str, object]) -> Verdict:
-    first_dirty, end, clean_bytes, dirty_bytes = (int(str(told[name])) for name in _NUMBERS)
-    due = told["due"]
+def _verdict(fields: Mapping[str, object]) -> Verdict:
+    first_dirty, end, clean_bytes, dirty_bytes = (int(str(fields[name])) for name in _NUMBERS)
+    due = fields["due"]
     return Verdict(
         first_dirty=first_dirty,
         end=end,
         clean_bytes=clean_bytes,
         dirty_bytes=dirty_bytes,
         due=None if due is None else DueReason(str(due)),
-        reason=str(told["reason"]),
-        is_reset=told["is_reset"] is True,
+        reason=str(fields["reason"]),
+        is_reset=fields["is_reset"] is True,
     )
 
 
@@ -472,10 +476,10 @@ def read_take_back(arguments: Arguments) -> TakeBack:
     if not isinstance(cleaned, str) or not isinstance(seed, str):
         raise CorruptMessage("take_back: `seed` and `cleaned` are texts")
     try:
-        found, named = Cleaned.from_json(cleaned), bytes.fromhex(seed)
+        cleaned_files, named = Cleaned.from_json(cleaned), bytes.fromhex(seed)
     except (CorruptFile, ValueError) as error:
         raise CorruptMessage(f"take_back: {error}") from error
-    return TakeBack(TopicPartition(str(topic), int(str(partition))), named, found)
+    return TakeBack(TopicPartition(str(topic), int(str(partition))), named, cleaned_files)
 
 
 def tier_wishes(name: TopicPartition, options: MoveOptions) -> dict[str, object]:
@@ -534,15 +538,15 @@ def run_tier(log_dir: "DirectoryAccess", name: TopicPartition, options: MoveOpti
     }
 
 
-def read_tier_report(name: TopicPartition, told: Mapping[str, object]) -> MoveReport:
+def read_tier_report(name: TopicPartition, answer: Mapping[str, object]) -> MoveReport:
     """What a run has done, from JSON; raises CorruptMessage for what is none."""
     names = ("copied", "copied_bytes", "deleted", "released", "removed")
-    stopped = told.get("stopped")
-    if not all(is_count(told.get(each)) for each in names):
-        raise CorruptMessage(f"no answer to tier: {str(told)[:200]}")
+    stopped = answer.get("stopped")
+    if not all(is_count(answer.get(each)) for each in names):
+        raise CorruptMessage(f"no answer to tier: {str(answer)[:200]}")
     if not (stopped is None or isinstance(stopped, str)):
-        raise CorruptMessage(f"no answer to tier: {str(told)[:200]}")
-    count = {each: int(str(told[each])) for each in names}
+        raise CorruptMessage(f"no answer to tier: {str(answer)[:200]}")
+    count = {each: int(str(answer[each])) for each in names}
     return MoveReport(
         topic_partition=name,
         copied=count["copied"],

@@ -438,14 +438,14 @@ class Rules:
         Raises:
             StorageFailure: They could not be kept; none was added.
         """
-        asked = {_row_of(acl): acl for acl in acls}
+        by_row = {_row_of(acl): acl for acl in acls}
         refused: list[Acl] = []
 
         def changed(state: SecurityState) -> SecurityState:
             # Counted here, where all that came before is there: many may be asked for at once.
-            new = [row for row in asked if row not in state.acls]
+            new = [row for row in by_row if row not in state.acls]
             room = max(ACLS_MAX - len(state.acls), 0)
-            refused[:] = [asked[row] for row in new[room:]]
+            refused[:] = [by_row[row] for row in new[room:]]
             return replace(state, acls=state.acls.union(new[:room]))
 
         await self._kept.change(changed)
@@ -477,8 +477,8 @@ def _shapes_of(
     scram: Mapping[tuple[str, int], ScramCredential], mechanism: ScramMechanism
 ) -> Mapping[Shape, int]:
     return most_common(
-        shape_of(kept.iterations, kept.salt)
-        for (_, number), kept in scram.items()
+        shape_of(credential.iterations, credential.salt)
+        for (_, number), credential in scram.items()
         if number == mechanism
     )
 

@@ -81,12 +81,12 @@ def decode(value: bytes) -> Record:
         if kind is None or (frame, version) != (FRAME_VERSION, _VERSION):
             text = f"{METADATA_FILE}: record {key} v{version} in frame v{frame} is not known"
             raise UnsupportedVersion(text)
-        found = struct_codec(kind, _VERSION, flexible=True).read(reader)
+        record = struct_codec(kind, _VERSION, flexible=True).read(reader)
     except CorruptMessage:
         raise CorruptFile("a record that can't be read") from None
     if reader.left:
         raise CorruptFile("a record with more behind it")
-    return found
+    return record
 
 
 @dataclass(slots=True)
@@ -152,8 +152,8 @@ class MetadataImage:
 
     def snapshot(self) -> Iterator[Record]:
         """The records that say all of it, sorted."""
-        for (user, mechanism), kept in sorted(self.scram.items(), key=lambda item: item[0]):
-            yield _credential(user, mechanism, kept)
+        for (user, mechanism), credential in sorted(self.scram.items(), key=lambda item: item[0]):
+            yield _credential(user, mechanism, credential)
         for acl_id, row in sorted(self.acls.items()):
             yield _rule(acl_id, row)
         for entity, values in sorted(self.quotas.items(), key=repr):
@@ -164,9 +164,9 @@ class MetadataImage:
         """The records that make users and rules what they are to be; removals first, as Kafka."""
         for user, mechanism in sorted(self.scram.keys() - now.scram.keys()):
             yield RemoveUserScramCredentialRecord(name=user, mechanism=mechanism)
-        for (user, mechanism), kept in sorted(now.scram.items(), key=lambda item: item[0]):
-            if self.scram.get((user, mechanism)) != kept:
-                yield _credential(user, mechanism, kept)
+        for (user, mechanism), credential in sorted(now.scram.items(), key=lambda item: item[0]):
+            if self.scram.get((user, mechanism)) != credential:
+                yield _credential(user, mechanism, credential)
         ids = {row: acl_id for acl_id, row in self.acls.items()}
         for row in sorted(ids.keys() - now.acls):
             yield RemoveAccessControlEntryRecord(id=ids[row])
@@ -182,14 +182,16 @@ class MetadataImage:
                     yield _quota(entity, key, after.get(key))
 
 
-def _credential(user: str, mechanism: int, kept: ScramCredential) -> UserScramCredentialRecord:
+def _credential(
+    user: str, mechanism: int, credential: ScramCredential
+) -> UserScramCredentialRecord:
     return UserScramCredentialRecord(
         name=user,
         mechanism=mechanism,
-        salt=kept.salt,
-        stored_key=kept.stored_key,
-        server_key=kept.server_key,
-        iterations=kept.iterations,
+        salt=credential.salt,
+        stored_key=credential.stored_key,
+        server_key=credential.server_key,
+        iterations=credential.iterations,
     )
 
 

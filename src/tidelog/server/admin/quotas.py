@@ -253,16 +253,16 @@ class Throttles:
             principal: Who it is, such as `User:alice`.
             client_id: How it calls itself.
         """
-        asked = kind, principal, client_id
+        client = kind, principal, client_id
         try:
-            return self._found[asked]
+            return self._found[client]
         except KeyError:
-            found = self._limits[kind].find(principal.partition(":")[2], client_id or "")
+            limit = self._limits[kind].find(principal.partition(":")[2], client_id or "")
         if is_short(principal, client_id or ""):
             if len(self._found) >= NAMES_KEPT:
                 self._found.clear()
-            self._found[asked] = found
-        return found
+            self._found[client] = limit
+        return limit
 
     def charge(self, kind: str, limit: Limit, used: float) -> int:
         """Count a use; how long to be silent for it, in ms."""
@@ -326,9 +326,9 @@ def _refuse(text: str, code: int = ErrorCode.INVALID_REQUEST) -> Refusal:
 # -- changing ------------------------------------------------------------------------------------
 
 
-def parts_of(asked: QuotaAlteration) -> dict[str, str | None]:
+def parts_of(alteration: QuotaAlteration) -> dict[str, str | None]:
     """The parts of the entity that is to change; of one that is named twice the last counts."""
-    return {part.entity_type: part.entity_name for part in asked.entity}
+    return {part.entity_type: part.entity_name for part in alteration.entity}
 
 
 def entity_of(parts: Mapping[str, str | None]) -> Entity:
@@ -350,23 +350,23 @@ def entity_of(parts: Mapping[str, str | None]) -> Entity:
     return tuple(sorted(parts.items()))
 
 
-def change(kept: _Kept, parts: Mapping[str, str | None], ops: Iterable[QuotaOperation]) -> None:
+def change(quotas: _Kept, parts: Mapping[str, str | None], ops: Iterable[QuotaOperation]) -> None:
     """Change one entity's quotas, all that is asked or nothing; raises Refusal."""
     entity = entity_of(parts)
-    values = dict(kept.get(entity, {}))
+    values = dict(quotas.get(entity, {}))
     for op in ops:
         if op.remove:
             values.pop(op.key, None)
         else:
             values[op.key] = _checked(parts, op)
     if not values:
-        kept.pop(entity, None)
+        quotas.pop(entity, None)
         return
-    if entity not in kept and len(kept) >= ENTITIES_MAX:
+    if entity not in quotas and len(quotas) >= ENTITIES_MAX:
         raise _refuse(
             f"There are quotas of {ENTITIES_MAX} entities already", ErrorCode.POLICY_VIOLATION
         )
-    kept[entity] = values
+    quotas[entity] = values
 
 
 def _checked(parts: Mapping[str, str | None], op: QuotaOperation) -> float:

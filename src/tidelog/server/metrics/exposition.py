@@ -85,13 +85,13 @@ class FactFinder:
         if len(self._largest) > 2 * len(finished) + _SEGMENTS_AT_ONCE:
             bases = {segment.base_offset for segment in finished}
             self._largest = {base: ms for base, ms in self._largest.items() if base in bases}
-        asked = 0
+        count = 0
         for segment in finished:
             if segment.base_offset not in self._largest:
                 with suppress(OSError, TidelogError):
                     self._largest[segment.base_offset] = segment.largest_timestamp
-                asked += 1
-                if not asked % _SEGMENTS_AT_ONCE:
+                count += 1
+                if not count % _SEGMENTS_AT_ONCE:
                     yield
 
     def find(self, partition: Partition) -> PartitionFacts:
@@ -462,17 +462,17 @@ class Exposition:
         )
 
     def _topics(self) -> Iterator[str]:
-        found = list(islice(self._facts.counters.topics.items(), TOPICS_MAX))
+        tallies = list(islice(self._facts.counters.topics.items(), TOPICS_MAX))
         self._left_out["topics"] = max(len(self._facts.counters.topics) - TOPICS_MAX, 0)
-        topics = [(_labels(topic=name), tally) for name, tally in found]
+        topics = [(_labels(topic=name), tally) for name, tally in tallies]
         yield _family(RECORDS_IN, [(label, t.records_in) for label, t in topics])
         yield _family(BYTES_IN, [(label, t.bytes_in) for label, t in topics])
         yield _family(RECORDS_OUT, [(label, t.records_out) for label, t in topics])
         yield _family(BYTES_OUT, [(label, t.bytes_out) for label, t in topics])
         yield _family(SKIPPED, [(label, t.writes_skipped) for label, t in topics])
         yield LATENCY.head()
-        for at in range(0, len(found), _AT_ONCE):
-            part = found[at : at + _AT_ONCE]
+        for at in range(0, len(tallies), _AT_ONCE):
+            part = tallies[at : at + _AT_ONCE]
             yield "".join(_histogram(LATENCY, {"topic": n}, t.latency) for n, t in part)
 
     # -- partitions --------------------------------------------------------------------------
@@ -590,16 +590,16 @@ def _family(family: Family, samples: Iterable[tuple[str, float | None]]) -> str:
     return family.head() + "".join(lines)
 
 
-def _histogram(family: Family, labels: Mapping[str, str], found: Histogram) -> str:
+def _histogram(family: Family, labels: Mapping[str, str], histogram: Histogram) -> str:
     name = family.full_name
-    known = _labels(**labels)
-    opened = known[:-1]
+    labeled = _labels(**labels)
+    opened = labeled[:-1]
     lines = []
     total = 0
-    for bound, count in zip((*found.bounds, "+Inf"), found.counts, strict=True):
+    for bound, count in zip((*histogram.bounds, "+Inf"), histogram.counts, strict=True):
         total += count
         lines.append(f'{name}_bucket{opened},le="{bound}"}} {total}\n')
-    lines.append(f"{name}_sum{known} {found.total}\n{name}_count{known} {total}\n")
+    lines.append(f"{name}_sum{labeled} {histogram.total}\n{name}_count{labeled} {total}\n")
     return "".join(lines)
 
 

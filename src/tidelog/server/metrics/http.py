@@ -148,8 +148,8 @@ class MetricsServer:
         self._phases[task] = _Phase.ASKS
         return True
 
-    def _oldest(self, wanted: _Phase) -> "asyncio.Task[None] | None":
-        return next((task for task, phase in self._phases.items() if phase is wanted), None)
+    def _oldest(self, phase_wanted: _Phase) -> "asyncio.Task[None] | None":
+        return next((task for task, phase in self._phases.items() if phase is phase_wanted), None)
 
     async def _answer(
         self, task: "asyncio.Task[None]", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -275,14 +275,14 @@ async def start_pages(node: "Node", is_ready: Callable[[], bool]) -> MetricsServ
         ConfigError: `tidelog.metrics.listen` can't be read.
         OSError: The address can't be had.
     """
-    place = metrics_place(node.config)
-    assert place is not None
+    endpoint = metrics_place(node.config)
+    assert endpoint is not None
     facts = NodeFacts(node)
     latencies = LatencyCounts(facts, node.work)
-    found = MetricsServer(Exposition(facts), node.work, is_ready, latencies.count)
-    with naming(place):
-        port = await found.start(place.host, place.port)
-    node.metrics_address = Address(place.host, port)
+    server = MetricsServer(Exposition(facts), node.work, is_ready, latencies.count)
+    with naming(endpoint):
+        port = await server.start(endpoint.host, endpoint.port)
+    node.metrics_address = Address(endpoint.host, port)
     address = str(node.metrics_address)
     LOGGER.info("metrics on http://%s/metrics", address, extra={"address": address})
-    return found
+    return server

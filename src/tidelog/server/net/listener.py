@@ -182,12 +182,12 @@ async def listening_sockets(
         OSError: An address can't be had; then none is listened on. One that the machine does not
             have is left out, if there is another one.
     """
-    found = await asyncio.get_running_loop().getaddrinfo(
+    addresses = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     sockets: list[socket.socket] = []
     refused = OSError(errno.EAFNOSUPPORT, f"no address of {host!r} is of a kind that is known here")
-    for family, _, _, _, address in dict.fromkeys(found):
+    for family, _, _, _, address in dict.fromkeys(addresses):
         try:
             sockets.extend(_listening(family, address, backlog, prepare))
         except OSError as error:
@@ -243,13 +243,13 @@ WITHOUT_PACING: Final = b"reno"
 
 
 @contextmanager
-def naming(place: Endpoint) -> Iterator[None]:
+def naming(endpoint: Endpoint) -> Iterator[None]:
     """Say of what can't be listened on where that was to be."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise OSError(error.errno, f"can't listen on {place}: {reason}") from error
+        raise OSError(error.errno, f"can't listen on {endpoint}: {reason}") from error
 
 
 def prepare(bound: socket.socket, send_buffer_bytes: int, *, is_asked: bool = True) -> None:

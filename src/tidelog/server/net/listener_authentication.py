@@ -83,12 +83,12 @@ class Door:
         Raises:
             LoginFailed: There is a certificate, and no rule says what its owner is called.
         """
-        found = transport.get_extra_info("peercert") if self._tls is not None else None
-        if not found or self.has_sasl:
+        certificate = transport.get_extra_info("peercert") if self._tls is not None else None
+        if not certificate or self.has_sasl:
             return ANONYMOUS
         from tidelog.server.security.authentication import name_of, short_name
 
-        return f"User:{short_name(self._mapping, name_of(found.get('subject', ())))}"
+        return f"User:{short_name(self._mapping, name_of(certificate.get('subject', ())))}"
 
 
 def _tls(node: Node, *, asks_clients: bool) -> "TlsDoor":
@@ -103,16 +103,16 @@ def _exchanges(
     """How to begin a log-in, by mechanism."""
     from tidelog.server.security.sasl import BY_SASL_NAME, OAUTHBEARER, PLAIN, PlainExchange
 
-    found: dict[str, Callable[[], Exchange]] = {}
+    exchanges: dict[str, Callable[[], Exchange]] = {}
     pretender_key = node.env.random.randbytes(_KEY_BYTES)
     for name in mechanisms:
         if name == PLAIN:
-            found[name] = partial(PlainExchange, _plain_users(node, config).is_user)
+            exchanges[name] = partial(PlainExchange, _plain_users(node, config).is_user)
         elif name == OAUTHBEARER:
-            found[name] = _bearer(node, config)
+            exchanges[name] = _bearer(node, config)
         else:
-            found[name] = _scram(node, BY_SASL_NAME[name], pretender_key)
-    return found
+            exchanges[name] = _scram(node, BY_SASL_NAME[name], pretender_key)
+    return exchanges
 
 
 def _plain_users(node: Node, config: BrokerConfig) -> "PlainFile":

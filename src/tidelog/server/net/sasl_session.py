@@ -234,7 +234,8 @@ class Gate:
             await self._fail(self._mechanism, error)
             usual = failure_text(self._mechanism, is_renewal=self._login is not None)
             said = SaslAuthenticateResponse(
-                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=error.told or usual
+                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
+                error_message=error.client_message or usual,
             )
             return write_response(request, said)
         said = SaslAuthenticateResponse(error_code=0, error_message="", auth_bytes=answer)
@@ -275,9 +276,11 @@ class Gate:
     def _ensure_same(self, login: Login) -> None:
         """A session is renewed by who has begun it; raises LoginFailed."""
         if self._login is not None and login.user != self._login.user:
-            told = "Cannot change principals during re-authentication from"
+            message = "Cannot change principals during re-authentication from"
             both = f"User.{self._login.user}: User.{login.user}"
-            raise LoginFailed("another user on the same connection", told=f"{told} {both}")
+            raise LoginFailed(
+                "another user on the same connection", client_message=f"{message} {both}"
+            )
 
     def _begin_session(self) -> int:
         """How long the session is, in ms; 0 where it has no end."""

@@ -68,10 +68,10 @@ class Line:
         Returns:
             What stops that.
         """
-        place = Place(take_turn)
-        self._places.append(place)
+        turn = Place(take_turn)
+        self._places.append(turn)
         self._come_soon()
-        return place
+        return turn
 
     def _come_soon(self) -> None:
         if not self._is_due:

@@ -27,10 +27,10 @@ def socket_of(transport: asyncio.Transport) -> socket.socket | None:
     """The transport's own socket, None where bytes must not go past the transport."""
     if transport.get_extra_info("sslcontext") is not None:
         return None
-    found = transport.get_extra_info("socket")
-    if found is None or not hasattr(os, "sendfile"):
+    inner = transport.get_extra_info("socket")
+    if inner is None or not hasattr(os, "sendfile"):
         return None
-    return socket.socket(found.family, found.type, found.proto, fileno=found.fileno())
+    return socket.socket(inner.family, inner.type, inner.proto, fileno=inner.fileno())
 
 
 def send_at_once(to: socket.socket, buffers: list[Buffer], flags: int) -> list[Buffer]:
@@ -203,12 +203,12 @@ class Outgoing:
             self._transport.writelines(buffers)
             return
         try:
-            left = send_at_once(self._socket, buffers, 0)
+            unsent = send_at_once(self._socket, buffers, 0)
         except OSError as error:
             self.fail(error)
             return
-        if left:
-            self._begin_waiting(left)
+        if unsent:
+            self._begin_waiting(unsent)
             self._await_room()
 
     def pause(self) -> None:
@@ -260,14 +260,14 @@ class Outgoing:
                 self._on_empty()
 
     def _pump(self) -> None:
-        left = TURN_BYTES
+        remaining_bytes = TURN_BYTES
         try:
             while self._pieces and not self._is_paused and self._reading is None:
-                if left <= 0:
+                if remaining_bytes <= 0:
                     self._await_turn()
                     return
                 sent = self._step()
-                left -= sent
+                remaining_bytes -= sent
                 self._wary_bytes -= sent
         except BlockingIOError:
             self._await_room()
@@ -333,9 +333,9 @@ class Outgoing:
             self._transport.writelines(buffers)
             self.held_bytes -= size
             return size
-        left = send_at_once(to, buffers, _MORE if self._pieces else 0)
-        self._pieces.extendleft(reversed(left))
-        sent = size - sum(map(len, left))
+        unsent = send_at_once(to, buffers, _MORE if self._pieces else 0)
+        self._pieces.extendleft(reversed(unsent))
+        sent = size - sum(map(len, unsent))
         self.held_bytes -= sent
         if not sent:
             raise BlockingIOError

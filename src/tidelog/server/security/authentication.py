@@ -124,12 +124,12 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
     rules: list[Rule] = []
     at = 0
     while at < len(text):
-        found = _RULE.match(text, at)
-        if found is None:
+        match = _RULE.match(text, at)
+        if match is None:
             reason = f"rule {len(rules) + 1} is neither DEFAULT nor RULE:pattern/replacement/[LU]"
             raise ConfigError(_SETTING, text, reason)
-        at = found.end()
-        rules.append(Rule(None) if found[1] else _rule(found[2], found[3], found[4]))
+        at = match.end()
+        rules.append(Rule(None) if match[1] else _rule(match[2], match[3], match[4]))
     return tuple(rules)
 
 
@@ -139,10 +139,10 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
     except re.error as error:
         raise ConfigError(_SETTING, pattern, f"is no pattern: {error}") from error
 
-    def group(found: "re.Match[str]") -> str:
-        if found[1] is not None:
-            return found[1] if found[1] != "\\" else "\\\\"
-        return f"\\g<{found[2]}>" if int(found[2]) <= compiled.groups else found[0]
+    def group(match: "re.Match[str]") -> str:
+        if match[1] is not None:
+            return match[1] if match[1] != "\\" else "\\\\"
+        return f"\\g<{match[2]}>" if int(match[2]) <= compiled.groups else match[0]
 
     return Rule(compiled, _GROUP.sub(group, replacement), case)
 
@@ -154,9 +154,9 @@ def short_name(rules: Sequence[Rule], name: str) -> str:
         LoginFailed: No rule is about it.
     """
     for rule in rules:
-        found = rule.apply(name)
-        if found is not None:
-            return found
+        short = rule.apply(name)
+        if short is not None:
+            return short
     raise LoginFailed(f"no rule of {_SETTING} is about the certificate's subject")
 
 

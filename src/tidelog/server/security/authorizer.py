@@ -139,10 +139,10 @@ class _Rules:
 
     def remove(self, acl: Acl) -> None:
         """One that is here is not from now on."""
-        kept = self._kept(acl)
-        del kept[acl.name][acl]
-        if not kept[acl.name]:
-            del kept[acl.name]
+        acls = self._kept(acl)
+        del acls[acl.name][acl]
+        if not acls[acl.name]:
+            del acls[acl.name]
 
     def about(self, name: str) -> Iterator[Acl]:
         """Those that are about a name."""
@@ -230,14 +230,14 @@ class Authorizer:
         """Whether somebody may do something to a resource."""
         if len(name) > REMEMBERED_NAME_MAX:
             return self._decide(who, operation, kind, name)
-        asked = (who, operation, kind, name)
-        known = self._remembered.get(asked)
-        if known is None:
-            known = self._decide(who, operation, kind, name)
+        question = (who, operation, kind, name)
+        decision = self._remembered.get(question)
+        if decision is None:
+            decision = self._decide(who, operation, kind, name)
             if len(self._remembered) >= REMEMBERED_MAX:
                 self._remembered.clear()
-            self._remembered[asked] = known
-        return known
+            self._remembered[question] = decision
+        return decision
 
     def _decide(self, who: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
         if who.principal in self._super_users:
@@ -304,9 +304,9 @@ def _is_left(acl: Acl, denied: dict[PatternType, set[str]]) -> bool:
 
 def parse_super_users(text: str) -> frozenset[str]:
     """`User:a;User:b` as principals; raises ValueError for one without a colon."""
-    found = frozenset(part.strip() for part in text.split(";") if part.strip())
-    for principal in found:
+    principals = frozenset(part.strip() for part in text.split(";") if part.strip())
+    for principal in principals:
         kind, colon, name = principal.partition(":")
         if not kind or not colon or not name:
             raise ValueError(principal)
-    return found
+    return principals

@@ -172,11 +172,11 @@ def _check_times(claims: Mapping[str, object], rules: TokenRules, now_ms: int) -
         raise LoginFailed("a token that does not hold yet")
 
 
-def _check_scope(found: object) -> None:
+def _check_scope(scope: object) -> None:
     """Nothing comes of a scope here, but one that Kafka can't read lets nobody in."""
-    if isinstance(found, str):
-        found = [found]
-    names = [_trimmed(each) for each in found] if isinstance(found, list) else []
+    if isinstance(scope, str):
+        scope = [scope]
+    names = [_trimmed(each) for each in scope] if isinstance(scope, list) else []
     if not all(names) or len(set(names)) < len(names):
         raise LoginFailed("a token with a scope that is empty or comes twice")
 
@@ -190,28 +190,28 @@ def _is_text(user: str) -> bool:
     return True
 
 
-def _trimmed(found: object) -> str:
+def _trimmed(value: object) -> str:
     """A text without what is blank around it, empty for anything else."""
-    return found.strip(_BLANKS) if isinstance(found, str) else ""
+    return value.strip(_BLANKS) if isinstance(value, str) else ""
 
 
 def _seconds(claims: Mapping[str, object], name: str) -> float:
-    found = claims.get(name)
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    if not is_number or not 0 <= found < _SECONDS_MAX:  # type: ignore[operator]  # a number
+    seconds = claims.get(name)
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= seconds < _SECONDS_MAX:  # type: ignore[operator]  # a number
         raise LoginFailed(f"a token without a time in `{name}`")
-    return found  # type: ignore[return-value]  # the same
+    return seconds  # type: ignore[return-value]  # the same
 
 
 def unpack(text: str) -> bytes:
     """Base64url without padding; raises ValueError for anything else."""
     try:
-        found = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except binascii.Error as error:
         raise ValueError("no base64url") from error
-    if base64.urlsafe_b64encode(found).rstrip(b"=").decode() != text:
+    if base64.urlsafe_b64encode(data).rstrip(b"=").decode() != text:
         raise ValueError("no base64url")
-    return found
+    return data
 
 
 def read_json(data: Buffer) -> Mapping[str, object]:
@@ -246,44 +246,44 @@ def read_keys(data: Buffer) -> tuple[PublicKey, ...]:
     listed = read_json(data).get("keys")
     if not isinstance(listed, list) or len(listed) > KEYS_MAX:
         raise ValueError(f"a list of at most {KEYS_MAX} `keys` expected")
-    found = tuple(key for each in listed if (key := _key_of(each)) is not None)
-    if not found:
+    keys = tuple(key for each in listed if (key := _key_of(each)) is not None)
+    if not keys:
         raise ValueError("no key for signatures by an algorithm that is known")
-    return found
+    return keys
 
 
-def _key_of(given: object) -> PublicKey | None:
+def _key_of(jwk: object) -> PublicKey | None:
     from jwt import PyJWK, PyJWTError
 
-    if not isinstance(given, dict) or given.get("use", "sig") != "sig":
+    if not isinstance(jwk, dict) or jwk.get("use", "sig") != "sig":
         return None
-    operations = given.get("key_ops", ["verify"])
+    operations = jwk.get("key_ops", ["verify"])
     if not isinstance(operations, list) or "verify" not in operations:
         return None
-    kind = str(given.get("crv" if given.get("kty") == "EC" else "kty"))
+    kind = str(jwk.get("crv" if jwk.get("kty") == "EC" else "kty"))
     try:
         algorithms, members, size = _KINDS[kind]
-        numbers = {name: _number(given[name], size) for name in members}
-        key = PyJWK({"kty": given["kty"], "crv": kind} | numbers).key
+        numbers = {name: _number(jwk[name], size) for name in members}
+        key = PyJWK({"kty": jwk["kty"], "crv": kind} | numbers).key
     except (PyJWTError, ValueError, TypeError, KeyError):
         return None
     if kind == "RSA" and (
         not RSA_BITS_MIN <= key.key_size <= RSA_BITS_MAX or key.public_numbers().e >= 1 << 32
     ):
         return None
-    key_id = given.get("kid")
+    key_id = jwk.get("kid")
     return PublicKey(
         key_id if isinstance(key_id, str) else None,
-        frozenset(name for name in algorithms if given.get("alg", name) == name),
+        frozenset(name for name in algorithms if jwk.get("alg", name) == name),
         key,
     )
 
 
-def _number(found: object, size: int) -> str:
+def _number(text: object, size: int) -> str:
     """A number in all of its bytes: some makers put a zero ahead, others leave out what is 0."""
-    if not isinstance(found, str):
+    if not isinstance(text, str):
         raise TypeError("no number")
-    return base64.urlsafe_b64encode(unpack(found).lstrip(b"\0").rjust(size, b"\0")).decode()
+    return base64.urlsafe_b64encode(unpack(text).lstrip(b"\0").rjust(size, b"\0")).decode()
 
 
 def open_keys(env: Env, url: str, refresh_ms: int) -> "KeyFile | KeyUrl":
@@ -357,13 +357,13 @@ class _Call:
         Raises:
             OSError, ValueError, HTTPException: It can't be had in time.
         """
-        asked = Request(self._url, headers={"Accept": "application/json"})  # noqa: S310 - `open_keys`
+        request = Request(self._url, headers={"Accept": "application/json"})  # noqa: S310 - `open_keys`
         timer = threading.Timer(TIMEOUT_S, self._end)
         timer.daemon = True
         timer.start()
         data = b""
         try:
-            with self._open(asked, timeout=TIMEOUT_S) as answer:
+            with self._open(request, timeout=TIMEOUT_S) as answer:
                 data = answer.read(limit)
         except (OSError, ValueError, HTTPException):
             if not self._is_late:
@@ -447,12 +447,12 @@ class KeyUrl:
 
     def find(self, key_id: str | None) -> Sequence[PublicKey]:
         """The keys of a name, all for None."""
-        found = self._known(key_id)
+        keys = self._known(key_id)
         # Nobody waits for another one's fetch: all threads could come to wait for a slow address.
-        if not self._is_due(is_known=bool(found)) or not self._lock.acquire(blocking=False):
-            return found
+        if not self._is_due(is_known=bool(keys)) or not self._lock.acquire(blocking=False):
+            return keys
         try:
-            if self._is_due(is_known=bool(found)):
+            if self._is_due(is_known=bool(keys)):
                 self._refresh()
         finally:
             self._lock.release()

@@ -52,9 +52,9 @@ class HashedPassword:
             iterations: How many to compute, at least those of the hash: the time of a try must not
                 tell users with different iterations, or unknown ones, from each other.
         """
-        found = _hash(password, self.salt, self.iterations)
+        digest = _hash(password, self.salt, self.iterations)
         _hash(password, self.salt, iterations - self.iterations + 1)
-        return hmac.compare_digest(found, self.digest)
+        return hmac.compare_digest(digest, self.digest)
 
     def __str__(self) -> str:
         salt, digest = (base64.b64encode(part).decode() for part in (self.salt, self.digest))
@@ -88,9 +88,9 @@ class PlainUsers:
         """
         if len(password.encode()) > PASSWORD_BYTES_MAX:
             return False
-        kept = self._users.get(name)
-        is_right = (kept or self._pretender).is_password(password, self._pretender.iterations)
-        return is_right and kept is not None
+        stored = self._users.get(name)
+        is_right = (stored or self._pretender).is_password(password, self._pretender.iterations)
+        return is_right and stored is not None
 
 
 def read_users(text: str, name: str, salt: bytes) -> PlainUsers:
@@ -115,7 +115,7 @@ def read_users(text: str, name: str, salt: bytes) -> PlainUsers:
             raise ConfigError(name, None, f"line {number} names a user again")
         users[user.strip()] = _kept(secret.strip(), name, number, salt)
     # Of all users' the slowest, so that an unknown name is never told by a quick answer.
-    slowest = max((kept.iterations for kept in users.values()), default=ITERATIONS)
+    slowest = max((stored.iterations for stored in users.values()), default=ITERATIONS)
     return PlainUsers(users, hashed("", salt, slowest))
 
 

@@ -106,13 +106,13 @@ class LoginFailed(TidelogError):
     does not say what was wrong.
 
     Attributes:
-        told: What the client is told; None for the mechanism's usual sentence.
+        client_message: What the client is told; None for the mechanism's usual sentence.
     """
 
     code: ClassVar[int | None] = ErrorCode.SASL_AUTHENTICATION_FAILED
 
-    def __init__(self, reason: str, *, told: str | None = None) -> None:
-        self.told = told
+    def __init__(self, reason: str, *, client_message: str | None = None) -> None:
+        self.client_message = client_message
         super().__init__(reason)
 
 
@@ -233,7 +233,7 @@ class ScramServer:
             raise LoginFailed("delegation tokens are not known here")
         self._user = _unescaped(fields[0][2:])
         if authzid and _unescaped(authzid[2:]) not in {"", self._user}:
-            raise LoginFailed(FOR_ANOTHER, told=FOR_ANOTHER_TOLD)
+            raise LoginFailed(FOR_ANOTHER, client_message=FOR_ANOTHER_TOLD)
         nonce = fields[1][2:]
         if not self._user or not nonce or not _is_printable(nonce):
             raise LoginFailed("a first message with an empty name or a bad nonce")
@@ -242,9 +242,9 @@ class ScramServer:
         self._credential = self._find(self._user)
         # Made for everybody: it takes a known user as long.
         self._pretended = self._pretend()
-        kept = self._credential or self._pretended
-        salt = base64.b64encode(kept.salt).decode()
-        answer = f"r={self._expected_nonce},s={salt},i={kept.iterations}"
+        credential = self._credential or self._pretended
+        salt = base64.b64encode(credential.salt).decode()
+        answer = f"r={self._expected_nonce},s={salt},i={credential.iterations}"
         self._said = f"{bare},{answer}"
         return answer.encode()
 
@@ -264,23 +264,23 @@ class ScramServer:
             raise LoginFailed("a final message of another exchange")
         proof = _decoded(proof_text)
         signed = f"{self._said},{without}".encode()
-        kept = self._credential or self._pretended
-        assert kept is not None
-        if not self._is_right(kept, proof, signed) or self._credential is None:
+        credential = self._credential or self._pretended
+        assert credential is not None
+        if not self._is_right(credential, proof, signed) or self._credential is None:
             raise LoginFailed("no such user, or another password")
         self.user = self._user
-        signature = hmac.digest(kept.server_key, signed, self._mechanism.hash_name)
+        signature = hmac.digest(credential.server_key, signed, self._mechanism.hash_name)
         return b"v=" + base64.b64encode(signature)
 
-    def _is_right(self, kept: ScramCredential, proof: bytes, signed: bytes) -> bool:
+    def _is_right(self, credential: ScramCredential, proof: bytes, signed: bytes) -> bool:
         name = self._mechanism.hash_name
         size = hashlib.new(name).digest_size
-        signature = hmac.digest(kept.stored_key[:size], signed, name)
+        signature = hmac.digest(credential.stored_key[:size], signed, name)
         if len(proof) != size:
             return False
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
-        found = hashlib.new(name, client_key).digest()
-        return hmac.compare_digest(found, kept.stored_key[:size])
+        digest = hashlib.new(name, client_key).digest()
+        return hmac.compare_digest(digest, credential.stored_key[:size])
 
 
 def _text_of(token: bytes) -> str:
@@ -376,17 +376,17 @@ class PlainExchange:
             raise LoginFailed("a PLAIN message that is no UTF-8") from None
         if len(parts) != 3:
             text = f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}"
-            raise LoginFailed("a PLAIN message without three parts", told=text)
+            raise LoginFailed("a PLAIN message without three parts", client_message=text)
         for_whom, user, password = parts
         for part, what in ((user, "username"), (password, "password")):
             if not part:
-                told = f"Authentication failed: {what} not specified"
-                raise LoginFailed(f"a PLAIN message without {what}", told=told)
+                client_message = f"Authentication failed: {what} not specified"
+                raise LoginFailed(f"a PLAIN message without {what}", client_message=client_message)
         if not self._is_user(user, password):
-            told = "Authentication failed: Invalid username or password"
-            raise LoginFailed("no such user, or another password", told=told)
+            client_message = "Authentication failed: Invalid username or password"
+            raise LoginFailed("no such user, or another password", client_message=client_message)
         if for_whom not in {"", user}:
-            raise LoginFailed(FOR_ANOTHER, told=FOR_ANOTHER_TOLD)
+            raise LoginFailed(FOR_ANOTHER, client_message=FOR_ANOTHER_TOLD)
         self.login = Login(user)
         return b""
 
@@ -434,11 +434,11 @@ class BearerExchange:
         try:
             login = self._check(bearer)
         except LoginFailed as error:
-            told = '{"status":"invalid_token"}'
-            self._failure = LoginFailed(str(error), told=told)
-            return told.encode()
+            client_message = '{"status":"invalid_token"}'
+            self._failure = LoginFailed(str(error), client_message=client_message)
+            return client_message.encode()
         if for_whom not in {"", login.user}:
-            raise LoginFailed(FOR_ANOTHER, told=FOR_ANOTHER_TOLD)
+            raise LoginFailed(FOR_ANOTHER, client_message=FOR_ANOTHER_TOLD)
         self.login = login
         return b""
 

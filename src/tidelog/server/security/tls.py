@@ -121,9 +121,9 @@ class Watched(Generic[Content]):
 
     def newest(self) -> Content:
         """What the newest files that can be used say."""
-        found = self._look()
-        if found != self._seen:
-            self._seen = found
+        stamp = self._look()
+        if stamp != self._seen:
+            self._seen = stamp
             try:
                 self._newest = self._read()
             except TidelogError as error:

@@ -255,7 +255,7 @@ def test_a_bad_token_is_told_and_no_reason_with_it() -> None:
     assert exchange.login is None
     with pytest.raises(LoginFailed, match="nobody trusted") as ended:
         exchange.step(b"\x01")
-    assert ended.value.told == answer.decode()
+    assert ended.value.client_message == answer.decode()
 
 
 def test_who_says_anything_else_to_a_bad_token_hears_the_usual_sentence() -> None:
@@ -263,7 +263,7 @@ def test_who_says_anything_else_to_a_bad_token_hears_the_usual_sentence() -> Non
     exchange.step(b"n,,\x01auth=Bearer nonsense\x01\x01")
     with pytest.raises(LoginFailed) as ended:
         exchange.step(rb"\x01")
-    assert ended.value.told is None
+    assert ended.value.client_message is None
 
 
 @pytest.mark.parametrize(
