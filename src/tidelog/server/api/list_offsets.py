@@ -1,17 +1,14 @@
-"""ListOffsets: where logs begin and end, and where a time does.
+"""ListOffsets and OffsetForLeaderEpoch: the offset of a time, and the end of a leader epoch.
 
-Parts: ListOffsets, OffsetForLeaderEpoch.
+`find_row` answers one partition of a ListOffsets request, for this API and for the templates of
+repeated requests. What a time stands for is `partitions.offset_lookup`'s; here are checks, versions
+and the response. A follower learns from OffsetForLeaderEpoch where its log and the leader's part.
 
 Source: Kafka's protocol guide, API 2; KIP-79, KIP-734 (-3), KIP-405 (-4), KIP-1005 (-5),
-KIP-1023 (-6); for version 0 Kafka's getOffsetsBefore.
-
-OffsetForLeaderEpoch: where an epoch ends, by which a follower finds where logs part.
-
-Source: Kafka's protocol guide, API 23; KIP-101, KIP-320.
+KIP-1023 (-6); for version 0 Kafka's getOffsetsBefore. API 23; KIP-101, KIP-320.
 """
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, TypeAlias, cast
 
@@ -35,6 +32,9 @@ from tidelog.server.api.node import Node
 from tidelog.server.api.table import Asker, then
 from tidelog.server.partitions.fetch import tell_failure
 from tidelog.server.partitions.offset_lookup import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
     Match,
     Search,
     find_appended,
@@ -43,7 +43,7 @@ from tidelog.server.partitions.offset_lookup import (
     may_have_no_times,
 )
 from tidelog.server.partitions.partition import Partition
-from tidelog.server.partitions.partitions import end_of_epoch, epoch_problem, epochs_of
+from tidelog.server.partitions.partitions import end_of_epoch, epoch_problem
 from tidelog.server.runtime.threads import Work
 from tidelog.server.security.operations import Operation
 from tidelog.storage.log.log import Log
@@ -54,204 +54,171 @@ from tidelog.types import (
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     NO_LEADER_EPOCH,
+    NO_OFFSET,
     NO_TIMESTAMP,
-    OffsetAndTimestamp,
 )
 
 READ_COMMITTED: Final = 1
 
-
-EARLIEST_LOCAL: Final = -4
-
-
-LATEST_TIERED: Final = -5
-
-
-EARLIEST_PENDING_UPLOAD: Final = -6
-
+_NO_MATCH: Final = (0, NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH)
 
 # Since which version a special time may be asked for.
 SPECIAL_SINCE: Final = {
     LATEST_TIMESTAMP: 0,
     EARLIEST_TIMESTAMP: 0,
     MAX_TIMESTAMP: 7,
-    EARLIEST_LOCAL: 8,
-    LATEST_TIERED: 9,
-    EARLIEST_PENDING_UPLOAD: 11,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
 
+# Error code, timestamp, offset and leader epoch: what a response states of a partition.
+Row: TypeAlias = tuple[int, int, int, int]
 
-Found: TypeAlias = ListOffsetsPartitionResponse
+PartitionResponse: TypeAlias = ListOffsetsPartitionResponse
 
-
-# What has to be waited for begins when it is called.
-Maybe: TypeAlias = Found | Callable[[], Awaitable[Found]]
+# A search that has to be waited for; it begins when this is called with the partition's number.
+RowSearch: TypeAlias = Callable[[int], Awaitable[PartitionResponse]]
 
 
 def list_offsets(
     context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
-    """One answer for each partition, by topic; a partition that was named twice is refused."""
+    """One row for each partition, by topic; a partition that is named twice is refused."""
     if request.isolation_level not in ISOLATION_LEVELS:
-        return _all_refused(request, ErrorCode.UNKNOWN_SERVER_ERROR)
-    node = context.node
-    if len(request.topics) == 1 == len(request.topics[0].partitions):
-        asked = request.topics[0].partitions[0]
-        name = request.topics[0].name
-        # What clients send for one time: nothing can be named twice, nothing is to be opened.
-        if node.partitions.find_used(name, asked.partition_index) is not None:
-            return _told([(name, [answer_one(context, request, name, asked)])])
-    missing = node.partitions.unopened(
+        return response_of(
+            (
+                topic.name,
+                [_refused(asked, ErrorCode.UNKNOWN_SERVER_ERROR) for asked in topic.partitions],
+            )
+            for topic in request.topics
+        )
+    missing = context.node.partitions.unopened(
         (topic.name, asked.partition_index)
         for topic in request.topics
         for asked in topic.partitions
     )
     if missing:
-        return opened_first(node, missing, lambda: _answers(context, request))
-    return _answers(context, request)
+        return opened_first(context.node, missing, lambda: _answer(context, request))
+    return _answer(context, request)
 
 
-def _answers(
+def _answer(
     context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
-    named = Counter(
-        (topic.name, asked.partition_index)
-        for topic in request.topics
-        for asked in topic.partitions
-    )
-    found: list[tuple[str, list[Maybe]]] = []
+    topics: dict[str, dict[int, PartitionResponse | RowSearch]] = {}
+    must_wait = False
     for topic in request.topics:
-        answers: list[Maybe] = []
+        rows = topics.setdefault(topic.name, {})
         for asked in topic.partitions:
-            count = named.pop((topic.name, asked.partition_index), 0)
-            if count == 1:
-                answers.append(answer_one(context, request, topic.name, asked))
-            elif count:
-                answers.append(_refused(asked, ErrorCode.INVALID_REQUEST))
-        if answers:
-            found.append((topic.name, answers))
-    return _told(found if len(found) < 2 else _by_topic(found))
+            if asked.partition_index in rows:
+                rows[asked.partition_index] = _refused(asked, ErrorCode.INVALID_REQUEST)
+            else:
+                row = _find(context, request, topic.name, asked)
+                rows[asked.partition_index] = row
+                must_wait = must_wait or callable(row)
+    if must_wait:
+        return _wait(topics)
+    answered = cast("Mapping[str, Mapping[int, PartitionResponse]]", topics)
+    return response_of((name, list(rows.values())) for name, rows in answered.items() if rows)
 
 
-def _by_topic(found: Iterable[tuple[str, list[Maybe]]]) -> list[tuple[str, list[Maybe]]]:
-    """The answers about each topic together, however often it was named."""
-    topics: dict[str, list[Maybe]] = {}
-    for name, answers in found:
-        topics.setdefault(name, []).extend(answers)
-    return list(topics.items())
-
-
-def _told(
-    found: list[tuple[str, list[Maybe]]],
-) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
-    for _, answers in found:
-        for one in answers:
-            if type(one) is not Found:
-                return _later(found)
-    return response_of(cast("list[tuple[str, list[Found]]]", found))
-
-
-async def _later(found: Iterable[tuple[str, list[Maybe]]]) -> ListOffsetsResponse:
+async def _wait(
+    topics: Mapping[str, Mapping[int, PartitionResponse | RowSearch]],
+) -> ListOffsetsResponse:
     return response_of(
         [
-            (name, [await one() if callable(one) else one for one in answers])
-            for name, answers in found
+            (name, [await row(number) if callable(row) else row for number, row in rows.items()])
+            for name, rows in topics.items()
+            if rows
         ]
     )
 
 
-def response_of(found: Iterable[tuple[str, list[Found]]]) -> ListOffsetsResponse:
-    """The response that says these answers, by topic."""
+def response_of(rows: Iterable[tuple[str, list[PartitionResponse]]]) -> ListOffsetsResponse:
+    """Make the response of rows by topic."""
     return ListOffsetsResponse(
-        topics=[ListOffsetsTopicResponse(name=name, partitions=answers) for name, answers in found]
+        topics=[ListOffsetsTopicResponse(name=name, partitions=found) for name, found in rows]
     )
 
 
-def _all_refused(request: ListOffsetsRequest, code: int) -> ListOffsetsResponse:
-    return response_of(
-        [
-            (topic.name, [_refused(asked, code) for asked in topic.partitions])
-            for topic in request.topics
-        ]
-    )
+def _refused(asked: ListOffsetsPartition, code: int) -> PartitionResponse:
+    return PartitionResponse(partition_index=asked.partition_index, error_code=code)
 
 
-def _refused(asked: ListOffsetsPartition, code: int) -> Found:
-    return Found(partition_index=asked.partition_index, error_code=code)
-
-
-def _failed(log: Log, asked: ListOffsetsPartition, error: TidelogError | OSError) -> Found:
-    """The answer where a partition can't be read, which is logged with its reason."""
-    tell_failure(log, error)
-    if not isinstance(error, TidelogError) or isinstance(error, StorageFailure):
-        return _refused(asked, ErrorCode.KAFKA_STORAGE_ERROR)
-    if isinstance(error, OffsetsGone):
-        return _refused(asked, ErrorCode.CORRUPT_MESSAGE)  # its own code would reset consumers
-    return _refused(asked, ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code)
-
-
-def answer_one(
+def _find(
     context: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
-) -> Maybe:
-    """What is said of one partition; a call that begins to search where that takes a while."""
-    if _is_unknown_time(asked, context.version):
-        return _refused(asked, ErrorCode.UNSUPPORTED_VERSION)
-    found = find_partition(context.node, topic, asked.partition_index)
-    if isinstance(found, int):
-        return _refused(asked, found)
-    return answer_in(context.node, context.version, request, found, asked)
+) -> PartitionResponse | RowSearch:
+    """The row of a partition, or a search where that takes a while."""
+    version, time_ms = context.version, asked.timestamp
+    partition = find_partition(context.node, topic, asked.partition_index)
+    if isinstance(partition, int):
+        is_unknown = _is_unknown_time(time_ms, version)
+        return _refused(asked, ErrorCode.UNSUPPORTED_VERSION if is_unknown else partition)
+    code = _problem(partition.log, version, asked.current_leader_epoch, time_ms)
+    if code:
+        return _refused(asked, code)
+    if version == 0:
+        return partial(_old_style, context.node, request, partition, asked)
+    if request.by_append_time and time_ms >= 0:
+        return partial(
+            _appended, context.node, partition.log, _end_offset(request, partition), time_ms
+        )
+    row = find_row(context.node, version, request, partition, asked.current_leader_epoch, time_ms)
+    return row if callable(row) else _response_row(asked.partition_index, row)
 
 
-def answer_in(
+def find_row(
     node: Node,
     version: int,
     request: ListOffsetsRequest,
-    place: Partition,
-    asked: ListOffsetsPartition,
-) -> Maybe:
-    """The same of a partition that is open."""
-    if asked.timestamp < 0 and _is_unknown_time(asked, version):
-        return _refused(asked, ErrorCode.UNSUPPORTED_VERSION)
-    try:
-        code = epoch_problem(place.log, asked.current_leader_epoch)
-        if code:
-            return _refused(asked, code)
-        if version == 0:
-            return partial(_old_style, node, request, place, asked)
-        if request.by_append_time and asked.timestamp >= 0:
-            return partial(_appended, node, place.log, _end_offset(request, place), asked)
-        return _found(node, place, _end_offset(request, place), asked)
-    except TidelogError as error:
-        return _failed(place.log, asked, error)
+    partition: Partition,
+    epoch: int,
+    time_ms: int,
+) -> Row | RowSearch:
+    """The row of an open partition from version 1 on, or a search where that takes a while.
 
-
-def find_at_once(
-    node: Node, request: ListOffsetsRequest, place: Partition, asked: ListOffsetsPartition
-) -> OffsetAndTimestamp | None:
-    """The record that a time stands for, where it is found in memory and `answer_in` would say it.
-
-    Most lookups are such. None where anything else is to be said, which `answer_in` finds out.
+    Args:
+        node: The broker.
+        version: Of the request, 1 or more.
+        request: The request, for its isolation and replica.
+        partition: The partition.
+        epoch: Leader epoch that the client expects, NO_LEADER_EPOCH for any.
+        time_ms: Time in ms, or a special time.
     """
-    log, time = place.log, asked.timestamp
-    if time < 0 or epoch_problem(log, asked.current_leader_epoch):
-        return None
+    log = partition.log
+    code = _problem(log, version, epoch, time_ms)
+    if code:
+        return code, NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH
+    end = _end_offset(request, partition)
     try:
-        found = find_offset(log, time, node.reads)
-        if type(found) is OffsetAndTimestamp and found.offset < _end_offset(request, place):
-            return found
-    except TidelogError:
-        pass  # found again there, and said
-    return None
+        match = find_offset(log, time_ms, end, node.reads)
+    except TidelogError as error:
+        return _code_of(log, error), NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH
+    if match is None:
+        if time_ms >= 0 and may_have_no_times(log):
+            return partial(_search, None, log, node.reads, time_ms)
+        return _NO_MATCH
+    if callable(match):
+        return partial(_search, match, log, node.reads, time_ms)
+    offset, timestamp, leader_epoch, _ = match
+    return 0, timestamp, offset, NO_LEADER_EPOCH if leader_epoch is None else leader_epoch
 
 
-def _is_unknown_time(asked: ListOffsetsPartition, version: int) -> bool:
+def _problem(log: Log, version: int, epoch: int, time_ms: int) -> int:
+    """The error code of a time that the version has not, or of another leader epoch; else 0."""
+    if time_ms < 0 and _is_unknown_time(time_ms, version):
+        return ErrorCode.UNSUPPORTED_VERSION
+    return epoch_problem(log, epoch)
+
+
+def _is_unknown_time(time_ms: int, version: int) -> bool:
     """Whether a negative time stands for nothing that the version knows."""
-    time = asked.timestamp
-    return time < 0 and version < SPECIAL_SINCE.get(time, 1 << 15)
+    return time_ms < 0 and version < SPECIAL_SINCE.get(time_ms, 1 << 15)
 
 
 def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
-    """Offset behind the last record that the asker may see."""
+    """Offset behind the last record that the client may see."""
     if request.replica_id >= 0:
         return partition.replica_end_offset
     if request.isolation_level == READ_COMMITTED:
@@ -259,81 +226,56 @@ def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
     return partition.high_watermark
 
 
-def _found(node: Node, place: Partition, end: int, asked: ListOffsetsPartition) -> Maybe:
-    log, work, time = place.log, node.reads, asked.timestamp
-    if time < 0 and time != MAX_TIMESTAMP:
-        return _answer(asked, _special(log, time, end))
-    found = find_offset(log, time, work)
-    if callable(found):
-        return partial(_searched, found, log, work, end, asked)
-    if found is None and time >= 0 and may_have_no_times(log):
-        return partial(_searched, None, log, work, end, asked)
-    return _answer(asked, _visible(found, end))
+def _code_of(log: Log, error: TidelogError | OSError) -> int:
+    """The error code for a partition that can't be read; the reason is logged."""
+    tell_failure(log, error)
+    if not isinstance(error, TidelogError) or isinstance(error, StorageFailure):
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    if isinstance(error, OffsetsGone):
+        return ErrorCode.CORRUPT_MESSAGE  # its own code would reset consumers
+    return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
 
 
-async def _searched(
-    search: Search | None,
-    log: Log,
-    work: Work,
-    end: int,
-    asked: ListOffsetsPartition,
-) -> Found:
-    """The end of a search that has to be waited for."""
+async def _search(
+    search: Search | None, log: Log, work: Work, time_ms: int, number: int
+) -> PartitionResponse:
+    """Wait for a search, or, without one, only find out why there is no match."""
     try:
-        found = None if search is None else await search()
-        if found is None and asked.timestamp >= 0 and await has_no_times(log, work):
-            return _refused(asked, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+        match = None if search is None else await search()
+        if match is None and time_ms >= 0 and await has_no_times(log, work):
+            code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+            return PartitionResponse(partition_index=number, error_code=code)
     except (OSError, TidelogError) as error:
-        return _failed(log, asked, error)
-    return _answer(asked, _visible(found, end))
+        return PartitionResponse(partition_index=number, error_code=_code_of(log, error))
+    return _match_row(number, match)
 
 
-async def _appended(node: Node, log: Log, end: int, asked: ListOffsetsPartition) -> Found:
-    """The first record appended at a time or later, with how many before it nobody knows."""
+async def _appended(node: Node, log: Log, end: int, time_ms: int, number: int) -> PartitionResponse:
+    """The first record appended at a time or later, and how many before it have unknown times."""
     try:
-        found, unknown = await node.reads.run(find_appended, log, asked.timestamp, end)
+        match, unknown = await node.reads.run(find_appended, log, time_ms, end)
     except (OSError, TidelogError) as error:
-        return _failed(log, asked, error)
-    answer = _answer(asked, found)
-    answer.without_append_time = unknown
-    return answer
+        return PartitionResponse(partition_index=number, error_code=_code_of(log, error))
+    row = _match_row(number, match)
+    row.without_append_time = unknown
+    return row
 
 
-def _special(log: Log, timestamp: int, end: int) -> Match:
-    """What a special time stands for; None where there is no such offset."""
-    match timestamp:
-        case -1:
-            return OffsetAndTimestamp(end, NO_TIMESTAMP, log.leader_epoch)
-        case -2:
-            return _at(log, log.log_start_offset)
-        case -4:
-            return _at(log, log.local_start_offset)
-    if log.tier is None:
-        return None
-    uploaded = log.tier.end_offset
-    if timestamp == LATEST_TIERED:
-        return _at(log, uploaded - 1) if log.tier.record.manifest.segments else None
-    return _visible(_at(log, max(uploaded, log.log_start_offset)), end)
+def _match_row(number: int, match: Match) -> PartitionResponse:
+    if match is None:
+        return PartitionResponse(partition_index=number, error_code=0)
+    epoch = NO_LEADER_EPOCH if match.leader_epoch is None else match.leader_epoch
+    return _response_row(number, (0, match.timestamp, match.offset, epoch))
 
 
-def _at(log: Log, offset: int) -> OffsetAndTimestamp:
-    return OffsetAndTimestamp(offset, NO_TIMESTAMP, epochs_of(log).epoch_for(offset))
-
-
-def _visible(found: Match, end: int) -> Match:
-    """What the asker may see."""
-    return found if found is not None and found.offset < end else None
-
-
-def _answer(asked: ListOffsetsPartition, found: Match) -> Found:
-    if found is None:
-        return _refused(asked, 0)
-    return Found(
-        partition_index=asked.partition_index,
-        error_code=0,
-        timestamp=found.timestamp,
-        offset=found.offset,
-        leader_epoch=NO_LEADER_EPOCH if found.leader_epoch is None else found.leader_epoch,
+def _response_row(number: int, row: Row) -> PartitionResponse:
+    error_code, timestamp, offset, leader_epoch = row
+    return PartitionResponse(
+        partition_index=number,
+        error_code=error_code,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=leader_epoch,
     )
 
 
@@ -345,7 +287,8 @@ async def _old_style(
     request: ListOffsetsRequest,
     partition: Partition,
     asked: ListOffsetsPartition,
-) -> Found:
+    number: int,
+) -> PartitionResponse:
     """Starts of segments that were written before a time, the newest first.
 
     A segment counts by its file's time; the log end counts as written now.
@@ -354,7 +297,7 @@ async def _old_style(
     try:
         starts = await node.reads.run(_starts, log.segments, log.log_start_offset)
     except OSError as error:
-        return _failed(log, asked, error)
+        return PartitionResponse(partition_index=number, error_code=_code_of(log, error))
     if log.segments[-1].size_bytes:
         starts.append((log.log_end_offset, node.env.clock.now_ms()))
     if asked.timestamp == EARLIEST_TIMESTAMP:
@@ -367,8 +310,8 @@ async def _old_style(
     end = _end_offset(request, partition)
     if offsets and offsets[0] > end:
         offsets = [end, *(offset for offset in offsets if offset <= end)]
-    return Found(
-        partition_index=asked.partition_index,
+    return PartitionResponse(
+        partition_index=number,
         error_code=0,
         old_style_offsets=sorted(offsets, reverse=True),
     )

@@ -18,7 +18,7 @@ from tidelog.protocol.messages.list_offsets import (
 )
 from tidelog.protocol.requests import ReceivedRequest, read_request, write_response
 from tidelog.server.api.context import RequestContext, may_topic
-from tidelog.server.api.list_offsets import answer_in, find_at_once, response_of
+from tidelog.server.api.list_offsets import find_row, response_of
 from tidelog.server.security.operations import Operation
 from tidelog.types import ISOLATION_LEVELS, NO_LEADER_EPOCH, Buffer
 
@@ -177,16 +177,17 @@ class RepeatedLookups:
         if place is None:
             return None
         (asked.timestamp,) = _TIME.unpack_from(data, time_at)
-        found = find_at_once(self._node, known.message, place, asked)
-        if found is not None:
-            epoch = NO_LEADER_EPOCH if found.leader_epoch is None else found.leader_epoch
-            facts = 0, found.timestamp, found.offset, epoch
-        else:
-            said = answer_in(self._node, known.received.version, known.message, place, asked)
-            # What has to be waited for is asked on the other way, which keeps the question.
-            if type(said) is not ListOffsetsPartitionResponse:
-                return None
-            facts = said.error_code, said.timestamp, said.offset, said.leader_epoch
+        facts = find_row(
+            self._node,
+            known.received.version,
+            known.message,
+            place,
+            asked.current_leader_epoch,
+            asked.timestamp,
+        )
+        # What has to be waited for is asked on the other way, which keeps the question.
+        if type(facts) is not tuple:
+            return None
         if began_ns is not None:
             throttle_ms = self._charge(known, connection, len(data), began_ns)
             if throttle_ms:

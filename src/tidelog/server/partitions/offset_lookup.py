@@ -6,13 +6,28 @@ search, which finds it in memory. Searching itself is storage's (`storage.segmen
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+from tidelog.server.partitions.partitions import epochs_of
 from tidelog.server.partitions.segment_reads import SegmentBytes, frames
 from tidelog.server.runtime.threads import Work
 from tidelog.storage.log.log import Log
 from tidelog.storage.segment.segment import ColdRead, Segment
-from tidelog.types import MAX_TIMESTAMP, NO_TIMESTAMP, ClockName, OffsetAndTimestamp
+from tidelog.types import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    NO_TIMESTAMP,
+    ClockName,
+    OffsetAndTimestamp,
+)
+
+# Special times beside those of all versions: KIP-405, KIP-1005, KIP-1023.
+EARLIEST_LOCAL_TIMESTAMP: Final = -4
+
+LATEST_TIERED_TIMESTAMP: Final = -5
+
+EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
 
 # A record and its time, None where no record is that late.
 Match: TypeAlias = OffsetAndTimestamp | None
@@ -21,30 +36,41 @@ Match: TypeAlias = OffsetAndTimestamp | None
 Search: TypeAlias = Callable[[], Awaitable[Match]]
 
 
-def find_offset(log: Log, time_ms: int, work: Work) -> Match | Search:
-    """Find the first record at or after a time, on the clock that the topic's lookups go by.
+def find_offset(log: Log, time_ms: int, end: int, work: Work) -> Match | Search:
+    """Find the offset that a time stands for, on the clock that the topic's lookups go by.
 
     Args:
         log: The partition's log.
-        time_ms: Time in ms, 0 or more, or MAX_TIMESTAMP for the first record of the latest time.
+        time_ms: Time in ms, 0 or more, for the first record at or after it; or a special time.
+        end: Offset behind the last record that the client may see.
         work: Threads for what is not in memory.
 
     Raises:
         Errors as `LogReader.offset_for_time`, from the returned search where there is one.
     """
+    if time_ms < 0 and time_ms != MAX_TIMESTAMP:
+        return _find_special(log, time_ms, end)
     clock = log.context.config.tidelog_lookup_clock
     try:
-        if time_ms == MAX_TIMESTAMP:
-            return log.max_timestamp(clock=clock, may_block=False)
-        return log.offset_for_time(time_ms, clock=clock, may_block=False)
+        if time_ms >= 0:
+            match = log.offset_for_time(time_ms, clock=clock, may_block=False)
+        else:
+            match = log.max_timestamp(clock=clock, may_block=False)
     except ColdRead:
-        return partial(work.run, _find_in_thread, log, time_ms, clock)
+        return partial(_search_in_thread, log, time_ms, end, work, clock)
+    return match if match is None or match.offset < end else None
 
 
-def _find_in_thread(log: Log, time_ms: int, clock: ClockName) -> Match:
-    if time_ms == MAX_TIMESTAMP:
-        return log.max_timestamp(clock=clock, search=log.new_search())
-    return log.offset_for_time(time_ms, clock=clock, search=log.new_search())
+async def _search_in_thread(
+    log: Log, time_ms: int, end: int, work: Work, clock: ClockName
+) -> Match:
+    return _visible(await work.run(_search, log, time_ms, clock), end)
+
+
+def _search(log: Log, time_ms: int, clock: ClockName) -> Match:
+    if time_ms >= 0:
+        return log.offset_for_time(time_ms, clock=clock, search=log.new_search())
+    return log.max_timestamp(clock=clock, search=log.new_search())
 
 
 def find_appended(log: Log, time_ms: int, end: int) -> tuple[Match, int]:
@@ -54,10 +80,32 @@ def find_appended(log: Log, time_ms: int, end: int) -> tuple[Match, int]:
         The match below `end`, and the number of records before it (before `end` without a match)
         whose append time is unknown.
     """
-    match = _find_in_thread(log, time_ms, ClockName.APPEND)
-    if match is not None and match.offset >= end:
-        match = None
+    match = _visible(_search(log, time_ms, ClockName.APPEND), end)
     return match, log.without_append_time(end if match is None else match.offset)
+
+
+def _visible(match: Match, end: int) -> Match:
+    return match if match is None or match.offset < end else None
+
+
+def _find_special(log: Log, time_ms: int, end: int) -> Match:
+    """The offset that a special time stands for, None where there is no such offset."""
+    if time_ms == LATEST_TIMESTAMP:
+        return OffsetAndTimestamp(end, NO_TIMESTAMP, log.leader_epoch)
+    if time_ms == EARLIEST_TIMESTAMP:
+        return _at(log, log.log_start_offset)
+    if time_ms == EARLIEST_LOCAL_TIMESTAMP:
+        return _at(log, log.local_start_offset)
+    if log.tier is None:
+        return None
+    uploaded = log.tier.end_offset
+    if time_ms == LATEST_TIERED_TIMESTAMP:
+        return _at(log, uploaded - 1) if log.tier.record.manifest.segments else None
+    return _visible(_at(log, max(uploaded, log.log_start_offset)), end)
+
+
+def _at(log: Log, offset: int) -> OffsetAndTimestamp:
+    return OffsetAndTimestamp(offset, NO_TIMESTAMP, epochs_of(log).epoch_for(offset))
 
 
 def may_have_no_times(log: Log) -> bool:

@@ -55,7 +55,7 @@ from tidelog.server.shares.state_topic import (
     ShareStates,
 )
 from tidelog.storage.directory.topic_registry import TopicInfo
-from tidelog.types import INT32_MAX, SHARE_STATE_TOPIC, IsolationLevel, OffsetAndTimestamp
+from tidelog.types import INT32_MAX, SHARE_STATE_TOPIC, IsolationLevel
 
 if TYPE_CHECKING:
     from tidelog.server.groups.coordinator import GroupCoordinator
@@ -367,11 +367,12 @@ class SharePartitions:
         if kind == "latest":
             return partition.high_watermark
         since_ms = self._services.env.clock.now_ms() - ago_ms
-        found = find_offset(partition.log, max(since_ms, 0), self._services.reads)
-        if found is not None and not isinstance(found, OffsetAndTimestamp):
-            found = await found()
-        # Nothing is that young: what comes from now on is.
-        return partition.high_watermark if found is None else found.offset
+        log = partition.log
+        match = find_offset(log, max(since_ms, 0), log.log_end_offset, self._services.reads)
+        if callable(match):
+            match = await match()
+        # No record is that young: the group begins with the next one.
+        return partition.high_watermark if match is None else match.offset
 
     # -- members -----------------------------------------------------------------------------
 
