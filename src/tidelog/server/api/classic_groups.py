@@ -8,6 +8,7 @@ Guards of APIs about groups. Source: Kafka 4.3's KafkaApis.
 """
 
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Final
 
 from tidelog.error_codes import ErrorCode
@@ -34,8 +35,8 @@ from tidelog.protocol.messages.classic_groups import (
     SyncGroupResponse,
 )
 from tidelog.protocol.schema import NO_OPERATIONS
-from tidelog.server.api.context import MANY, Answer, Long, RequestContext, long_if_many
-from tidelog.server.api.table import Asker, then, then_keep
+from tidelog.server.api.context import MANY, Long, RequestContext, long_if_many
+from tidelog.server.api.guards import Access, Denied, Guarded
 from tidelog.server.api.waiting import respond
 from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member
 from tidelog.server.groups.modern_group import ShareGroup
@@ -339,76 +340,57 @@ async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
     return await arrival(coordinator.commits.delete_group(group_id))
 
 
-def guard_join_group(asker: Asker, request: JoinGroupRequest) -> Answer:
+def guard_join_group(access: Access, request: JoinGroupRequest) -> Guarded[JoinGroupRequest]:
     """READ on the group."""
-    if asker.may_group(Operation.READ, request.group_id):
-        return asker.go_on(request)
-    return JoinGroupResponse(
+    if access.may_group(Operation.READ, request.group_id):
+        return request, None
+    refusal = JoinGroupResponse(
         error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
         generation_id=-1,
-        protocol_name="" if asker.context.version < NULL_NAMES_FIRST_VERSION else None,
+        protocol_name="" if access.context.version < NULL_NAMES_FIRST_VERSION else None,
     )
+    return None, Denied.whole(refusal)
 
 
-def guard_sync_group(asker: Asker, request: SyncGroupRequest) -> Answer:
-    """READ on the group."""
-    if asker.may_group(Operation.READ, request.group_id):
-        return asker.go_on(request)
-    return SyncGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-
-
-def guard_heartbeat(asker: Asker, request: HeartbeatRequest) -> Answer:
-    """READ on the group."""
-    if asker.may_group(Operation.READ, request.group_id):
-        return asker.go_on(request)
-    return HeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-
-
-def guard_leave_group(asker: Asker, request: LeaveGroupRequest) -> Answer:
-    """READ on the group."""
-    if asker.may_group(Operation.READ, request.group_id):
-        return asker.go_on(request)
-    return LeaveGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-
-
-def guard_describe_groups(asker: Asker, request: DescribeGroupsRequest) -> Answer:
+def guard_describe_groups(
+    access: Access, request: DescribeGroupsRequest
+) -> Guarded[DescribeGroupsRequest]:
     """DESCRIBE on each group."""
-    request.groups, denied = asker.split_groups(request.groups, Operation.DESCRIBE)
+    allowed, denied = access.split_groups(request.groups, Operation.DESCRIBE)
 
-    def change(said: DescribeGroupsResponse) -> None:
+    def change(response: DescribeGroupsResponse) -> None:
         if request.include_authorized_operations:
-            for group in said.groups:
+            for group in response.groups:
                 if not group.error_code:
-                    kind = ResourceType.GROUP
-                    found = asker.bits(kind, group.group_id, GROUP_OPERATIONS)
-                    group.authorized_operations = found
-        said.groups.extend(
+                    group.authorized_operations = access.bits(
+                        ResourceType.GROUP, group.group_id, GROUP_OPERATIONS
+                    )
+        response.groups.extend(
             DescribedGroup(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id=name)
             for name in dict.fromkeys(denied)
         )
 
-    return then(asker.go_on(request), change)
+    return replace(request, groups=allowed), Denied.changed(change)
 
 
-def guard_list_groups(asker: Asker, request: ListGroupsRequest) -> Answer:
+def guard_list_groups(access: Access, request: ListGroupsRequest) -> Guarded[ListGroupsRequest]:
     """DESCRIBE on the cluster, or on each group: the others are not named."""
-    if asker.may_cluster(Operation.DESCRIBE):
-        return asker.go_on(request)
+    if access.may_cluster(Operation.DESCRIBE):
+        return request, None
 
-    def passes(group: ListedGroup) -> bool:
-        return asker.may_group(Operation.DESCRIBE, group.group_id)
+    def is_shown(group: ListedGroup) -> bool:
+        return access.may_group(Operation.DESCRIBE, group.group_id)
 
-    return then_keep(asker, asker.go_on(request), "groups", passes)
+    return request, Denied.hidden(access, "groups", is_shown)
 
 
-def guard_delete_groups(asker: Asker, request: DeleteGroupsRequest) -> Answer:
+def guard_delete_groups(
+    access: Access, request: DeleteGroupsRequest
+) -> Guarded[DeleteGroupsRequest]:
     """DELETE on each group."""
-    request.groups_names, denied = asker.split_groups(request.groups_names, Operation.DELETE)
-
-    def add(said: DeleteGroupsResponse) -> None:
-        said.results.extend(
-            DeletableGroupResult(group_id=name, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-            for name in dict.fromkeys(denied)
-        )
-
-    return then(asker.go_on(request), add)
+    allowed, denied = access.split_groups(request.groups_names, Operation.DELETE)
+    refusals = [
+        DeletableGroupResult(group_id=name, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        for name in dict.fromkeys(denied)
+    ]
+    return replace(request, groups_names=allowed), Denied.rows("results", refusals)

@@ -72,11 +72,11 @@ from tidelog.protocol.messages.metadata import (
 )
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.admin.topic_rules import ensure_brokers
-from tidelog.server.api.context import Answer, Long, RequestContext, long_if_many
+from tidelog.server.api.context import Long, RequestContext, long_if_many
+from tidelog.server.api.guards import CLUSTER_DENIED_TEXT, needs_cluster
 from tidelog.server.api.leader_epochs import numbers_of
 from tidelog.server.api.metadata import FEATURES
 from tidelog.server.api.node import Node
-from tidelog.server.api.table import CLUSTER_DENIED_TEXT, Asker
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.security.operations import Operation
 from tidelog.storage import files
@@ -499,68 +499,14 @@ def _topics(sizes: Mapping[TopicPartition, int]) -> list[DescribeLogDirsTopic]:
     return list(topics.values())
 
 
-def guard_describe_quorum(asker: Asker, request: DescribeQuorumRequest) -> Answer:
-    """DESCRIBE on the cluster."""
-    if asker.may_cluster(Operation.DESCRIBE):
-        return asker.go_on(request)
-    return DescribeQuorumResponse(
-        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
-    )
-
-
-def guard_update_features(asker: Asker, request: UpdateFeaturesRequest) -> Answer:
-    """ALTER on the cluster."""
-    if asker.may_cluster(Operation.ALTER):
-        return asker.go_on(request)
-    return UpdateFeaturesResponse(
-        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
-    )
-
-
-def guard_unregister_broker(asker: Asker, request: UnregisterBrokerRequest) -> Answer:
-    """ALTER on the cluster."""
-    if asker.may_cluster(Operation.ALTER):
-        return asker.go_on(request)
-    return UnregisterBrokerResponse(
-        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
-    )
-
-
-def guard_add_raft_voter(asker: Asker, request: AddRaftVoterRequest) -> Answer:
-    """ALTER on the cluster."""
-    if asker.may_cluster(Operation.ALTER):
-        return asker.go_on(request)
-    return AddRaftVoterResponse(
-        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
-    )
-
-
-def guard_remove_raft_voter(asker: Asker, request: RemoveRaftVoterRequest) -> Answer:
-    """ALTER on the cluster."""
-    if asker.may_cluster(Operation.ALTER):
-        return asker.go_on(request)
-    return RemoveRaftVoterResponse(
-        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
-    )
-
-
-def guard_describe_log_dirs(asker: Asker, request: DescribeLogDirsRequest) -> Answer:
-    """DESCRIBE on the cluster."""
-    if asker.may_cluster(Operation.DESCRIBE):
-        return asker.go_on(request)
-    return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-
-
-def guard_alter_replica_log_dirs(asker: Asker, request: AlterReplicaLogDirsRequest) -> Answer:
-    """ALTER on the cluster."""
-    if asker.may_cluster(Operation.ALTER):
-        return asker.go_on(request)
+def _refuse_alter_replica_log_dirs(
+    request: AlterReplicaLogDirsRequest,
+) -> AlterReplicaLogDirsResponse:
     results: dict[str, AlterReplicaLogDirTopicResult] = {}
     for directory in request.dirs:
         for topic in directory.topics:
-            found = AlterReplicaLogDirTopicResult(topic_name=topic.name)
-            found = results.setdefault(topic.name, found)
-            found.partitions.extend(
+            result = AlterReplicaLogDirTopicResult(topic_name=topic.name)
+            results.setdefault(topic.name, result).partitions.extend(
                 AlterReplicaLogDirPartition(
                     partition_index=number, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED
                 )
@@ -569,10 +515,7 @@ def guard_alter_replica_log_dirs(asker: Asker, request: AlterReplicaLogDirsReque
     return AlterReplicaLogDirsResponse(results=list(results.values()))
 
 
-def guard_elect_leaders(asker: Asker, request: ElectLeadersRequest) -> Answer:
-    """ALTER on the cluster."""
-    if asker.may_cluster(Operation.ALTER):
-        return asker.go_on(request)
+def _refuse_elect_leaders(request: ElectLeadersRequest) -> ElectLeadersResponse:
     return ElectLeadersResponse(
         error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         replica_election_results=[
@@ -592,12 +535,9 @@ def guard_elect_leaders(asker: Asker, request: ElectLeadersRequest) -> Answer:
     )
 
 
-def guard_alter_partition_reassignments(
-    asker: Asker, request: AlterPartitionReassignmentsRequest
-) -> Answer:
-    """ALTER on the cluster."""
-    if asker.may_cluster(Operation.ALTER):
-        return asker.go_on(request)
+def _refuse_reassignments(
+    request: AlterPartitionReassignmentsRequest,
+) -> AlterPartitionReassignmentsResponse:
     return AlterPartitionReassignmentsResponse(
         error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         error_message=CLUSTER_DENIED_TEXT,
@@ -618,12 +558,14 @@ def guard_alter_partition_reassignments(
     )
 
 
-def guard_list_partition_reassignments(
-    asker: Asker, request: ListPartitionReassignmentsRequest
-) -> Answer:
-    """DESCRIBE on the cluster."""
-    if asker.may_cluster(Operation.DESCRIBE):
-        return asker.go_on(request)
-    return ListPartitionReassignmentsResponse(
-        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
-    )
+guard_alter_replica_log_dirs: Final = needs_cluster(
+    Operation.ALTER, refuse=_refuse_alter_replica_log_dirs
+)
+
+
+guard_elect_leaders: Final = needs_cluster(Operation.ALTER, refuse=_refuse_elect_leaders)
+
+
+guard_alter_partition_reassignments: Final = needs_cluster(
+    Operation.ALTER, refuse=_refuse_reassignments
+)

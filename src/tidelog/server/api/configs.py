@@ -86,8 +86,15 @@ from tidelog.server.api.config_resources import (
     group_settings,
 )
 from tidelog.server.api.context import Answer, Long, RequestContext, long_if_many
+from tidelog.server.api.guards import (
+    CLUSTER_DENIED_TEXT,
+    DENIED_TEXT,
+    Access,
+    Denied,
+    Guarded,
+    needs_cluster,
+)
 from tidelog.server.api.node import Node
-from tidelog.server.api.table import CLUSTER_DENIED_TEXT, DENIED_TEXT, Asker, then
 from tidelog.server.runtime.errors import Refusal, refusal_of
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.operations import Operation
@@ -95,21 +102,7 @@ from tidelog.storage.directory.broker_files import ALL_BROKERS, ClusterState, En
 from tidelog.storage.directory.topic_registry import TopicInfo
 
 
-def guard_describe_client_quotas(asker: Asker, request: DescribeClientQuotasRequest) -> Answer:
-    """DESCRIBE_CONFIGS on the cluster."""
-    if asker.may_cluster(Operation.DESCRIBE_CONFIGS):
-        return asker.go_on(request)
-    return DescribeClientQuotasResponse(
-        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-        error_message=CLUSTER_DENIED_TEXT,
-        entries=None,
-    )
-
-
-def guard_alter_client_quotas(asker: Asker, request: AlterClientQuotasRequest) -> Answer:
-    """ALTER_CONFIGS on the cluster."""
-    if asker.may_cluster(Operation.ALTER_CONFIGS):
-        return asker.go_on(request)
+def _refuse_client_quotas(request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
     return AlterClientQuotasResponse(
         entries=[
             AlteredQuotas(
@@ -120,6 +113,11 @@ def guard_alter_client_quotas(asker: Asker, request: AlterClientQuotasRequest) -
             for entry in request.entries
         ]
     )
+
+
+guard_alter_client_quotas: Final = needs_cluster(
+    Operation.ALTER_CONFIGS, refuse=_refuse_client_quotas
+)
 
 
 TOPIC: Final = 2
@@ -576,18 +574,18 @@ _Split: TypeAlias = "tuple[list[_R], list[tuple[_R, int]]]"
 # -- settings ------------------------------------------------------------------------------------
 
 
-def _split(asker: Asker, resources: "Iterable[_R]", operation: Operation) -> "_Split[_R]":
-    """Resources whose settings may be looked at or changed, and the others with their errors."""
+def _split(access: Access, resources: "Iterable[_R]", operation: Operation) -> "_Split[_R]":
+    """Split resources by the right on their settings; the denied ones have their errors."""
     allowed: list[_R] = []
     denied: list[tuple[_R, int]] = []
     for resource in resources:
         name, code = resource.resource_name, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if resource.resource_type == TOPIC:
-            may, code = asker.may_topic(operation, name), ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            may, code = access.may_topic(operation, name), ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif resource.resource_type == GROUP:
-            may, code = asker.may_group(operation, name), ErrorCode.GROUP_AUTHORIZATION_FAILED
+            may, code = access.may_group(operation, name), ErrorCode.GROUP_AUTHORIZATION_FAILED
         else:
-            may = asker.may_cluster(operation)
+            may = access.may_cluster(operation)
         if may:
             allowed.append(resource)
         else:
@@ -595,24 +593,23 @@ def _split(asker: Asker, resources: "Iterable[_R]", operation: Operation) -> "_S
     return allowed, denied
 
 
-def guard_describe_configs(asker: Asker, request: DescribeConfigsRequest) -> Answer:
-    """DESCRIBE_CONFIGS on each topic or group, on the cluster for what else there is."""
+def guard_describe_configs(
+    access: Access, request: DescribeConfigsRequest
+) -> Guarded[DescribeConfigsRequest]:
+    """DESCRIBE_CONFIGS on each topic or group, on the cluster for any other resource."""
     if not DESCRIBED_KINDS.issuperset(each.resource_type for each in request.resources):
-        return asker.go_on(request)  # none is described
-    request.resources, denied = _split(asker, request.resources, Operation.DESCRIBE_CONFIGS)
-
-    def add(said: DescribeConfigsResponse) -> None:
-        said.results.extend(
-            DescribeConfigsResult(
-                error_code=code,
-                error_message=DENIED_TEXT[code],
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource, code in denied
+        return request, None  # none is described
+    allowed, denied = _split(access, request.resources, Operation.DESCRIBE_CONFIGS)
+    refusals = [
+        DescribeConfigsResult(
+            error_code=code,
+            error_message=DENIED_TEXT[code],
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
         )
-
-    return then(asker.go_on(request), add)
+        for resource, code in denied
+    ]
+    return replace(request, resources=allowed), Denied.rows("results", refusals)
 
 
 _Altered: TypeAlias = "AlterConfigsResource | IncrementalAlterConfigsResource"
@@ -622,9 +619,9 @@ class _Refusals:
     """What is said of resources that may not be altered; what is wrong with them comes first."""
 
     def __init__(
-        self, asker: Asker, resources: "Iterable[_Altered]", kinds: frozenset[int]
+        self, access: Access, resources: "Iterable[_Altered]", kinds: frozenset[int]
     ) -> None:
-        self._node = asker.context.node
+        self._node = access.context.node
         self._kinds = kinds
         self._times = Counter((each.resource_type, each.resource_name) for each in resources)
 
@@ -649,33 +646,21 @@ def _refused(
     )
 
 
-def guard_alter_configs(asker: Asker, request: AlterConfigsRequest) -> Answer:
-    """ALTER_CONFIGS on each topic or group, on the cluster for what else there is."""
-    refusals = _Refusals(asker, request.resources, ALTERED_KINDS)
-    request.resources, denied = _split(asker, request.resources, Operation.ALTER_CONFIGS)
-
-    def add(said: AlterConfigsResponse) -> None:
-        said.responses.extend(refusals.of(AlterConfigsResourceResponse, *each) for each in denied)
-
-    return then(asker.go_on(request), add)
+def guard_alter_configs(
+    access: Access, request: AlterConfigsRequest
+) -> Guarded[AlterConfigsRequest]:
+    """ALTER_CONFIGS on each topic or group, on the cluster for any other resource."""
+    refusals = _Refusals(access, request.resources, ALTERED_KINDS)
+    allowed, denied = _split(access, request.resources, Operation.ALTER_CONFIGS)
+    rows = (refusals.of(AlterConfigsResourceResponse, *each) for each in denied)
+    return replace(request, resources=allowed), Denied.rows("responses", rows)
 
 
 def guard_incremental_alter_configs(
-    asker: Asker, request: IncrementalAlterConfigsRequest
-) -> Answer:
-    """The same."""
-    refusals = _Refusals(asker, request.resources, DESCRIBED_KINDS)
-    request.resources, denied = _split(asker, request.resources, Operation.ALTER_CONFIGS)
-
-    def add(said: IncrementalAlterConfigsResponse) -> None:
-        kind = IncrementalAlterConfigsResourceResponse
-        said.responses.extend(refusals.of(kind, *each) for each in denied)
-
-    return then(asker.go_on(request), add)
-
-
-def guard_list_config_resources(asker: Asker, request: ListConfigResourcesRequest) -> Answer:
-    """DESCRIBE_CONFIGS on the cluster."""
-    if asker.may_cluster(Operation.DESCRIBE_CONFIGS):
-        return asker.go_on(request)
-    return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    access: Access, request: IncrementalAlterConfigsRequest
+) -> Guarded[IncrementalAlterConfigsRequest]:
+    """ALTER_CONFIGS on each topic or group, on the cluster for any other resource."""
+    refusals = _Refusals(access, request.resources, DESCRIBED_KINDS)
+    allowed, denied = _split(access, request.resources, Operation.ALTER_CONFIGS)
+    rows = (refusals.of(IncrementalAlterConfigsResourceResponse, *each) for each in denied)
+    return replace(request, resources=allowed), Denied.rows("responses", rows)

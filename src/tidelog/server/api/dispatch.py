@@ -20,16 +20,10 @@ from tidelog.protocol.requests import (
     write_response,
     write_response_around,
 )
-from tidelog.server.api.context import (
-    Answer,
-    Long,
-    RequestContext,
-    Response,
-    Written,
-    key_of,
-)
+from tidelog.server.api.context import Answer, Long, RequestContext, Response, Written, key_of
+from tidelog.server.api.guards import Access, Denied
 from tidelog.server.api.node import ConnectionFacts, Node
-from tidelog.server.api.table import handler_of, items_at_once, served_versions
+from tidelog.server.api.table import guard_of, handler_of, items_at_once, served_versions
 from tidelog.server.runtime.reply import Promise
 from tidelog.types import Buffer
 
@@ -157,12 +151,31 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
 
 
 def _handle(context: RequestContext, message: Response) -> Answer:
-    """Call the handler, inside its guard where rights are checked."""
-    if context.node.authorizer is None:
-        return handler_of(context.api.key)(context, message)
-    from tidelog.server.api.table import guarded
+    """Call the handler with what the guard allows, and add what is denied to its response.
 
-    return guarded(context, message)
+    Raises:
+        NotLoggedIn: An API without a guard, called by a client without all rights on the cluster.
+    """
+    handler = handler_of(context.api.key)
+    guard = None if context.node.authorizer is None else guard_of(context.api.key)
+    if guard is None:
+        return handler(context, message)
+    allowed, denied = guard(Access(context), message)
+    response = None if allowed is None else handler(context, allowed)
+    if denied is None:
+        return response
+    if isinstance(response, Awaitable):
+        return _add_denied(response, denied)
+    return denied.add_to(response)
+
+
+async def _add_denied(
+    response: "Awaitable[Response | Long | None]", denied: Denied
+) -> "Response | Long | None":
+    handled = await response
+    added = denied.add_to(handled.response if isinstance(handled, Long) else handled)
+    whole = await added if isinstance(added, Awaitable) else added
+    return handled if isinstance(handled, Long) else whole
 
 
 def _answer_long(

@@ -9,6 +9,7 @@ Source: Kafka's protocol guide, API 10; KIP-699 (many keys at once), KIP-932 (sh
 
 import re
 from collections.abc import Awaitable, Iterable
+from dataclasses import replace
 from typing import Final, Protocol
 
 from tidelog.error_codes import ErrorCode
@@ -18,8 +19,8 @@ from tidelog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from tidelog.server.api.context import Answer, RequestContext
-from tidelog.server.api.table import DENIED_TEXT, Asker, then
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.guards import DENIED_TEXT, Access, Denied, Guarded
 from tidelog.server.security.operations import Operation
 from tidelog.types import INT32_MAX, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 
@@ -170,19 +171,21 @@ BATCHED_KEYS_FIRST_VERSION: Final = 4
 # -- FindCoordinator -----------------------------------------------------------------------------
 
 
-def guard_find_coordinator(asker: Asker, request: FindCoordinatorRequest) -> Answer:
+def guard_find_coordinator(
+    access: Access, request: FindCoordinatorRequest
+) -> Guarded[FindCoordinatorRequest]:
     """DESCRIBE on each group or transactional id; CLUSTER_ACTION for share partitions."""
-    if asker.context.version < BATCHED_KEYS_FIRST_VERSION:
-        code = _key_code(asker, request.key_type, request.key)
+    if access.context.version < BATCHED_KEYS_FIRST_VERSION:
+        code = _key_code(access, request.key_type, request.key)
         if not code:
-            return asker.go_on(request)
-        return FindCoordinatorResponse(
+            return request, None
+        refusal = FindCoordinatorResponse(
             error_code=code, error_message=DENIED_TEXT[code], node_id=NO_NODE, port=NO_NODE
         )
-    asked = request.coordinator_keys
-    codes = {key: _key_code(asker, request.key_type, key) for key in asked}
-    request.coordinator_keys = [key for key in asked if not codes[key]]
-    refused = [
+        return None, Denied.whole(refusal)
+    keys = request.coordinator_keys
+    codes = {key: _key_code(access, request.key_type, key) for key in keys}
+    refusals = [
         Coordinator(
             key=key,
             node_id=NO_NODE,
@@ -190,24 +193,23 @@ def guard_find_coordinator(asker: Asker, request: FindCoordinatorRequest) -> Ans
             error_code=codes[key],
             error_message=DENIED_TEXT[codes[key]],
         )
-        for key in asked
+        for key in keys
         if codes[key]
     ]
-    if refused and not request.coordinator_keys:
-        return FindCoordinatorResponse(coordinators=refused)
+    if not refusals:
+        return request, None
+    allowed = [key for key in keys if not codes[key]]
+    if not allowed:
+        return None, Denied.whole(FindCoordinatorResponse(coordinators=refusals))
+    return replace(request, coordinator_keys=allowed), Denied.rows("coordinators", refusals)
 
-    def add(said: FindCoordinatorResponse) -> None:
-        said.coordinators.extend(refused)
 
-    return then(asker.go_on(request), add)
-
-
-def _key_code(asker: Asker, kind: int, key: str) -> int:
-    if kind == GROUP_KEY_TYPE and not asker.may_group(Operation.DESCRIBE, key):
+def _key_code(access: Access, kind: int, key: str) -> int:
+    if kind == GROUP_KEY_TYPE and not access.may_group(Operation.DESCRIBE, key):
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
-    if kind == TRANSACTION_KEY_TYPE and not asker.may_transact(Operation.DESCRIBE, key):
+    if kind == TRANSACTION_KEY_TYPE and not access.may_transact(Operation.DESCRIBE, key):
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    is_share = kind == SHARE_KEY_TYPE and asker.context.version >= SHARE_FIRST_VERSION
-    if is_share and not asker.may_cluster(Operation.CLUSTER_ACTION):
+    is_share = kind == SHARE_KEY_TYPE and access.context.version >= SHARE_FIRST_VERSION
+    if is_share and not access.may_cluster(Operation.CLUSTER_ACTION):
         return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return 0

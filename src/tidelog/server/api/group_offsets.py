@@ -50,10 +50,10 @@ from tidelog.protocol.messages.group_offsets import (
     TxnOffsetCommitResponseTopic,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.api.context import MANY, Answer, Long, RequestContext
+from tidelog.server.api.context import MANY, Long, RequestContext
+from tidelog.server.api.guards import Access, Denied, Guarded
 from tidelog.server.api.node import Node
 from tidelog.server.api.produce import known_error
-from tidelog.server.api.table import Asker, then
 from tidelog.server.api.waiting import respond
 from tidelog.server.groups.committed_offsets import GroupOffsets, PendingOffsets
 from tidelog.server.groups.offset_commits import Commit, fetch_error
@@ -284,27 +284,27 @@ def _all_failed(asked: OffsetFetchGroup, code: int) -> Iterable[OffsetFetchTopic
 # -- offsets -------------------------------------------------------------------------------------
 
 
-def guard_offset_commit(asker: Asker, request: OffsetCommitRequest) -> Answer:
+def guard_offset_commit(
+    access: Access, request: OffsetCommitRequest
+) -> Guarded[OffsetCommitRequest]:
     """READ on the group and on each topic."""
-    if not asker.may_group(Operation.READ, request.group_id):
-        topics = [
+    if not access.may_group(Operation.READ, request.group_id):
+        refusals = [
             _refused_commit(topic, ErrorCode.GROUP_AUTHORIZATION_FAILED) for topic in request.topics
         ]
-        return OffsetCommitResponse(topics=topics)
-    by_id = asker.context.version >= TOPIC_IDS_FIRST_VERSION
-    request.topics, denied = asker.split(
+        return None, Denied.whole(OffsetCommitResponse(topics=refusals))
+    by_id = access.context.version >= TOPIC_IDS_FIRST_VERSION
+    allowed, denied = access.split(
         request.topics,
         Operation.READ,
-        lambda topic: asker.name_of(topic.topic_id) if by_id else topic.name,
+        lambda topic: access.name_of(topic.topic_id) if by_id else topic.name,
     )
-    refused = [_refused_commit(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for topic in denied]
-    if refused and not request.topics:
-        return OffsetCommitResponse(topics=refused)
-
-    def add(said: OffsetCommitResponse) -> None:
-        said.topics.extend(refused)
-
-    return then(asker.go_on(request), add)
+    if not denied:
+        return request, None
+    refusals = [_refused_commit(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for topic in denied]
+    if not allowed:
+        return None, Denied.whole(OffsetCommitResponse(topics=refusals))
+    return replace(request, topics=allowed), Denied.rows("topics", refusals)
 
 
 def _refused_commit(topic: OffsetCommitRequestTopic, code: int) -> OffsetCommitResponseTopic:
@@ -317,12 +317,15 @@ def _refused_commit(topic: OffsetCommitRequestTopic, code: int) -> OffsetCommitR
     )
 
 
-def guard_offset_delete(asker: Asker, request: OffsetDeleteRequest) -> Answer:
+def guard_offset_delete(
+    access: Access, request: OffsetDeleteRequest
+) -> Guarded[OffsetDeleteRequest]:
     """DELETE on the group, READ on each topic."""
-    if not asker.may_group(Operation.DELETE, request.group_id):
-        return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    request.topics, denied = asker.split(request.topics, Operation.READ, lambda t: t.name)
-    refused = [
+    if not access.may_group(Operation.DELETE, request.group_id):
+        refusal = OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        return None, Denied.whole(refusal)
+    allowed, denied = access.split(request.topics, Operation.READ, lambda t: t.name)
+    refusals = [
         OffsetDeleteResponseTopic(
             name=topic.name,
             partitions=[
@@ -335,53 +338,54 @@ def guard_offset_delete(asker: Asker, request: OffsetDeleteRequest) -> Answer:
         )
         for topic in denied
     ]
-
-    def add(said: OffsetDeleteResponse) -> None:
-        if not said.error_code:
-            said.topics.extend(refused)
-
-    return then(asker.go_on(request), add)
+    return replace(request, topics=allowed), Denied.rows("topics", refusals)
 
 
-def guard_offset_fetch(asker: Asker, request: OffsetFetchRequest) -> Answer:
-    """DESCRIBE on each group and topic; where all topics are asked for, the others aren't named."""
-    if asker.context.version < BATCHED_FIRST_VERSION:
-        return _fetch_single(asker, request)
+def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Guarded[OffsetFetchRequest]:
+    """DESCRIBE on each group and topic; denied topics that were not named are left out."""
+    if access.context.version < BATCHED_FIRST_VERSION:
+        return _guard_single(access, request)
     names = [group.group_id for group in request.groups]
-    denied = dict.fromkeys(asker.split_groups(names, Operation.DESCRIBE)[1])
-    request.groups = [group for group in request.groups if group.group_id not in denied]
-    refused = {group.group_id: _cut_topics(asker, group) for group in request.groups}
+    denied = dict.fromkeys(access.split_groups(names, Operation.DESCRIBE)[1])
+    groups: list[OffsetFetchGroup] = []
+    refusals: dict[str, list[OffsetFetchGroupTopicResponse]] = {}
+    for group in request.groups:
+        if group.group_id not in denied:
+            allowed, refusals[group.group_id] = _split_topics(access, group)
+            groups.append(allowed)
 
-    def change(said: OffsetFetchResponse) -> None:
-        for group in said.groups:
-            group.topics = [t for t in group.topics if _may_tell(asker, t.name, t.topic_id)]
+    def change(response: OffsetFetchResponse) -> None:
+        for group in response.groups:
+            group.topics = [t for t in group.topics if _may_show(access, t.name, t.topic_id)]
             if not group.error_code:
-                group.topics.extend(refused.get(group.group_id, ()))
-        said.groups.extend(
+                group.topics.extend(refusals.get(group.group_id, ()))
+        response.groups.extend(
             OffsetFetchGroupResponse(group_id=name, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
             for name in denied
         )
 
-    return then(asker.go_on(request), change)
+    return replace(request, groups=groups), Denied.changed(change)
 
 
-def _may_tell(asker: Asker, name: str, topic_id: UUID) -> bool:
+def _may_show(access: Access, name: str, topic_id: UUID) -> bool:
     """Whether what was committed of a topic may be told; of an unknown id there is nothing."""
-    found = name or asker.name_of(topic_id)
-    return not found or asker.may_topic(Operation.DESCRIBE, found)
+    topic = name or access.name_of(topic_id)
+    return not topic or access.may_topic(Operation.DESCRIBE, topic)
 
 
-def _cut_topics(asker: Asker, group: OffsetFetchGroup) -> list[OffsetFetchGroupTopicResponse]:
-    """Take denied topics out of a question; what is said of them."""
+def _split_topics(
+    access: Access, group: OffsetFetchGroup
+) -> tuple[OffsetFetchGroup, list[OffsetFetchGroupTopicResponse]]:
+    """A group with its allowed topics, and the refusals of the others."""
     if group.topics is None:
-        return []
-    by_id = asker.context.version >= TOPIC_IDS_FIRST_VERSION
-    group.topics, denied = asker.split(
+        return group, []
+    by_id = access.context.version >= TOPIC_IDS_FIRST_VERSION
+    allowed, denied = access.split(
         group.topics,
         Operation.DESCRIBE,
-        lambda topic: asker.name_of(topic.topic_id) if by_id else topic.name,
+        lambda topic: access.name_of(topic.topic_id) if by_id else topic.name,
     )
-    return [
+    return replace(group, topics=allowed), [
         OffsetFetchGroupTopicResponse(
             name=topic.name,
             topic_id=topic.topic_id,
@@ -399,32 +403,34 @@ def _cut_topics(asker: Asker, group: OffsetFetchGroup) -> list[OffsetFetchGroupT
     ]
 
 
-def _fetch_single(asker: Asker, request: OffsetFetchRequest) -> Answer:
-    """The same for versions that ask for one group."""
-    if not asker.may_group(Operation.DESCRIBE, request.group_id):
+def _guard_single(access: Access, request: OffsetFetchRequest) -> Guarded[OffsetFetchRequest]:
+    """The guard of versions with one group."""
+    if not access.may_group(Operation.DESCRIBE, request.group_id):
         # Before version 2 an error is told with each partition.
-        topics = request.topics or [] if asker.context.version < 2 else []
-        return OffsetFetchResponse(
+        topics = request.topics or [] if access.context.version < 2 else []
+        refusal = OffsetFetchResponse(
             error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
             topics=[
                 _refused_single(t.name, t.partition_indexes, ErrorCode.GROUP_AUTHORIZATION_FAILED)
                 for t in topics
             ],
         )
-    refused: list[OffsetFetchTopicResponse] = []
-    if request.topics is not None:
-        request.topics, denied = asker.split(request.topics, Operation.DESCRIBE, lambda t: t.name)
-        refused = [
+        return None, Denied.whole(refusal)
+    refusals: list[OffsetFetchTopicResponse] = []
+    allowed = request.topics
+    if allowed is not None:
+        allowed, denied = access.split(allowed, Operation.DESCRIBE, lambda t: t.name)
+        refusals = [
             _refused_single(t.name, t.partition_indexes, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             for t in denied
         ]
 
-    def change(said: OffsetFetchResponse) -> None:
-        may = asker.may_topic
-        said.topics = [t for t in said.topics if may(Operation.DESCRIBE, t.name)]
-        said.topics.extend(refused)
+    def change(response: OffsetFetchResponse) -> None:
+        may = access.may_topic
+        response.topics = [t for t in response.topics if may(Operation.DESCRIBE, t.name)]
+        response.topics.extend(refusals)
 
-    return then(asker.go_on(request), change)
+    return replace(request, topics=allowed), Denied.changed(change)
 
 
 def _refused_single(name: str, numbers: list[int], code: int) -> OffsetFetchTopicResponse:
@@ -659,27 +665,27 @@ class _Response:
         )
 
 
-def guard_txn_offset_commit(asker: Asker, request: TxnOffsetCommitRequest) -> Answer:
+def guard_txn_offset_commit(
+    access: Access, request: TxnOffsetCommitRequest
+) -> Guarded[TxnOffsetCommitRequest]:
     """WRITE on the transactional id, READ on the group and on each topic."""
     code = 0
-    if not asker.may_transact(Operation.WRITE, request.transactional_id):
+    if not access.may_transact(Operation.WRITE, request.transactional_id):
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    elif not asker.may_group(Operation.READ, request.group_id):
+    elif not access.may_group(Operation.READ, request.group_id):
         code = ErrorCode.GROUP_AUTHORIZATION_FAILED
     if code:
-        topics = [_refused_transaction_commit(topic, code) for topic in request.topics]
-        return TxnOffsetCommitResponse(topics=topics)
-    request.topics, denied = asker.split(request.topics, Operation.READ, lambda t: t.name)
-    refused = [
+        refusals = [_refused_transaction_commit(topic, code) for topic in request.topics]
+        return None, Denied.whole(TxnOffsetCommitResponse(topics=refusals))
+    allowed, denied = access.split(request.topics, Operation.READ, lambda t: t.name)
+    if not denied:
+        return request, None
+    refusals = [
         _refused_transaction_commit(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for topic in denied
     ]
-    if refused and not request.topics:
-        return TxnOffsetCommitResponse(topics=refused)
-
-    def add(said: TxnOffsetCommitResponse) -> None:
-        said.topics.extend(refused)
-
-    return then(asker.go_on(request), add)
+    if not allowed:
+        return None, Denied.whole(TxnOffsetCommitResponse(topics=refusals))
+    return replace(request, topics=allowed), Denied.rows("topics", refusals)
 
 
 def _refused_transaction_commit(

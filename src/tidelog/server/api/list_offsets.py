@@ -9,6 +9,7 @@ KIP-1023 (-6); for version 0 Kafka's getOffsetsBefore. API 23; KIP-101, KIP-320.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias, cast
 
@@ -26,10 +27,10 @@ from tidelog.protocol.messages.list_offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from tidelog.server.api.context import Answer, RequestContext
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.guards import Access, Denied, Guarded
 from tidelog.server.api.leader_epochs import find_partition, opened_first
 from tidelog.server.api.node import Node
-from tidelog.server.api.table import Asker, then
 from tidelog.server.partitions.fetch import tell_failure
 from tidelog.server.partitions.offset_lookup import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -362,38 +363,44 @@ def _one(context: RequestContext, topic: str, asked: OffsetForLeaderPartition) -
     )
 
 
-def guard_list_offsets(asker: Asker, request: ListOffsetsRequest) -> Answer:
+def guard_list_offsets(access: Access, request: ListOffsetsRequest) -> Guarded[ListOffsetsRequest]:
     """DESCRIBE on each topic."""
-    request.topics, denied = asker.split(request.topics, Operation.DESCRIBE, lambda t: t.name)
-
-    def add(said: ListOffsetsResponse) -> None:
-        for topic in denied:
-            partitions = [
+    allowed, denied = access.split(request.topics, Operation.DESCRIBE, lambda t: t.name)
+    if not denied:
+        return request, None
+    refusals = [
+        ListOffsetsTopicResponse(
+            name=topic.name,
+            partitions=[
                 ListOffsetsPartitionResponse(
-                    partition_index=asked.partition_index,
+                    partition_index=each.partition_index,
                     error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                 )
-                for asked in topic.partitions
-            ]
-            said.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+                for each in topic.partitions
+            ],
+        )
+        for topic in denied
+    ]
+    return replace(request, topics=allowed), Denied.rows("topics", refusals)
 
-    return then(asker.go_on(request), add)
 
-
-def guard_offset_for_leader_epoch(asker: Asker, request: OffsetForLeaderEpochRequest) -> Answer:
+def guard_offset_for_leader_epoch(
+    access: Access, request: OffsetForLeaderEpochRequest
+) -> Guarded[OffsetForLeaderEpochRequest]:
     """DESCRIBE on each topic; CLUSTER_ACTION is enough for all, which brokers have."""
-    if asker.may_cluster(Operation.CLUSTER_ACTION):
-        return asker.go_on(request)
-    request.topics, denied = asker.split(request.topics, Operation.DESCRIBE, lambda t: t.topic)
-
-    def add(said: OffsetForLeaderEpochResponse) -> None:
-        for topic in denied:
-            partitions = [
+    if access.may_cluster(Operation.CLUSTER_ACTION):
+        return request, None
+    allowed, denied = access.split(request.topics, Operation.DESCRIBE, lambda t: t.topic)
+    refusals = [
+        OffsetForLeaderTopicResult(
+            topic=topic.topic,
+            partitions=[
                 EpochEndOffset(
-                    partition=asked.partition, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                    partition=each.partition, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 )
-                for asked in topic.partitions
-            ]
-            said.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
-
-    return then(asker.go_on(request), add)
+                for each in topic.partitions
+            ],
+        )
+        for topic in denied
+    ]
+    return replace(request, topics=allowed), Denied.rows("topics", refusals)

@@ -18,7 +18,7 @@ Source: KIP-511, KIP-584 (features), KIP-890, KIP-1022 (features that begin at 0
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -53,9 +53,10 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.server.admin.topic_rules import NEW_PARTITIONS_MAX, ensure_name
 from tidelog.server.api import topic_changes
 from tidelog.server.api.context import Answer, Long, RequestContext, sees_topics
+from tidelog.server.api.guards import Access, Denied, Guarded
 from tidelog.server.api.leader_epochs import AT_ONCE, numbers_of, read_in_slices, unread
 from tidelog.server.api.node import Node
-from tidelog.server.api.table import ROWS, Asker, then, then_keep
+from tidelog.server.api.table import ROWS
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.operations import Operation, ResourceType
@@ -559,100 +560,106 @@ def _is_name(text: str) -> bool:
 # -- Metadata and its like -----------------------------------------------------------------------
 
 
-def guard_metadata(asker: Asker, request: MetadataRequest) -> Answer:
+def guard_metadata(access: Access, request: MetadataRequest) -> Guarded[MetadataRequest]:
     """DESCRIBE on each topic, and CREATE (there or on the cluster) for those that would be made.
 
-    Where all are asked for, those that are denied are not named.
+    A request for all topics gets those that are allowed, and no word of the others.
     """
-    asked = request.topics
-    is_all = asked is None or (asker.context.version == 0 and not asked)
-    refused: list[MetadataTopic] = []
-    if not is_all and asked is not None:
-        request.topics = [topic for topic in asked if _may_see(asker, request, topic, refused)]
-    # In version 0 nothing asked for is everything: none of that is meant here.
-    is_emptied = asker.context.version == 0 and not is_all and not request.topics
+    topics = request.topics
+    is_all = topics is None or (access.context.version == 0 and not topics)
+    refusals: list[MetadataTopic] = []
+    allowed = topics
+    if not is_all and topics is not None:
+        allowed = [topic for topic in topics if _may_see(access, request, topic, refusals)]
+    # In version 0 a request without topics is for all: here it means none.
+    is_emptied = access.context.version == 0 and not is_all and not allowed
 
-    def passes(topic: MetadataTopic) -> bool:
-        if is_emptied or (is_all and not asker.may_describe(topic.name)):
+    def is_shown(topic: MetadataTopic) -> bool:
+        if is_emptied or (is_all and not access.may_describe(topic.name)):
             return False
         if request.include_topic_authorized_operations and topic.name is not None:
             # Also of one that is not there.
             kind, name = ResourceType.TOPIC, topic.name
-            topic.topic_authorized_operations = asker.bits(kind, name, TOPIC_OPERATIONS)
+            topic.topic_authorized_operations = access.bits(kind, name, TOPIC_OPERATIONS)
         return True
 
-    def change(said: MetadataResponse) -> None:
+    def change(response: MetadataResponse) -> None:
         if request.include_cluster_authorized_operations:
-            said.cluster_authorized_operations = asker.cluster_bits(CLUSTER_OPERATIONS)
-        said.topics.extend({(t.name, t.topic_id): t for t in refused}.values())
+            response.cluster_authorized_operations = access.cluster_bits(CLUSTER_OPERATIONS)
+        response.topics.extend({(t.name, t.topic_id): t for t in refusals}.values())
 
-    return then(then_keep(asker, asker.go_on(request), "topics", passes), change)
+    return replace(request, topics=allowed), Denied.hidden(access, "topics", is_shown, change)
 
 
 def _may_see(
-    asker: Asker,
+    access: Access,
     request: MetadataRequest,
     topic: MetadataRequestTopic,
-    refused: list[MetadataTopic],
+    refusals: list[MetadataTopic],
 ) -> bool:
-    """Whether a topic may be looked up; where not, its refusal is noted."""
-    topics, name = asker.context.node.topics, topic.name
+    """Whether a topic may be looked up; if not, its refusal is added."""
+    topics, name = access.context.node.topics, topic.name
     if topic.topic_id != NO_UUID:
-        found = asker.name_of(topic.topic_id)
-        if found is None or asker.may_topic(Operation.DESCRIBE, found):
+        known = access.name_of(topic.topic_id)
+        if known is None or access.may_topic(Operation.DESCRIBE, known):
             return True
-        told = MetadataTopic(
-            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=None, topic_id=topic.topic_id
+        refusals.append(
+            MetadataTopic(
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=None, topic_id=topic.topic_id
+            )
         )
-        refused.append(told)
         return False
     if name is None:
         return True
-    may = asker.may_topic(Operation.DESCRIBE, name)
+    may = access.may_topic(Operation.DESCRIBE, name)
     if may and topics.find(name) is None and request.allow_auto_topic_creation:
-        may = not asker.context.node.config.auto_create_topics_enable or _may_create(asker, name)
+        may = not access.context.node.config.auto_create_topics_enable or _may_create(access, name)
     if not may:
-        refused.append(MetadataTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name))
+        refusals.append(MetadataTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name))
     return may
 
 
-def _may_create(asker: Asker, name: str) -> bool:
-    return asker.may_cluster(Operation.CREATE) or asker.may_topic(Operation.CREATE, name)
+def _may_create(access: Access, name: str) -> bool:
+    return access.may_cluster(Operation.CREATE) or access.may_topic(Operation.CREATE, name)
 
 
 def guard_describe_topic_partitions(
-    asker: Asker, request: DescribeTopicPartitionsRequest
-) -> Answer:
-    """DESCRIBE on each topic; where all are asked for, those that are denied are not named."""
+    access: Access, request: DescribeTopicPartitionsRequest
+) -> Guarded[DescribeTopicPartitionsRequest]:
+    """DESCRIBE on each topic; a request for all topics gets those that are allowed."""
     is_all = not request.topics
-    request.topics, denied = asker.split(request.topics, Operation.DESCRIBE, lambda t: t.name)
-    refused = [
+    allowed, denied = access.split(request.topics, Operation.DESCRIBE, lambda t: t.name)
+    refusals = [
         DescribedTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=topic.name)
         for topic in denied
     ]
-    if not is_all and not request.topics:
-        return DescribeTopicPartitionsResponse(topics=refused)
+    if not is_all and not allowed:
+        return None, Denied.whole(DescribeTopicPartitionsResponse(topics=refusals))
 
-    def change(said: DescribeTopicPartitionsResponse) -> None:
+    def change(response: DescribeTopicPartitionsResponse) -> None:
         if is_all:
-            said.topics = [t for t in said.topics if asker.may_describe(t.name)]
-        for topic in said.topics:
+            response.topics = [t for t in response.topics if access.may_describe(t.name)]
+        for topic in response.topics:
             if topic.name is not None:
                 kind, name = ResourceType.TOPIC, topic.name
-                topic.topic_authorized_operations = asker.bits(kind, name, TOPIC_OPERATIONS)
-        said.topics.extend(refused)
+                topic.topic_authorized_operations = access.bits(kind, name, TOPIC_OPERATIONS)
+        response.topics.extend(refusals)
 
-    return then(asker.go_on(request), change)
+    return replace(request, topics=allowed), Denied.changed(change)
 
 
 # -- the cluster itself --------------------------------------------------------------------------
 
 
-def guard_describe_cluster(asker: Asker, request: DescribeClusterRequest) -> Answer:
-    """Anybody may ask; what he may do is told to who may describe the cluster."""
+def guard_describe_cluster(
+    access: Access, request: DescribeClusterRequest
+) -> Guarded[DescribeClusterRequest]:
+    """Open to all; the client's operations are told if it may describe the cluster."""
 
-    def change(said: DescribeClusterResponse) -> None:
-        if request.include_cluster_authorized_operations and not said.error_code:
-            said.cluster_authorized_operations = asker.cluster_bits(CLUSTER_OPERATIONS)
+    def change(response: DescribeClusterResponse) -> None:
+        if not response.error_code:
+            response.cluster_authorized_operations = access.cluster_bits(CLUSTER_OPERATIONS)
 
-    return then(asker.go_on(request), change)
+    if not request.include_cluster_authorized_operations:
+        return request, None
+    return request, Denied.changed(change)

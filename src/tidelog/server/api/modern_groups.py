@@ -7,9 +7,9 @@ Source: Kafka's protocol guide, APIs 68, 69, 76 and 77; Kafka 4.3's KafkaApis.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
@@ -34,8 +34,8 @@ from tidelog.protocol.messages.modern_groups import (
     ShareGroupHeartbeatResponse,
 )
 from tidelog.server.api.classic_groups import GROUP_OPERATIONS
-from tidelog.server.api.context import MANY, Answer, Long, RequestContext, sees_topics
-from tidelog.server.api.table import DENIED_TEXT, Asker, then
+from tidelog.server.api.context import MANY, Long, RequestContext, sees_topics
+from tidelog.server.api.guards import DENIED_TEXT, Access, Denied, Guarded
 from tidelog.server.api.waiting import respond
 from tidelog.server.groups.assignors import SIMPLE
 from tidelog.server.groups.group_updates import Heartbeats
@@ -50,6 +50,10 @@ from tidelog.server.groups.requests import HeartbeatRequest, HeartbeatResult
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import in_slices
 from tidelog.server.security.operations import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 
 CLASSIC_MEMBER: Final = 0
 
@@ -153,6 +157,20 @@ class Described(Protocol):
 
 
 Group = TypeVar("Group", bound=Described)
+
+
+DescribeRequest = TypeVar("DescribeRequest", bound=GroupDescribeRequest)
+
+
+GuardedHeartbeat = TypeVar(
+    "GuardedHeartbeat", ConsumerGroupHeartbeatRequest, ShareGroupHeartbeatRequest
+)
+
+
+if TYPE_CHECKING:
+
+    class _DescribeResponse(DataclassInstance, Protocol[Group]):
+        groups: list[Group]
 
 
 Kept = TypeVar("Kept", ConsumerGroup, ShareGroup)
@@ -318,90 +336,81 @@ def _assignment(parts: Mapping[UUID, Iterable[int]], names: Names) -> DescribedA
 _HIDDEN: Final = "The group described uses topics that the client is not authorized to describe."
 
 
-def guard_consumer_group_heartbeat(asker: Asker, request: ConsumerGroupHeartbeatRequest) -> Answer:
-    """READ on the group, DESCRIBE on each topic named; expressions find what may be seen."""
-    return _guard_heartbeat(asker, request, ConsumerGroupHeartbeatResponse)
+def guard_consumer_group_heartbeat(
+    access: Access, request: ConsumerGroupHeartbeatRequest
+) -> Guarded[ConsumerGroupHeartbeatRequest]:
+    """READ on the group, DESCRIBE on each topic named; expressions match visible topics only."""
+    return _guard_heartbeat(access, request, ConsumerGroupHeartbeatResponse)
 
 
-def guard_share_group_heartbeat(asker: Asker, request: ShareGroupHeartbeatRequest) -> Answer:
+def guard_share_group_heartbeat(
+    access: Access, request: ShareGroupHeartbeatRequest
+) -> Guarded[ShareGroupHeartbeatRequest]:
     """READ on the group, DESCRIBE on each topic named."""
-    return _guard_heartbeat(asker, request, ShareGroupHeartbeatResponse)
+    return _guard_heartbeat(access, request, ShareGroupHeartbeatResponse)
 
 
 def _guard_heartbeat(
-    asker: Asker,
-    request: ConsumerGroupHeartbeatRequest | ShareGroupHeartbeatRequest,
-    kind: type[HeartbeatResponse],
-) -> Answer:
-    code = ErrorCode.NONE
-    if not asker.may_group(Operation.READ, request.group_id):
+    access: Access, request: GuardedHeartbeat, kind: type[HeartbeatResponse]
+) -> Guarded[GuardedHeartbeat]:
+    if not access.may_group(Operation.READ, request.group_id):
         code = ErrorCode.GROUP_AUTHORIZATION_FAILED
-    elif not all(map(asker.may_describe, request.subscribed_topic_names or ())):
+    elif not all(map(access.may_describe, request.subscribed_topic_names or ())):
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    if code is ErrorCode.NONE:
-        return asker.go_on(request)
-    return kind(error_code=code, error_message=None, member_id=None, assignment=None)
+    else:
+        return request, None
+    refusal = kind(error_code=code, error_message=None, member_id=None, assignment=None)
+    return None, Denied.whole(refusal)
 
 
-def guard_consumer_group_describe(asker: Asker, request: ConsumerGroupDescribeRequest) -> Answer:
-    """DESCRIBE on each group, and on all topics that its members read or ask for."""
-    denied = _take_denied(asker, request)
-    shown = Shown(asker, _consumer_topics_of, _refused_consumer)
-
-    def change(said: ConsumerGroupDescribeResponse) -> None:
-        said.groups = shown.groups(request, said.groups, denied)
-
-    return then(asker.go_on(request), change)
+def guard_consumer_group_describe(
+    access: Access, request: ConsumerGroupDescribeRequest
+) -> Guarded[ConsumerGroupDescribeRequest]:
+    """DESCRIBE on each group, and on all topics that its members read or subscribe to."""
+    return DescribeGuard(access, _consumer_topics_of, _refused_consumer).guard(request)
 
 
-def guard_share_group_describe(asker: Asker, request: ShareGroupDescribeRequest) -> Answer:
-    """DESCRIBE on each group, and on all topics that its members read or ask for."""
-    denied = _take_denied(asker, request)
-    shown = Shown(asker, _share_topics_of, _refused_share)
-
-    def change(said: ShareGroupDescribeResponse) -> None:
-        said.groups = shown.groups(request, said.groups, denied)
-
-    return then(asker.go_on(request), change)
-
-
-def _take_denied(asker: Asker, request: GroupDescribeRequest) -> Iterable[str]:
-    request.group_ids, denied = asker.split_groups(request.group_ids, Operation.DESCRIBE)
-    return denied
+def guard_share_group_describe(
+    access: Access, request: ShareGroupDescribeRequest
+) -> Guarded[ShareGroupDescribeRequest]:
+    """DESCRIBE on each group, and on all topics that its members read or subscribe to."""
+    return DescribeGuard(access, _share_topics_of, _refused_share).guard(request)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown(Generic[Group]):
-    """What is told of groups.
+class DescribeGuard(Generic[Group]):
+    """The guard of both descriptions.
 
     Attributes:
-        asker: To whom.
-        topics_of: The topics that a group's members read or ask for.
-        refused: A group of which nothing is told but its name: name, code and text.
+        access: Rights of the client.
+        topics_of: The topics that a group's members read or subscribe to.
+        refuse: Makes a group of which only the name is told: name, code and text.
     """
 
-    asker: Asker
+    access: Access
     topics_of: Callable[[Group], Iterable[str]]
-    refused: Callable[[str, int, str | None], Group]
+    refuse: Callable[[str, int, str | None], Group]
 
-    def groups(
-        self, request: GroupDescribeRequest, found: Iterable[Group], denied: Iterable[str]
-    ) -> list[Group]:
-        """Those that were found, each whole or by its name; behind them those that were denied."""
-        with_operations = request.include_authorized_operations
-        shown = [self._shown(each, with_operations=with_operations) for each in found]
-        text = DENIED_TEXT[ErrorCode.GROUP_AUTHORIZATION_FAILED]
-        return shown + [
-            self.refused(name, ErrorCode.GROUP_AUTHORIZATION_FAILED, text)
-            for name in dict.fromkeys(denied)
-        ]
+    def guard(self, request: DescribeRequest) -> Guarded[DescribeRequest]:
+        """Denied groups follow the others, of which each is shown whole or by its name alone."""
+        allowed, denied = self.access.split_groups(request.group_ids, Operation.DESCRIBE)
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+        def change(response: "_DescribeResponse[Group]") -> None:
+            with_operations = request.include_authorized_operations
+            response.groups = [
+                *(self._shown(each, with_operations=with_operations) for each in response.groups),
+                *(self.refuse(name, code, DENIED_TEXT[code]) for name in dict.fromkeys(denied)),
+            ]
+
+        return replace(request, group_ids=allowed), Denied.changed(change)
 
     def _shown(self, group: Group, *, with_operations: bool) -> Group:
-        if not all(map(self.asker.may_describe, set(self.topics_of(group)))):
-            return self.refused(group.group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, _HIDDEN)
+        if not all(map(self.access.may_describe, set(self.topics_of(group)))):
+            return self.refuse(group.group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, _HIDDEN)
         if with_operations and not group.error_code:
             kind = ResourceType.GROUP
-            group.authorized_operations = self.asker.bits(kind, group.group_id, GROUP_OPERATIONS)
+            group.authorized_operations = self.access.bits(kind, group.group_id, GROUP_OPERATIONS)
         return group
 
 

@@ -43,10 +43,10 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
@@ -72,9 +72,9 @@ from tidelog.record.header import (
     MAGIC_AT,
     TRANSACTIONAL_BIT,
 )
-from tidelog.server.api.context import Answer, RequestContext
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.guards import Access, Denied, Guarded
 from tidelog.server.api.node import Node
-from tidelog.server.api.table import Asker, then
 from tidelog.server.partitions.partition import Guard, Partition, append_in_transaction
 from tidelog.server.partitions.partitions import Partitions
 from tidelog.server.runtime.errors import Unanswered
@@ -83,10 +83,6 @@ from tidelog.storage.log.append import AppendResult, LongCheck, PendingAppend
 from tidelog.storage.log.log import append_together
 from tidelog.storage.log.message_sets import PreparedSet
 from tidelog.types import Buffer, Codec, TopicPartition
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 
 # Since which version of Produce a client knows errors after which it aborts, and since which a
 # partition is added by producing to it.
@@ -1100,47 +1096,40 @@ def _raise_first_error(context: RequestContext, topics: Iterable[TopicProduceRes
                 )
 
 
-def guard_produce(asker: Asker, request: ProduceRequest) -> Answer:
+def guard_produce(access: Access, request: ProduceRequest) -> Guarded[ProduceRequest]:
     """WRITE on each topic, and on the transactional id where there is one.
 
     With acks=0 the connection closes where something is denied, once what is allowed was appended.
     """
-    allowed, denied, code = _to_produce(asker, request)
+    allowed, denied, code = _to_produce(access, request)
     if not denied:
-        return asker.go_on(request)
-    request.topic_data = allowed
+        return request, None
+    rest = replace(request, topic_data=allowed) if allowed else None
     if request.acks == 0:
-        return _close_after(asker.go_on(request) if allowed else None, code)
+
+        def close(_none: object) -> ProduceResponse:
+            raise Unanswered(f"error {code} for a request that wants no answer (acks=0)", code)
+
+        return rest, Denied(close)
     refusals = [_refused_produce(topic, code) for topic in denied]
-    if not allowed:
-        return ProduceResponse(responses=refusals)
-
-    def add(said: ProduceResponse) -> None:
-        said.responses.extend(refusals)
-
-    return then(asker.go_on(request), add)
-
-
-async def _close_after(said: Answer, code: int) -> "DataclassInstance":
-    """Let what is allowed be appended, then close; raises Unanswered."""
-    if isinstance(said, Awaitable):
-        await said
-    raise Unanswered(f"error {code} for a request that wants no answer (acks=0)", code)
+    if rest is None:
+        return None, Denied.whole(ProduceResponse(responses=refusals))
+    return rest, Denied.rows("responses", refusals)
 
 
 def _to_produce(
-    asker: Asker, request: ProduceRequest
+    access: Access, request: ProduceRequest
 ) -> tuple[list[TopicProduceData], list[TopicProduceData], int]:
     name = request.transactional_id
     if _is_transactional(request) and not (
-        name is not None and asker.may_transact(Operation.WRITE, name)
+        name is not None and access.may_transact(Operation.WRITE, name)
     ):
         return [], request.topic_data, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    by_id = asker.context.version >= TOPIC_IDS_FIRST_VERSION
-    allowed, denied = asker.split(
+    by_id = access.context.version >= TOPIC_IDS_FIRST_VERSION
+    allowed, denied = access.split(
         request.topic_data,
         Operation.WRITE,
-        lambda topic: asker.name_of(topic.topic_id) if by_id else topic.name,
+        lambda topic: access.name_of(topic.topic_id) if by_id else topic.name,
     )
     return allowed, denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED
 

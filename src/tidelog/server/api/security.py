@@ -55,8 +55,8 @@ from tidelog.protocol.messages.security import (
     ScramCredentialUpsertion,
 )
 from tidelog.server.admin.cluster_metadata import ACLS_MAX, USERS_MAX
-from tidelog.server.api.context import MANY, Answer, Long, RequestContext, long_if_many
-from tidelog.server.api.table import CLUSTER_DENIED_TEXT, Asker
+from tidelog.server.api.context import MANY, Long, RequestContext, long_if_many
+from tidelog.server.api.guards import CLUSTER_DENIED_TEXT, needs_cluster
 from tidelog.server.runtime.errors import Refusal, refusal_of
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.authorizer import IN_ORDER, Acl, AclFilter
@@ -78,61 +78,40 @@ from tidelog.storage.directory.broker_files import ScramCredential
 # -- rules ---------------------------------------------------------------------------------------
 
 
-def guard_describe_acls(asker: Asker, request: DescribeAclsRequest) -> Answer:
-    """DESCRIBE on the cluster."""
-    if asker.may_cluster(Operation.DESCRIBE):
-        return asker.go_on(request)
-    return DescribeAclsResponse(
+def _refuse_create_acls(request: CreateAclsRequest) -> CreateAclsResponse:
+    refusal = AclCreationResult(
         error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
     )
+    return CreateAclsResponse(results=[refusal for _ in request.creations])
 
 
-def guard_create_acls(asker: Asker, request: CreateAclsRequest) -> Answer:
-    """ALTER on the cluster."""
-    if asker.may_cluster(Operation.ALTER):
-        return asker.go_on(request)
-    refused = AclCreationResult(
+def _refuse_delete_acls(request: DeleteAclsRequest) -> DeleteAclsResponse:
+    refusal = DeleteAclsFilterResult(
         error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
     )
-    return CreateAclsResponse(results=[refused for _ in request.creations])
-
-
-def guard_delete_acls(asker: Asker, request: DeleteAclsRequest) -> Answer:
-    """ALTER on the cluster."""
-    if asker.may_cluster(Operation.ALTER):
-        return asker.go_on(request)
-    refused = DeleteAclsFilterResult(
-        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
-    )
-    return DeleteAclsResponse(filter_results=[refused for _ in request.filters])
+    return DeleteAclsResponse(filter_results=[refusal for _ in request.filters])
 
 
 # -- users ---------------------------------------------------------------------------------------
 
 
-def guard_describe_user_scram_credentials(
-    asker: Asker, request: DescribeUserScramCredentialsRequest
-) -> Answer:
-    """DESCRIBE on the cluster."""
-    if asker.may_cluster(Operation.DESCRIBE):
-        return asker.go_on(request)
-    # As many as were asked for, and without their names, as Kafka answers.
-    refused = DescribeUserScramCredentialsResult(
+def _refuse_describe_scram(
+    request: DescribeUserScramCredentialsRequest,
+) -> DescribeUserScramCredentialsResponse:
+    """Refuse as many users as were named, without their names, as Kafka answers."""
+    refusal = DescribeUserScramCredentialsResult(
         error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
     )
     return DescribeUserScramCredentialsResponse(
         error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         error_message=CLUSTER_DENIED_TEXT,
-        results=[refused for _ in request.users or ()],
+        results=[refusal for _ in request.users or ()],
     )
 
 
-def guard_alter_user_scram_credentials(
-    asker: Asker, request: AlterUserScramCredentialsRequest
-) -> Answer:
-    """ALTER on the cluster."""
-    if asker.may_cluster(Operation.ALTER):
-        return asker.go_on(request)
+def _refuse_alter_scram(
+    request: AlterUserScramCredentialsRequest,
+) -> AlterUserScramCredentialsResponse:
     names = [each.name for each in request.deletions] + [each.name for each in request.upsertions]
     return AlterUserScramCredentialsResponse(
         results=[
@@ -524,3 +503,19 @@ def sasl_authenticate(
     return SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_TOO_LATE
     )
+
+
+guard_create_acls: Final = needs_cluster(Operation.ALTER, refuse=_refuse_create_acls)
+
+
+guard_delete_acls: Final = needs_cluster(Operation.ALTER, refuse=_refuse_delete_acls)
+
+
+guard_describe_user_scram_credentials: Final = needs_cluster(
+    Operation.DESCRIBE, refuse=_refuse_describe_scram
+)
+
+
+guard_alter_user_scram_credentials: Final = needs_cluster(
+    Operation.ALTER, refuse=_refuse_alter_scram
+)

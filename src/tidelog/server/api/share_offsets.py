@@ -9,6 +9,8 @@ Guards of what tools do to share groups (KIP-932). Source: Kafka 4.3's KafkaApis
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -32,9 +34,9 @@ from tidelog.protocol.messages.share_offsets import (
     DescribeShareGroupOffsetsResponseTopic,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.api.context import Answer, RequestContext
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.guards import DENIED_TEXT, Access, Denied, Guarded
 from tidelog.server.api.node import Node
-from tidelog.server.api.table import DENIED_TEXT, Asker, then
 from tidelog.server.groups.modern_group import SharedTopic, ShareGroup
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import Slices
@@ -351,56 +353,53 @@ _DENIED_GROUP = DENIED_TEXT[ErrorCode.GROUP_AUTHORIZATION_FAILED]
 
 
 def guard_describe_share_group_offsets(
-    asker: Asker, request: DescribeShareGroupOffsetsRequest
-) -> Answer:
-    """DESCRIBE on each group and on each topic; of all its topics those that may be seen."""
-    asked = request.groups
-    denied: dict[int, list[DescribeShareGroupOffsetsRequestTopic]] = {}
-    for place, group in enumerate(asked):
-        group.topics, denied[place] = _seen(asker, group)
-    may = [asker.may_group(Operation.DESCRIBE, group.group_id) for group in asked]
-    request.groups = [group for group, is_allowed in zip(asked, may, strict=True) if is_allowed]
+    access: Access, request: DescribeShareGroupOffsetsRequest
+) -> Guarded[DescribeShareGroupOffsetsRequest]:
+    """DESCRIBE on each group and each topic; denied topics that were not named are left out."""
+    may = [access.may_group(Operation.DESCRIBE, group.group_id) for group in request.groups]
+    split = [
+        _split_topics(access, group)
+        for group, is_allowed in zip(request.groups, may, strict=True)
+        if is_allowed
+    ]
 
-    def change(said: DescribeShareGroupOffsetsResponse) -> None:
-        told = iter(said.groups)
-        said.groups = []
-        for place, group in enumerate(asked):
-            if may[place]:
-                shown = _shown(asker, group, next(told))
-                shown.topics += [_denied_described(topic) for topic in denied[place]]
-                said.groups.append(shown)
-            else:
-                said.groups.append(
-                    DescribeShareGroupOffsetsResponseGroup(
-                        group_id=group.group_id,
-                        error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
-                        error_message=_DENIED_GROUP,
-                    )
-                )
+    def change(response: DescribeShareGroupOffsetsResponse) -> None:
+        shown = map(partial(_shown, access), split, response.groups)
+        response.groups = [
+            next(shown)
+            if is_allowed
+            else DescribeShareGroupOffsetsResponseGroup(
+                group_id=group.group_id,
+                error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
+                error_message=_DENIED_GROUP,
+            )
+            for group, is_allowed in zip(request.groups, may, strict=True)
+        ]
 
-    return then(asker.go_on(request), change)
+    return replace(request, groups=[group for group, _ in split]), Denied.changed(change)
 
 
-def _seen(
-    asker: Asker, group: DescribeShareGroupOffsetsRequestGroup
-) -> tuple[
-    list[DescribeShareGroupOffsetsRequestTopic] | None,
-    list[DescribeShareGroupOffsetsRequestTopic],
-]:
-    """The topics asked for that may be told of, None for all; and the others."""
+_SplitGroup: TypeAlias = tuple[
+    DescribeShareGroupOffsetsRequestGroup, list[DescribeShareGroupOffsetsRequestTopic]
+]
+
+
+def _split_topics(access: Access, group: DescribeShareGroupOffsetsRequestGroup) -> _SplitGroup:
+    """A group with its allowed topics (None for all), and its denied ones."""
     if group.topics is None:
-        return None, []
-    return asker.split(group.topics, Operation.DESCRIBE, lambda topic: topic.topic_name)
+        return group, []
+    allowed, denied = access.split(group.topics, Operation.DESCRIBE, lambda topic: topic.topic_name)
+    return replace(group, topics=allowed), denied
 
 
 def _shown(
-    asker: Asker,
-    asked: DescribeShareGroupOffsetsRequestGroup,
-    told: DescribeShareGroupOffsetsResponseGroup,
+    access: Access, split: _SplitGroup, described: DescribeShareGroupOffsetsResponseGroup
 ) -> DescribeShareGroupOffsetsResponseGroup:
-    if asked.topics is None:
-        told.topics = [topic for topic in told.topics if asker.may_describe(topic.topic_name)]
-    return told
+    group, denied = split
+    if group.topics is None:
+        described.topics = [t for t in described.topics if access.may_describe(t.topic_name)]
+    described.topics += map(_denied_described, denied)
+    return described
 
 
 def _denied_described(
@@ -420,33 +419,30 @@ def _denied_described(
     )
 
 
-def guard_alter_share_group_offsets(asker: Asker, request: AlterShareGroupOffsetsRequest) -> Answer:
+def guard_alter_share_group_offsets(
+    access: Access, request: AlterShareGroupOffsetsRequest
+) -> Guarded[AlterShareGroupOffsetsRequest]:
     """READ on the group and on each topic."""
-    if not asker.may_group(Operation.READ, request.group_id):
-        return AlterShareGroupOffsetsResponse(
+    if not access.may_group(Operation.READ, request.group_id):
+        refusal = AlterShareGroupOffsetsResponse(
             error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, error_message=_DENIED_GROUP
         )
-    request.topics, denied = asker.split(
-        request.topics, Operation.READ, lambda topic: topic.topic_name
-    )
-
-    def change(said: AlterShareGroupOffsetsResponse) -> None:
-        if not said.error_code:
-            said.responses += _denied_altered(asker, denied)
-
-    return then(asker.go_on(request), change)
+        return None, Denied.whole(refusal)
+    allowed, denied = access.split(request.topics, Operation.READ, lambda topic: topic.topic_name)
+    rows = _denied_altered(access, denied)
+    return replace(request, topics=allowed), Denied.rows("responses", rows)
 
 
 def _denied_altered(
-    asker: Asker,
-    topics: Iterable[AlterShareGroupOffsetsRequestTopic],
+    access: Access,
+    topics: Sequence[AlterShareGroupOffsetsRequestTopic],
 ) -> list[AlterShareGroupOffsetsResponseTopic]:
     """Refusals, which Kafka gives with the ids of topics."""
-    ids = {name: info.topic_id for name, info in asker.context.node.topics.all().items()}
+    known = map(access.context.node.topics.find, (topic.topic_name for topic in topics))
     return [
         AlterShareGroupOffsetsResponseTopic(
             topic_name=topic.topic_name,
-            topic_id=ids.get(topic.topic_name) or NO_UUID,
+            topic_id=(info and info.topic_id) or NO_UUID,
             partitions=[
                 AlterShareGroupOffsetsResponsePartition(
                     partition_index=each.partition_index,
@@ -456,32 +452,26 @@ def _denied_altered(
                 for each in topic.partitions
             ],
         )
-        for topic in topics
+        for topic, info in zip(topics, known, strict=True)
     ]
 
 
 def guard_delete_share_group_offsets(
-    asker: Asker, request: DeleteShareGroupOffsetsRequest
-) -> Answer:
+    access: Access, request: DeleteShareGroupOffsetsRequest
+) -> Guarded[DeleteShareGroupOffsetsRequest]:
     """DELETE on the group, READ on each topic."""
-    if not asker.may_group(Operation.DELETE, request.group_id):
-        return DeleteShareGroupOffsetsResponse(
+    if not access.may_group(Operation.DELETE, request.group_id):
+        refusal = DeleteShareGroupOffsetsResponse(
             error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, error_message=_DENIED_GROUP
         )
-    request.topics, denied = asker.split(
-        request.topics, Operation.READ, lambda topic: topic.topic_name
-    )
-
-    def change(said: DeleteShareGroupOffsetsResponse) -> None:
-        if said.error_code:
-            return
-        said.responses += [
-            DeleteShareGroupOffsetsResponseTopic(
-                topic_name=topic.topic_name,
-                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                error_message=_DENIED_TOPIC,
-            )
-            for topic in denied
-        ]
-
-    return then(asker.go_on(request), change)
+        return None, Denied.whole(refusal)
+    allowed, denied = access.split(request.topics, Operation.READ, lambda topic: topic.topic_name)
+    refusals = [
+        DeleteShareGroupOffsetsResponseTopic(
+            topic_name=topic.topic_name,
+            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            error_message=_DENIED_TOPIC,
+        )
+        for topic in denied
+    ]
+    return replace(request, topics=allowed), Denied.rows("responses", refusals)

@@ -1,41 +1,37 @@
-"""Which handler answers which API, in which versions; a module is imported at its first request.
+"""Table of the served APIs: versions, handler, guard and list of each; ApiVersions announces it.
 
-Parts: a row per API: versions, handler, guard. ApiVersions announces it; no guard = closed.
+A version stands here only when all of it works. The module of a handler is imported at the API's
+first request. An API without a guard is closed: only a client that may do everything to the cluster
+can call it, so that a new API is closed until somebody opens it.
 
-A version stands here only when all of it works: this table is what ApiVersions announces.
+Not here: rights (`guards`), and the way of a request to its handler (`dispatch`).
 
-What Kafka authorises of each API, around its handler; who may not hears Kafka's error.
-
-A guard takes what is denied out of a request, lets the handler answer the rest, and puts the
-refusals into the answer. So handlers know nothing of rights, but for Fetch and ShareFetch, whose
-partitions are remembered from request to request (they ask for each). An API without a guard is
-for those alone who may do all to the cluster: a new one is closed until somebody opens it.
-
-Source: Kafka 4.3's KafkaApis, ControllerApis, AclApis, AuthHelper.
-
-What guards share: the question, the way on to the handler, and additions to its answer.
+Source: Kafka 4.3's KafkaApis; KIP-511.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from itertools import compress
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
-from uuid import UUID
+from typing import TYPE_CHECKING, Final, cast
 
-from tidelog.error_codes import ErrorCode
 from tidelog.garbage import collection_paused, take_as_old
 from tidelog.server.api.context import Answer, Handler, Long, RequestContext
-from tidelog.server.runtime.loop import in_slices
-from tidelog.server.runtime.threads import FEW
-from tidelog.server.security.operations import CLUSTER_NAME, Client, Operation, ResourceType
-from tidelog.server.security.sasl import NotLoggedIn
+from tidelog.server.api.guards import (
+    closed,
+    needs_all,
+    needs_cluster,
+    needs_group,
+    needs_transactional_id,
+)
+from tidelog.server.security.operations import Operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from _typeshed import DataclassInstance
+
+    from tidelog.server.api.guards import AnyGuard
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +46,8 @@ class Row:
         last: Highest version announced, inclusive.
         legacy_first: Lowest version with `tidelog.legacy.clients`; None for `first`.
         announced_first: Lowest version announced where it is below what is served; else None.
-        guard: The name of its guard, in the same module; empty where nobody but who may do all to
-            the cluster may ask.
+        guard: Its guard, or the name of one in the same module; empty for an API that only clients
+            with all rights on the cluster may call.
         parts: For requests with long lists: `request list=response list`, by paths of fields. The
             first pair that the version has counts; without one, long requests are refused.
         at_once: How many list elements of a request are worked on without a stop: as many as take
@@ -63,7 +59,7 @@ class Row:
     function: str
     first: int
     last: int
-    guard: str = ""
+    guard: "str | AnyGuard" = ""
     legacy_first: int | None = None
     announced_first: int | None = None
     parts: tuple[str, ...] = ()
@@ -136,17 +132,17 @@ ROWS: Final = (
         parts=("coordinator_keys=coordinators",),
     ),
     Row(11, "classic_groups", "join_group", 0, 9, guard="guard_join_group"),
-    Row(12, "classic_groups", "heartbeat", 0, 4, guard="guard_heartbeat"),
+    Row(12, "classic_groups", "heartbeat", 0, 4, guard=needs_group(Operation.READ)),
     Row(
         13,
         "classic_groups",
         "leave_group",
         0,
         5,
-        guard="guard_leave_group",
+        guard=needs_group(Operation.READ),
         parts=("members=members",),
     ),
-    Row(14, "classic_groups", "sync_group", 0, 5, guard="guard_sync_group", at_once=5000),
+    Row(14, "classic_groups", "sync_group", 0, 5, guard=needs_group(Operation.READ), at_once=5000),
     Row(
         15,
         "classic_groups",
@@ -199,7 +195,7 @@ ROWS: Final = (
         guard="guard_txn_offset_commit",
         parts=("topics/partitions=topics/partitions",),
     ),
-    Row(29, "security", "describe_acls", 1, 3, guard="guard_describe_acls"),
+    Row(29, "security", "describe_acls", 1, 3, guard=needs_cluster(Operation.DESCRIBE)),
     Row(
         30, "security", "create_acls", 1, 3, guard="guard_create_acls", parts=("creations=results",)
     ),
@@ -239,7 +235,15 @@ ROWS: Final = (
         guard="guard_alter_replica_log_dirs",
         at_once=5000,
     ),
-    Row(35, "cluster", "describe_log_dirs", 1, 5, guard="guard_describe_log_dirs", at_once=5000),
+    Row(
+        35,
+        "cluster",
+        "describe_log_dirs",
+        1,
+        5,
+        guard=needs_cluster(Operation.DESCRIBE),
+        at_once=5000,
+    ),
     Row(36, "security", "sasl_authenticate", 0, 2),
     Row(
         37,
@@ -263,8 +267,15 @@ ROWS: Final = (
             "v3_and_below_topics/partitions=results_by_topic_v3_and_below/results_by_partition",
         ),
     ),
-    Row(25, "transactions", "add_offsets_to_txn", 0, 4, guard="guard_add_offsets_to_txn"),
-    Row(26, "transactions", "end_txn", 0, 5, guard="guard_end_txn"),
+    Row(
+        25,
+        "transactions",
+        "add_offsets_to_txn",
+        0,
+        4,
+        guard=needs_all(needs_transactional_id(Operation.WRITE), needs_group(Operation.READ)),
+    ),
+    Row(26, "transactions", "end_txn", 0, 5, guard=needs_transactional_id(Operation.WRITE)),
     Row(
         27,
         "transactions",
@@ -316,7 +327,7 @@ ROWS: Final = (
         "list_partition_reassignments",
         0,
         0,
-        guard="guard_list_partition_reassignments",
+        guard=needs_cluster(Operation.DESCRIBE),
     ),
     Row(
         47,
@@ -327,7 +338,14 @@ ROWS: Final = (
         guard="guard_offset_delete",
         parts=("topics/partitions=topics/partitions",),
     ),
-    Row(48, "configs", "describe_client_quotas", 0, 1, guard="guard_describe_client_quotas"),
+    Row(
+        48,
+        "configs",
+        "describe_client_quotas",
+        0,
+        1,
+        guard=needs_cluster(Operation.DESCRIBE_CONFIGS),
+    ),
     Row(49, "configs", "alter_client_quotas", 0, 1, guard="guard_alter_client_quotas"),
     Row(
         50,
@@ -352,10 +370,10 @@ ROWS: Final = (
         "describe_quorum",
         0,
         2,
-        guard="guard_describe_quorum",
+        guard=needs_cluster(Operation.DESCRIBE),
         parts=("topics/partitions=topics/partitions",),
     ),
-    Row(57, "cluster", "update_features", 0, 2, guard="guard_update_features"),
+    Row(57, "cluster", "update_features", 0, 2, guard=needs_cluster(Operation.ALTER)),
     Row(60, "metadata", "describe_cluster", 0, 2, guard="guard_describe_cluster"),
     Row(
         61,
@@ -366,7 +384,7 @@ ROWS: Final = (
         guard="guard_describe_producers",
         parts=("topics/partition_indexes=topics/partitions",),
     ),
-    Row(64, "cluster", "unregister_broker", 0, 0, guard="guard_unregister_broker"),
+    Row(64, "cluster", "unregister_broker", 0, 0, guard=needs_cluster(Operation.ALTER)),
     Row(
         65,
         "transactions",
@@ -395,7 +413,14 @@ ROWS: Final = (
         guard="guard_consumer_group_describe",
         parts=("group_ids=groups",),
     ),
-    Row(74, "configs", "list_config_resources", 0, 1, guard="guard_list_config_resources"),
+    Row(
+        74,
+        "configs",
+        "list_config_resources",
+        0,
+        1,
+        guard=needs_cluster(Operation.DESCRIBE_CONFIGS),
+    ),
     Row(75, "metadata", "describe_topic_partitions", 0, 0, guard="guard_describe_topic_partitions"),
     Row(
         76,
@@ -425,8 +450,8 @@ ROWS: Final = (
         parts=("topics/partitions=responses/partitions",),
         at_once=5000,
     ),
-    Row(80, "cluster", "add_raft_voter", 0, 1, guard="guard_add_raft_voter"),
-    Row(81, "cluster", "remove_raft_voter", 0, 0, guard="guard_remove_raft_voter"),
+    Row(80, "cluster", "add_raft_voter", 0, 1, guard=needs_cluster(Operation.ALTER)),
+    Row(81, "cluster", "remove_raft_voter", 0, 0, guard=needs_cluster(Operation.ALTER)),
     Row(
         90,
         "share_offsets",
@@ -604,191 +629,20 @@ def served_versions(legacy: bool) -> "Mapping[int, tuple[int, int]]":
     return {row.key: (row.first_for(legacy=legacy), row.last) for row in ROWS}
 
 
-DENIED_TEXT: Final[dict[int, str]] = {
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactional Id authorization failed.",
-}
-
-
-Guard: TypeAlias = "Callable[[Asker, DataclassInstance], Answer]"
-
-
-Item = TypeVar("Item")
-
-
-Said = TypeVar("Said", bound="DataclassInstance")
-
-
-Kept = TypeVar("Kept")
-
-
-class Asker:
-    """Who asks, and what he may do. Lives as long as one request."""
-
-    __slots__ = ("_authorizer", "_who", "context")
-
-    def __init__(self, context: RequestContext) -> None:
-        authorizer = context.node.authorizer
-        assert authorizer is not None
-        self.context = context
-        self._authorizer = authorizer
-        self._who = Client(context.connection.principal, context.connection.host)
-
-    def may_topic(self, operation: Operation, name: str) -> bool:
-        """Whether he may do that to a topic."""
-        return self._authorizer.may(self._who, operation, ResourceType.TOPIC, name)
-
-    def may_describe(self, name: str | None) -> bool:
-        """Whether there is a name, of a topic that he may describe."""
-        return name is not None and self.may_topic(Operation.DESCRIBE, name)
-
-    def may_group(self, operation: Operation, name: str) -> bool:
-        """Whether he may do that to a group."""
-        return self._authorizer.may(self._who, operation, ResourceType.GROUP, name)
-
-    def may_cluster(self, operation: Operation) -> bool:
-        """Whether he may do that to the cluster."""
-        return self._authorizer.may_cluster(self._who, operation)
-
-    def may_transact(self, operation: Operation, name: str) -> bool:
-        """Whether he may do that to a transactional id."""
-        kind = ResourceType.TRANSACTIONAL_ID
-        return self._authorizer.may(self._who, operation, kind, name)
-
-    def may_write_somewhere(self) -> bool:
-        """Whether there can be a topic that he may write to."""
-        return self._authorizer.may_any(self._who, Operation.WRITE, ResourceType.TOPIC)
-
-    def bits(self, kind: ResourceType, name: str, possible: int) -> int:
-        """What of that he may do, as bits by the operations' numbers."""
-        return self._authorizer.operations_bits(self._who, kind, name, possible)
-
-    def cluster_bits(self, possible: int) -> int:
-        """The same of the cluster; nothing is said to who may not describe it."""
-        if not self.may_cluster(Operation.DESCRIBE):
-            return 0
-        return self.bits(ResourceType.CLUSTER, CLUSTER_NAME, possible)
-
-    def name_of(self, topic_id: UUID) -> str | None:
-        """The name of the topic with an id, None where it is nobody's."""
-        info = self.context.node.topics.find_by_id(topic_id)
-        return None if info is None else info.name
-
-    def split(
-        self, items: Iterable[Item], operation: Operation, name_of: Callable[[Item], str | None]
-    ) -> tuple[list[Item], list[Item]]:
-        """Items whose topics he may do that to (or that have no name), and the others."""
-        allowed: list[Item] = []
-        denied: list[Item] = []
-        for item in items:
-            name = name_of(item)
-            is_allowed = name is None or self.may_topic(operation, name)
-            (allowed if is_allowed else denied).append(item)
-        return allowed, denied
-
-    def split_groups(
-        self, names: Iterable[str], operation: Operation
-    ) -> tuple[list[str], list[str]]:
-        """Groups that he may do that to, and the others."""
-        allowed: list[str] = []
-        denied: list[str] = []
-        for name in names:
-            (allowed if self.may_group(operation, name) else denied).append(name)
-        return allowed, denied
-
-    def go_on(self, request: "DataclassInstance") -> Answer:
-        """What the handler says."""
-        return handler_of(self.context.api.key)(self.context, request)
-
-
-def then(said: Answer, change: Callable[[Said], None]) -> Answer:
-    """The same answer, now or later, once `change` has changed it."""
-    if said is None:
-        return None
-    if isinstance(said, Awaitable):
-        return _later(said, change)
-    change(cast("Said", said))
-    return said
-
-
-def then_keep(asker: Asker, said: Answer, name: str, passes: Callable[[Kept], bool]) -> Answer:
-    """The same answer, with the items of its list `name` that pass; very many are judged in slices.
-
-    Args:
-        asker: Who asks.
-        said: The answer, now or later.
-        name: Of the list; it is changed in place.
-        passes: Called once with each item, in order.
-    """
-    if said is None or isinstance(said, Awaitable):
-        return _kept(asker, said, name, passes)
-    items = cast("list[Kept]", getattr(said, name))
-    if len(items) > FEW:
-        return _kept(asker, said, name, passes)
-    items[:] = filter(passes, items)
-    return said
-
-
-async def _kept(
-    asker: Asker, said: Answer, name: str, passes: Callable[[Kept], bool]
-) -> "DataclassInstance | Long | None":
-    found = await said if isinstance(said, Awaitable) else said
-    if found is not None:
-        message = found.response if isinstance(found, Long) else found
-        items = cast("list[Kept]", getattr(message, name))
-        clock = asker.context.node.env.clock
-        # In place: a `Long` lets go of the items of this very list.
-        items[:] = compress(items, await in_slices(clock, map(passes, items)))
-    return found
-
-
-async def _later(
-    said: "Awaitable[DataclassInstance | Long | None]", change: Callable[[Said], None]
-) -> "DataclassInstance | Long | None":
-    found = await said
-    if isinstance(found, Long):
-        change(cast("Said", found.response))
-    elif found is not None:
-        change(cast("Said", found))
-    return found
-
-
-# Those of fetches ask by themselves; the others are about versions, log-ins, what clients tell of
-# themselves.
+# The handlers of Fetch, ShareFetch and ShareAcknowledge check rights themselves. The others are
+# about versions, authentication and the client's own telemetry.
 OPEN_TO_ALL: Final = frozenset({1, 17, 18, 36, 71, 72, 78, 79})
 
 
-def guarded(context: RequestContext, request: "DataclassInstance") -> Answer:
-    """What a handler says, and what is denied.
-
-    Raises:
-        NotLoggedIn: An API without a guard, asked by who may not do all to the cluster.
-    """
-    key = context.api.key
-    if key in OPEN_TO_ALL:
-        return handler_of(key)(context, request)
-    asker = Asker(context)
-    guard = guard_of(key)
-    if guard is not None:
-        return guard(asker, request)
-    if asker.may_cluster(Operation.ALL):
-        return asker.go_on(request)
-    raise NotLoggedIn(f"{context.api.name} is for those who may do all to the cluster")
-
-
 @cache
-def guard_of(key: int) -> "Guard | None":
-    """The guard of an API, None where it has none."""
+def guard_of(key: int) -> "AnyGuard | None":
+    """The guard of an API, None for one that is open to all."""
     row = BY_KEY[key]
-    if not row.guard:
+    if key in OPEN_TO_ALL:
         return None
+    if not row.guard:
+        return closed
+    if not isinstance(row.guard, str):
+        return row.guard
     module = import_module(f"tidelog.server.api.{row.module}")
-    return cast("Callable[[Asker, DataclassInstance], Answer]", getattr(module, row.guard))
-
-
-TOPIC_DENIED_TEXT: Final = DENIED_TEXT[ErrorCode.TOPIC_AUTHORIZATION_FAILED]
-
-
-CLUSTER_DENIED_TEXT: Final = DENIED_TEXT[ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+    return cast("AnyGuard", getattr(module, row.guard))

@@ -15,6 +15,7 @@ DeleteRecords: the start of a log moves up. Source: Kafka's protocol guide, API 
 
 from collections import Counter
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -53,9 +54,9 @@ from tidelog.server.admin.topic_rules import (
     topic_settings,
 )
 from tidelog.server.api import topic_changes
-from tidelog.server.api.context import Answer, Long, RequestContext
+from tidelog.server.api.context import Long, RequestContext
+from tidelog.server.api.guards import TOPIC_DENIED_TEXT, Access, Denied, Guarded
 from tidelog.server.api.node import Node
-from tidelog.server.api.table import DENIED_TEXT, TOPIC_DENIED_TEXT, Asker, then
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.errors import Refusal, refusal_of
 from tidelog.server.runtime.loop import Slices
@@ -329,50 +330,56 @@ def _ensure_growth(node: Node, topic: CreatePartitionsTopic) -> None:
         )
 
 
-def guard_delete_records(asker: Asker, request: DeleteRecordsRequest) -> Answer:
+def guard_delete_records(
+    access: Access, request: DeleteRecordsRequest
+) -> Guarded[DeleteRecordsRequest]:
     """DELETE on each topic."""
-    request.topics, denied = asker.split(request.topics, Operation.DELETE, lambda t: t.name)
-
-    def add(said: DeleteRecordsResponse) -> None:
-        for topic in denied:
-            partitions = [
+    allowed, denied = access.split(request.topics, Operation.DELETE, lambda t: t.name)
+    refusals = [
+        DeleteRecordsTopicResult(
+            name=topic.name,
+            partitions=[
                 DeleteRecordsPartitionResult(
-                    partition_index=asked.partition_index,
+                    partition_index=each.partition_index,
                     low_watermark=-1,
                     error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                 )
-                for asked in topic.partitions
-            ]
-            said.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
-
-    return then(asker.go_on(request), add)
+                for each in topic.partitions
+            ],
+        )
+        for topic in denied
+    ]
+    return replace(request, topics=allowed), Denied.rows("topics", refusals)
 
 
 # -- changes -------------------------------------------------------------------------------------
 
 
-def guard_create_topics(asker: Asker, request: CreateTopicsRequest) -> Answer:
+def guard_create_topics(
+    access: Access, request: CreateTopicsRequest
+) -> Guarded[CreateTopicsRequest]:
     """CREATE on the cluster or on each topic; its settings are told to who may describe them.
 
     One that is named twice, or that nobody may create, is refused for that.
     """
     times = Counter(topic.name for topic in request.topics)
 
-    def asked_for(topic: CreatableTopic) -> str | None:
+    def name_of(topic: CreatableTopic) -> str | None:
         is_refused = times[topic.name] > 1 or topic.name == CLUSTER_METADATA_TOPIC
         return None if is_refused else topic.name
 
-    denied: list[CreatableTopic] = []
-    if not asker.may_cluster(Operation.CREATE):
-        request.topics, denied = asker.split(request.topics, Operation.CREATE, asked_for)
+    allowed, denied = request.topics, list[CreatableTopic]()
+    if not access.may_cluster(Operation.CREATE):
+        allowed, denied = access.split(request.topics, Operation.CREATE, name_of)
 
-    def change(said: CreateTopicsResponse) -> None:
-        for topic in said.topics:
-            if not topic.error_code and not asker.may_topic(Operation.DESCRIBE_CONFIGS, topic.name):
+    def change(response: CreateTopicsResponse) -> None:
+        for topic in response.topics:
+            may = access.may_topic
+            if not topic.error_code and not may(Operation.DESCRIBE_CONFIGS, topic.name):
                 topic.configs = []
                 topic.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 topic.num_partitions = topic.replication_factor = -1
-        said.topics.extend(
+        response.topics.extend(
             CreatableTopicResult(
                 name=topic.name,
                 error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -382,30 +389,31 @@ def guard_create_topics(asker: Asker, request: CreateTopicsRequest) -> Answer:
             for topic in denied
         )
 
-    return then(asker.go_on(request), change)
+    return replace(request, topics=allowed), Denied.changed(change)
 
 
-def guard_create_partitions(asker: Asker, request: CreatePartitionsRequest) -> Answer:
+def guard_create_partitions(
+    access: Access, request: CreatePartitionsRequest
+) -> Guarded[CreatePartitionsRequest]:
     """ALTER on each topic; one that is named twice is refused for that."""
     times = Counter(topic.name for topic in request.topics)
-    request.topics, denied = asker.split(
+    allowed, denied = access.split(
         request.topics, Operation.ALTER, lambda t: None if times[t.name] > 1 else t.name
     )
-
-    def add(said: CreatePartitionsResponse) -> None:
-        said.results.extend(
-            CreatePartitionsTopicResult(
-                name=topic.name,
-                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                error_message=TOPIC_DENIED_TEXT,
-            )
-            for topic in denied
+    refusals = [
+        CreatePartitionsTopicResult(
+            name=topic.name,
+            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            error_message=TOPIC_DENIED_TEXT,
         )
+        for topic in denied
+    ]
+    return replace(request, topics=allowed), Denied.rows("results", refusals)
 
-    return then(asker.go_on(request), add)
 
-
-def guard_delete_topics(asker: Asker, request: DeleteTopicsRequest) -> Answer:
+def guard_delete_topics(
+    access: Access, request: DeleteTopicsRequest
+) -> Guarded[DeleteTopicsRequest]:
     """DELETE on the cluster or on each topic.
 
     Who may not describe one that he named by its id hears no name; who may describe one that is not
@@ -416,20 +424,20 @@ def guard_delete_topics(asker: Asker, request: DeleteTopicsRequest) -> Answer:
     times = Counter(_key_of(state) for state in states if not _has_both(state))
 
     def name_of(state: DeleteTopicState) -> str | None:
-        return asker.name_of(state.topic_id) if state.name is None else state.name
+        return access.name_of(state.topic_id) if state.name is None else state.name
 
     def denied_name_of(state: DeleteTopicState) -> str | None:
         name = name_of(state)
         if _has_both(state) or times[_key_of(state)] > 1:
             return None
-        is_there = name is not None and asker.context.node.topics.find(name) is not None
-        return None if not is_there and asker.may_describe(name) else name
+        is_there = name is not None and access.context.node.topics.find(name) is not None
+        return None if not is_there and access.may_describe(name) else name
 
-    if asker.may_cluster(Operation.DELETE):
-        return asker.go_on(request)
-    allowed, denied = asker.split(states, Operation.DELETE, denied_name_of)
-    absent, allowed = _absent_of(asker, allowed, times)
-    refused = [
+    if access.may_cluster(Operation.DELETE):
+        return request, None
+    allowed, denied = access.split(states, Operation.DELETE, denied_name_of)
+    absent, allowed = _absent_of(access, allowed, times)
+    refusals = [
         DeletableTopicResult(
             name=name,
             topic_id=NO_UUID,
@@ -440,24 +448,20 @@ def guard_delete_topics(asker: Asker, request: DeleteTopicsRequest) -> Answer:
     ]
     for state in denied:
         name = name_of(state)
-        if state.name is None and not asker.may_describe(name):
+        if state.name is None and not access.may_describe(name):
             name = None
-        refused.append(
+        refusals.append(
             DeletableTopicResult(
                 name=name,
                 topic_id=state.topic_id,
                 error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                error_message=DENIED_TEXT[ErrorCode.TOPIC_AUTHORIZATION_FAILED],
+                error_message=TOPIC_DENIED_TEXT,
             )
         )
-    request.topics, request.topic_names = allowed, []
     if not allowed:
-        return DeleteTopicsResponse(responses=refused)
-
-    def add(said: DeleteTopicsResponse) -> None:
-        said.responses.extend(refused)
-
-    return then(asker.go_on(request), add)
+        return None, Denied.whole(DeleteTopicsResponse(responses=refusals))
+    rest = replace(request, topics=allowed, topic_names=[])
+    return rest, Denied.rows("responses", refusals)
 
 
 def _key_of(state: DeleteTopicState) -> str | UUID:
@@ -469,7 +473,7 @@ def _has_both(state: DeleteTopicState) -> bool:
 
 
 def _absent_of(
-    asker: Asker, states: list[DeleteTopicState], times: Counter[str | UUID]
+    access: Access, states: list[DeleteTopicState], times: Counter[str | UUID]
 ) -> tuple[dict[str, None], list[DeleteTopicState]]:
     """Names of which nothing is there and nothing may be deleted, and the other states.
 
@@ -478,7 +482,7 @@ def _absent_of(
     """
     absent: dict[str, None] = {}
     others = []
-    is_enabled = asker.context.node.config.delete_topic_enable
+    is_enabled = access.context.node.config.delete_topic_enable
     for state in states:
         name = state.name
         if (
@@ -486,7 +490,7 @@ def _absent_of(
             or not is_enabled
             or state.topic_id != NO_UUID
             or times[name] > 1
-            or asker.may_topic(Operation.DELETE, name)
+            or access.may_topic(Operation.DELETE, name)
         ):
             others.append(state)
         else:

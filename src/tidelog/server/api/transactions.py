@@ -72,10 +72,10 @@ from tidelog.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from tidelog.server.admin.topic_rules import ensure_name
-from tidelog.server.api.context import MANY, Answer, Long, RequestContext, long_if_many
+from tidelog.server.api.context import MANY, Long, RequestContext, long_if_many
+from tidelog.server.api.guards import TOPIC_DENIED_TEXT, Access, Denied, Guarded, needs_cluster
 from tidelog.server.api.leader_epochs import find_partition
 from tidelog.server.api.node import LOGGER, Node
-from tidelog.server.api.table import TOPIC_DENIED_TEXT, Asker, then, then_keep
 from tidelog.server.regexes import UnusableRegex, find_matches
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import Slices, in_slices
@@ -89,25 +89,26 @@ from tidelog.storage.log.producers import EPOCH_BUMP_VERSION, ProducerEntry
 from tidelog.types import NO_OFFSET, OFFSETS_TOPIC, TopicPartition
 
 
-def guard_describe_producers(asker: Asker, request: DescribeProducersRequest) -> Answer:
+def guard_describe_producers(
+    access: Access, request: DescribeProducersRequest
+) -> Guarded[DescribeProducersRequest]:
     """READ on each topic."""
-    request.topics, denied = asker.split(request.topics, Operation.READ, lambda t: t.name)
-
-    def add(said: DescribeProducersResponse) -> None:
-        for topic in denied:
-            partitions = [
+    allowed, denied = access.split(request.topics, Operation.READ, lambda t: t.name)
+    refusals = [
+        DescribeProducersTopicResponse(
+            name=topic.name,
+            partitions=[
                 DescribeProducersPartitionResponse(
                     partition_index=number,
                     error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                     error_message=TOPIC_DENIED_TEXT,
                 )
                 for number in topic.partition_indexes
-            ]
-            said.topics.append(
-                DescribeProducersTopicResponse(name=topic.name, partitions=partitions)
-            )
-
-    return then(asker.go_on(request), add)
+            ],
+        )
+        for topic in denied
+    ]
+    return replace(request, topics=allowed), Denied.rows("topics", refusals)
 
 
 # From here on brokers ask, for many transactions at once.
@@ -564,71 +565,56 @@ def _producer(entry: ProducerEntry) -> ProducerState:
 BROKERS_FIRST_VERSION: Final = 4
 
 
-def guard_init_producer_id(asker: Asker, request: InitProducerIdRequest) -> Answer:
+def guard_init_producer_id(
+    access: Access, request: InitProducerIdRequest
+) -> Guarded[InitProducerIdRequest]:
     """WRITE on the transactional id; else IDEMPOTENT_WRITE on the cluster, or WRITE somewhere."""
     name = request.transactional_id
-    code = 0
-    if name is not None:
-        code = (
-            0
-            if asker.may_transact(Operation.WRITE, name)
-            else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        )
-    elif not asker.may_cluster(Operation.IDEMPOTENT_WRITE) and not asker.may_write_somewhere():
+    if name is None:
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    if not code:
-        return asker.go_on(request)
-    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+        may = access.may_cluster(Operation.IDEMPOTENT_WRITE) or access.may_write_somewhere()
+    else:
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        may = access.may_transact(Operation.WRITE, name)
+    if may:
+        return request, None
+    refusal = InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+    return None, Denied.whole(refusal)
 
 
-def guard_add_partitions_to_txn(asker: Asker, request: AddPartitionsToTxnRequest) -> Answer:
+def guard_add_partitions_to_txn(
+    access: Access, request: AddPartitionsToTxnRequest
+) -> Guarded[AddPartitionsToTxnRequest]:
     """WRITE on the transactional id and on each topic: all of them, or none is added.
 
     Then each partition hears what is wrong with it itself. From version 4 on brokers ask, who need
     CLUSTER_ACTION.
     """
-    if asker.context.version >= BROKERS_FIRST_VERSION:
-        if asker.may_cluster(Operation.CLUSTER_ACTION):
-            return asker.go_on(request)
-        return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if access.context.version >= BROKERS_FIRST_VERSION:
+        if access.may_cluster(Operation.CLUSTER_ACTION):
+            return request, None
+        refusal = AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return None, Denied.whole(refusal)
     topics = request.v3_and_below_topics
     places = [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
     codes: dict[TopicPartition, int]
-    if not asker.may_transact(Operation.WRITE, request.v3_and_below_transactional_id):
+    if not access.may_transact(Operation.WRITE, request.v3_and_below_transactional_id):
         codes = dict.fromkeys(places, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     else:
-        allowed, denied = asker.split(places, Operation.WRITE, lambda place: place.topic)
+        allowed, denied = access.split(places, Operation.WRITE, lambda place: place.topic)
         if not denied:
-            return asker.go_on(request)
-        codes = refusals(asker.context, allowed) | dict.fromkeys(
+            return request, None
+        codes = refusals(access.context, allowed) | dict.fromkeys(
             denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED
         )
     results = results_of(
         topics, {place: codes.get(place, ErrorCode.OPERATION_NOT_ATTEMPTED) for place in places}
     )
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+    refusal = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+    return None, Denied.whole(refusal)
 
 
-def guard_add_offsets_to_txn(asker: Asker, request: AddOffsetsToTxnRequest) -> Answer:
-    """WRITE on the transactional id, READ on the group."""
-    if not asker.may_transact(Operation.WRITE, request.transactional_id):
-        return AddOffsetsToTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    if not asker.may_group(Operation.READ, request.group_id):
-        return AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    return asker.go_on(request)
-
-
-def guard_end_txn(asker: Asker, request: EndTxnRequest) -> Answer:
-    """WRITE on the transactional id."""
-    if asker.may_transact(Operation.WRITE, request.transactional_id):
-        return asker.go_on(request)
-    return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-
-
-def guard_write_txn_markers(asker: Asker, request: WriteTxnMarkersRequest) -> Answer:
-    """ALTER or CLUSTER_ACTION on the cluster."""
-    if asker.may_cluster(Operation.ALTER) or asker.may_cluster(Operation.CLUSTER_ACTION):
-        return asker.go_on(request)
+def _refuse_markers(request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     return WriteTxnMarkersResponse(
         markers=[
             WritableTxnMarkerResult(
@@ -652,35 +638,44 @@ def guard_write_txn_markers(asker: Asker, request: WriteTxnMarkersRequest) -> An
     )
 
 
-def guard_describe_transactions(asker: Asker, request: DescribeTransactionsRequest) -> Answer:
+guard_write_txn_markers: Final = needs_cluster(
+    Operation.ALTER, Operation.CLUSTER_ACTION, refuse=_refuse_markers
+)
+
+
+def guard_describe_transactions(
+    access: Access, request: DescribeTransactionsRequest
+) -> Guarded[DescribeTransactionsRequest]:
     """DESCRIBE on each transactional id; topics that may not be described are not named."""
     names = dict.fromkeys(request.transactional_ids)
-    denied = [name for name in names if not asker.may_transact(Operation.DESCRIBE, name)]
+    denied = [name for name in names if not access.may_transact(Operation.DESCRIBE, name)]
     for name in denied:
         del names[name]
-    request.transactional_ids = [name for name in request.transactional_ids if name in names]
+    allowed = [name for name in request.transactional_ids if name in names]
 
-    def change(said: DescribeTransactionsResponse) -> None:
-        for state in said.transaction_states:
-            may = asker.may_topic
+    def change(response: DescribeTransactionsResponse) -> None:
+        for state in response.transaction_states:
+            may = access.may_topic
             state.topics = [t for t in state.topics if may(Operation.DESCRIBE, t.topic)]
-        said.transaction_states.extend(
+        response.transaction_states.extend(
             DescribedTransactionState(
                 error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, transactional_id=name
             )
             for name in denied
         )
 
-    return then(asker.go_on(request), change)
+    return replace(request, transactional_ids=allowed), Denied.changed(change)
 
 
-def guard_list_transactions(asker: Asker, request: ListTransactionsRequest) -> Answer:
+def guard_list_transactions(
+    access: Access, request: ListTransactionsRequest
+) -> Guarded[ListTransactionsRequest]:
     """DESCRIBE on each transactional id: the others are not named."""
 
-    def passes(state: ListedTransactionState) -> bool:
-        return asker.may_transact(Operation.DESCRIBE, state.transactional_id)
+    def is_shown(state: ListedTransactionState) -> bool:
+        return access.may_transact(Operation.DESCRIBE, state.transactional_id)
 
-    return then_keep(asker, asker.go_on(request), "transaction_states", passes)
+    return request, Denied.hidden(access, "transaction_states", is_shown)
 
 
 # What is wrong with a partition itself, or with the client's rights.
