@@ -161,7 +161,7 @@ class AsyncRemoteDirectory:
 
         Errors come with the first batch.
         """
-        found = self._directory.scan(
+        scan = self._directory.scan(
             topic,
             start=start,
             end=end,
@@ -170,7 +170,7 @@ class AsyncRemoteDirectory:
             isolation=isolation,
             strict=strict,
         )
-        return self._each(lambda: iter(found.to_arrow(stats=stats)))
+        return self._each(lambda: iter(scan.to_arrow(stats=stats)))
 
     async def table(
         self,
@@ -182,10 +182,10 @@ class AsyncRemoteDirectory:
         isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> "pa.Table":
         """The records of topics in memory as an Arrow table; see `RemoteDirectory.scan`."""
-        found = self._directory.scan(
+        scan = self._directory.scan(
             topics, during=during, clock=clock, columns=columns, isolation=isolation
         )
-        return await self._run(found.to_table)
+        return await self._run(scan.to_table)
 
     async def _each(self, begin: Callable[[], Iterator[_Item]]) -> AsyncIterator[_Item]:
         """The items of an iterator that blocks, each taken in a thread.
@@ -196,10 +196,10 @@ class AsyncRemoteDirectory:
         steps = _Steps(begin)
         try:
             while True:
-                found = await self._run(steps.take)
-                if not found:
+                items = await self._run(steps.take)
+                if not items:
                     return
-                yield found[0]
+                yield items[0]
         finally:
             with suppress(RuntimeError):  # nothing is left to close once the threads have gone
                 self._threads.submit(steps.close)

@@ -112,10 +112,10 @@ class Patience:
         """
         if self.is_stopped():
             raise InterruptedError(f"{what} was waited for, and then told to stop")
-        left = deadline - self._now()
-        if left <= 0:
+        remaining_s = deadline - self._now()
+        if remaining_s <= 0:
             raise TimeoutError(f"{what} did not come within {self.timeout_s:g} s")
-        return min(left, _SLICE_S)
+        return min(remaining_s, _SLICE_S)
 
     def _now(self) -> float:
         return self.clock.monotonic_ms() / 1000
@@ -264,9 +264,9 @@ class LeaderClient:
         lowest, highest = self._versions.get(api.key, (0, -1))
         version = min(api.last, highest, most)
         if version < max(api.first, lowest, least):
-            known = f"{lowest} to {highest}" if highest >= 0 else "none"
+            spoken = f"{lowest} to {highest}" if highest >= 0 else "none"
             needed = f"{api.name} {max(api.first, least)} to {min(api.last, most)}"
-            raise UnsupportedVersion(f"{self.place}: {needed} is needed, it speaks {known}")
+            raise UnsupportedVersion(f"{self.place}: {needed} is needed, it speaks {spoken}")
         return version
 
     def send(
@@ -304,8 +304,8 @@ class LeaderClient:
             raise ConnectionError("the connection was closed")
         self._transport.begin_answer()
         while (answer := self._connection.next_response()) is None:
-            wanted = min(max(self._connection.wanted_bytes, 1), _RECEIVE_BYTES)
-            data = self._transport.receive(wanted)
+            size = min(max(self._connection.wanted_bytes, 1), _RECEIVE_BYTES)
+            data = self._transport.receive(size)
             if not data:
                 raise ConnectionError("the broker closed the connection")
             self._connection.feed(data)
@@ -331,7 +331,10 @@ class LeaderClient:
             self._send(API_VERSIONS, 0, question)
             answer = self.receive(API_VERSIONS)
         self._ensure_right(answer)
-        return {known.api_key: (known.min_version, known.max_version) for known in answer.api_keys}
+        return {
+            api_versions.api_key: (api_versions.min_version, api_versions.max_version)
+            for api_versions in answer.api_keys
+        }
 
     def _ensure_right(self, answer: ApiVersionsResponse) -> None:
         if answer.error_code:

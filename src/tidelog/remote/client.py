@@ -365,8 +365,8 @@ class Client:
     def failure(self, operation: str, error: "ck.KafkaError") -> ClusterFailure:
         """The error to raise for one of the client library's."""
         waited = error.code() in (TIMED_OUT, TRANSPORT)
-        heard = self._heard() if waited else ""
-        reason = f"{error.name()}: {error.str()}{heard}"
+        last_error = self._heard() if waited else ""
+        reason = f"{error.name()}: {error.str()}{last_error}"
         return ClusterFailure(self.bootstrap, operation, reason, error_code=error.code())
 
     def unanswered(
@@ -392,19 +392,19 @@ class Client:
         """Return each partition's leader as text; empty where no broker can be asked."""
         from confluent_kafka import KafkaException
 
-        found: dict[TopicPartition, str] = {}
+        leaders: dict[TopicPartition, str] = {}
         try:
             for topic in sorted(topics):
-                told = self.admin().list_topics(topic, timeout=self.timeout_s)
-                for number, part in told.topics[topic].partitions.items():
-                    broker = told.brokers.get(part.leader)
+                metadata = self.admin().list_topics(topic, timeout=self.timeout_s)
+                for number, part in metadata.topics[topic].partitions.items():
+                    broker = metadata.brokers.get(part.leader)
                     address = "" if broker is None else f" at {broker.host}:{broker.port}"
                     is_led = part.leader != _NO_LEADER
                     text = f"leader {part.leader}{address}" if is_led else "no leader"
-                    found[TopicPartition(topic, number)] = text
+                    leaders[TopicPartition(topic, number)] = text
         except (KafkaException, KeyError):
-            return found
-        return found
+            return leaders
+        return leaders
 
     def _heard(self) -> str:
         if self._admin is not None:
@@ -470,28 +470,28 @@ def lookup(
         return {}
     level = Level.READ_COMMITTED if isolation else Level.READ_UNCOMMITTED
     # Its constructor hands out an object of the subclass that fits.
-    places = {
+    specs = {
         Place(p.topic, p.partition): OffsetSpec(ms)  # type: ignore[abstract]
         for p, ms in times.items()
     }
 
     def ask() -> "dict[Place, ListOffsetsResultInfo]":
         futures = client.admin().list_offsets(
-            places, isolation_level=level, request_timeout=client.timeout_s
+            specs, isolation_level=level, request_timeout=client.timeout_s
         )
-        found: dict[Place, ListOffsetsResultInfo] = {}
-        for place, future in futures.items():
-            operation = f"look up offsets of {TopicPartition(place.topic, place.partition)}"
-            found |= client.results(operation, {place: future})
-        return found
+        results: dict[Place, ListOffsetsResultInfo] = {}
+        for partition, future in futures.items():
+            operation = f"look up offsets of {TopicPartition(partition.topic, partition.partition)}"
+            results |= client.results(operation, {partition: future})
+        return results
 
     # The client library asks once, also in the moment in which a partition changes its leader.
-    found = client.answer(ask, unready=LEADER_COMES)
+    results = client.answer(ask, unready=LEADER_COMES)
     answers = {
-        TopicPartition(place.topic, place.partition): OffsetAndTimestamp(
+        TopicPartition(partition.topic, partition.partition): OffsetAndTimestamp(
             answer.offset, answer.timestamp, answer.leader_epoch
         )
-        for place, answer in found.items()
+        for partition, answer in results.items()
     }
     # Where a leader can't be reached, the client library reports no error: the result has the
     # offset with which it was made, -1001. A log's start and end are never negative.
@@ -512,9 +512,9 @@ def topic_settings(client: Client, topic: str) -> dict[str, str]:
     from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    asked = client.admin().describe_configs([resource], request_timeout=client.timeout_s)
-    found = client.results(f"read the settings of {topic}", asked)[resource]
-    return {name: entry.value for name, entry in found.items() if entry.value is not None}
+    futures = client.admin().describe_configs([resource], request_timeout=client.timeout_s)
+    entries = client.results(f"read the settings of {topic}", futures)[resource]
+    return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
 
 def topic_ids(client: Client, topics: Sequence[str]) -> dict[str, str | None]:
@@ -523,11 +523,11 @@ def topic_ids(client: Client, topics: Sequence[str]) -> dict[str, str | None]:
 
     if not topics:
         return {}
-    asked = client.admin().describe_topics(
+    futures = client.admin().describe_topics(
         TopicCollection(list(topics)), request_timeout=client.timeout_s
     )
-    found = client.results(f"describe {', '.join(topics)}", asked)
-    return {topic: id_text(found[topic].topic_id) for topic in topics}
+    described = client.results(f"describe {', '.join(topics)}", futures)
+    return {topic: id_text(described[topic].topic_id) for topic in topics}
 
 
 def id_text(topic_id: object) -> str | None:
@@ -603,13 +603,13 @@ def typed_error(
         where: Topic and partition, empty where it is about no single one.
     """
     code = error.code()
-    place = f"{where}: " if where else ""
-    reason = f"{place}{error.name()}: {error.str()}{_ADVICE.get(code, '')}"
+    prefix = f"{where}: " if where else ""
+    reason = f"{prefix}{error.name()}: {error.str()}{_ADVICE.get(code, '')}"
     if code in _REFUSED:
         return _REFUSED[code](reason)
     if code in _FENCED:
         return WriterFenced(client.bootstrap, operation, reason, error_code=code)
     if code in _NOT_AUTHORIZED:
         return NotAuthorized(client.bootstrap, operation, reason, error_code=code)
-    known = client.failure(operation, error)
-    return ClusterFailure(client.bootstrap, operation, place + known.reason, error_code=code)
+    failure = client.failure(operation, error)
+    return ClusterFailure(client.bootstrap, operation, prefix + failure.reason, error_code=code)

@@ -72,23 +72,23 @@ def client_settings(text: str) -> dict[str, str]:
     return translate_settings(read_properties(text))
 
 
-def translate_settings(given: Mapping[str, str]) -> dict[str, str]:
+def translate_settings(properties: Mapping[str, str]) -> dict[str, str]:
     """Settings of librdkafka for those of a Java client; errors as `client_settings`."""
     settings: dict[str, str] = {}
-    for key, value in given.items():
+    for key, value in properties.items():
         if key not in WITHOUT_MEANING:
-            settings |= _translated(key, value, given)
+            settings |= _translated(key, value, properties)
     return settings
 
 
 def read_properties(text: str) -> dict[str, str]:
     """Names and values of a Java properties file; a later line wins."""
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for line in _logical_lines(text):
         parts = _LINE.fullmatch(line)
         if parts is not None:
-            found[_unescaped(parts[1])] = _unescaped(parts[2].strip())
-    return found
+            properties[_unescaped(parts[1])] = _unescaped(parts[2].strip())
+    return properties
 
 
 def _logical_lines(text: str) -> list[str]:
@@ -109,15 +109,15 @@ def _logical_lines(text: str) -> list[str]:
 
 
 def _unescaped(text: str) -> str:
-    def plain(found: re.Match[str]) -> str:
-        if found[1]:
-            return chr(int(found[1], 16))
-        return _ESCAPES.get(found[2], found[2])
+    def plain(match: re.Match[str]) -> str:
+        if match[1]:
+            return chr(int(match[1], 16))
+        return _ESCAPES.get(match[2], match[2])
 
     return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", plain, text, flags=re.DOTALL)
 
 
-def _translated(key: str, value: str, given: Mapping[str, str]) -> dict[str, str]:
+def _translated(key: str, value: str, properties: Mapping[str, str]) -> dict[str, str]:
     if key in _RENAMED:
         return {_RENAMED[key]: value}
     if key == "sasl.jaas.config":
@@ -125,9 +125,9 @@ def _translated(key: str, value: str, given: Mapping[str, str]) -> dict[str, str
     if key == "ssl.endpoint.identification.algorithm":
         return {key: value or "none"}
     if key == "ssl.truststore.location":
-        return {"ssl.ca.location": _pem(key, value, given.get("ssl.truststore.type", ""))}
+        return {"ssl.ca.location": _pem(key, value, properties.get("ssl.truststore.type", ""))}
     if key == "ssl.keystore.location":
-        return _keystore(key, value, given.get("ssl.keystore.type", ""))
+        return _keystore(key, value, properties.get("ssl.keystore.type", ""))
     return {key: value}
 
 
@@ -157,10 +157,10 @@ def _jaas(value: str) -> dict[str, str]:
         )
         raise ConfigError("sasl.jaas.config", name or None, allowed)
     options = {
-        found[1]: re.sub(r"\\(.)", r"\1", found[2])
-        if found[2] is not None
-        else found[3] or found[4]
-        for found in _JAAS_OPTION.finditer(module[2])
+        match[1]: re.sub(r"\\(.)", r"\1", match[2])
+        if match[2] is not None
+        else match[3] or match[4]
+        for match in _JAAS_OPTION.finditer(module[2])
     }
     if not {"username", "password"} <= options.keys():
         raise ConfigError("sasl.jaas.config", name, "needs username=... and password=...")

@@ -69,21 +69,23 @@ def describe_group(client: Client, name: str) -> Group:
     """A consumer group with its members; raises UnknownGroup, ClusterFailure."""
 
     def ask() -> "ConsumerGroupDescription":
-        asked = client.admin().describe_consumer_groups([name], request_timeout=client.timeout_s)
-        found: ConsumerGroupDescription = client.results(f"describe_group group {name}", asked)[
-            name
-        ]
-        return found
+        futures = client.admin().describe_consumer_groups([name], request_timeout=client.timeout_s)
+        described: ConsumerGroupDescription = client.results(
+            f"describe_group group {name}", futures
+        )[name]
+        return described
 
     try:
-        found = client.answer(ask, unready=codes.COORDINATOR_COMES)
+        described = client.answer(ask, unready=codes.COORDINATOR_COMES)
     except ClusterFailure as error:
         if error.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
             raise _unknown(client, name) from error
         raise
-    if found.state.name == _DEAD:
+    if described.state.name == _DEAD:
         raise _unknown(client, name)
-    return Group(name, _words(found.state.name), tuple(_member(member) for member in found.members))
+    return Group(
+        name, _words(described.state.name), tuple(_member(member) for member in described.members)
+    )
 
 
 def _await_coordinator(client: Client, name: str) -> None:
@@ -94,8 +96,8 @@ def _await_coordinator(client: Client, name: str) -> None:
     """
 
     def ask() -> None:
-        asked = client.admin().describe_consumer_groups([name], request_timeout=client.timeout_s)
-        client.results(f"describe group {name}", asked)
+        futures = client.admin().describe_consumer_groups([name], request_timeout=client.timeout_s)
+        client.results(f"describe group {name}", futures)
 
     try:
         client.answer(ask, unready=codes.COORDINATOR_COMES)
@@ -115,13 +117,13 @@ def _listed(client: Client) -> "list[ConsumerGroupListing]":
 
 def _list_once(client: Client) -> "list[ConsumerGroupListing]":
     operation = "list groups"
-    asked = client.admin().list_consumer_groups(request_timeout=client.timeout_s)
-    found = client.results(operation, {operation: asked})[operation]
-    for error in found.errors:
+    future = client.admin().list_consumer_groups(request_timeout=client.timeout_s)
+    listing = client.results(operation, {operation: future})[operation]
+    for error in listing.errors:
         # The library's documents promise KafkaException; what it hands out is what that carries.
-        told = error.args[0] if isinstance(error, Exception) else error
-        raise client.failure(operation, told)
-    return list(found.valid)
+        kafka_error = error.args[0] if isinstance(error, Exception) else error
+        raise client.failure(operation, kafka_error)
+    return list(listing.valid)
 
 
 def group_listings(client: Client) -> list[GroupListing]:
@@ -141,8 +143,8 @@ def delete_groups(client: Client, names: Sequence[str]) -> None:
         ClusterFailure: The cluster refuses, or can't be reached. Other groups may be deleted.
     """
     operation = f"delete {', '.join(names)}"
-    asked = client.admin().delete_consumer_groups(list(names), request_timeout=client.timeout_s)
-    for name, future in asked.items():
+    futures = client.admin().delete_consumer_groups(list(names), request_timeout=client.timeout_s)
+    for name, future in futures.items():
         try:
             client.results(operation, {name: future})
         except ClusterFailure as error:
@@ -162,10 +164,10 @@ def _unknown(client: Client, name: str) -> UnknownGroup:
     return UnknownGroup(f"{client.bootstrap} has no consumer group {name}")
 
 
-def _member(found: "MemberDescription") -> Member:
-    places = found.assignment.topic_partitions
-    partitions = sorted(TopicPartition(p.topic, p.partition) for p in places)
-    return Member(found.member_id, found.client_id, found.host, tuple(partitions))
+def _member(member: "MemberDescription") -> Member:
+    assigned = member.assignment.topic_partitions
+    partitions = sorted(TopicPartition(p.topic, p.partition) for p in assigned)
+    return Member(member.member_id, member.client_id, member.host, tuple(partitions))
 
 
 def committed_offsets(
@@ -175,35 +177,37 @@ def committed_offsets(
     from confluent_kafka import ConsumerGroupTopicPartitions
     from confluent_kafka import TopicPartition as Place
 
-    places = None if partitions is None else [Place(p.topic, p.partition) for p in partitions]
-    if places is not None and not places:
+    wanted_partitions = (
+        None if partitions is None else [Place(p.topic, p.partition) for p in partitions]
+    )
+    if wanted_partitions is not None and not wanted_partitions:
         return {}
-    request = ConsumerGroupTopicPartitions(group, places)
+    request = ConsumerGroupTopicPartitions(group, wanted_partitions)
     operation = f"read the offsets of group {group}"
     _await_coordinator(client, group)
 
     def ask() -> dict[TopicPartition, Committed | None]:
-        asked = client.admin().list_consumer_group_offsets(
+        futures = client.admin().list_consumer_group_offsets(
             [request], request_timeout=client.timeout_s
         )
-        found = client.results(operation, asked)[group].topic_partitions or []
-        return {_partition(p): _committed(client, operation, p) for p in found}
+        committed = client.results(operation, futures)[group].topic_partitions or []
+        return {_partition(p): _committed(client, operation, p) for p in committed}
 
     return client.answer(ask, unready=codes.COORDINATOR_COMES)
 
 
-def _partition(place: "ck.TopicPartition") -> TopicPartition:
-    return TopicPartition(place.topic, place.partition)
+def _partition(partition: "ck.TopicPartition") -> TopicPartition:
+    return TopicPartition(partition.topic, partition.partition)
 
 
-def _committed(client: Client, operation: str, place: "ck.TopicPartition") -> Committed | None:
-    if place.error is not None:
-        raise client.failure(operation, place.error)
-    if place.offset < 0:
+def _committed(client: Client, operation: str, partition: "ck.TopicPartition") -> Committed | None:
+    if partition.error is not None:
+        raise client.failure(operation, partition.error)
+    if partition.offset < 0:
         return None
-    epoch = place.leader_epoch
-    known = None if epoch == NO_LEADER_EPOCH else epoch
-    return Committed(place.offset, known)
+    epoch = partition.leader_epoch
+    known_epoch = None if epoch == NO_LEADER_EPOCH else epoch
+    return Committed(partition.offset, known_epoch)
 
 
 def commit_offsets(client: Client, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
@@ -217,17 +221,19 @@ def commit_offsets(client: Client, group: str, offsets: Mapping[TopicPartition, 
 
     if not offsets:
         return
-    places = [_place(partition, offset) for partition, offset in offsets.items()]
+    wanted_offsets = [_place(partition, offset) for partition, offset in offsets.items()]
     operation = f"commit for group {group}"
 
     def ask() -> None:
-        request = ConsumerGroupTopicPartitions(group, places)
-        asked = client.admin().alter_consumer_group_offsets(
+        request = ConsumerGroupTopicPartitions(group, wanted_offsets)
+        futures = client.admin().alter_consumer_group_offsets(
             [request], request_timeout=client.timeout_s
         )
-        for place in client.results(operation, asked)[group].topic_partitions or []:
-            if place.error is not None:
-                raise client.failure(f"{operation} at {_partition(place)}", place.error)
+        for partition_result in client.results(operation, futures)[group].topic_partitions or []:
+            if partition_result.error is not None:
+                raise client.failure(
+                    f"{operation} at {_partition(partition_result)}", partition_result.error
+                )
 
     try:
         client.answer(ask, unready=codes.COORDINATOR_COMES)
@@ -259,17 +265,17 @@ def first_records(
         OffsetOutOfRange: An offset outside its log.
         ClusterFailure: A partition did not answer in time.
     """
-    found: dict[TopicPartition, RemoteRecord | None] = {}
+    records: dict[TopicPartition, RemoteRecord | None] = {}
     with _reading(client, offsets, isolation) as reader:
         left_s = client.deadline()
-        while len(found) < len(offsets):
-            for message in _next(client, reader, left_s(), set(offsets) - set(found)):
-                place = partition_of(message)
-                record = _record(client, message, offsets[place])
-                if place not in found:
-                    found[place] = record
-                    reader.pause([_partition_place(place)])
-    return found
+        while len(records) < len(offsets):
+            for message in _next(client, reader, left_s(), set(offsets) - set(records)):
+                name = partition_of(message)
+                record = _record(client, message, offsets[name])
+                if name not in records:
+                    records[name] = record
+                    reader.pause([_partition_place(name)])
+    return records
 
 
 def records(
@@ -342,7 +348,7 @@ def _next(
     return [first, *rest]
 
 
-def _record(client: Client, message: "ck.Message", asked: int) -> RemoteRecord | None:
+def _record(client: Client, message: "ck.Message", offset: int) -> RemoteRecord | None:
     """What came, None for the end of the partition."""
     error = message.error()
     if error is None:
@@ -351,8 +357,8 @@ def _record(client: Client, message: "ck.Message", asked: int) -> RemoteRecord |
         return None
     partition = partition_of(message)
     if error.code() in (codes.AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE):
-        found = watermarks(client, [partition], IsolationLevel.READ_UNCOMMITTED)[partition]
-        raise OffsetOutOfRange(asked, found.start, found.end, where=str(partition))
+        marks = watermarks(client, [partition], IsolationLevel.READ_UNCOMMITTED)[partition]
+        raise OffsetOutOfRange(offset, marks.start, marks.end, where=str(partition))
     raise client.failure(f"read records of {partition}", error)
 
 
@@ -375,17 +381,17 @@ def decoded(message: "ck.Message") -> RemoteRecord:
     )
 
 
-def as_record(found: RemoteRecord) -> Record:
+def as_record(record: RemoteRecord) -> Record:
     """A record as a directory hands it out; a broker's stamp leaves nothing of the create time."""
-    is_created = found.timestamp_type is TimestampType.CREATE_TIME
+    is_created = record.timestamp_type is TimestampType.CREATE_TIME
     return Record(
-        offset=found.offset,
-        timestamp=NO_TIMESTAMP if found.timestamp is None else found.timestamp,
-        timestamp_type=found.timestamp_type,
-        key=found.key,
-        value=found.value,
-        headers=found.headers,
-        create_timestamp=found.timestamp if is_created else None,
+        offset=record.offset,
+        timestamp=NO_TIMESTAMP if record.timestamp is None else record.timestamp,
+        timestamp_type=record.timestamp_type,
+        key=record.key,
+        value=record.value,
+        headers=record.headers,
+        create_timestamp=record.timestamp if is_created else None,
     )
 
 
@@ -444,12 +450,12 @@ class Cluster(Closing, Client):
 
     def _topics(self) -> dict[str, int]:
         with self.typed("list topics"):
-            found = self.admin().list_topics(timeout=self.timeout_s)
-        for name, topic in found.topics.items():
+            metadata = self.admin().list_topics(timeout=self.timeout_s)
+        for name, topic in metadata.topics.items():
             error = topic.error
             if error is not None and error.code() != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise self.failure(f"list the partitions of topic {name}", error)
-        return {name: len(topic.partitions) for name, topic in found.topics.items()}
+        return {name: len(topic.partitions) for name, topic in metadata.topics.items()}
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """All partitions of a topic; raises UnknownTopic, which names the nearest one."""
@@ -490,8 +496,8 @@ class Cluster(Closing, Client):
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record whose timestamp is the time in ms or later, None where there is none."""
-        found = client.lookup(self, times, isolation)
-        return {p: answer if answer.offset >= 0 else None for p, answer in found.items()}
+        answers = client.lookup(self, times, isolation)
+        return {p: answer if answer.offset >= 0 else None for p, answer in answers.items()}
 
     def max_timestamps(
         self, partitions: Iterable[TopicPartition]
@@ -500,9 +506,9 @@ class Cluster(Closing, Client):
 
         After deleted records Kafka may name one below the log start.
         """
-        asked = dict.fromkeys(partitions, MAX_TIMESTAMP)
-        found = client.lookup(self, asked, IsolationLevel.READ_UNCOMMITTED)
-        return {p: answer if answer.offset >= 0 else None for p, answer in found.items()}
+        times = dict.fromkeys(partitions, MAX_TIMESTAMP)
+        answers = client.lookup(self, times, IsolationLevel.READ_UNCOMMITTED)
+        return {p: answer if answer.offset >= 0 else None for p, answer in answers.items()}
 
     # -- append times ------------------------------------------------------------------------
 

@@ -154,8 +154,8 @@ def observe(  # noqa: PLR0913 - whom to ask, what, and how
     members = _assignments(cluster, group)
     committed = cluster.committed(group, partitions)
     marks = cluster.watermarks(partitions, isolation=isolation)
-    places = {p: _next_offset(committed.get(p), marks[p]) for p in partitions}
-    behind = {p: offset for p, offset in places.items() if offset < marks[p].end}
+    next_offsets = {p: _next_offset(committed.get(p), marks[p]) for p in partitions}
+    behind = {p: offset for p, offset in next_offsets.items() if offset < marks[p].end}
     unread = _first_unread(cluster, own, behind, isolation)
     now_ms, monotonic_ms = clock.now_ms(), clock.monotonic_ms()
     return [
@@ -166,7 +166,7 @@ def observe(  # noqa: PLR0913 - whom to ask, what, and how
             committed=_offset(committed.get(p)),
             start=marks[p].start,
             end=marks[p].end,
-            left=_left(counter, p, places[p], marks[p].end, unread.get(p)),
+            left=_left(counter, p, next_offsets[p], marks[p].end, unread.get(p)),
             unread=unread.get(p),
             member=members.get(p),
         )
@@ -202,20 +202,22 @@ def _first_unread(
     offsets: Mapping[TopicPartition, int],
     isolation: IsolationLevel,
 ) -> dict[TopicPartition, Unread | None]:
-    found: dict[TopicPartition, Unread | None] = {}
+    unread: dict[TopicPartition, Unread | None] = {}
     if own is not None:
         for partition, offset in offsets.items():
             if own.has(partition):
-                found[partition] = _unread_of_ours(own, partition, offset, isolation)
-    missing = {p: offset for p, offset in offsets.items() if found.get(p) is None}
+                unread[partition] = _unread_of_ours(own, partition, offset, isolation)
+    missing = {p: offset for p, offset in offsets.items() if unread.get(p) is None}
     records = cluster.first_records(missing, isolation=isolation) if missing else {}
     created = {
         p: record.offset
         for p, record in records.items()
         if record is not None and record.timestamp_type is not TimestampType.LOG_APPEND_TIME
     }
-    told = cluster.append_times(created) if created else {}
-    return found | {p: _unread_of_theirs(record, told.get(p)) for p, record in records.items()}
+    append_times = cluster.append_times(created) if created else {}
+    return unread | {
+        p: _unread_of_theirs(record, append_times.get(p)) for p, record in records.items()
+    }
 
 
 def _unread_of_ours(
@@ -259,12 +261,12 @@ class History:
         """Take in what was seen, and tell the lag of each partition."""
         return [self._add(observation) for observation in observations]
 
-    def _add(self, seen: Observation) -> PartitionLag:
-        kept = self._seen.setdefault(seen.partition, deque(maxlen=self._samples))
-        if kept and seen.next_offset < kept[-1].next_offset:
-            kept.clear()
-        kept.append(seen)
-        return lag_of(kept[0], seen)
+    def _add(self, observation: Observation) -> PartitionLag:
+        history = self._seen.setdefault(observation.partition, deque(maxlen=self._samples))
+        if history and observation.next_offset < history[-1].next_offset:
+            history.clear()
+        history.append(observation)
+        return lag_of(history[0], observation)
 
 
 def lag_of(first: Observation, last: Observation) -> PartitionLag:
@@ -284,10 +286,14 @@ def lag_of(first: Observation, last: Observation) -> PartitionLag:
     )
 
 
-def _behind_ms(seen: Observation) -> int | None:
-    if seen.unread is None:
+def _behind_ms(observation: Observation) -> int | None:
+    if observation.unread is None:
         return 0
-    return None if seen.unread.time_ms is None else seen.now_ms - seen.unread.time_ms
+    return (
+        None
+        if observation.unread.time_ms is None
+        else observation.now_ms - observation.unread.time_ms
+    )
 
 
 def _per_second(first: Observation, last: Observation, offsets: int) -> float | None:
@@ -304,12 +310,12 @@ def _catch_up_s(offset_lag: int, consumed: float | None, arrived: float | None) 
     return offset_lag / gain if gain > 0 else float("inf")
 
 
-def _state(seen: Observation) -> State:
-    if seen.committed is None:
+def _state(observation: Observation) -> State:
+    if observation.committed is None:
         return State.NO_COMMIT
-    if seen.committed < seen.start:
+    if observation.committed < observation.start:
         return State.LOST
-    return State.BEYOND_END if seen.committed > seen.end else State.OK
+    return State.BEYOND_END if observation.committed > observation.end else State.OK
 
 
 def over_limits(
@@ -328,13 +334,15 @@ def over_limits(
     """
     lines = []
     for lag in lags:
-        name, left = lag.seen.partition, lag.seen.left
+        name, remaining = lag.seen.partition, lag.seen.left
         if lag.state is State.BEYOND_END and not (max_lag is None and max_ms is None):
-            place = f"the position {lag.seen.committed} lies behind the end, {lag.seen.end}"
-            lines.append(f"{name}: {place}: the log was cut or made anew, what is left is unknown")
-        if max_lag is not None and left.records > max_lag:
-            at_most = "" if left.is_exact else "at most "
-            lines.append(f"{name}: {at_most}{left.records} records left, limit {max_lag}")
+            position = f"the position {lag.seen.committed} lies behind the end, {lag.seen.end}"
+            lines.append(
+                f"{name}: {position}: the log was cut or made anew, what is left is unknown"
+            )
+        if max_lag is not None and remaining.records > max_lag:
+            at_most = "" if remaining.is_exact else "at most "
+            lines.append(f"{name}: {at_most}{remaining.records} records left, limit {max_lag}")
         if max_ms is not None and lag.behind_ms is None:
             lines.append(f"{name}: the first unread record has no time, limit {max_ms / 1000:g} s")
         elif max_ms is not None and lag.behind_ms is not None and lag.behind_ms > max_ms:
@@ -376,25 +384,25 @@ def read_groups(directory: Directory, env: Env) -> DirectoryGroups | None:
         CorruptFile, UnsupportedVersion: The standby's file can't be read.
         StorageFailure, OSError: A call failed.
     """
-    told = read_group_offsets(env.files, directory.path.rstrip("/"))
+    standby_offsets = read_group_offsets(env.files, directory.path.rstrip("/"))
     topic = directory.topics().get(OFFSETS_TOPIC)
-    if told is None and topic is None:
+    if standby_offsets is None and topic is None:
         return None
-    found: dict[str, dict[TopicPartition, int]] = {}
-    for group, commits in ({} if told is None else told.groups).items():
-        places = {TopicPartition(one.topic, one.partition): one.offset for one in commits}
-        found[group] = places
+    groups: dict[str, dict[TopicPartition, int]] = {}
+    for group, commits in ({} if standby_offsets is None else standby_offsets.groups).items():
+        offsets = {TopicPartition(one.topic, one.partition): one.offset for one in commits}
+        groups[group] = offsets
     if topic is None:
-        return DirectoryGroups(positions=found)
+        return DirectoryGroups(positions=groups)
     notes: list[str] = []
     for number in topic.present:
         loaded = _load(directory.partition(OFFSETS_TOPIC, number), notes)
         for group, one in loaded.items():
-            places = _positions(directory, group, one, notes)
-            if places:  # the topic is newer than what a leader told once
-                found[group] = {**found.get(group, {}), **places}
+            offsets = _positions(directory, group, one, notes)
+            if offsets:  # the topic is newer than what a leader told once
+                groups[group] = {**groups.get(group, {}), **offsets}
     return DirectoryGroups(
-        positions=found,
+        positions=groups,
         notes=tuple(notes),
         missing=frozenset(range(topic.partitions)) - frozenset(topic.present),
         partitions=topic.partitions,
@@ -419,18 +427,18 @@ def _positions(
     newest: dict[TopicPartition, CommittedOffset] = {}
     for topic, partition, commit in loaded.offsets:
         name = TopicPartition(topic, partition)
-        known = newest.get(name)
+        newer = newest.get(name)
         # Old and new keys of one partition are two keys.
-        if known is None or known.record_offset < commit.record_offset:
+        if newer is None or newer.record_offset < commit.record_offset:
             newest[name] = commit
-    found: dict[TopicPartition, int] = {}
+    positions: dict[TopicPartition, int] = {}
     for name, commit in newest.items():
-        there = _topic_id(directory, name.topic)
-        if NO_UUID not in (there, commit.topic_id) and there != commit.topic_id:
+        topic_id = _topic_id(directory, name.topic)
+        if NO_UUID not in (topic_id, commit.topic_id) and topic_id != commit.topic_id:
             notes.append(f"group {group}: its offset of {name} is of a former topic of that name")
         else:
-            found[name] = commit.offset
-    return found
+            positions[name] = commit.offset
+    return positions
 
 
 def _topic_id(directory: Directory, topic: str) -> UUID:

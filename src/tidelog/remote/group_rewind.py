@@ -109,34 +109,34 @@ class Move:
 
 
 def chosen_partitions(
-    cluster: ClusterView, group: str, wanted: Sequence[tuple[str, int | None]]
+    cluster: ClusterView, group: str, choices: Sequence[tuple[str, int | None]]
 ) -> list[TopicPartition]:
     """The partitions asked for; where nothing is, all of all topics that the group has offsets in.
 
     Args:
         cluster: Whom to ask.
         group: The group.
-        wanted: Topics, with a partition each or None for all.
+        choices: Topics, with a partition each or None for all.
 
     Raises:
         UnknownTopic, InvalidRequest: No such topic or partition.
         UnknownGroup: Nothing was asked for, and there is no such group, or it has no offsets.
     """
-    if not wanted:
+    if not choices:
         topics = {partition.topic for partition in cluster.committed(group)}
         if not topics:
             cluster.group(group)  # says so where there is no such group
             raise UnknownGroup(f"{cluster.bootstrap}: group {group} has no offsets; name a --topic")
-        wanted = [(topic, None) for topic in topics]
+        choices = [(topic, None) for topic in topics]
     chosen: set[TopicPartition] = set()
-    for topic, number in wanted:
-        there = cluster.partitions(topic)
+    for topic, number in choices:
+        existing = cluster.partitions(topic)
         if number is None:
-            chosen.update(there)
-        elif TopicPartition(topic, number) in there:
+            chosen.update(existing)
+        elif TopicPartition(topic, number) in existing:
             chosen.add(TopicPartition(topic, number))
         else:
-            raise InvalidRequest(f"{topic} has partitions 0 to {len(there) - 1}, no {number}")
+            raise InvalidRequest(f"{topic} has partitions 0 to {len(existing) - 1}, no {number}")
     return sorted(chosen)
 
 
@@ -162,11 +162,11 @@ def plan(
     Raises:
         InvalidRequest: The append clock is asked where nobody knows it.
     """
-    wanted = list(partitions)
-    marks = cluster.watermarks(wanted)
-    old = cluster.committed(group, wanted)
-    found = _found(cluster, marks, target, own) if target.place is Place.TIME else {}
-    return [_move(p, old.get(p), marks[p], target, found.get(p), counter) for p in wanted]
+    names = list(partitions)
+    marks = cluster.watermarks(names)
+    old = cluster.committed(group, names)
+    offsets = _found(cluster, marks, target, own) if target.place is Place.TIME else {}
+    return [_move(p, old.get(p), marks[p], target, offsets.get(p), counter) for p in names]
 
 
 def _found(
@@ -179,11 +179,11 @@ def _found(
     if target.clock is ClockName.RECORD:
         return first_on_clock(cluster, marks, time_ms, target.clock)
     ours = [p for p in marks if own is not None and own.has(p)]
-    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    offsets: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     if own is not None:
-        found |= {p: own.first_appended(p, time_ms) for p in ours}
-    rest = {p: mark for p, mark in marks.items() if p not in found}
-    return found | first_on_clock(cluster, rest, time_ms, target.clock, asked="--clock append")
+        offsets |= {p: own.first_appended(p, time_ms) for p in ours}
+    rest = {p: mark for p, mark in marks.items() if p not in offsets}
+    return offsets | first_on_clock(cluster, rest, time_ms, target.clock, choice="--clock append")
 
 
 def _move(
@@ -215,16 +215,16 @@ def _move(
 
 
 def _destination(
-    mark: Watermarks, target: Target, found: OffsetAndTimestamp | None
+    mark: Watermarks, target: Target, match: OffsetAndTimestamp | None
 ) -> tuple[Committed | None, str]:
     if target.place is Place.EARLIEST:
         return Committed(mark.start), ""
     if target.place is Place.LATEST:
         return Committed(mark.end), ""
-    if found is not None and found.offset < mark.start:
+    if match is not None and match.offset < mark.start:
         return Committed(mark.start), "the first records of the time are deleted"
-    if found is not None:
-        return Committed(found.offset, found.leader_epoch), ""
+    if match is not None:
+        return Committed(match.offset, match.leader_epoch), ""
     why = "no record at or after the time"
     return (None, why) if target.no_match is NoMatch.STAY else (Committed(mark.end), why)
 

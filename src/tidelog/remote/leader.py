@@ -107,17 +107,17 @@ def parting_offset(
         leader: The leader's answer for each of them.
         leader_start: The leader's log start: about offsets below it, it knows nothing any more.
     """
-    for mine in own:
-        theirs = leader.get(mine.epoch)
+    for own_epoch in own:
+        theirs = leader.get(own_epoch.epoch)
         if theirs is None:
             continue
         if theirs.end_offset == UNKNOWN_END:
-            return max(mine.start_offset, 0)  # the leader has only older epochs
-        if theirs.epoch != mine.epoch:
-            return min(mine.start_offset, theirs.end_offset)  # it never had this one
+            return max(own_epoch.start_offset, 0)  # the leader has only older epochs
+        if theirs.epoch != own_epoch.epoch:
+            return min(own_epoch.start_offset, theirs.end_offset)  # it never had this one
         # What it deleted can't be compared; what it has from its start on, can.
         end = max(theirs.end_offset, leader_start)
-        if mine.end_offset > end:
+        if own_epoch.end_offset > end:
             return end
     return None
 
@@ -125,16 +125,16 @@ def parting_offset(
 def ends_problem(leader: Mapping[int, EpochEnd]) -> str | None:
     """What is impossible about a leader's answers, by the epoch asked; None where nothing is."""
     before = 0
-    for epoch, found in sorted(leader.items()):
-        if found == (NO_LEADER_EPOCH, UNKNOWN_END):
+    for epoch, end in sorted(leader.items()):
+        if end == (NO_LEADER_EPOCH, UNKNOWN_END):
             continue
-        if not 0 <= found.epoch <= epoch or found.end_offset < before:
-            return f"epoch {found.epoch} ends at {found.end_offset}, {epoch} was asked"
-        before = found.end_offset
+        if not 0 <= end.epoch <= epoch or end.end_offset < before:
+            return f"epoch {end.epoch} ends at {end.end_offset}, {epoch} was asked"
+        before = end.end_offset
     return None
 
 
-def is_other_batch(mine: Batch, theirs: Batch) -> bool:
+def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
     """Whether two sound batches at one place can't be copies of one.
 
     Compaction takes records away or marks a batch with its horizon, but leaves it its offsets: so
@@ -144,18 +144,22 @@ def is_other_batch(mine: Batch, theirs: Batch) -> bool:
     bytes at another one are the same batch, and a flipped bit.
     """
     if (
-        mine.magic == theirs.magic == MAGIC_2
-        and mine.view[ATTRIBUTES_AT:] == theirs.view[ATTRIBUTES_AT:]
+        own_batch.magic == theirs.magic == MAGIC_2
+        and own_batch.view[ATTRIBUTES_AT:] == theirs.view[ATTRIBUTES_AT:]
     ):
         return False
-    if theirs.base_offset > mine.last_offset:
+    if theirs.base_offset > own_batch.last_offset:
         return False  # compacted away
-    if (mine.base_offset, mine.last_offset) != (theirs.base_offset, theirs.last_offset):
+    if (own_batch.base_offset, own_batch.last_offset) != (theirs.base_offset, theirs.last_offset):
         return True
-    if not isinstance(mine, RecordBatch) or not isinstance(theirs, RecordBatch):
+    if not isinstance(own_batch, RecordBatch) or not isinstance(theirs, RecordBatch):
         return False
-    horizon = mine.delete_horizon_ms is not None or theirs.delete_horizon_ms is not None
-    return not horizon and mine.record_count == theirs.record_count and mine.crc != theirs.crc
+    horizon = own_batch.delete_horizon_ms is not None or theirs.delete_horizon_ms is not None
+    return (
+        not horizon
+        and own_batch.record_count == theirs.record_count
+        and own_batch.crc != theirs.crc
+    )
 
 
 # Topic ids came with version 10 of Metadata, the epoch of the last record with 12 of Fetch.
@@ -258,10 +262,10 @@ class Leader:
 
     def node(self, node_id: int) -> LeaderClient:
         """One broker; raises ClusterFailure where nobody named it."""
-        found = self._nodes.get(node_id)
-        if found is None:
+        client = self._nodes.get(node_id)
+        if client is None:
             raise ClusterFailure(self.place, "reach a leader", f"there is no broker {node_id}")
-        return found
+        return client
 
     @property
     def node_ids(self) -> list[int]:
@@ -274,17 +278,17 @@ class Leader:
         answer = self._bootstrap.ask(METADATA, question, least=_METADATA_LEAST)
         if answer.error_code:
             raise self._refusal("list topics", answer.error_code)
-        known = {(node.host, node.port): node for node in self._nodes.values()}
+        clients = {(node.host, node.port): node for node in self._nodes.values()}
         nodes = {}
         for broker in answer.brokers:
-            client = known.pop((broker.host, broker.port), None)
+            client = clients.pop((broker.host, broker.port), None)
             nodes[broker.node_id] = client or LeaderClient(broker.host, broker.port, self._connect)
-        for gone in known.values():
-            gone.close()
+        for client_left in clients.values():
+            client_left.close()
         self._nodes = nodes
         self.refused = {t.name or "": t.error_code for t in answer.topics if t.error_code}
-        found = (_topic(topic) for topic in answer.topics if not topic.error_code)
-        return {topic.name: topic for topic in found}
+        topics = (_topic(topic) for topic in answer.topics if not topic.error_code)
+        return {topic.name: topic for topic in topics}
 
     def settings(self, names: Sequence[str]) -> dict[str, LeaderSettings]:
         """What the cluster says of each topic's settings; raises ClusterFailure.
@@ -299,21 +303,21 @@ class Leader:
             return {}
         question = DescribeConfigsRequest(resources=resources)
         answer = self._bootstrap.ask(DESCRIBE_CONFIGS, question)
-        found = {}
+        settings = {}
         for result in answer.results:
             if result.error_code:
                 raise self._refusal(
                     f"ask for settings of {result.resource_name}", result.error_code
                 )
-            told = {config.name: config for config in result.configs if config.value is not None}
+            configs = {config.name: config for config in result.configs if config.value is not None}
             values = {
                 name: config.value
-                for name, config in told.items()
+                for name, config in configs.items()
                 if config.value is not None
                 and ConfigSource.TOPIC <= config.config_source <= ConfigSource.STATIC_BROKER
             }
-            found[result.resource_name] = LeaderSettings(values, told.keys())
-        return found
+            settings[result.resource_name] = LeaderSettings(values, configs.keys())
+        return settings
 
     def _refusal(self, operation: str, code: int) -> ClusterFailure:
         return ClusterFailure(self.place, operation, codes.named(code), error_code=code)
@@ -343,13 +347,13 @@ class Leader:
         question = ListOffsetsRequest(replica_id=CONSUMER_REPLICA_ID, topics=topics)
         answer = self.node(node_id).ask(LIST_OFFSETS, question)
         return {
-            TopicPartition(topic.name, found.partition_index): (
-                self._refusal("ask where a log begins or ends", found.error_code)
-                if found.error_code
-                else found.offset
+            TopicPartition(topic.name, part.partition_index): (
+                self._refusal("ask where a log begins or ends", part.error_code)
+                if part.error_code
+                else part.offset
             )
             for topic in answer.topics
-            for found in topic.partitions
+            for part in topic.partitions
         }
 
     def ends_of_epochs(
@@ -371,13 +375,13 @@ class Leader:
         question = OffsetForLeaderEpochRequest(replica_id=CONSUMER_REPLICA_ID, topics=topics)
         answer = self.node(node_id).ask(OFFSET_FOR_LEADER_EPOCH, question, least=3)
         return {
-            TopicPartition(topic.topic, found.partition): (
-                self._refusal("ask for ends of epochs", found.error_code)
-                if found.error_code
-                else EpochEnd(found.leader_epoch, found.end_offset)
+            TopicPartition(topic.topic, part.partition): (
+                self._refusal("ask for ends of epochs", part.error_code)
+                if part.error_code
+                else EpochEnd(part.leader_epoch, part.end_offset)
             )
             for topic in answer.topics
-            for found in topic.partitions
+            for part in topic.partitions
         }
 
     # -- records -----------------------------------------------------------------------------
@@ -392,14 +396,14 @@ class Leader:
     ) -> None:
         """Ask a broker for records without waiting; raises ClusterFailure."""
         by_topic: defaultdict[tuple[str, UUID], list[FetchPartition]] = defaultdict(list)
-        for wanted in positions:
-            by_topic[wanted.name.topic, wanted.topic_id].append(
+        for position in positions:
+            by_topic[position.name.topic, position.topic_id].append(
                 FetchPartition(
-                    partition=wanted.name.partition,
-                    current_leader_epoch=wanted.leader_epoch,
-                    fetch_offset=wanted.offset,
-                    last_fetched_epoch=wanted.last_epoch,
-                    partition_max_bytes=max(limits.partition_max_bytes, wanted.max_bytes),
+                    partition=position.name.partition,
+                    current_leader_epoch=position.leader_epoch,
+                    fetch_offset=position.offset,
+                    last_fetched_epoch=position.last_epoch,
+                    partition_max_bytes=max(limits.partition_max_bytes, position.max_bytes),
                 )
             )
         question = FetchRequest(
@@ -429,11 +433,11 @@ class Leader:
             raise self._refusal("fetch", answer.error_code)
         by_id = client.version_of(FETCH) >= _FETCH_BY_ID
         try:
-            found = list(_asked_for(answer, positions, by_id=by_id))
+            parts = list(_asked_for(answer, positions, by_id=by_id))
         except CorruptMessage as error:
             client.close()
             raise ClusterFailure(client.place, "fetch", f"{error}") from error
-        yield from found
+        yield from parts
 
     def close(self) -> None:
         """Close all connections."""
@@ -447,33 +451,33 @@ def _topic(topic: MetadataTopic) -> LeaderTopic:
         topic.topic_id,
         topic.is_internal,
         {
-            found.partition_index: LeaderPartition(found.leader_id, found.leader_epoch)
-            for found in topic.partitions
+            part.partition_index: LeaderPartition(part.leader_id, part.leader_epoch)
+            for part in topic.partitions
         },
     )
 
 
 def _by_topic(names: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: defaultdict[str, list[int]] = defaultdict(list)
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
     for name in names:
-        found[name.topic].append(name.partition)
-    return found
+        numbers[name.topic].append(name.partition)
+    return numbers
 
 
 def _asked_for(
     answer: FetchResponse, positions: Sequence[Position], *, by_id: bool
 ) -> Iterator[tuple[TopicPartition, PartitionData]]:
     """Each partition of an answer once, under the name it was asked by."""
-    names = {wanted.topic_id: wanted.name.topic for wanted in positions}
-    left = {wanted.name for wanted in positions}
+    names = {position.topic_id: position.name.topic for position in positions}
+    waiting = {position.name for position in positions}
     for topic in answer.responses:
         topic_name = names.get(topic.topic_id, "") if by_id else topic.topic
         for data in topic.partitions:
             name = TopicPartition(topic_name, data.partition_index)
-            if name not in left:
-                shown = topic_name or topic.topic_id
+            if name not in waiting:
+                topic_text = topic_name or topic.topic_id
                 raise CorruptMessage(
-                    f"it answers for {shown}-{data.partition_index}, which nobody asked for"
+                    f"it answers for {topic_text}-{data.partition_index}, which nobody asked for"
                 )
-            left.remove(name)
+            waiting.remove(name)
             yield name, data

@@ -53,7 +53,7 @@ def load_once(
             transaction that failed are aborted.
     """
     check_source(source)
-    group, place = f"tidelog-load/{source}", TopicPartition(topic, 0)
+    group, name = f"tidelog-load/{source}", TopicPartition(topic, 0)
     producer = client.producer(
         {
             "transactional.id": f"tidelog-load/{topic}/{source}",
@@ -64,15 +64,15 @@ def load_once(
     )
     with client.typed(f"begin to load {source!r}"):
         producer.init_transactions(client.timeout_s)
-    found = cluster.committed_offsets(client, group, [place]).get(place)
-    skipped = 0 if found is None else found.offset
-    left = iter(rows)
-    passed = sum(1 for _ in itertools.islice(left, skipped))
+    committed = cluster.committed_offsets(client, group, [name]).get(name)
+    skipped = 0 if committed is None else committed.offset
+    remaining = iter(rows)
+    passed = sum(1 for _ in itertools.islice(remaining, skipped))
     if passed < skipped:
         raise rows_gone(source, topic, skipped, passed)
     load = _Load(client, producer, topic, group)
     count = skipped
-    while chunk := _next(left):
+    while chunk := _next(remaining):
         count += len(chunk.rows)
         if chunk.rows:
             load.commit(chunk.rows, count)

@@ -55,23 +55,25 @@ class OrderedConsumer(ck.Consumer):
                 continue
             offset = message.offset()
             assert offset is not None
-            place = message.topic(), message.partition()
-            following = nexts.get(place, 0)
-            if offset != following and self._is_wrong(place, offset, following):
-                problem = bad_order(offset, offset, following, self._ends[place])
-                path = f"kafka://{self._bootstrap}/{place[0]}-{place[1]}"
+            partition = message.topic(), message.partition()
+            following = nexts.get(partition, 0)
+            if offset != following and self._is_wrong(partition, offset, following):
+                problem = bad_order(offset, offset, following, self._ends[partition])
+                path = f"kafka://{self._bootstrap}/{partition[0]}-{partition[1]}"
                 raise CorruptBatch(problem or "", offset=following, path=path)
-            nexts[place] = offset + 1
+            nexts[partition] = offset + 1
 
-    def _is_wrong(self, place: tuple[str | None, int | None], offset: int, following: int) -> bool:
+    def _is_wrong(
+        self, partition: tuple[str | None, int | None], offset: int, following: int
+    ) -> bool:
         """Whether a record behind a gap, or before the last one, breaks the order."""
-        if offset >= self._ends.get(place, 0):
-            self._ends[place] = self._high_watermark(place)
-        return not following <= offset < self._ends[place]
+        if offset >= self._ends.get(partition, 0):
+            self._ends[partition] = self._high_watermark(partition)
+        return not following <= offset < self._ends[partition]
 
-    def _high_watermark(self, place: tuple[str | None, int | None]) -> int:
+    def _high_watermark(self, partition: tuple[str | None, int | None]) -> int:
         """The high watermark that the last fetch brought; nothing is asked."""
-        topic, number = place
+        topic, number = partition
         assert topic is not None
         assert number is not None
         _, end = self.get_watermark_offsets(ck.TopicPartition(topic, number), cached=True)

@@ -117,9 +117,9 @@ class OwnLogs:
         """
 
         def ask(log: LogReader) -> OffsetAndTimestamp | None:
-            found = log.offset_for_time(time_ms, clock=ClockName.APPEND)
-            _refuse_unknown(log, log.log_end_offset if found is None else found.offset, time_ms)
-            return found
+            match = log.offset_for_time(time_ms, clock=ClockName.APPEND)
+            _refuse_unknown(log, log.log_end_offset if match is None else match.offset, time_ms)
+            return match
 
         return self._ask(partition, ask)
 
@@ -141,11 +141,11 @@ def first_record(log: LogReader, offset: int, isolation: IsolationLevel) -> Time
     if first >= log.log_end_offset:
         return None
     for record in log.records(first, isolation=isolation):
-        known = None if record.timestamp == NO_TIMESTAMP else record.timestamp
+        create_ms = None if record.timestamp == NO_TIMESTAMP else record.timestamp
         stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
         append_ms = log.append_time_of(record.offset)
-        found = known if append_ms is None and stamped else append_ms
-        return TimedRecord(record.offset, found, known)
+        time_ms = create_ms if append_ms is None and stamped else append_ms
+        return TimedRecord(record.offset, time_ms, create_ms)
     return None
 
 
@@ -200,9 +200,9 @@ def _count_slice(part: LogSlice, start: int, end: int, aborted: AbortedFilter) -
 
 def _count_batch(part: LogSlice, position: int, batch: Batch, start: int, end: int) -> int:
     """Records of a batch in the range; it is opened only where its header can't tell."""
-    known = batch.record_count
-    if known is not None and start <= batch.base_offset and batch.last_offset < end:
-        return known
+    count = batch.record_count
+    if count is not None and start <= batch.base_offset and batch.last_offset < end:
+        return count
     records = checked_records(part.segment, position, batch)
     return sum(start <= record.offset < end for record in records)
 

@@ -204,17 +204,17 @@ class PartitionFetch:
         while offset < end:
             is_asked = is_asked or self._send(offset)
             floor = 0 if offset == start else offset  # then the batch before ends right there
-            found = self._take(offset, end, floor) if is_asked else None
+            fetched = self._take(offset, end, floor) if is_asked else None
             is_asked = False
-            if found is None:
+            if fetched is None:
                 self._check_deadline(offset)
                 continue
             self._note_progress()
-            offset = found.next_offset
+            offset = fetched.next_offset
             if offset < end:
                 is_asked = self._send(offset)
-            if found.data:
-                yield found
+            if fetched.data:
+                yield fetched
 
     def _take(self, offset: int, end: int, floor: int) -> Fetched | None:
         """What the answer brought, None where it has to be asked for again."""
@@ -233,19 +233,19 @@ class PartitionFetch:
     def _taken(self, data: PartitionData, offset: int, floor: int) -> Fetched:
         """The batches of an answer, as far as they are sure; raises ClusterFailure."""
         batches, limit, aborted = data.batches, INT64_MAX, _aborted(data)
-        found = self._seams.reach(batches)
-        if found is None:
+        seam = self._seams.reach(batches)
+        if seam is None:
             if is_cut(batches):
                 raise self._refusal(
                     "fetch", ErrorCode.MESSAGE_TOO_LARGE, "not one whole batch came"
                 )
             # Damage is for the decoder to name, so any progress will do.
             return Fetched(offset, offset + 1, (floor, limit), batches, aborted, data.append_times)
-        following, floor = found.next_offset, floor or self._floor(batches, offset)
-        if found.before is not None and lies_behind_gap(batches, found):
+        following, floor = seam.next_offset, floor or self._floor(batches, offset)
+        if seam.before is not None and lies_behind_gap(batches, seam):
             # It may have moved up. Asked for what lies before it, the broker sends it again, with
             # the batch behind it.
-            batches, following = memoryview(batches)[: found.last_at], found.before
+            batches, following = memoryview(batches)[: seam.last_at], seam.before
         elif following > data.high_watermark:
             limit = self.log_offset(LATEST_TIMESTAMP, IsolationLevel.READ_UNCOMMITTED)
         following = max(following, offset + 1)
@@ -265,8 +265,8 @@ class PartitionFetch:
         before = self._receive().batches
         if not before or is_cut(before):
             return 0
-        found = view_batch(before)
-        return found.last_offset + 1 if first_known_offset(found) < first else 0
+        batch = view_batch(before)
+        return batch.last_offset + 1 if first_known_offset(batch) < first else 0
 
     def _send(self, offset: int, *, max_bytes: int | None = None) -> bool:
         """Ask for records; False where that has to be tried again."""
@@ -274,13 +274,15 @@ class PartitionFetch:
         most = settings.partition_max_bytes if max_bytes is None else max_bytes
         try:
             leader = self._find_leader()
-            wanted = FetchPartition(
+            partition = FetchPartition(
                 partition=self._name.partition,
                 current_leader_epoch=self._leader_epoch,
                 fetch_offset=offset,
                 partition_max_bytes=min(most, settings.max_bytes),
             )
-            topic = FetchTopic(topic=self._name.topic, topic_id=self._topic_id, partitions=[wanted])
+            topic = FetchTopic(
+                topic=self._name.topic, topic_id=self._topic_id, partitions=[partition]
+            )
             question = FetchRequest(
                 max_wait_ms=settings.max_wait_ms,
                 min_bytes=settings.min_bytes,
@@ -362,10 +364,10 @@ class PartitionFetch:
             timeout_ms=self._settings.timeout_ms,
         )
         answer = self._find_leader().ask(LIST_OFFSETS, question)
-        found = answer.topics[0].partitions[0]
-        if found.error_code:
-            raise self._refusal("ask where the log begins or ends", found.error_code)
-        return found
+        part = answer.topics[0].partitions[0]
+        if part.error_code:
+            raise self._refusal("ask where the log begins or ends", part.error_code)
+        return part
 
     def first_appended(self, time_ms: int) -> tuple[OffsetAndTimestamp | None, int] | None:
         """The first record appended at a time or later, as a broker of ours tells it.
@@ -388,13 +390,13 @@ class PartitionFetch:
     def _ask_appended(self, time_ms: int) -> tuple[OffsetAndTimestamp | None, int] | None:
         if self._find_leader().version_of(LIST_OFFSETS) < _OWN_TAGS_LEAST:
             return None
-        found = self._list_offsets(time_ms, self._isolation, by_append_time=True)
-        if found.without_append_time < 0:
+        part = self._list_offsets(time_ms, self._isolation, by_append_time=True)
+        if part.without_append_time < 0:
             return None
         hit = OffsetAndTimestamp(
-            found.offset, found.timestamp, found.leader_epoch, found.without_append_time
+            part.offset, part.timestamp, part.leader_epoch, part.without_append_time
         )
-        return (hit if found.offset >= 0 else None), found.without_append_time
+        return (hit if part.offset >= 0 else None), part.without_append_time
 
     # -- leaders -----------------------------------------------------------------------------
 
@@ -412,15 +414,15 @@ class PartitionFetch:
         )
         answer = self._ask_any(lambda server: server.ask(METADATA, question))
         nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        found = [topic for topic in answer.topics if topic.name == self._name.topic]
-        code = found[0].error_code if found else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topics = [topic for topic in answer.topics if topic.name == self._name.topic]
+        code = topics[0].error_code if topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if code and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise self._refusal("ask who leads", code)
-        partitions = {part.partition_index: part for topic in found for part in topic.partitions}
+        partitions = {part.partition_index: part for topic in topics for part in topic.partitions}
         part = partitions.get(self._name.partition)
         if code or part is None:
             raise self._unknown()
-        self._check_id(found[0].topic_id)
+        self._check_id(topics[0].topic_id)
         if part.leader_id not in nodes:
             raise self._refusal("ask who leads", ErrorCode.LEADER_NOT_AVAILABLE)
         self._unknown_count = 0
@@ -497,8 +499,10 @@ class PartitionFetch:
         raise ClusterFailure(self._bootstrap, f"read records of {self._name}", reason)
 
     def _refusal(self, operation: str, code: int | None, reason: str = "") -> ClusterFailure:
-        told = reason or ("" if code is None else codes.named(code))
-        return ClusterFailure(self._bootstrap, f"{operation} ({self._name})", told, error_code=code)
+        reason_text = reason or ("" if code is None else codes.named(code))
+        return ClusterFailure(
+            self._bootstrap, f"{operation} ({self._name})", reason_text, error_code=code
+        )
 
     def close(self) -> None:
         """Close all connections."""

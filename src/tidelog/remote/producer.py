@@ -169,14 +169,14 @@ class Sender:
         with self._lock:
             if self._is_closed:
                 raise Closed(f"the connection to {self._client.bootstrap} is closed")
-            found = self._lanes.get(codec_name)
-            if found is not None and found.is_broken:
-                found.close()
-                found = None
-            if found is None:
+            lane = self._lanes.get(codec_name)
+            if lane is not None and lane.is_broken:
+                lane.close()
+                lane = None
+            if lane is None:
                 settings = self._producer_settings(codec_name)
-                found = self._lanes[codec_name] = _Lane(self._client, settings)
-            return found
+                lane = self._lanes[codec_name] = _Lane(self._client, settings)
+            return lane
 
     def _producer_settings(self, codec_name: str) -> dict[str, object]:
         return {
@@ -284,12 +284,12 @@ class _Lane:
     def _hear(
         self,
         call: _Call,
-        place: tuple[str, int],
+        partition_key: tuple[str, int],
         error: "ck.KafkaError | None",
         message: "ck.Message",
     ) -> None:
         """One record's end."""
-        topic, partition = place
+        topic, partition = partition_key
         where = f"{topic}-{partition}"
         if error is None:
             offset = message.offset()

@@ -66,21 +66,21 @@ def fetched_records(
                 yield record, _append_time(record, runs)
 
 
-def _records(part: Fetched, place: str) -> Iterator[Record]:
+def _records(part: Fetched, path: str) -> Iterator[Record]:
     """The data records of what one answer brought."""
     try:
-        for batch in _visible(part, place):
+        for batch in _visible(part, path):
             yield from batch.records()
     except CorruptData as error:
-        raise error if error.path else error.located(place, error.at or 0) from error
+        raise error if error.path else error.located(path, error.at or 0) from error
 
 
-def _visible(part: Fetched, place: str) -> Iterator[Batch]:
+def _visible(part: Fetched, path: str) -> Iterator[Batch]:
     """The data batches, without those of transactions that the broker names as aborted."""
     begin = sorted((first, producer_id) for producer_id, first in part.aborted)
     aborted: set[int] = set()
     batches = ((batch.at, batch) for batch in walk(part.data))
-    for _, batch in in_order(batches, *part.between, place):
+    for _, batch in in_order(batches, *part.between, path):
         while begin and begin[0][0] <= batch.last_offset:
             aborted.add(begin.pop(0)[1])
         if isinstance(batch, RecordBatch) and batch.is_control:
@@ -96,15 +96,15 @@ def consumed_records(
     cluster: Cluster, name: TopicPartition, start: int, end: int, isolation: IsolationLevel
 ) -> Iterator[tuple[Record, int | None]]:
     """The same through librdkafka, which knows of no append times but brokers' stamps."""
-    for found in cluster.records(name, start, end, isolation=isolation):
-        record = as_record(found)
+    for consumed in cluster.records(name, start, end, isolation=isolation):
+        record = as_record(consumed)
         yield record, stamp_of(record)
 
 
 def _append_time(record: Record, runs: AppendRuns) -> int | None:
     """What the broker told, or the stamp that the record bears."""
-    told = runs.time_of(record.offset)
-    return stamp_of(record) if told == UNKNOWN_MS else told
+    append_ms = runs.time_of(record.offset)
+    return stamp_of(record) if append_ms == UNKNOWN_MS else append_ms
 
 
 # Each has two connections; of a topic with more partitions the latest have them.
@@ -158,18 +158,18 @@ class ToldTimes:
         return stamp_of(record) if ms == UNKNOWN_MS else ms
 
     def _ask(self, name: TopicPartition, offset: int) -> int:
-        told = self._of(name)
-        if not told.start <= offset < told.end:
-            self._fetch(told, offset)
-        return told.runs.time_of(offset) if told.start <= offset < told.end else UNKNOWN_MS
+        cached = self._of(name)
+        if not cached.start <= offset < cached.end:
+            self._fetch(cached, offset)
+        return cached.runs.time_of(offset) if cached.start <= offset < cached.end else UNKNOWN_MS
 
     def _of(self, name: TopicPartition) -> _Told:
         """What is known of a partition, which counts as the latest from now on."""
-        told = self._told.pop(name, None) or self._opened(name)
-        self._told[name] = told
+        cached = self._told.pop(name, None) or self._opened(name)
+        self._told[name] = cached
         if len(self._told) > _OPEN_MAX:
             self._told.pop(next(iter(self._told))).fetch.close()
-        return told
+        return cached
 
     def _opened(self, name: TopicPartition) -> _Told:
         assert self._open_fetch is not None
@@ -177,29 +177,29 @@ class ToldTimes:
         fetch.want_append_times()
         return _Told(fetch)
 
-    def _fetch(self, told: _Told, offset: int) -> None:
+    def _fetch(self, cached: _Told, offset: int) -> None:
         """Learn what the leader tells of the batches from an offset on."""
-        if self._clock.monotonic_ms() < told.asks_from_ms:
+        if self._clock.monotonic_ms() < cached.asks_from_ms:
             return
         try:
-            part = next(told.fetch.parts(offset, offset + 1), None)
+            part = next(cached.fetch.parts(offset, offset + 1), None)
         except OffsetOutOfRange:
             return  # deleted meanwhile; the next record may be there
         except TidelogError:
-            told.fetch.close()
-            told.asks_from_ms = self._clock.monotonic_ms() + self._rest_ms
+            cached.fetch.close()
+            cached.asks_from_ms = self._clock.monotonic_ms() + self._rest_ms
             return
         if part is None:
             return
-        told.keep(part)
+        cached.keep(part)
         if not part.append_times:
             self.close()
             self._open_fetch = None
 
     def close(self) -> None:
         """Close all connections."""
-        for told in self._told.values():
-            told.fetch.close()
+        for cached in self._told.values():
+            cached.fetch.close()
         self._told.clear()
 
 
@@ -314,9 +314,9 @@ class Reading:
         """
         if isinstance(chosen, str):
             return self.cluster.partitions(chosen)
-        there = self.cluster.partitions(chosen.topic)
-        if chosen not in there:
-            last = len(there) - 1
+        existing = self.cluster.partitions(chosen.topic)
+        if chosen not in existing:
+            last = len(existing) - 1
             raise InvalidRequest(f"{chosen.topic} has partitions 0 to {last}, not {chosen}")
         return [chosen]
 
@@ -335,12 +335,12 @@ class Reading:
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
         """Topics' ids as 32 hexadecimal digits, "" where the cluster can't tell."""
         try:
-            found = self.cluster.topic_ids(topics)
+            ids = self.cluster.topic_ids(topics)
         except ClusterFailure as error:
             if error.error_code is None or error.error_code >= 0:
                 raise
             return dict.fromkeys(topics, "")  # librdkafka's own: brokers too old to be asked
-        return {name: "" if t is None else decode_topic_id(t).hex for name, t in found.items()}
+        return {name: "" if t is None else decode_topic_id(t).hex for name, t in ids.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

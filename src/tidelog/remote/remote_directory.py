@@ -282,16 +282,16 @@ class RemoteDirectory(FrontDoor):
         """One for this call alone: it is not for two threads."""
         now_ms = self._env.clock.monotonic_ms()
         with self._lock:
-            known = self._counts.get(topic)
-        if known is None or known[1] < now_ms:
+            cached = self._counts.get(topic)
+        if cached is None or cached[1] < now_ms:
             partitions = self._cluster.partitions(topic)
             topics.await_leaders(self._cluster, partitions)
-            known = (len(partitions), now_ms + _COUNTS_MAX_AGE_MS)
+            cached = (len(partitions), now_ms + _COUNTS_MAX_AGE_MS)
             with self._lock:
                 if len(self._counts) >= _COUNTS_MAX:
                     self._counts.clear()
-                self._counts[topic] = known
-        return Partitioner(known[0], self._env.random)
+                self._counts[topic] = cached
+        return Partitioner(cached[0], self._env.random)
 
     def flush(self) -> None:
         """Return when everything that was sent is in the log, or its call has failed."""
@@ -395,8 +395,8 @@ def _row(
 
 
 def _headers(record: NewRecord) -> producer.Headers | None:
-    found: producer.Headers = [(header.key, header.value) for header in record.headers]
-    return found or None
+    headers: producer.Headers = [(header.key, header.value) for header in record.headers]
+    return headers or None
 
 
 @reads_arguments()
@@ -473,11 +473,11 @@ class ClusterHome:
             return []
         policy = self._settings(names[0].topic).get(_POLICY, "")
         reason = f"compacted ({_POLICY}={policy}), and brokers don't say what that took away"
-        found: list[Doubt | None] = []
+        doubts: list[Doubt | None] = []
         for name, mark in self._cluster.watermarks(names).items():
-            found.append(Doubt(name, reason) if _COMPACT in policy else None)
-            found.append(deleted_doubt(name, mark.start))
-        return [doubt for doubt in found if doubt is not None]
+            doubts.append(Doubt(name, reason) if _COMPACT in policy else None)
+            doubts.append(deleted_doubt(name, mark.start))
+        return [doubt for doubt in doubts if doubt is not None]
 
     def splits(
         self,
@@ -491,12 +491,12 @@ class ClusterHome:
             from tidelog.remote.rows import check_columns
 
             check_columns(columns)
-        found: dict[TopicPartition, list[Split]] = {name: [] for name in names}
-        wanted = Wanted(end_ms=None if at_ms is None else min(at_ms, INT64_MAX - 1) + 1)
+        splits: dict[TopicPartition, list[Split]] = {name: [] for name in names}
+        scan_range = Wanted(end_ms=None if at_ms is None else min(at_ms, INT64_MAX - 1) + 1)
         level = IsolationLevel.READ_COMMITTED
-        for split in self.reading.plan(names, wanted, clock, level):
-            found[split.topic_partition].append(split)
-        return found
+        for split in self.reading.plan(names, scan_range, clock, level):
+            splits[split.topic_partition].append(split)
+        return splits
 
     def compacted_to(self, name: TopicPartition) -> int:  # noqa: ARG002 - brokers don't say it
         """See `TableHome`."""
@@ -558,10 +558,10 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
     from tidelog.keyed import DirectoryHome, Table
 
     path = local_path(source)
-    found = env_for(path, env, store_options)
-    now_ms = found.clock.now_ms()
+    environment = env_for(path, env, store_options)
+    now_ms = environment.clock.now_ms()
     return Table(
-        home=DirectoryHome(path, found),
+        home=DirectoryHome(path, environment),
         topic=topic,
         at_ms=parse_point(at, now_ms=now_ms) if isinstance(at, str) else at,
         clock=ClockName(clock),

@@ -64,12 +64,12 @@ def binaries(column: "Column") -> list[bytes | None]:
     start = int(offsets[0])
     # One copy of all bytes, then slices of it: a tenth of the time of a scalar for each row.
     raw = b"" if data is None else bytes(memoryview(data)[start : int(offsets[-1])])
-    places = (offsets - start).tolist()
-    found: list[bytes | None] = [raw[a:b] for a, b in itertools.pairwise(places)]
+    bounds = (offsets - start).tolist()
+    values: list[bytes | None] = [raw[a:b] for a, b in itertools.pairwise(bounds)]
     if column.null_count:
         for row in np.flatnonzero(np.asarray(column.is_null())).tolist():
-            found[row] = None
-    return found
+            values[row] = None
+    return values
 
 
 def times(column: "Column", now_ms: int) -> list[int]:
@@ -80,13 +80,13 @@ def times(column: "Column", now_ms: int) -> list[int]:
             no way in takes.
         InvalidRequest: The column holds neither timestamps nor integers.
     """
-    found = create_times(column, len(column), now_ms)
-    if (found == 0).any():
+    create_ms = create_times(column, len(column), now_ms)
+    if (create_ms == 0).any():
         raise InvalidTimestamp(
             "a row whose timestamp is 1970-01-01T00:00:00Z (0 ms): the client library would send"
             " the present time in its place; leave such rows out, or move them by a millisecond"
         )
-    filled: list[int] = found.tolist()
+    filled: list[int] = create_ms.tolist()
     return filled
 
 
@@ -101,9 +101,9 @@ def headers(column: "Column") -> list[Headers | None]:
         return [None] * len(column)
     counts, names, values = parts
     texts = [name.decode() for name in binaries(names) if name is not None]
-    found: Headers = list(zip(texts, binaries(values), strict=True))
-    places = np.cumsum(np.concatenate(([0], counts))).tolist()
-    return [found[a:b] or None for a, b in itertools.pairwise(places)]
+    pairs: Headers = list(zip(texts, binaries(values), strict=True))
+    bounds = np.cumsum(np.concatenate(([0], counts))).tolist()
+    return [pairs[a:b] or None for a, b in itertools.pairwise(bounds)]
 
 
 def table_rows(
@@ -206,9 +206,9 @@ def consumed(
     maker = RowMaker(split, columns)
     reading = _Reading(split, settings)
     for messages in reading.messages():
-        kept = _in_time(messages, split, stats)
-        if kept:
-            yield maker.rows(_batch(kept, maker.decoded))
+        messages_in_time = _in_time(messages, split, stats)
+        if messages_in_time:
+            yield maker.rows(_batch(messages_in_time, maker.decoded))
 
 
 class _Reading:
@@ -342,7 +342,7 @@ def _in_time(messages: "Messages", split: Split, stats: ScanStats) -> "Messages"
         return messages
     start_ms, end_ms = split.time_range
     is_append = split.clock is ClockName.APPEND
-    kept = []
+    messages_in_time = []
     for message in messages:
         time_ms = _timestamp(message)
         if is_append and message.timestamp()[0] - 1 != TimestampType.LOG_APPEND_TIME:
@@ -350,8 +350,8 @@ def _in_time(messages: "Messages", split: Split, stats: ScanStats) -> "Messages"
         if time_ms is None:
             stats.without_time += 1
         elif start_ms <= time_ms and (time_ms < end_ms or end_ms == INT64_MAX):
-            kept.append(message)
-    return kept
+            messages_in_time.append(message)
+    return messages_in_time
 
 
 _APPEND_TIME: Final = "appendTimestamp"
@@ -419,7 +419,7 @@ def _decoded(
     spans = [AbortedSpan(*span) for span in aborted_spans(part.data, part.aborted)]
     rest = replace(split, start_offset=part.offset)
     drop, unstamped = piece_filter(rest, _piece(rest), AbortedBatches(spans))
-    found = DecodeStats()
+    decoded = DecodeStats()
     try:
         yield from decode(
             part.data,
@@ -431,16 +431,16 @@ def _decoded(
             drop_batch=drop,
             between=part.between,
             rows=rows,
-            stats=found,
+            stats=decoded,
         )
     except CorruptData as error:
         raise error.located(fetch.place, error.at or 0) from error
-    if found.next_offset < part.next_offset:
-        reason = f"ends at {found.next_offset}"
+    if decoded.next_offset < part.next_offset:
+        reason = f"ends at {decoded.next_offset}"
         raise CorruptBatch(reason, at=0, offset=part.offset).located(fetch.place, 0)
-    stats.batches += found.batches
-    stats.batches_opened += found.batches_opened
-    stats.without_time += found.without_time
+    stats.batches += decoded.batches
+    stats.batches_opened += decoded.batches_opened
+    stats.without_time += decoded.without_time
     if unstamped is not None:
         stats.without_time += unstamped.without_time
 

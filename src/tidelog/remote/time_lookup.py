@@ -53,14 +53,16 @@ def first_at_or_after(
     later segments may hold more (docs/differences.md). Where it says so and yet knows a timestamp
     as late, the records themselves are read.
     """
-    found = cluster.offsets_for_times(dict.fromkeys(marks, time_ms))
-    unsure = [p for p, answer in found.items() if answer is None and marks[p].start < marks[p].end]
+    answers = cluster.offsets_for_times(dict.fromkeys(marks, time_ms))
+    unsure = [
+        p for p, answer in answers.items() if answer is None and marks[p].start < marks[p].end
+    ]
     latest = cluster.max_timestamps(unsure)
     for partition in unsure:
         largest = latest[partition]
         if largest is not None and largest.timestamp >= time_ms:
-            found[partition] = first_by_reading(cluster, partition, marks[partition], time_ms)
-    return found
+            answers[partition] = first_by_reading(cluster, partition, marks[partition], time_ms)
+    return answers
 
 
 def first_by_reading(
@@ -79,51 +81,51 @@ SETTING = "message.timestamp.type"
 def first_stamped(
     cluster: ClusterView,
     marks: Mapping[TopicPartition, Watermarks],
-    found: Mapping[TopicPartition, OffsetAndTimestamp | None],
+    matches: Mapping[TopicPartition, OffsetAndTimestamp | None],
     *,
-    asked: str = "--clock append",
+    choice: str = "--clock append",
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     """The answers of a search by timestamp, where they are about append times.
 
     Args:
         cluster: Where to look.
         marks: Watermarks of the partitions.
-        found: The answers.
-        asked: How the clock was chosen, for errors.
+        matches: The answers.
+        choice: How the clock was chosen, for errors.
 
     Raises:
         InvalidRequest: A topic, or a record that decides, is not stamped LogAppendTime.
     """
-    _refuse_unstamped_topics(cluster, {partition.topic for partition in marks}, asked)
+    _refuse_unstamped_topics(cluster, {partition.topic for partition in marks}, choice)
     for partition, mark in marks.items():
-        answer = found[partition]
+        answer = matches[partition]
         end = mark.end if answer is None else answer.offset
         before = last_record_below(cluster, partition, mark.start, end)
         after = None if answer is None else cluster.first_records({partition: end})[partition]
         for record in (before, after):
-            _refuse_unstamped_record(partition, record, asked)
-    return dict(found)
+            _refuse_unstamped_record(partition, record, choice)
+    return dict(matches)
 
 
-def _refuse_unstamped_topics(cluster: ClusterView, topics: Iterable[str], asked: str) -> None:
+def _refuse_unstamped_topics(cluster: ClusterView, topics: Iterable[str], choice: str) -> None:
     stamped = TimestampType.LOG_APPEND_TIME.config_name
     for topic in sorted(topics):
         setting = cluster.topic_settings(topic).get(SETTING)
         if setting != stamped:
             raise InvalidRequest(
-                f"{asked}: {topic} has {SETTING}={setting}, so its brokers don't know when"
+                f"{choice}: {topic} has {SETTING}={setting}, so its brokers don't know when"
                 f" records were appended; give --data with a directory that tidelog wrote,"
                 f" or use --clock record"
             )
 
 
 def _refuse_unstamped_record(
-    partition: TopicPartition, record: RemoteRecord | None, asked: str
+    partition: TopicPartition, record: RemoteRecord | None, choice: str
 ) -> None:
     if record is None or record.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return
     raise InvalidRequest(
-        f"{asked}: {partition} offset {record.offset} bears a create time (the topic became"
+        f"{choice}: {partition} offset {record.offset} bears a create time (the topic became"
         f" {TimestampType.LOG_APPEND_TIME.config_name} later); use --clock record"
     )
 
@@ -158,7 +160,7 @@ _DENIED: Final = frozenset(
 
 def searched_by_append(cluster: ClusterView, topics: Iterable[str]) -> set[str]:
     """The topics whose searches by time are about append times; raises ClusterFailure."""
-    found = set()
+    names = set()
     for topic in sorted(set(topics)):
         try:
             settings = cluster.topic_settings(topic)
@@ -167,8 +169,8 @@ def searched_by_append(cluster: ClusterView, topics: Iterable[str]) -> set[str]:
                 raise
             continue
         if settings.get(LOOKUP_CLOCK) == ClockName.APPEND:
-            found.add(topic)
-    return found
+            names.add(topic)
+    return names
 
 
 def offsets_for_times(
@@ -177,17 +179,17 @@ def offsets_for_times(
     """See `tidelog.remote.remote_directory.RemoteDirectory.offsets_for_times`."""
     if any(time_ms < 0 for time_ms in times.values()):
         raise ValueError("a time to look up is 0 or more")
-    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     for time_ms in dict.fromkeys(times.values()):
         marks = named_watermarks(cluster, [name for name in times if times[name] == time_ms])
         if clock is ClockName.RECORD:
-            found |= first_on_clock(cluster, marks, time_ms, clock)
+            matches |= first_on_clock(cluster, marks, time_ms, clock)
             continue
         for name, (hit, without_time) in first_appended(cluster, marks, time_ms).items():
-            found[name] = hit
+            matches[name] = hit
             if hit is None and without_time:
                 _LOGGER.warning("%s", unknown_times_note(name, without_time))
-    return {name: found[name] for name in times}
+    return {name: matches[name] for name in times}
 
 
 def first_appended(
@@ -199,20 +201,20 @@ def first_appended(
         InvalidRequest: The brokers don't know append times.
         ClusterFailure: They can't be asked.
     """
-    found = cluster.told_appended(marks, time_ms)
-    rest = {name: mark for name, mark in marks.items() if name not in found}
+    answers = cluster.told_appended(marks, time_ms)
+    rest = {name: mark for name, mark in marks.items() if name not in answers}
     for name, hit in first_on_clock(cluster, rest, time_ms, ClockName.APPEND).items():
         # Stamps prove the answer; how many records without one lie before it, nobody tells.
-        found[name] = Appended(None if hit is None else hit._replace(without_time=None), None)
-    return found
+        answers[name] = Appended(None if hit is None else hit._replace(without_time=None), None)
+    return answers
 
 
 def without_append_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks]
 ) -> dict[TopicPartition, int | None]:
     """How many records of each log have no known append time, None where that is not told."""
-    told = cluster.told_appended(marks, INT64_MAX)
-    return {name: told[name].without_time if name in told else None for name in marks}
+    answers = cluster.told_appended(marks, INT64_MAX)
+    return {name: answers[name].without_time if name in answers else None for name in marks}
 
 
 def first_on_clock(
@@ -221,7 +223,7 @@ def first_on_clock(
     time_ms: int,
     clock: ClockName,
     *,
-    asked: str = "clock='append'",
+    choice: str = "clock='append'",
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     """The first record of each log whose time on a clock is `time_ms` or later, None for none.
 
@@ -230,27 +232,27 @@ def first_on_clock(
         marks: Watermarks of the partitions.
         time_ms: The time, 0 or more.
         clock: Which of a record's two times it is about.
-        asked: How the append clock was chosen, for errors.
+        choice: How the append clock was chosen, for errors.
 
     Raises:
         InvalidRequest: Append times are asked for that the brokers don't know.
         ClusterFailure: They can't be asked.
     """
-    told: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    answers: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     if clock is ClockName.APPEND:
-        told = cluster.first_appended(marks, time_ms)
-        marks = {name: mark for name, mark in marks.items() if name not in told}
+        answers = cluster.first_appended(marks, time_ms)
+        marks = {name: mark for name, mark in marks.items() if name not in answers}
     by_append = searched_by_append(cluster, {name.topic for name in marks})
     ours = {name: mark for name, mark in marks.items() if name.topic in by_append}
     theirs = {name: mark for name, mark in marks.items() if name.topic not in by_append}
-    found = first_at_or_after(cluster, theirs, time_ms) if theirs else {}
+    matches = first_at_or_after(cluster, theirs, time_ms) if theirs else {}
     if clock is ClockName.RECORD:
-        return found | {n: first_by_reading(cluster, n, m, time_ms) for n, m in ours.items()}
+        return matches | {n: first_by_reading(cluster, n, m, time_ms) for n, m in ours.items()}
     if theirs:
-        found = first_stamped(cluster, theirs, found, asked=asked)
+        matches = first_stamped(cluster, theirs, matches, choice=choice)
     if ours:
-        found |= cluster.offsets_for_times(dict.fromkeys(ours, time_ms))
-    return found | told
+        matches |= cluster.offsets_for_times(dict.fromkeys(ours, time_ms))
+    return matches | answers
 
 
 # Brokers before 3.0 don't know the largest timestamp; -165 is the client library's word for that.
@@ -282,9 +284,9 @@ def plan_remote(
     times = _times(wanted)
     marks = cluster.watermarks(names, isolation=isolation)
     spans = {name: (mark.start, max(mark.end, mark.start)) for name, mark in marks.items()}
-    told: set[TopicPartition] = set()
+    answered: set[TopicPartition] = set()
     if times is not None and clock is ClockName.APPEND:
-        spans, told = _by_append_time(cluster, marks, times)
+        spans, answered = _by_append_time(cluster, marks, times)
     elif times is not None:
         spans = _by_create_time(cluster, marks, times)
     return [
@@ -297,7 +299,7 @@ def plan_remote(
             clock=clock,
             # Append times never fall, so the offsets alone are the range. Where brokers tell append
             # times, readers leave out the records among them that have none.
-            time_range=times if clock is ClockName.RECORD or name in told else None,
+            time_range=times if clock is ClockName.RECORD or name in answered else None,
             isolation=isolation,
         )
         for name in names
@@ -351,8 +353,8 @@ def _by_append_time(
         start = _offset_of(first[name], mark) if times[0] > 0 else mark.start
         end = _offset_of(behind[name], mark) if name in behind else mark.end
         spans[name] = (max(start, mark.start), end)
-    told = {name for name in first if first[name].without_time is not None}
-    return spans, told
+    answered = {name for name in first if first[name].without_time is not None}
+    return spans, answered
 
 
 def _offset_of(answer: Appended, mark: Watermarks) -> int:
@@ -397,13 +399,13 @@ class ToldSearch:
         Raises:
             OffsetOutOfRange, UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
         """
-        found: dict[TopicPartition, int] = {}
+        times: dict[TopicPartition, int] = {}
         for name, offset in offsets.items():
             with self._asking(name) as fetch:
-                known = None if fetch is None else self._time_at(fetch, offset)
-            if known is not None and known != UNKNOWN_MS:
-                found[name] = known
-        return found
+                append_ms = None if fetch is None else self._time_at(fetch, offset)
+            if append_ms is not None and append_ms != UNKNOWN_MS:
+                times[name] = append_ms
+        return times
 
     def told_appended(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
@@ -413,16 +415,16 @@ class ToldSearch:
         Raises:
             UnknownTopic, ClusterFailure: As `PartitionFetch.first_appended`.
         """
-        found: dict[TopicPartition, Appended] = {}
+        answers: dict[TopicPartition, Appended] = {}
         for name, mark in marks.items():
             if mark.start >= mark.end:
-                found[name] = Appended(None, 0)  # whoever leads it
+                answers[name] = Appended(None, 0)  # whoever leads it
                 continue
             with self._asking(name) as fetch:
-                told = None if fetch is None else fetch.first_appended(time_ms)
-            if told is not None:
-                found[name] = Appended(*told)
-        return found
+                answer = None if fetch is None else fetch.first_appended(time_ms)
+            if answer is not None:
+                answers[name] = Appended(*answer)
+        return answers
 
     def first_appended(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
@@ -441,14 +443,14 @@ class ToldSearch:
             InvalidRequest: Records before the answer have no known append time.
             OffsetOutOfRange, UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
         """
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for name, mark in marks.items():
             with self._asking(name) as fetch:
                 if mark.start >= mark.end:
-                    found[name] = None  # whoever leads it
+                    matches[name] = None  # whoever leads it
                 elif fetch is not None and self._time_at(fetch, mark.start) is not None:
-                    found[name] = self._search(fetch, name, mark, time_ms)
-        return found
+                    matches[name] = self._search(fetch, name, mark, time_ms)
+        return matches
 
     def _search(
         self, fetch: PartitionFetch, name: TopicPartition, mark: Watermarks, time_ms: int
@@ -458,9 +460,9 @@ class ToldSearch:
         answer: int | None = None
         while low < high:
             middle = (low + high) // 2
-            known = self._time_at(fetch, middle)
-            if known is None or known >= time_ms:
-                high, answer = middle, known
+            append_ms = self._time_at(fetch, middle)
+            if append_ms is None or append_ms >= time_ms:
+                high, answer = middle, append_ms
             else:
                 low = middle + 1
         if low > mark.start and self._time_at(fetch, low - 1) == UNKNOWN_MS:

@@ -91,19 +91,19 @@ def describe(client: Client, counts: Mapping[str, int]) -> dict[str, RemoteTopic
     Raises:
         ClusterFailure: Brokers could not be asked, or a topic was deleted meanwhile.
     """
-    found: dict[str, RemoteTopic] = {}
+    topics: dict[str, RemoteTopic] = {}
     for names in _groups(sorted(counts)):
         ids = topic_ids(client, names)
         for name, entries in _configs(client, names).items():
-            told = ids[name]
-            found[name] = RemoteTopic(
+            topic_id = ids[name]
+            topics[name] = RemoteTopic(
                 name=name,
-                topic_id=None if told is None else decode_topic_id(told),
+                topic_id=None if topic_id is None else decode_topic_id(topic_id),
                 partitions=counts[name],
                 given={k: e.value for k, e in entries.items() if _is_given(e) and e.value},
                 settings={k: e.value for k, e in entries.items() if e.value is not None},
             )
-    return found
+    return topics
 
 
 def _groups(names: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -115,9 +115,9 @@ def _configs(client: Client, names: Sequence[str]) -> dict[str, "dict[str, Confi
     from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-    asked = client.admin().describe_configs(resources, request_timeout=client.timeout_s)
-    found = client.results("read the settings of topics", asked)
-    return {resource.name: entries for resource, entries in found.items()}
+    futures = client.admin().describe_configs(resources, request_timeout=client.timeout_s)
+    configs = client.results("read the settings of topics", futures)
+    return {resource.name: entries for resource, entries in configs.items()}
 
 
 def _is_given(entry: "ConfigEntry") -> bool:
@@ -139,15 +139,15 @@ def create(client: Client, name: str, *, partitions: int, config: Mapping[str, s
     """
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
-    wanted = NewTopic(
+    topic = NewTopic(
         name,
         num_partitions=partitions,
         replication_factor=_BROKERS_DEFAULT,
         config=dict(config),
     )
     with _typed(client, f"create topic {name}", name) as operation:
-        asked = client.admin().create_topics([wanted], request_timeout=client.timeout_s)
-        client.results(operation, asked)
+        futures = client.admin().create_topics([topic], request_timeout=client.timeout_s)
+        client.results(operation, futures)
         _await_metadata(client, name, partitions)
         await_leaders(client, [TopicPartition(name, number) for number in range(partitions)])
 
@@ -157,8 +157,8 @@ def _await_metadata(client: Client, name: str, partitions: int) -> None:
     left_s = client.deadline()
     while left_s():
         # All topics are asked for: who asks for one by name may create it.
-        found = client.admin().list_topics(timeout=client.timeout_s).topics.get(name)
-        if found is not None and len(found.partitions) == partitions:
+        topic = client.admin().list_topics(timeout=client.timeout_s).topics.get(name)
+        if topic is not None and len(topic.partitions) == partitions:
             return
         client.admin().poll(_PAUSE_S)
 
@@ -194,10 +194,10 @@ def add_partitions(client: Client, name: str, partitions: int) -> None:
     """
     from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
 
-    wanted = NewPartitions(name, partitions)
+    growth = NewPartitions(name, partitions)
     with _typed(client, f"add partitions to {name}", name) as operation:
-        asked = client.admin().create_partitions([wanted], request_timeout=client.timeout_s)
-        client.results(operation, asked)
+        futures = client.admin().create_partitions([growth], request_timeout=client.timeout_s)
+        client.results(operation, futures)
         _await_metadata(client, name, partitions)
         await_leaders(client, [TopicPartition(name, number) for number in range(partitions)])
 
@@ -205,8 +205,8 @@ def add_partitions(client: Client, name: str, partitions: int) -> None:
 def delete(client: Client, name: str) -> None:
     """Delete a topic with all its records; raises UnknownTopic, and as `create`."""
     with _typed(client, f"delete topic {name}", name) as operation:
-        asked = client.admin().delete_topics([name], request_timeout=client.timeout_s)
-        client.results(operation, asked)
+        futures = client.admin().delete_topics([name], request_timeout=client.timeout_s)
+        client.results(operation, futures)
 
 
 def alter_config(client: Client, name: str, changes: Mapping[str, str | None]) -> None:
@@ -232,10 +232,10 @@ def alter_config(client: Client, name: str, changes: Mapping[str, str | None]) -
     ]
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
     with _typed(client, f"change the settings of {name}", name) as operation:
-        asked = client.admin().incremental_alter_configs(
+        futures = client.admin().incremental_alter_configs(
             [resource], request_timeout=client.timeout_s
         )
-        client.results(operation, asked)
+        client.results(operation, futures)
 
 
 @contextmanager
@@ -293,9 +293,9 @@ def _refuse_missing(
     cluster: ClusterView, names: Sequence[TopicPartition], reason: ClusterFailure
 ) -> None:
     for name in names:
-        there = cluster.partitions(name.topic)
-        if name not in there:
+        existing = cluster.partitions(name.topic)
+        if name not in existing:
             raise UnknownTopic(
-                f"{cluster.bootstrap}: topic {name.topic} has partitions 0 to {len(there) - 1},"
+                f"{cluster.bootstrap}: topic {name.topic} has partitions 0 to {len(existing) - 1},"
                 f" not {name.partition}"
             ) from reason

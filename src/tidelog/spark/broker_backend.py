@@ -336,7 +336,7 @@ class BrokerBackend:
         found |= told
         marks = {name: mark for name, mark in marks.items() if name not in told}
         theirs = {name: found[name] for name in marks}
-        return found | first_stamped(self._cluster, marks, theirs, asked="clock=append")
+        return found | first_stamped(self._cluster, marks, theirs, choice="clock=append")
 
     def _first_read(
         self, name: TopicPartition, mark: Watermarks, time_ms: int

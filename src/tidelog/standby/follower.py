@@ -104,7 +104,7 @@ def control_verbs(follower: Followed) -> Verbs:
     """What may be asked of a follower; in its own thread, between two rounds."""
 
     def status(log_dir: "DirectoryAccess", _: Arguments) -> Result:
-        return who(log_dir, known) | _state(follower)
+        return who(log_dir, verbs) | _state(follower)
 
     def flush(_: "DirectoryAccess", __: Arguments) -> Result:
         follower.make_durable()
@@ -114,7 +114,7 @@ def control_verbs(follower: Followed) -> Verbs:
         _ensure_complete(follower, arguments)
         follower.make_durable()
         follower.is_promoted = True
-        return who(log_dir, known) | _state(follower)
+        return who(log_dir, verbs) | _state(follower)
 
     def attach(log_dir: "DirectoryAccess", _: Arguments) -> Result:
         raise InvalidRequest(
@@ -128,7 +128,7 @@ def control_verbs(follower: Followed) -> Verbs:
             " here; of what lies here the key can be erased once this is promoted"
         )
 
-    known: Verbs = {
+    verbs: Verbs = {
         "status": status,
         "flush": flush,
         PROMOTE: promote,
@@ -137,7 +137,7 @@ def control_verbs(follower: Followed) -> Verbs:
         "swap": VERBS["swap"],
         "erase": erase,
     }
-    return known
+    return verbs
 
 
 def _ensure_complete(follower: Followed, arguments: Arguments) -> None:
@@ -331,10 +331,10 @@ class Follower(Closing):
         self._needs_look = False
         self._synced_ms = self._clock.monotonic_ms()
 
-    def _sync_topic(self, topic: LeaderTopic, told: LeaderSettings | None) -> None:
+    def _sync_topic(self, topic: LeaderTopic, leader_settings: LeaderSettings | None) -> None:
         """Make a topic as the leader's; one of whose settings it says nothing is only copied to."""
         name = topic.name
-        is_told = says_what_is_deleted(told)
+        is_told = says_what_is_deleted(leader_settings)
         if is_told:
             self._retained.add(name)
         else:
@@ -346,7 +346,7 @@ class Follower(Closing):
                     self._miss(TopicPartition(name, number), failure)
                 return
             self._tell([f"{reason}: its settings stay here, and nothing is deleted by them"])
-        settings = told or LeaderSettings({}, frozenset())
+        settings = leader_settings or LeaderSettings({}, frozenset())
         self._tell(sync_topic(self._directory, topic, settings, self._options.choice))
         self._sync_partitions(topic)
 
@@ -369,8 +369,8 @@ class Follower(Closing):
     def _note_gone(self, topics: Mapping[str, LeaderTopic]) -> None:
         for name in left_out(self._directory, topics, self._options.choice):
             code = self._leader.refused.get(name.topic)
-            said = "has it no more" if code is None else f"answers error {code}"
-            reason = f"the leader {said}; what was copied stays"
+            answer = "has it no more" if code is None else f"answers error {code}"
+            reason = f"the leader {answer}; what was copied stays"
             self._miss(name, ClusterFailure(self.place, f"follow {name}", reason, error_code=code))
 
     def _sync_groups(self, topics: Mapping[str, LeaderTopic]) -> None:
@@ -385,11 +385,11 @@ class Follower(Closing):
         fs, path = self._directory.env.files, self._directory.path
         try:
             try:
-                known = read_group_offsets(fs, path)
+                kept_offsets = read_group_offsets(fs, path)
             except CorruptFile as error:
                 self._tell([f"{error}; it is written anew"])
-                known = None
-            groups = with_known(groups, {} if known is None else known.groups)
+                kept_offsets = None
+            groups = with_known(groups, {} if kept_offsets is None else kept_offsets.groups)
             write_group_offsets(fs, path, GroupOffsets(self._clock.now_ms(), groups))
         except OSError as error:
             raise as_storage_failure(error, self._directory.path, "write group offsets") from error
@@ -411,8 +411,8 @@ class Follower(Closing):
     @property
     def problems(self) -> dict[TopicPartition, TidelogError]:
         """The partitions that stand still, and why."""
-        found = {name: copy.problem for name, copy in self.copies.items() if copy.problem}
-        return {**self._missing, **found}
+        problems = {name: copy.problem for name, copy in self.copies.items() if copy.problem}
+        return {**self._missing, **problems}
 
     def round(self) -> int:
         """Ask every leader once and write what comes; the number of bytes that came.
@@ -438,15 +438,15 @@ class Follower(Closing):
         by_node = self._by_node()
         for node_id, copies in by_node.items():
             self._check(node_id, [copy for copy in copies if not copy.is_checked])
-        asked = {
+        requests = {
             node_id: [copy.position() for copy in copies if copy.is_checked and not copy.problem]
             for node_id, copies in by_node.items()
         }
-        asked = {node_id: positions for node_id, positions in asked.items() if positions}
-        if not asked:
+        requests = {node_id: positions for node_id, positions in requests.items() if positions}
+        if not requests:
             self._pause(_PAUSE_S)
             return 0
-        return self._fetch(asked)
+        return self._fetch(requests)
 
     def _check(self, node_id: int, copies: Sequence[Copy]) -> None:
         if not copies:
@@ -458,11 +458,11 @@ class Follower(Closing):
             self._needs_look |= not copy.is_checked and not copy.problem
             self._report(copy)
 
-    def _fetch(self, asked: Mapping[int, Sequence[Position]]) -> int:
-        for node_id, positions in asked.items():
+    def _fetch(self, requests: Mapping[int, Sequence[Position]]) -> int:
+        for node_id, positions in requests.items():
             self._leader.send_fetch(node_id, positions, self._options.limits)
         before = self._copied_bytes()
-        for node_id, positions in asked.items():
+        for node_id, positions in requests.items():
             for name, data in self._leader.receive_fetch(node_id, positions):
                 self._take(self.copies[name], data)
         return self._copied_bytes() - before
@@ -471,13 +471,13 @@ class Follower(Closing):
         return sum(copy.counts.size_bytes for copy in self.copies.values())
 
     def _by_node(self) -> dict[int, list[Copy]]:
-        found: defaultdict[int, list[Copy]] = defaultdict(list)
+        copies: defaultdict[int, list[Copy]] = defaultdict(list)
         for copy in self.copies.values():
             if copy.problem is None and copy.led.leader_id != NO_LEADER:
-                found[copy.led.leader_id].append(copy)
+                copies[copy.led.leader_id].append(copy)
             elif copy.led.leader_id == NO_LEADER:
                 self._needs_look = True
-        return dict(found)
+        return dict(copies)
 
     def _take(self, copy: Copy, data: PartitionData) -> None:
         code = data.error_code

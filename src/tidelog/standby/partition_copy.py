@@ -99,13 +99,13 @@ def ends_before(
     first_of = {producer_id: first for first, producer_id in states.open_transactions.items()}
     if not first_of:
         return {}
-    newer, aborting, seen = list[int](), list[int](), set[int]()
+    newer, aborting, producers = list[int](), list[int](), set[int]()
     for batch, is_abort in _of_producers(batches, set(first_of)):
         producer_id = batch.producer_id
-        known = states.find(producer_id)
-        is_next = producer_id not in seen and not batch.is_control
-        seen.add(producer_id)
-        if is_next and known is not None and batch.producer_epoch > known.epoch:
+        state = states.find(producer_id)
+        is_next = producer_id not in producers and not batch.is_control
+        producers.add(producer_id)
+        if is_next and state is not None and batch.producer_epoch > state.epoch:
             newer.append(producer_id)
         elif is_abort:
             aborting.append(producer_id)
@@ -114,8 +114,8 @@ def ends_before(
         for each in aborting
         if each not in newer and first_of[each] < leader_start
     }
-    found = _others(doubtful, ask()) if doubtful else {}
-    return dict.fromkeys(newer, ANY_OFFSET) | found
+    ends = _others(doubtful, ask()) if doubtful else {}
+    return dict.fromkeys(newer, ANY_OFFSET) | ends
 
 
 def _of_producers(
@@ -148,8 +148,8 @@ def _others(open_ones: Mapping[int, int], aborted: Aborted) -> dict[int, int]:
         return {}
     firsts: dict[int, int] = {}
     for each in aborted:
-        known = firsts.get(each.producer_id, each.first_offset)
-        firsts[each.producer_id] = min(known, each.first_offset)
+        first_offset = firsts.get(each.producer_id, each.first_offset)
+        firsts[each.producer_id] = min(first_offset, each.first_offset)
     begun = {each: firsts.get(each, ANY_OFFSET) for each in open_ones}
     return {each: first for each, first in begun.items() if first > open_ones[each]}
 
@@ -163,9 +163,9 @@ def ask_aborted(leader: Leader, node_id: int, position: Position) -> Aborted:
     Raises:
         ClusterFailure: It can't be reached, or its answer can't be read.
     """
-    wanted = [replace(position, last_epoch=-1)]
-    leader.send_fetch(node_id, wanted, _NEXT, isolation=IsolationLevel.READ_COMMITTED)
-    for _, data in leader.receive_fetch(node_id, wanted):
+    positions = [replace(position, last_epoch=-1)]
+    leader.send_fetch(node_id, positions, _NEXT, isolation=IsolationLevel.READ_COMMITTED)
+    for _, data in leader.receive_fetch(node_id, positions):
         if not data.error_code and len(data.batches):
             return data.aborted_transactions or []
     return None
@@ -285,15 +285,15 @@ def _pairs(records: memoryview) -> Iterator[tuple[Batch | None, Batch | None]]:
 
 def first_two(records: memoryview) -> tuple[Batch | None, Batch | None]:
     """The first batch and the one behind it, as far as they can be read."""
-    found: list[Batch] = []
+    batches: list[Batch] = []
     try:
         for batch in walk(records):
-            found.append(batch)
-            if len(found) == 2:
+            batches.append(batch)
+            if len(batches) == 2:
                 break
     except CorruptData:
         pass
-    return (found[0] if found else None, found[1] if len(found) > 1 else None)
+    return (batches[0] if batches else None, batches[1] if len(batches) > 1 else None)
 
 
 # An append of many batches is written at once; more than this is written in several.
@@ -431,8 +431,8 @@ class Copy:
         """The epoch of the last record, -1 where none is known."""
         if not self.log.truncator.has_records:
             return NO_LEADER_EPOCH
-        found = self.log.leader_epochs.epoch_for(self.log.log_end_offset - 1)
-        return NO_LEADER_EPOCH if found is None else found
+        epoch = self.log.leader_epochs.epoch_for(self.log.log_end_offset - 1)
+        return NO_LEADER_EPOCH if epoch is None else epoch
 
     # -- divergence --------------------------------------------------------------------------
 
@@ -441,12 +441,12 @@ class Copy:
         log = self.log
         entries = log.leader_epochs.entries
         ends = [*(entry.start_offset for entry in entries[1:]), log.log_end_offset]
-        found = []
+        epochs = []
         for entry, end in zip(entries, ends, strict=False):
             last = log.follower.last_batch_below(end)
             if last is not None and last.next_offset > entry.start_offset:
-                found.append(OwnEpoch(entry.epoch, entry.start_offset, last.next_offset))
-        return found
+                epochs.append(OwnEpoch(entry.epoch, entry.start_offset, last.next_offset))
+        return epochs
 
     def parting(
         self, leader: Mapping[int, EpochEnd], leader_start: int, leader_end: int
@@ -622,12 +622,12 @@ class Copy:
         names a start that is below it.
         """
         first = self.log.producer_states().first_unstable_offset
-        said, self._said = self._said, None
+        answer, self._said = self._said, None
         if first is None:
             self._ended = None
             return
-        if self._ended is None and said is not None and said[0] > data.log_start_offset:
-            self._ended = said
+        if self._ended is None and answer is not None and answer[0] > data.log_start_offset:
+            self._ended = answer
         stable = data.last_stable_offset
         if self._ended is None and stable > max(data.log_start_offset, first):
             self._said = (stable, data.high_watermark)
@@ -675,10 +675,10 @@ class Copy:
 
     def _reaches(self, leader: Leader, batch: Batch) -> bool:
         """Whether the leader says that the epoch of its batch went on that far."""
-        asked = {self.name: batch.leader_epoch}
-        found = leader.ends_of_epochs(self.led.leader_id, asked).get(self.name)
-        return isinstance(found, EpochEnd) and (
-            found.epoch == batch.leader_epoch and found.end_offset > batch.base_offset
+        epochs = {self.name: batch.leader_epoch}
+        epoch_end = leader.ends_of_epochs(self.led.leader_id, epochs).get(self.name)
+        return isinstance(epoch_end, EpochEnd) and (
+            epoch_end.epoch == batch.leader_epoch and epoch_end.end_offset > batch.base_offset
         )
 
     def _expected(self, high_watermark: int) -> Expected:
@@ -693,7 +693,7 @@ class Copy:
         )
 
     def _append(self, records: memoryview, times: AppendRuns, high_watermark: int) -> None:
-        wanted = self._next_offset()
+        next_offset = self._next_offset()
         is_first = not self.log.truncator.has_records
         sound = sound_batches(records, self._expected(high_watermark))
         try:
@@ -716,7 +716,7 @@ class Copy:
             return
         self._jump = None
         if is_first:
-            self.log.deleter.advance_start(wanted)
+            self.log.deleter.advance_start(next_offset)
 
     def _append_sound(self, records: memoryview, batches: Sequence[Batch], append_ms: int) -> None:
         """Append batches at once; one by one where one of them is refused."""
@@ -846,14 +846,14 @@ def _offsets(
     if not copies:
         return {}
     answers = leader.log_offsets(node_id, [copy.name for copy in copies], timestamp)
-    found = {}
+    offsets = {}
     for copy in copies:
         answer = answers.get(copy.name)
         if isinstance(answer, int):
-            found[copy.name] = answer
+            offsets[copy.name] = answer
         else:
             _refused(copy, answer, "ask where its log begins and ends")
-    return found
+    return offsets
 
 
 def _ends(leader: Leader, node_id: int, copies: Sequence[Copy]) -> dict[TopicPartition, Ends]:
@@ -863,17 +863,17 @@ def _ends(leader: Leader, node_id: int, copies: Sequence[Copy]) -> dict[TopicPar
     for copy in copies:
         copy.is_refused = False
         with _Problems(copy):
-            waiting[copy.name] = [mine.epoch for mine in copy.own_epochs()]
+            waiting[copy.name] = [own_epoch.epoch for own_epoch in copy.own_epochs()]
     by_name = {copy.name: copy for copy in copies}
-    while asked := {name: epochs.pop() for name, epochs in waiting.items() if epochs}:
-        answers = leader.ends_of_epochs(node_id, asked)
-        for name, epoch in asked.items():
-            found = answers.get(name)
-            if found is None or isinstance(found, ClusterFailure):
+    while requests := {name: epochs.pop() for name, epochs in waiting.items() if epochs}:
+        answers = leader.ends_of_epochs(node_id, requests)
+        for name, epoch in requests.items():
+            epoch_end = answers.get(name)
+            if epoch_end is None or isinstance(epoch_end, ClusterFailure):
                 waiting.pop(name, None)
-                _refused(by_name[name], found, "ask for ends of epochs")
+                _refused(by_name[name], epoch_end, "ask for ends of epochs")
             else:
-                ends[name][epoch] = found
+                ends[name][epoch] = epoch_end
     return ends
 
 
@@ -942,13 +942,13 @@ def _shorter(copy: Copy, top: int) -> ClusterFailure:
 
 def _other_before(copy: Copy, data: PartitionData, top: int) -> int:
     """Offset of the batch here that is another one than the leader's last; raises if it is not."""
-    theirs, mine = _sound(copy, data), copy.batch_reaching(top - 1)
-    if theirs is None or mine is None:
+    theirs, own_batch = _sound(copy, data), copy.batch_reaching(top - 1)
+    if theirs is None or own_batch is None:
         raise _shorter(copy, top)
-    mine.ensure_valid()
-    if not is_other_batch(mine, theirs):
+    own_batch.ensure_valid()
+    if not is_other_batch(own_batch, theirs):
         raise _shorter(copy, top)
-    return max(mine.base_offset, copy.leader_start)
+    return max(own_batch.base_offset, copy.leader_start)
 
 
 def _ensure_same(copy: Copy, first: Ends, second: Ends) -> None:
@@ -966,11 +966,11 @@ def _ensure_other(copy: Copy, data: PartitionData, at: int) -> None:
     if theirs is None:
         reason = f"the leader says that the logs part at {at}, and shows no record there"
         raise ClusterFailure(str(copy.name), "compare the logs", reason)
-    mine = copy.batch_reaching(max(theirs.base_offset, at))
-    if mine is None:
+    own_batch = copy.batch_reaching(max(theirs.base_offset, at))
+    if own_batch is None:
         return  # it has only later ones
-    mine.ensure_valid()
-    if not is_other_batch(mine, theirs) and mine.leader_epoch == theirs.leader_epoch:
+    own_batch.ensure_valid()
+    if not is_other_batch(own_batch, theirs) and own_batch.leader_epoch == theirs.leader_epoch:
         reason = f"the leader says that the logs part at {at}, and has the same records there"
         raise ClusterFailure(str(copy.name), "compare the logs", reason)
 
@@ -998,7 +998,7 @@ def _compare_last_batches(leader: Leader, node_id: int, copies: Sequence[Copy]) 
         if data.error_code:
             continue  # the fetch that follows is told
         with _Problems(copy):
-            mine = copy.log.follower.last_batch_below(copy.log.log_end_offset)
+            own_batch = copy.log.follower.last_batch_below(copy.log.log_end_offset)
             theirs = _sound(copy, data)
-            if mine is not None and theirs is not None and is_other_batch(mine, theirs):
+            if own_batch is not None and theirs is not None and is_other_batch(own_batch, theirs):
                 copy.drop_newest_epoch(copy.leader_start)

@@ -80,17 +80,17 @@ def chosen(
         CorruptMessage: The leader names a topic or partition that can't be.
     """
     if not choice.patterns:
-        found = {name: topic for name, topic in topics.items() if not topic.is_internal}
+        selected = {name: topic for name, topic in topics.items() if not topic.is_internal}
     else:
-        found = {}
+        selected = {}
         for pattern in choice.patterns:
             fitting = {name: topic for name, topic in topics.items() if _fits(name, pattern)}
             if strict and not fitting:
                 raise _no_topic(pattern, topics)
-            found |= fitting
-    for topic in found.values():
+            selected |= fitting
+    for topic in selected.values():
         _ensure_possible(topic)
-    return dict(sorted(found.items()))
+    return dict(sorted(selected.items()))
 
 
 def _fits(name: str, pattern: str) -> bool:
@@ -125,16 +125,16 @@ def left_out(
     directory: LogDir, topics: Mapping[str, LeaderTopic], choice: TopicChoice
 ) -> list[TopicPartition]:
     """Partitions that are here, and would be followed, and that the leader does not name."""
-    found = []
+    names = []
     for name, info in directory.topics().items():
         if choice.patterns:
             is_wanted = any(_fits(name, pattern) for pattern in choice.patterns)
         else:
             is_wanted = not name.startswith(_INTERNAL)
         if is_wanted:
-            known = topics[name].partitions if name in topics else {}
-            found += [TopicPartition(name, n) for n in info.present if n not in known]
-    return found
+            existing = topics[name].partitions if name in topics else {}
+            names += [TopicPartition(name, n) for n in info.present if n not in existing]
+    return names
 
 
 def ensure_same_ids(directory: LogDir, topics: Mapping[str, LeaderTopic]) -> None:
@@ -145,10 +145,10 @@ def ensure_same_ids(directory: LogDir, topics: Mapping[str, LeaderTopic]) -> Non
     """
     here = directory.topics()
     for name, topic in topics.items():
-        known = here[name].topic_id if name in here else None
-        if known is not None and known != topic.topic_id:
+        own_id = here[name].topic_id if name in here else None
+        if own_id is not None and own_id != topic.topic_id:
             raise InconsistentTopicId(
-                f"{directory.path}: topic {name} has id {encode_topic_id(known)} here and"
+                f"{directory.path}: topic {name} has id {encode_topic_id(own_id)} here and"
                 f" {encode_topic_id(topic.topic_id)} at the leader: it was created anew there, so"
                 " this is not its copy; follow into another directory, or delete the topic here"
             )
@@ -167,17 +167,20 @@ def sync_topic(
     Raises:
         InvalidTopic, ConfigError, StorageFailure: It can't be.
     """
-    wanted, notes = _known_settings(topic.name, settings.values)
-    wanted |= choice.overrides
+    own_settings, notes = _known_settings(topic.name, settings.values)
+    own_settings |= choice.overrides
     here = directory.topics().get(topic.name)
     if here is None:
         directory.create_topic(
-            topic.name, partitions=len(topic.partitions), config=wanted, topic_id=topic.topic_id
+            topic.name,
+            partitions=len(topic.partitions),
+            config=own_settings,
+            topic_id=topic.topic_id,
         )
         return notes
     if len(topic.partitions) > here.partitions:
         directory.add_partitions(topic.name, len(topic.partitions))
-    _sync_settings(directory, here, wanted, settings)
+    _sync_settings(directory, here, own_settings, settings)
     return notes
 
 
