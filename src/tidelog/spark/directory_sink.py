@@ -21,7 +21,6 @@ import hashlib
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import numpy as np
@@ -306,15 +305,10 @@ def stage(
 
 
 def drop_staged(options: SinkOptions, commit_id: str) -> None:
-    """Remove what is still staged for a commit, as far as the disk lets it be.
-
-    What is left is dropped when it is old: neither a commit that is made nor the reason of an abort
-    may be lost to it.
-    """
+    """Remove what is still staged for a commit."""
     from tidelog.storage.directory.staging import drop_staging
 
-    with suppress(OSError):
-        drop_staging(options.env().files, options.path, prefix=commit_id, older_than_ms=INT64_MAX)
+    drop_staging(options.env().files, options.path, prefix=commit_id, older_than_ms=INT64_MAX)
 
 
 def _told(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedMessage]":

@@ -1,5 +1,7 @@
 """Attaching staged segments: all of them or none, with offsets, epochs and times as an append's."""
 
+import errno
+
 import pytest
 from tests.faults import DamageFileSystem, seeded_env
 from tests.faults.seeded import SeededEnv
@@ -17,7 +19,7 @@ from tests.worlds.directories.staged import (
     values,
 )
 
-from tidelog.env import DirEntry, Env
+from tidelog.env import DirEntry, Env, FileStat
 from tidelog.errors import (
     CorruptData,
     InvalidRecord,
@@ -290,3 +292,34 @@ def test_dropping_beside_who_removes_the_same(goes: str) -> None:
     disk.goes = goes
     assert drop_staging(disk, ROOT, prefix="job1", older_than_ms=INT64_MAX) == 1
     assert not disk.exists(staging_path(ROOT, TopicPartition(TOPIC, 1), "job1-a-0"))
+
+
+class BlindDisk(DamageFileSystem):
+    """A disk that can't read some paths."""
+
+    unread = "-"
+
+    def list_dir(self, path: str) -> list[DirEntry]:
+        self._fail(path)
+        return super().list_dir(path)
+
+    def stat(self, path: str) -> FileStat:
+        self._fail(path)
+        return super().stat(path)
+
+    def _fail(self, path: str) -> None:
+        if path.endswith(self.unread):
+            raise OSError(errno.EIO, "Input/output error", path)
+
+
+@pytest.mark.parametrize(("unread", "dropped"), [(ROOT, 0), (f"{TOPIC}-0", 1), (".staging", 0)])
+def test_what_can_not_be_looked_at_is_not_dropped(unread: str, dropped: int) -> None:
+    disk = BlindDisk()
+    env = seeded_env(1, files=disk)
+    make_directory(env)
+    stage(env, 0, "job1-b", 3)
+    stage(env, 1, "job1-a", 3)
+    disk.unread = unread
+    assert drop_staging(disk, ROOT, prefix="job1", older_than_ms=INT64_MAX) == dropped
+    disk.unread = "-"
+    assert len(staged_names(env)) == 2 - dropped

@@ -22,7 +22,6 @@ LogCleaner, LocalLog.replaceSegments.
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -269,10 +268,9 @@ def _check(log_dir: DirectoryAccess, changes: "list[_Attachment]") -> None:
 
 
 def _drop_forgotten(log_dir: DirectoryAccess) -> None:
-    """What jobs that died long ago have staged; that it can't be dropped is no failure of ours."""
+    """What jobs that died long ago have staged."""
     oldest_ms = log_dir.env.clock.now_ms() - STAGING_AGE_MS
-    with suppress(OSError):
-        drop_staging(log_dir.env.files, log_dir.path, older_than_ms=oldest_ms)
+    drop_staging(log_dir.env.files, log_dir.path, older_than_ms=oldest_ms)
 
 
 class _StagedChange(Change):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.config import TopicConfig
-from tidelog.env import File, FileSystem
+from tidelog.env import DirEntry, File, FileSystem
 from tidelog.errors import (
     CorruptBatch,
     CorruptData,
@@ -304,39 +304,40 @@ def remove_quietly(fs: FileSystem, path: str) -> None:
 def drop_staging(fs: FileSystem, directory: str, *, prefix: str = "", older_than_ms: int) -> int:
     """Remove staged log files that nobody will attach any more; how many there were.
 
+    Never raises OSError, since it runs when a commit is made, or something else failed: what can't
+    be looked at stays until it is old. Writers may remove their own files at the same time.
+
     Args:
         fs: Files.
         directory: The directory of topics.
         prefix: Only files whose names begin so.
         older_than_ms: Only files whose last change lies before this, in ms.
     """
-    dropped = 0
-    for entry in fs.list_dir(directory):
-        if not entry.is_dir or files.parse_partition_dir(entry.name) is None:
-            continue
-        paths = _staged_paths(fs, f"{directory}/{entry.name}", prefix)
-        dropped += sum(_drop_older(fs, path, older_than_ms) for path in paths)
-    return dropped
-
-
-def _staged_paths(fs: FileSystem, folder: str, prefix: str) -> list[str]:
-    try:
-        names = [item.name for item in fs.list_dir(folder)]
-    except FileNotFoundError:
-        return []  # its topic was deleted meanwhile
-    return [
-        f"{folder}/{name}"
-        for name in names
-        if name.endswith(STAGING_SUFFIX) and name.startswith(prefix)
+    entries = _list_quietly(fs, directory)
+    folders = [entry.name for entry in entries if entry.is_dir]
+    paths = [
+        f"{directory}/{folder}/{item.name}"
+        for folder in folders
+        if files.parse_partition_dir(folder) is not None
+        for item in _list_quietly(fs, f"{directory}/{folder}")
+        if item.name.endswith(STAGING_SUFFIX) and item.name.startswith(prefix)
     ]
+    return sum(_drop_older(fs, path, older_than_ms) for path in paths)
+
+
+def _list_quietly(fs: FileSystem, path: str) -> list[DirEntry]:
+    try:
+        return fs.list_dir(path)
+    except OSError:
+        return []
 
 
 def _drop_older(fs: FileSystem, path: str, older_than_ms: int) -> bool:
     try:
         if fs.stat(path).mtime_ms >= older_than_ms:
             return False
-    except FileNotFoundError:
-        return False  # its writer has removed it meanwhile
+    except OSError:
+        return False
     remove_quietly(fs, path)
     return True
 
