@@ -49,6 +49,7 @@ from tidelog.server.partitions.legacy_clients import MAGIC_2_SINCE, down_convert
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.partitions import end_of_epoch, epoch_problem
 from tidelog.server.partitions.segment_reads import (
+    TIER_BYTES,
     ByteRange,
     Limits,
     SegmentBytes,
@@ -144,10 +145,6 @@ _STORAGE_ERROR_SINCE: Final = 6
 
 
 _LEADER_SINCE: Final = 16
-
-
-# What is read of a store, or made anew, at once: it lies in memory until the client takes it.
-TIER_BYTES: Final = 1 << 20
 
 
 # Of a partition, where append times come along: there may be one for each batch.
@@ -356,14 +353,10 @@ class PartitionRead:
         is_exposed = log.context.config.tidelog_expose_append_time and not order.is_copy
         if is_exposed:
             source.ensure_blocking()
+            limits = replace(limits, max_bytes=min(limits.max_bytes, TIER_BYTES))
         found = find_range(segments, offset, limits, source, self.partition.read_ends)
         if found is None or not found.size_bytes:
             return None
-        if found.size_bytes > TIER_BYTES and (is_exposed or found.segment.is_tiered):
-            small = Limits(
-                end_offset=limits.end_offset, max_bytes=TIER_BYTES, whole_first=limits.whole_first
-            )
-            found = find_range(segments, offset, small, source) or found
         aborted = (
             aborted_transactions(segments, offset, found, source) if order.is_committed else ()
         )

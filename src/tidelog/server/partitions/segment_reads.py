@@ -23,7 +23,7 @@ stay what they were. So an answer of any size takes next to no memory until it i
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -171,8 +171,8 @@ class SegmentBytes:
         self._pool = pool
         self._may_block = may_block
         self._at_hand = at_hand
-        # The file that was opened last: of one read mostly the only one.
-        self._opened: tuple[Segment, File] | None = None
+        # The file that was opened last, mostly the only one of a read, and how it is read.
+        self._opened: tuple[Segment, File, Callable[[int, int], Buffer | None]] | None = None
 
     def read(self, segment: Segment, start: int, end: int) -> Buffer:
         """Bytes [start, end) of a segment's log file, fewer only where it ends.
@@ -181,17 +181,18 @@ class SegmentBytes:
             ColdRead: They are not in memory.
             OSError: The system failed the read.
         """
-        end = min(end, segment.size_bytes)
+        size_bytes = segment.size_bytes
+        if end > size_bytes:
+            end = size_bytes
         if end <= start:
             return b""
         if segment.is_tiered:
             self._ensure(known=False)
             return segment.view(start, end)
-        file = self._file(segment)
-        if self._may_block:
-            return file.pread(end - start, start)
-        local = local_file(file)
-        data = None if local is None else local.read_cached(end - start, start)
+        opened = self._opened
+        if opened is None or opened[0] is not segment:
+            opened = self._open(segment)
+        data = opened[2](end - start, start)
         if data is None:
             raise ColdRead
         return data
@@ -203,38 +204,25 @@ class SegmentBytes:
         """
         if segment.is_tiered or end - start < PIECE_MIN_BYTES:
             return self.read(segment, start, end)
-        file = self._file(segment)
-        return FilePiece(file, segment.log_path, start, end - start, is_begun=True)
-
-    def _file(self, segment: Segment) -> File:
         opened = self._opened
-        if opened is not None and opened[0] is segment:
-            return opened[1]
+        if opened is None or opened[0] is not segment:
+            opened = self._open(segment)
+        return FilePiece(opened[1], segment.log_path, start, end - start, is_begun=True)
+
+    def _open(self, segment: Segment) -> tuple[Segment, File, Callable[[int, int], Buffer | None]]:
         at_hand = self._at_hand
         file = None if at_hand is None else at_hand.file_of(segment)
         if file is None:
             held, file = open_log(segment, self._pool.hold)
             if at_hand is not None:
                 at_hand.keep(segment, held)
-        self._opened = segment, file
-        return file
-
-    def header_reader(self, segment: Segment) -> Callable[[int, int], Buffer | None]:
-        """What reads so many bytes of a log file from a position on; None for not in memory.
-
-        Nothing is checked there: a segment that is in the tier alone has no such file.
-
-        Raises:
-            ColdRead: None of it can be had without waiting.
-            OSError: The system failed to open it.
-        """
-        file = self._file(segment)
         if self._may_block:
-            return file.pread
-        local = local_file(file)
-        if local is None:
-            raise ColdRead
-        return local.read_cached
+            read: Callable[[int, int], Buffer | None] = file.pread
+        else:
+            local = local_file(file)
+            read = _read_nothing if local is None else local.read_cached
+        opened = self._opened = segment, file, read
+        return opened
 
     def offset_index(self, segment: Segment) -> OffsetIndex:
         """The segment's index; raises ColdRead where it was not loaded yet."""
@@ -283,8 +271,16 @@ class SegmentBytes:
             raise ColdRead
 
 
+def _read_nothing(_size: int, _position: int) -> None:
+    """Read a file of which nothing can be had without waiting."""
+
+
 # Between two entries of an index lie 4 KiB and one batch by default.
 WINDOW_BYTES: Final = 4096 + HEADER_SIZE
+
+
+# What is read of a store, or made anew, at once: it lies in memory until the client takes it.
+TIER_BYTES: Final = 1 << 20
 
 
 # Reads of one partition whose ends are remembered.
@@ -425,13 +421,12 @@ def find_range(
             return None
         if segment.damaged is not None:
             limits = _before_damage(segment.damaged, offset, limits)
-        if ends is not None:
-            found = _read_on(segment, offset, limits, source, ends)
-            if found is not None:
-                ends.note(found)
-                return found
-        first = None if ends is None else _first_at(segment, offset, source, ends)
-        first = first or _first_reaching(segment, offset, source)
+        if segment.is_tiered and limits.max_bytes > TIER_BYTES:
+            end, whole = limits.end_offset, limits.whole_first
+            limits = Limits(end_offset=end, max_bytes=TIER_BYTES, whole_first=whole)
+        first = None if ends is None else _remembered(segment, offset, source, ends)
+        if first is None:
+            first = _first_reaching(segment, offset, source)
         if first is not None:
             found = _range_from(segment, first, offset, limits, source)
             if ends is not None and found.size_bytes:
@@ -451,73 +446,24 @@ def _before_damage(damaged: DamagedLog, offset: int, limits: Limits) -> Limits:
     return Limits(end_offset=end, max_bytes=limits.max_bytes, whole_first=limits.whole_first)
 
 
-def _first_at(segment: Segment, offset: int, source: SegmentBytes, ends: ReadEnds) -> Frame | None:
-    """The batch that begins with `offset`, where a read before has ended; None for not found."""
-    place = ends.place_of(segment, offset)
-    if place is None:
+def _remembered(
+    segment: Segment, offset: int, source: SegmentBytes, ends: ReadEnds
+) -> Frame | None:
+    """The batch that begins with `offset`, where an earlier read ended; None for none."""
+    position = ends.place_of(segment, offset)
+    if position is None:
         return None
-    header = source.read(segment, place, place + HEADER_SIZE)
+    header = source.read(segment, position, position + HEADER_SIZE)
     if len(header) < HEADER_SIZE:
         return None
-    base, length, _, magic = _FRAME.unpack_from(header)
-    size = length + LOG_OVERHEAD
-    # The guess may be wrong, and this anything.
-    if magic != MAGIC_2 or base != offset or not HEADER_SIZE <= size <= segment.size_bytes - place:
-        return None
-    last = base + _LAST_DELTA.unpack_from(header, _LAST_DELTA_AT)[0]
-    return Frame(place, size, base, last, magic) if last >= offset else None
-
-
-def _read_on(
-    segment: Segment, offset: int, limits: Limits, source: SegmentBytes, ends: ReadEnds
-) -> ByteRange | None:
-    """What a read finds that goes on in a segment where an earlier one has ended.
-
-    The short way for most reads: two headers tell all. None where they don't.
-    """
-    start = ends.place_of(segment, offset)
-    if start is None or segment.is_tiered or segment.end_offset > limits.end_offset:
-        return None
-    log_size, log_end = _sound_part(segment, source)
-    read = source.header_reader(segment)
-    base, size, next_offset = _plain_frame(read(HEADER_SIZE, start))
-    wanted = max(limits.max_bytes, size if limits.whole_first else 0)
-    if base != offset or next_offset <= base or start + size > log_size or wanted < size:
-        return None
-    if start + wanted >= log_size:
-        behind = min(log_end, limits.end_offset)  # it may grow beside a thread
-        return ByteRange(segment, start, log_size, behind, base)
-    end, found = start + size, None
-    index = source.offset_index(segment)
-    slot = index.slot_at_or_before_position(start + wanted)
-    key, place = index.entry(slot) if slot >= 0 else (0, 0)
-    if place > start:
-        last_base, last_size, behind = _plain_frame(read(HEADER_SIZE, place))
-        is_proven = segment.base_offset < behind <= key + 1
-        # Mostly a batch is longer than what lies between two entries: this one holds the limit.
-        if is_proven and start + wanted < place + last_size <= log_size:
-            found = max(end, place), max(next_offset, last_base)
-    if found is None:
-        first = Frame(start, size, base, next_offset - 1, MAGIC_2)
-        found = _end_within(segment, first, start + wanted, source)
-    return ByteRange(segment, start, *found, base)
-
-
-def _plain_frame(header: Buffer | None) -> tuple[int, int, int]:
-    """Base offset, size and offset behind a batch of format 2; zeros for anything else.
-
-    Raises:
-        ColdRead: There is no header: it is not in memory.
-    """
-    if header is None:
-        raise ColdRead
-    if len(header) < HEADER_SIZE:
-        return 0, 0, 0
     base, length, magic, delta = _HEADER.unpack_from(header)
     size = length + LOG_OVERHEAD
-    if magic != MAGIC_2 or size < HEADER_SIZE:
-        return 0, 0, 0
-    return base, size, base + delta + 1
+    # The guess may be wrong, and these bytes anything.
+    if magic != MAGIC_2 or base != offset or delta < 0:
+        return None
+    if not HEADER_SIZE <= size <= segment.size_bytes - position:
+        return None
+    return Frame(position, size, base, base + delta, magic)
 
 
 def _base_offset(segment: Segment) -> int:
@@ -581,16 +527,16 @@ def _range_from(
 ) -> ByteRange:
     """The bytes from a batch on, as many as the limits allow."""
     visible_end, behind = _visible_end(segment, limits.end_offset, source)
-    if first.position >= visible_end:
-        return ByteRange(segment, first.position, first.position, offset, first.base_offset)
-    wanted = max(limits.max_bytes, first.size_bytes if limits.whole_first else 0)
-    wanted_end = first.position + wanted
-    if wanted_end >= visible_end:
-        return ByteRange(segment, first.position, visible_end, behind, first.base_offset)
-    if wanted < first.size_bytes:
-        return ByteRange(segment, first.position, first.position, offset, first.base_offset)
-    end, next_offset = _end_within(segment, first, wanted_end, source)
-    return ByteRange(segment, first.position, end, next_offset, first.base_offset)
+    start, size_bytes, base_offset, _, _ = first
+    wanted = limits.max_bytes
+    if wanted < size_bytes and limits.whole_first:
+        wanted = size_bytes
+    if start >= visible_end or (wanted < size_bytes and start + wanted < visible_end):
+        return ByteRange(segment, start, start, offset, base_offset)
+    if start + wanted >= visible_end:
+        return ByteRange(segment, start, visible_end, behind, base_offset)
+    end, next_offset = _end_within(segment, first, start + wanted, source)
+    return ByteRange(segment, start, end, next_offset, base_offset)
 
 
 def _visible_end(segment: Segment, end_offset: int, source: SegmentBytes) -> tuple[int, int]:
@@ -608,18 +554,39 @@ def _visible_end(segment: Segment, end_offset: int, source: SegmentBytes) -> tup
 
 def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) -> tuple[int, int]:
     """Position behind the last batch that ends at or before `end`, and the offset behind it."""
-    behind, next_offset = first.end, first.last_offset + 1
-    start, window = _floor_of_position(segment, first, end, source)
-    if window is not None:
-        base, length = _FRAME_START.unpack_from(window)
-        size = length + LOG_OVERHEAD
-        behind, next_offset = max(behind, start), max(next_offset, base)
-        # Mostly a batch is longer than what lies between two entries: this one holds `end`.
-        if size >= HEADER_SIZE and end < start + size <= segment.size_bytes:
-            return behind, next_offset
+    behind, next_offset = first.position + first.size_bytes, first.last_offset + 1
+    index = source.offset_index(segment)
+    slot = index.slot_at_or_before_position(end)
+    key, start = index.entry(slot) if slot >= 0 else (0, 0)
+    window = None
+    if start <= first.position:
+        start = first.position
+    else:
+        # Of batches that are longer than what lies between two entries the header is enough.
+        is_long = first.size_bytes > WINDOW_BYTES
+        window = source.read(segment, start, start + (HEADER_SIZE if is_long else WINDOW_BYTES))
+        if _is_proven(segment, key, window):
+            base, length = _FRAME_START.unpack_from(window)
+            size = length + LOG_OVERHEAD
+            behind, next_offset = max(behind, start), max(next_offset, base)
+            # Mostly a batch is longer than what lies between two entries: this one holds `end`.
+            if size >= HEADER_SIZE and end < start + size <= segment.size_bytes:
+                return behind, next_offset
+        else:
+            source.distrust(segment, misfit(segment.log_path, key, start))
+            start, window = first.position, None
+    walked = frames(segment, start, segment.size_bytes, source, window)
+    return _walk_within(first, walked, end, (behind, next_offset))
+
+
+def _walk_within(
+    first: Frame, walked: Iterable[Frame], end: int, known: tuple[int, int]
+) -> tuple[int, int]:
+    """`_end_within` by a walk over batches, of which those up to the `known` end are right."""
+    behind, next_offset = known
     held, before = first, first.base_offset
     with suppress(CorruptBatch):  # what lies before it is sound; the next read says what it is
-        for frame in frames(segment, start, segment.size_bytes, source, window):
+        for frame in walked:
             if frame.position == first.position:
                 continue
             if frame.base_offset < next_offset:
@@ -647,33 +614,19 @@ def _floor(segment: Segment, offset: int, source: SegmentBytes) -> tuple[int, Bu
     return segment.offset_index.lookup(offset)[1], None
 
 
-def _floor_of_position(
-    segment: Segment, first: Frame, end: int, source: SegmentBytes
-) -> tuple[int, Buffer | None]:
-    """Position of a batch at or before `end` that the index names, behind `first` or its own.
-
-    With it come bytes from there on, where they were read.
-    """
-    index = source.offset_index(segment)
-    slot = index.slot_at_or_before_position(end)
-    key, position = index.entry(slot) if slot >= 0 else (0, 0)
-    if position <= first.position:
-        return first.position, None
-    window = _window(segment, position, source)
-    if _is_proven(segment, key, window):
-        return position, window
-    source.distrust(segment, misfit(segment.log_path, key, position))
-    return first.position, None
-
-
 def _window(segment: Segment, position: int, source: SegmentBytes) -> Buffer:
     return source.read(segment, position, min(position + WINDOW_BYTES, segment.size_bytes))
 
 
 def _is_proven(segment: Segment, key: int, window: Buffer) -> bool:
     """Whether bytes begin with a batch that ends at or before offset `key`."""
-    last = batch_at(memoryview(window)[:HEADER_SIZE])
-    return last is not None and segment.base_offset <= last <= key
+    if len(window) >= HEADER_SIZE:
+        base, _, magic, delta = _HEADER.unpack_from(window)
+        if magic == MAGIC_2:
+            last: int = base + delta
+            return segment.base_offset <= last <= key
+    old_last = batch_at(memoryview(window)[:HEADER_SIZE])
+    return old_last is not None and segment.base_offset <= old_last <= key
 
 
 def frames(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.record.batch import RecordBatch
 from tidelog.record.header import ATTRIBUTES_AT, HEADER_SIZE, MAGIC_2, PRODUCER_ID_AT
 from tidelog.record.record import read_pairs
-from tidelog.server.partitions.fetch import TIER_BYTES, aborted_transactions
+from tidelog.server.partitions.fetch import aborted_transactions
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.segment_reads import (
     ByteRange,
@@ -116,7 +116,8 @@ def read(
         return None
     source = SegmentBytes(partition.log.context.pool, may_block=may_block)
     segments = partition.log.segments
-    found = _range(partition, offset, end_offset, part.max_bytes, source)
+    limits = Limits(end_offset=end_offset, max_bytes=part.max_bytes, whole_first=True)
+    found = find_range(segments, offset, limits, source, partition.read_ends)
     if found is None or not found.size_bytes:
         return None
     read_frames = _wanted(frames(found.segment, found.start, found.end, source), part)
@@ -129,22 +130,6 @@ def read(
         hidden = _hidden(found.segment, read_frames, aborted, source) if aborted else []
     offered = ReadBatches(fetch_offset=offset, batches=batches, aborted=hidden)
     return Read(offered, found.size_bytes, partition, found.segment, read_frames, source)
-
-
-def _range(
-    partition: Partition,
-    offset: int,
-    end_offset: int,
-    max_bytes: int,
-    source: SegmentBytes,
-) -> ByteRange | None:
-    segments, ends = partition.log.segments, partition.read_ends
-    limits = Limits(end_offset=end_offset, max_bytes=max_bytes, whole_first=True)
-    found = find_range(segments, offset, limits, source, ends)
-    if found is not None and found.segment.is_tiered and found.size_bytes > TIER_BYTES:
-        small = Limits(end_offset=end_offset, max_bytes=TIER_BYTES, whole_first=True)
-        found = find_range(segments, offset, small, source, ends)
-    return found
 
 
 def _wanted(found: Iterable[Frame], part: Part) -> list[Frame]:

@@ -64,7 +64,8 @@ class ClosedSegment(Segment):
     @property
     def size_bytes(self) -> int:
         """Size of the log file; a torn tail of a foreign directory counts, reads stop before it."""
-        return self.stat().size
+        facts = self._facts
+        return self.stat().size if facts is None else facts.size
 
     def was_replaced(self) -> bool:
         """Whether another file has the log's name since this one was first looked at, or none."""
