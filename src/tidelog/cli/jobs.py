@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cli import output, times
-from tidelog.cli.options import Format, SparkAccess
+from tidelog.cli.options import Format, SparkAccess, pairs
 from tidelog.cli.output import Cell, Column, Kind
 from tidelog.cli.surroundings import (
     USAGE,
@@ -66,17 +66,6 @@ def read_place(
         client = read_properties(read_settings_text(surroundings, command_config))
         client.pop("bootstrap.servers", None)
     return Place.parse(text, client=client, store=pairs(store, "--store-option"))
-
-
-def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
-    """`KEY=VALUE` texts as a mapping; raises UsageProblem."""
-    found = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise UsageProblem(f"{option} {text!r}: write KEY=VALUE")
-        found[key] = value
-    return found
 
 
 def needs_spark() -> None:

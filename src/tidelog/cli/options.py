@@ -5,17 +5,27 @@ in the field of a dataclass that `with_options` fills. What texts mean is read e
 places.py). Imports no storage: `app` needs this module for `--help`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar  # noqa: TID251 - as dataclasses
+from typing import (
+    TYPE_CHECKING,
+    Any,  # noqa: TID251 - as dataclasses
+    Final,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+)
 
 import click
 from click.core import ParameterSource
 
-from tidelog.arguments import Inexact
+from tidelog.arguments import Inexact, choice, word_of
 from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.jobs.options import REQUIRED, Option, options_of
 from tidelog.types import ClockName, Codec, IsolationLevel
 
 if TYPE_CHECKING:
@@ -103,6 +113,7 @@ class Encoding(StrEnum):
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _Options = TypeVar("_Options", bound="DataclassInstance")
+_Job = TypeVar("_Job")
 _Decorator: TypeAlias = Callable[[Callable[..., object]], Callable[..., object]]
 _DECLARE: Final = "tidelog.declare"
 
@@ -168,15 +179,107 @@ def with_options(
 
     def decorate(command: Callable[[Surroundings, _Options], object]) -> Callable[..., object]:
         @wraps(command)
-        def run(**told: object) -> object:
-            return command(click.get_current_context().obj, kind(**told))
+        def run(**values: object) -> object:
+            return command(click.get_current_context().obj, kind(**values))
 
-        declared: Callable[..., object] = run
-        for one in reversed(fields(kind)):
-            declared = one.metadata[_DECLARE](one.name)(declared)
-        return declared
+        return _declared(run, _fields(kind))
 
     return decorate
+
+
+def with_job_options(
+    kind: type[_Options], job: type[_Job], *, order: str
+) -> Callable[[Callable[[Surroundings, _Options, _Job], object]], Callable[..., object]]:
+    """As `with_options`; the command also gets the options of a job, by a `TypedDict`.
+
+    Args:
+        kind: The options that only the command has.
+        job: Those of the job, declared by `tidelog.jobs.options.Option`.
+        order: Names of options that `--help` shows first; the others follow as they are declared.
+    """
+    fields_of_kind = _fields(kind)
+    of_job = {
+        name: _job_option(name, *declared)
+        for name, declared in options_of(job).items()
+        if declared[1].flags
+    }
+    names = order.split()
+    every = fields_of_kind | of_job
+    ordered = {name: every[name] for name in [*names, *every]}
+
+    def decorate(
+        command: Callable[[Surroundings, _Options, _Job], object],
+    ) -> Callable[..., object]:
+        @wraps(command)
+        def run(**values: object) -> object:
+            options = cast("_Job", {name: values.pop(name) for name in of_job})
+            return command(click.get_current_context().obj, kind(**values), options)
+
+        return _declared(run, ordered)
+
+    return decorate
+
+
+def _fields(kind: type["DataclassInstance"]) -> dict[str, _Decorator]:
+    return {one.name: one.metadata[_DECLARE](one.name) for one in fields(kind)}
+
+
+def _declared(
+    run: Callable[..., object], decorators: Mapping[str, _Decorator]
+) -> Callable[..., object]:
+    for decorator in reversed([*decorators.values()]):
+        run = decorator(run)
+    return run
+
+
+def _job_option(name: str, kind: object, declared: Option) -> _Decorator:
+    """The option of click that an option of a job is."""
+    kinds = set(get_args(kind)) or {kind}
+    default, choices = declared.default, declared.choices
+
+    def read(_context: click.Context, parameter: click.Parameter, value: object) -> object:
+        if declared.sets is not None:
+            return declared.sets if value else default
+        if is_settings:
+            return pairs(cast("tuple[str, ...]", value), parameter.opts[0])
+        if value is not None and isinstance(choices, type):
+            return choice(choices, value, parameter.opts[0])
+        return value or default if is_many else value
+
+    is_settings = any(get_origin(one) is Mapping for one in kinds)
+    is_many = is_settings or any(get_origin(one) is Sequence for one in kinds)
+    is_flag = declared.sets is not None or (bool in kinds and "/" not in declared.flags)
+    kind_of_value: click.Choice[str] | click.IntRange | type[int] | None = None
+    if choices and not is_flag:
+        words = map(word_of, choices) if isinstance(choices, type) else choices
+        kind_of_value = click.Choice(list(words))
+    elif int in kinds and not is_flag and bool not in kinds:
+        kind_of_value = int if declared.least is None else click.IntRange(min=declared.least)
+    is_shown = declared.shows_default and isinstance(default, str | int) and bool not in kinds
+    return click.option(
+        *declared.flags.split(),
+        name,
+        type=kind_of_value,
+        default=None if is_many or declared.sets is not None else default,
+        required=default is REQUIRED,
+        is_flag=is_flag or None,
+        multiple=is_many,
+        metavar=declared.metavar,
+        callback=read,
+        show_default=is_shown and not is_flag,
+        help=declared.text,
+    )
+
+
+def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
+    """`KEY=VALUE` texts as a mapping; raises UsageProblem."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UsageProblem(f"{option} {text!r}: write KEY=VALUE")
+        found[key] = value
+    return found
 
 
 def refuse_typed(names: tuple[str, ...], reason: str) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from tidelog.cli import output
-from tidelog.cli.jobs import JobProgress, Use, check_before, needs_spark, open_session, pairs
+from tidelog.cli.jobs import JobProgress, Use, check_before, needs_spark, open_session
 from tidelog.cli.options import (
     Format,
     SparkAccess,
@@ -15,6 +15,7 @@ from tidelog.cli.options import (
     format_option,
     given,
     option,
+    pairs,
     spark_options,
     with_options,
 )

@@ -14,7 +14,6 @@ from tidelog.cli.jobs import (
     check_before,
     needs_spark,
     open_session,
-    pairs,
     read_place,
     report_table,
     save_report,
@@ -28,16 +27,17 @@ from tidelog.cli.options import (
     format_option,
     given,
     one_of,
-    option,
+    pairs,
     report_option,
     spark_options,
     store_option,
     targets_argument,
-    with_options,
+    with_job_options,
 )
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.spark_latency import as_cells, read_targets
 from tidelog.cli.surroundings import Surroundings
+from tidelog.jobs.reindex.options import ReindexOptions
 from tidelog.report import Items, Report, Section, Text
 
 if TYPE_CHECKING:
@@ -62,15 +62,6 @@ class Request:
 
     source: str = argument(metavar="DIRECTORY")
     targets: tuple[str, ...] = given(targets_argument)
-    verify: bool = option(
-        "--verify", is_flag=True, help="Only look, as `tidelog doctor`; write nothing."
-    )
-    zone_cache: str | None = option(
-        "--zone-cache",
-        metavar="DIR",
-        help="Zone maps go here, and the directory stays untouched:"
-        " for other programs' directories.",
-    )
     show: ReindexShow = given(
         one_of(
             "--show",
@@ -93,8 +84,8 @@ class Request:
         "tidelog spark reindex /var/lib/kafka --zone-cache /var/cache/zones --report maps.html",
     ),
 )
-@with_options(Request)
-def reindex(surroundings: Surroundings, request: Request) -> Verdict:
+@with_job_options(Request, ReindexOptions, order="source targets mode zone_cache")
+def reindex(surroundings: Surroundings, request: Request, options: ReindexOptions) -> Verdict:
     """Build the indexes and zone maps of a directory anew where they are missing or wrong.
 
     Exit codes as of `tidelog doctor`: 0 sound, 1 something is wrong, 2 something could not be
@@ -102,27 +93,19 @@ def reindex(surroundings: Surroundings, request: Request) -> Verdict:
     object store is never written to: with --zone-cache its maps go into a folder elsewhere.
     """
     needs_spark()
-    from tidelog.jobs.reindex.job import Mode, check_wishes, run
+    from tidelog.jobs.reindex.job import check_wishes, run
 
     place = read_place(surroundings, request.source, store=request.store)
     targets = read_targets(request.targets)
     pairs(request.spark.conf, "--conf")
     check_before(surroundings, [Use(place, tuple(targets or ()))], request.report)
-    mode = Mode.VERIFY if request.verify else Mode.BUILD
-    check_wishes(place, targets, mode, request.zone_cache)
-    progress = JobProgress(surroundings, "working", unit="tasks")
+    check_wishes(place, targets, options["mode"], options["zone_cache"])
+    options["listener"] = progress = JobProgress(surroundings, "working", unit="tasks")
     with (
         open_session(surroundings, request.spark, name="reindex") as spark,
         progress.shown(spark),
     ):
-        found = run(
-            spark,
-            place,
-            targets,
-            mode=mode,
-            zone_cache=request.zone_cache,
-            listener=progress,
-        )
+        found = run(spark, place, targets, **options)
     columns, rows = table(found, request.show)
     if rows or request.kind is not Format.TABLE:
         output.print_rows(surroundings, columns, rows, request.kind)

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
-from tidelog.arguments import reads_arguments
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
+from tidelog.jobs.options import takes_options
+from tidelog.jobs.reindex.options import Mode, ReindexOptions
 from tidelog.jobs.reindex.work import (
     PartDone,
     build_zones,
@@ -27,7 +28,7 @@ from tidelog.jobs.reindex.work import (
 from tidelog.objects.object_files import env_for
 from tidelog.objects.store import is_url
 from tidelog.scan.plan import list_partitions
-from tidelog.spark.parts import NOBODY, Listener, TopicChoice, directory_env, do_parts
+from tidelog.spark.parts import Listener, TopicChoice, directory_env, do_parts
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
 from tidelog.storage.checks import DirectoryCheck, Finding, Severity
@@ -39,10 +40,6 @@ from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-# Log that a task builds zone maps of: about a second of work.
-GROUP_BYTES: Final = 1 << 30
 
 
 PARTITIONS_SCHEMA: Final = (
@@ -58,13 +55,6 @@ FINDINGS_SCHEMA: Final = (
 
 
 _DONE: Final = "done string"
-
-
-class Mode(StrEnum):
-    """What is to be done."""
-
-    BUILD = "build"
-    VERIFY = "verify"
 
 
 class Outcome(StrEnum):
@@ -120,16 +110,12 @@ class Found:
         return Outcome.FINDINGS if any(finding.counts for finding in left) else Outcome.SOUND
 
 
-@reads_arguments(mode=Mode)
-def reindex(  # noqa: PLR0913 - one keyword for each way to choose
+@takes_options(ReindexOptions)
+def reindex(
     spark: "SparkSession",
     source: Place | str,
     topics: TopicChoice = None,
-    *,
-    mode: Mode | str = Mode.BUILD,
-    zone_cache: str | None = None,
-    group_bytes: int = GROUP_BYTES,
-    listener: Listener = NOBODY,
+    **options: Unpack[ReindexOptions],
 ) -> Reindex:
     """Build or verify indexes and zone maps.
 
@@ -137,11 +123,7 @@ def reindex(  # noqa: PLR0913 - one keyword for each way to choose
         spark: The session; its workers must reach the directory and the cache under these paths.
         source: A directory of topics.
         topics: Topics or single partitions; all of them, and the files at the top, where None.
-        mode: `build`, or `verify`, which writes nothing.
-        zone_cache: A folder for zone maps outside the directory. With it the directory itself is
-            neither checked nor written to: maps are built there, or held against the log.
-        group_bytes: About how much log a task builds zone maps of.
-        listener: Told how far it is.
+        **options: Those of `ReindexOptions`.
 
     Raises:
         DirectoryLocked: Another process has the directory open for writing; nothing was changed.
@@ -149,15 +131,7 @@ def reindex(  # noqa: PLR0913 - one keyword for each way to choose
             built without `zone_cache`; nothing was changed.
         UnknownTopic: No such topic or partition.
     """
-    found = run(
-        spark,
-        as_place(source),
-        topics,
-        mode=Mode(mode),
-        zone_cache=zone_cache,
-        group_bytes=group_bytes,
-        listener=listener,
-    )
+    found = run(spark, as_place(source), topics, **options)
     return Reindex(
         partitions=spark.createDataFrame(list(partition_rows(found)), PARTITIONS_SCHEMA),
         findings=spark.createDataFrame(list(finding_rows(found)), FINDINGS_SCHEMA),
@@ -168,23 +142,21 @@ def reindex(  # noqa: PLR0913 - one keyword for each way to choose
     )
 
 
-def run(  # noqa: PLR0913 - as `reindex`
+@takes_options(ReindexOptions)
+def run(
     spark: "SparkSession",
     place: Place,
     topics: TopicChoice = None,
-    *,
-    mode: Mode = Mode.BUILD,
-    zone_cache: str | None = None,
-    group_bytes: int = GROUP_BYTES,
-    listener: Listener = NOBODY,
+    **options: Unpack[ReindexOptions],
 ) -> Found:
     """As `reindex`, as plain objects."""
+    mode, zone_cache, group_bytes = options["mode"], options["zone_cache"], options["group_bytes"]
     env, path = check_wishes(place, topics, mode, zone_cache)
-    job = _Job(spark, env, path, tuple(place.store.items()), listener)
+    job = _Job(spark, env, path, tuple(place.store.items()), options["listener"])
     if zone_cache is not None:
-        kind = "cache" if mode is Mode.BUILD else "cache-check"
+        kind = "cache" if mode == Mode.BUILD else "cache-check"
         return Found(job.zones(topics, kind, zone_cache, group_bytes), ())
-    if mode is Mode.VERIFY:
+    if mode == Mode.VERIFY:
         done = job.partitions(topics, mends=False)
         return Found(done, job.top(done, mends=False) if topics is None else ())
     with closing(lock(env, path)):
@@ -197,7 +169,7 @@ def run(  # noqa: PLR0913 - as `reindex`
 
 
 def check_wishes(
-    place: Place, topics: TopicChoice, mode: Mode, zone_cache: str | None
+    place: Place, topics: TopicChoice, mode: str, zone_cache: str | None
 ) -> tuple[Env, str]:
     """Check that the job may do what is asked; Spark is not needed.
 
@@ -210,7 +182,7 @@ def check_wishes(
     env, path = directory_env(place), place.address.rstrip("/") or "/"
     if zone_cache is not None:
         _check_cache(path, zone_cache)
-    elif mode is not Mode.VERIFY:
+    elif mode != Mode.VERIFY:
         _check_ours(env, path, topics)
     return env, path
 

@@ -1,0 +1,106 @@
+"""Options of jobs, each declared once for its function, its command and the docs.
+
+A job's options are the keys of a `TypedDict` in `jobs/NAME/options.py`, each annotated with an
+`Option`. The public function takes them as keywords (`takes_options`), `tidelog.cli.options` makes
+options of the command of them, and docs/jobs.md has a table of them (tools/job_docs.py). Modules of
+options are light: `--help` imports no more of a job. What a text of the command line means that is
+no plain value (times, settings of stores) is read by the command.
+
+Invariant: the keywords of a function, in order and with defaults, are the keys of its TypedDict.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import wraps
+from typing import Final, TypeVar, cast, get_args
+
+from tidelog.arguments import reads_arguments
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+REQUIRED: Final = inspect.Parameter.empty
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Declaration of one option.
+
+    Attributes:
+        text: What it is, in the docs and in the help of the command.
+        flags: Its names in the command, between spaces; empty where only the function has it.
+        default: Value where it is not given.
+        keyword: Text for the docs of the function, where that takes other values.
+        metavar: Placeholder of the value in the help.
+        choices: The enumeration, or the words, that it takes one of.
+        least: Smallest number taken.
+        sets: Value that the flag stands for, which takes none itself.
+        shows_default: Whether the help of the command says a default that is a plain value.
+    """
+
+    text: str
+    flags: str = ""
+    default: object = None
+    keyword: str = ""
+    metavar: str | None = None
+    choices: type[Enum] | tuple[str, ...] = ()
+    least: int | None = None
+    sets: object = None
+    shows_default: bool = True
+
+
+def options_of(kind: type) -> dict[str, tuple[object, Option]]:
+    """The type and the declaration of each option of a job, by name."""
+    found = {}
+    for name, annotation in kind.__annotations__.items():
+        if len(arguments := get_args(annotation)) == 1:  # Required[...] of it
+            of, option = get_args(arguments[0])
+            found[name] = (of, replace(option, default=REQUIRED))
+        else:
+            found[name] = cast("tuple[object, Option]", arguments)
+    return found
+
+
+def takes_options(kind: type) -> Callable[[_Function], _Function]:
+    """Return a decorator for a function whose `**options` are those of a TypedDict.
+
+    The function gets all of them, with their defaults where they were not given. Its signature has
+    them as keywords, and its docstring says what they are in place of the line `**options`.
+    Arguments are read as by `reads_arguments`.
+    """
+    declared = options_of(kind)
+    choices = {
+        name: one.choices for name, (_, one) in declared.items() if isinstance(one.choices, type)
+    }
+    keywords = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation
+        )
+        for name, (annotation, one) in declared.items()
+    ]
+
+    def decorate(function: _Function) -> _Function:
+        plain = inspect.signature(function)
+        signature = plain.replace(parameters=[*list(plain.parameters.values())[:-1], *keywords])
+
+        @wraps(function)
+        def call(*args: object, **options: object) -> object:
+            bound = signature.bind(*args, **options)
+            bound.apply_defaults()
+            return function(*bound.args, **bound.kwargs)
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__doc__ = _documented(function.__doc__, declared)
+        return cast("_Function", reads_arguments(**choices)(call))
+
+    return decorate
+
+
+def _documented(text: str | None, declared: Mapping[str, tuple[object, Option]]) -> str | None:
+    lines = [f"{name}: {one.keyword or one.text}" for name, (_, one) in declared.items()]
+    indent = "\n" + " " * 8
+    before, mark, after = (text or "").partition(f"{indent}**options: ")
+    return (
+        text if not mark else before + indent + indent.join(lines) + "\n" + after.partition("\n")[2]
+    )

@@ -1,0 +1,43 @@
+"""Options of `reindex`."""
+
+from enum import StrEnum
+from typing import Annotated, TypedDict
+
+from tidelog.jobs.options import Option
+from tidelog.spark.parts import NOBODY, Listener
+
+
+class Mode(StrEnum):
+    """What is to be done."""
+
+    BUILD = "build"
+    VERIFY = "verify"
+
+
+class ReindexOptions(TypedDict, total=False):
+    """Keywords of `tidelog.spark.reindex`; those with flags are options of the command."""
+
+    mode: Annotated[
+        Mode | str,
+        Option(
+            "Only look, as `tidelog doctor`; write nothing.",
+            "--verify",
+            Mode.BUILD,
+            keyword="`build`, or `verify`, which writes nothing.",
+            choices=Mode,
+            sets=Mode.VERIFY,
+        ),
+    ]
+    zone_cache: Annotated[
+        str | None,
+        Option(
+            "Zone maps go here, and the directory stays untouched:"
+            " for other programs' directories.",
+            "--zone-cache",
+            metavar="DIR",
+        ),
+    ]
+    group_bytes: Annotated[
+        int, Option("About how much log a task builds zone maps of.", default=1 << 30)
+    ]
+    listener: Annotated[Listener, Option("Told how far it is.", default=NOBODY)]

@@ -1,0 +1,69 @@
+"""Options of jobs: what a function with declared options takes, and says of them."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Required, TypedDict, Unpack
+
+import pytest
+
+from tidelog.errors import InvalidChoice, InvalidRequest
+from tidelog.jobs.options import Option, takes_options
+from tidelog.types import ClockName
+
+
+class Wishes(TypedDict, total=False):
+    to: Required[Annotated[str, Option("Where.", "--to")]]
+    clock: Annotated[ClockName | str, Option("When.", default=ClockName.RECORD, choices=ClockName)]
+    names: Annotated[Sequence[str] | None, Option("Who.", keyword="All where None.")]
+    sink: Annotated[Mapping[str, str] | None, Option("How.")]
+
+
+@takes_options(Wishes)
+def job(spark: str, topic: str = "flights", **options: Unpack[Wishes]) -> dict[str, object]:
+    """Do it.
+
+    Args:
+        spark: The session.
+        topic: The topic.
+        **options: Those of `Wishes`.
+
+    Raises:
+        ValueError: Never.
+    """
+    return {"spark": spark, "topic": topic, **options}
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    assert job("s", to="there", names=["a"]) == {
+        "spark": "s",
+        "topic": "flights",
+        "to": "there",
+        "clock": ClockName.RECORD,
+        "names": ["a"],
+        "sink": None,
+    }
+
+
+def test_the_signature_has_the_options_as_keywords() -> None:
+    text = str(inspect.signature(job))
+    assert text.startswith("(spark: str, topic: str = 'flights', *, to: str, clock: ")
+    assert job.__doc__ is not None
+    assert (
+        "        to: Where.\n        clock: When.\n        names: All where None.\n" in job.__doc__
+    )
+    assert "        sink: How.\n\n    Raises:\n" in job.__doc__
+
+
+def test_arguments_are_read_as_those_of_any_public_function() -> None:
+    assert job("s", to="there", clock="append")["clock"] is ClockName.APPEND
+    with pytest.raises(InvalidChoice, match="clock"):
+        job("s", to="there", clock="noon")
+    with pytest.raises(InvalidRequest, match="to is 3"):
+        job("s", to=3)  # type: ignore[arg-type]
+
+
+def test_other_keywords_are_refused_as_pythons_own() -> None:
+    with pytest.raises(TypeError, match="missing a required argument: 'to'"):
+        job("s")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'too'"):
+        job("s", to="there", too="far")  # type: ignore[call-arg]
