@@ -18,7 +18,6 @@ from tidelog.cli.jobs import (
     save_report,
 )
 from tidelog.cli.options import (
-    TIME_HELP,
     AuditShow,
     Encoding,
     Format,
@@ -46,7 +45,7 @@ from tidelog.jobs.audit.kinds import Kind
 from tidelog.jobs.audit.results import Audited, Difference, Last, TopicFigures
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
 from tidelog.spark.places import Place
-from tidelog.timespec import OPEN_END, OPEN_START
+from tidelog.timespec import OPEN_END, OPEN_START, TIME_HELP
 from tidelog.types import HOUR_MS, NO_TIMESTAMP, IsolationLevel
 
 if TYPE_CHECKING:

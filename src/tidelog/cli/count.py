@@ -7,7 +7,6 @@ import click
 
 from tidelog.cli import output, times
 from tidelog.cli.options import (
-    TIME_HELP,
     Format,
     clock_option,
     examples,
@@ -35,7 +34,7 @@ from tidelog.scan import ScanStats
 from tidelog.scan.count import Count, PartitionCount
 from tidelog.scan.count import count as count_records
 from tidelog.scan.split import Wanted
-from tidelog.timespec import OPEN_END, OPEN_START
+from tidelog.timespec import OPEN_END, OPEN_START, TIME_HELP
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:

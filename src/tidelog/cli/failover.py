@@ -9,7 +9,6 @@ import click
 
 from tidelog.cli import output, places, times
 from tidelog.cli.options import (
-    TIME_HELP,
     Format,
     examples,
     format_option,
@@ -21,6 +20,7 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.places import Access, timeout_option
 from tidelog.cli.surroundings import ExitCode, Refused, Surroundings, UsageProblem
+from tidelog.timespec import TIME_HELP
 from tidelog.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:

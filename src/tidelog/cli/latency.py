@@ -8,7 +8,6 @@ import click
 
 from tidelog.cli import output, times
 from tidelog.cli.options import (
-    TIME_HELP,
     Format,
     data_option,
     examples,
@@ -26,7 +25,7 @@ from tidelog.cli.surroundings import Surroundings
 from tidelog.scan.latency import TopicLatency
 from tidelog.scan.latency import latency as measure
 from tidelog.storage.clocks.latency import LOST_SHARES, PERCENTS, RELATIVE_ERROR, LatencyHistogram
-from tidelog.timespec import OPEN_END, OPEN_START, parse_duration
+from tidelog.timespec import OPEN_END, OPEN_START, TIME_HELP, parse_duration
 
 if TYPE_CHECKING:
     from tidelog.directory import Directory
@@ -155,7 +154,8 @@ def _print_late(
     options: LatencyOptions,
     bounds: tuple[int, int],
 ) -> None:
-    from tidelog.scan.latency import DELAYS_MS, TopicLateness, lateness
+    from tidelog.scan.latency import TopicLateness, lateness
+    from tidelog.storage.clocks.latency import DELAYS_MS
 
     delays = [parse_duration(text) // 1_000_000 for text in options.delays] or list(DELAYS_MS)
     by_topic = lateness(

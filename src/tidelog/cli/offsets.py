@@ -7,7 +7,6 @@ import click
 
 from tidelog.cli import output, times
 from tidelog.cli.options import (
-    TIME_HELP,
     Format,
     clock_option,
     examples,
@@ -24,6 +23,7 @@ from tidelog.cli.places import Place, open_directory, open_remote, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
 from tidelog.directory import Directory
+from tidelog.timespec import TIME_HELP
 from tidelog.types import (
     NO_TIMESTAMP,
     ClockName,

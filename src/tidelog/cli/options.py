@@ -7,7 +7,7 @@ places.py). Imports no storage: `app` needs this module for `--help`.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from enum import StrEnum
+from enum import Enum, StrEnum
 from functools import wraps
 from typing import (
     TYPE_CHECKING,
@@ -116,12 +116,6 @@ _Options = TypeVar("_Options", bound="DataclassInstance")
 _Job = TypeVar("_Job")
 _Decorator: TypeAlias = Callable[[Callable[..., object]], Callable[..., object]]
 _DECLARE: Final = "tidelog.declare"
-
-
-TIME_HELP: Final = (
-    "ISO 8601 with a zone (2013-02-08T12:00Z, '2013-02-08 12:00 America/New_York'), epoch ms,"
-    " now, or back from now (-6h)"
-)
 
 
 def examples(*lines: str) -> str:
@@ -244,6 +238,8 @@ def _job_option(name: str, kind: object, declared: Option) -> _Decorator:
             return pairs(cast("tuple[str, ...]", value), parameter.opts[0])
         if value is not None and isinstance(choices, type):
             return choice(choices, value, parameter.opts[0])
+        if declared.read is not None:
+            value = list(map(declared.read, cast("tuple[str, ...]", value)))
         return value or default if is_many else value
 
     is_settings = any(get_origin(one) is Mapping for one in kinds)
@@ -253,14 +249,15 @@ def _job_option(name: str, kind: object, declared: Option) -> _Decorator:
     if choices and not is_flag:
         words = map(word_of, choices) if isinstance(choices, type) else choices
         kind_of_value = click.Choice(list(words))
-    elif int in kinds and not is_flag and bool not in kinds:
+    elif int in kinds and not is_many and not is_flag and bool not in kinds:
         kind_of_value = int if declared.least is None else click.IntRange(min=declared.least)
+    word = word_of(default) if isinstance(default, Enum) else default
     is_shown = declared.shows_default and isinstance(default, str | int) and bool not in kinds
     return click.option(
         *declared.flags.split(),
         name,
         type=kind_of_value,
-        default=None if is_many or declared.sets is not None else default,
+        default=None if is_many or declared.sets is not None else word,
         required=default is REQUIRED,
         is_flag=is_flag or None,
         multiple=is_many,

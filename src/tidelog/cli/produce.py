@@ -14,7 +14,6 @@ from tidelog.cli import inputs, output, times
 from tidelog.cli.inputs import Columns
 from tidelog.cli.options import (
     CODECS,
-    TIME_HELP,
     Encoding,
     Format,
     InputFormat,
@@ -35,6 +34,7 @@ from tidelog.cli.surroundings import Refused, Surroundings, UsageProblem, byte_p
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
 from tidelog.errors import ConfigError
 from tidelog.storage.log.append import AppendResult
+from tidelog.timespec import TIME_HELP
 from tidelog.types import Codec, NewRecord, TimestampType
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ import click
 
 from tidelog.cli import output, places, times
 from tidelog.cli.options import (
-    TIME_HELP,
     Format,
     clock_option,
     examples,
@@ -21,6 +20,7 @@ from tidelog.cli.output import Cell, Column
 from tidelog.cli.places import Access, cluster_options, own_data_option, topics_option
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
+from tidelog.timespec import TIME_HELP
 from tidelog.types import NO_TIMESTAMP, ClockName
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import click
 
 from tidelog.arguments import Inexact
 from tidelog.cli.options import (
-    TIME_HELP,
     Encoding,
     ReadFormat,
     clock_option,
@@ -39,7 +38,7 @@ from tidelog.storage.segment.slices import (
     is_hidden,
     slice_segment,
 )
-from tidelog.timespec import OPEN_END, OPEN_START
+from tidelog.timespec import OPEN_END, OPEN_START, TIME_HELP
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel
 
 

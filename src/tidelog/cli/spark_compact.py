@@ -14,13 +14,13 @@ from tidelog.cli.options import (
     examples,
     format_option,
     given,
-    option,
     pairs,
     spark_options,
-    with_options,
+    with_job_options,
 )
 from tidelog.cli.spark_latency import as_cells, read_targets
 from tidelog.cli.surroundings import ExitCode, Surroundings
+from tidelog.jobs.compact.options import CompactOptions
 from tidelog.spark.places import Place
 
 COLUMNS: Final = (
@@ -38,22 +38,6 @@ class Request:
 
     directory: str = argument(metavar="DIRECTORY")
     targets: tuple[str, ...] = argument(metavar="[TOPIC[:P]]...", nargs=-1)
-    roll: bool = option("--roll", is_flag=True, help="Finish the active segments first.")
-    if_due: bool = option("--if-due", is_flag=True, help="Only what the topics' settings call due.")
-    part_bytes: int = option(
-        "--part-bytes",
-        type=click.IntRange(min=1),
-        default=1 << 30,
-        show_default=True,
-        metavar="N",
-        help="About how many bytes of log a task rewrites.",
-    )
-    store: tuple[str, ...] = option(
-        "--store-option",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="A setting of the stores of tiers; repeatable.",
-    )
     spark: SparkAccess = given(spark_options)
     kind: Format = given(format_option)
 
@@ -65,8 +49,8 @@ class Request:
         "tidelog spark compact /shared/data orders bills:3 --roll --part-bytes 268435456",
     ),
 )
-@with_options(Request)
-def compact(surroundings: Surroundings, request: Request) -> ExitCode:
+@with_job_options(Request, CompactOptions, order="directory targets roll if_due part_bytes store")
+def compact(surroundings: Surroundings, request: Request, options: CompactOptions) -> ExitCode:
     """Keep the last record of each key: the cleaner's work, side by side.
 
     For directories that are too large for `tidelog compact`, and for tiers; what stays is the same.
@@ -75,24 +59,15 @@ def compact(surroundings: Surroundings, request: Request) -> ExitCode:
     needs_spark()
     from tidelog.jobs.compact.job import check_directory, check_topics, row_of, run
 
-    targets, store = read_targets(request.targets), pairs(request.store, "--store-option")
+    targets, store = read_targets(request.targets), options["store"] or {}
     pairs(request.spark.conf, "--conf")
     place = Place(request.directory, store=store)
     check_directory(request.directory)
     check_before(surroundings, [Use(place, tuple(targets or ()), writes=True)])
     check_topics(request.directory, targets, store)
-    progress = JobProgress(surroundings, "compacting", unit="partitions")
+    options["listener"] = progress = JobProgress(surroundings, "compacting", unit="partitions")
     with open_session(surroundings, request.spark, name="compact") as spark, progress.shown(spark):
-        reports = run(
-            spark,
-            request.directory,
-            targets,
-            if_due=request.if_due,
-            roll=request.roll,
-            part_bytes=request.part_bytes,
-            store=store,
-            listener=progress,
-        )
+        reports = run(spark, request.directory, targets, **options)
     output.print_rows(
         surroundings, COLUMNS, as_cells(list(row_of(r)) for r in reports), request.kind
     )

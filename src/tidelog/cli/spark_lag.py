@@ -28,22 +28,22 @@ from tidelog.cli.options import (
     examples,
     format_option,
     given,
-    isolation_option,
     one_of,
     option,
     pairs,
     report_option,
     spark_options,
     store_option,
-    with_options,
+    with_job_options,
     zone_option,
 )
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.spark_latency import as_cells
 from tidelog.cli.surroundings import ExitCode, Surroundings
+from tidelog.jobs.lag.options import LagOptions
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
 from tidelog.spark.places import Place
-from tidelog.types import HOUR_MS, IsolationLevel
+from tidelog.types import HOUR_MS
 
 if TYPE_CHECKING:
     from tidelog.jobs.lag.job import GroupLag
@@ -77,12 +77,6 @@ class Request:
         "--group", "-g", multiple=True, help="A group; repeatable. All if left out."
     )
     topics: tuple[str, ...] = option("--topic", "-t", multiple=True, help="A topic; repeatable.")
-    data: str | None = option(
-        "--data",
-        "-d",
-        metavar="DIR",
-        help="The cluster's own directory, for append times and speed.",
-    )
     show: LagShow = given(
         one_of(
             "--show",
@@ -97,7 +91,6 @@ class Request:
     max_seconds: float | None = option(
         "--max-seconds", type=float, metavar="S", help="Exit code 2 where one is further behind."
     )
-    isolation: IsolationLevel = given(isolation_option)
     report: str | None = given(report_option)
     command_config: str | None = given(command_config_option)
     store: tuple[str, ...] = given(store_option)
@@ -116,8 +109,10 @@ class Request:
         "tidelog spark lag /var/lib/kafka --report lag.html",
     ),
 )
-@with_options(Request)
-def lag(surroundings: Surroundings, request: Request) -> ExitCode:
+@with_job_options(
+    Request, LagOptions, order="source groups topics data show max_lag max_seconds isolation"
+)
+def lag(surroundings: Surroundings, request: Request, options: LagOptions) -> ExitCode:
     """Show how far all consumer groups are behind, by partition or by hour.
 
     PLACE is kafka://HOST:PORT, or a directory that knows of groups: a broker's, Kafka's too,
@@ -132,23 +127,16 @@ def lag(surroundings: Surroundings, request: Request) -> ExitCode:
         surroundings, request.source, command_config=request.command_config, store=request.store
     )
     pairs(request.spark.conf, "--conf")
-    beside = [] if request.data is None else [Use(Place(request.data))]
+    beside = [] if options["data"] is None else [Use(Place(options["data"]))]
     check_before(surroundings, [Use(place, request.topics), *beside], request.report)
-    check_groups(place, request.groups or None, request.topics or None, request.data)
-    progress = JobProgress(surroundings, "counting", unit="tasks")
+    check_groups(place, request.groups or None, request.topics or None, options["data"])
+    options["listener"] = progress = JobProgress(surroundings, "counting", unit="tasks")
     with (
         open_session(surroundings, request.spark, name="lag", zone=request.zone) as spark,
         progress.shown(spark),
     ):
-        found = measure(
-            spark,
-            place,
-            list(request.groups) or None,
-            list(request.topics) or None,
-            data=request.data,
-            isolation=request.isolation,
-            listener=progress,
-        )
+        groups, topics = list(request.groups), list(request.topics)
+        found = measure(spark, place, groups or None, topics or None, **options)
     columns, rows = table(found, request.show)
     output.print_rows(surroundings, columns, rows, request.kind, zone=request.zone)
     broken = limits(found, request)

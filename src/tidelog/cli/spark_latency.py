@@ -18,7 +18,6 @@ from tidelog.cli.jobs import (
     save_report,
 )
 from tidelog.cli.options import (
-    TIME_HELP,
     Format,
     LatencyShow,
     SparkAccess,
@@ -28,18 +27,18 @@ from tidelog.cli.options import (
     format_option,
     given,
     one_of,
-    option,
     pairs,
     report_option,
     spark_options,
     store_option,
     targets_argument,
-    with_options,
+    with_job_options,
     zone_option,
 )
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.places import parse_target
 from tidelog.cli.surroundings import Surroundings
+from tidelog.jobs.latency.options import LatencyOptions
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
 from tidelog.storage.clocks.latency import (
     LOST_SHARES,
@@ -47,8 +46,7 @@ from tidelog.storage.clocks.latency import (
     LatencyByHour,
     LatencyHistogram,
 )
-from tidelog.timespec import OPEN_END, OPEN_START, parse_duration
-from tidelog.types import HOUR_MS, NS_PER_MS, TopicPartition
+from tidelog.types import HOUR_MS, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.jobs.latency.tables import Measured, TopicTimes
@@ -79,13 +77,6 @@ class Request:
 
     source: str = argument(metavar="PLACE")
     targets: tuple[str, ...] = given(targets_argument)
-    start: str | None = option(
-        "--from", metavar="TIME", help=f"First append time, or a range A..B. {TIME_HELP}."
-    )
-    end: str | None = option("--to", metavar="TIME", help="Up to and without this time.")
-    delays: tuple[str, ...] = option(
-        "--delay", multiple=True, metavar="TIME", help="A watermark delay; repeatable."
-    )
     show: LatencyShow = given(
         one_of(
             "--show",
@@ -111,8 +102,8 @@ class Request:
         "tidelog spark latency data flights --show watermarks --delay 5m --delay 1h -o json",
     ),
 )
-@with_options(Request)
-def latency(surroundings: Surroundings, request: Request) -> None:
+@with_job_options(Request, LatencyOptions, order="source targets start end delays_ms")
+def latency(surroundings: Surroundings, request: Request, options: LatencyOptions) -> None:
     """Show how long records took to the log, by topic and hour, and what watermarks would lose.
 
     Every record is read once, and reduced where it is read. Latency is append time - create time; a
@@ -123,29 +114,19 @@ def latency(surroundings: Surroundings, request: Request) -> None:
     """
     needs_spark()
     from tidelog.jobs.latency.job import measure
-    from tidelog.scan.latency import DELAYS_MS
 
     place = read_place(
         surroundings, request.source, command_config=request.command_config, store=request.store
     )
-    start, end = times.read_bounds(surroundings, request.start, request.end, request.zone)
-    delays = [parse_duration(text) // NS_PER_MS for text in request.delays]
+    times.fix_range(surroundings, options, request.zone)
     topics = read_targets(request.targets)
     pairs(request.spark.conf, "--conf")
     check_before(surroundings, [Use(place, tuple(topics or ()))], request.report)
-    progress = JobProgress(surroundings, "reading", unit="tasks")
+    options["listener"] = progress = JobProgress(surroundings, "reading", unit="tasks")
     with open_session(surroundings, request.spark, name="latency", zone=request.zone) as spark:
         began_ms = surroundings.env.clock.monotonic_ms()
         with progress.shown(spark):
-            found = measure(
-                spark,
-                place,
-                topics,
-                start=None if start == OPEN_START else start,
-                end=None if end == OPEN_END else end,
-                delays_ms=delays or DELAYS_MS,
-                listener=progress,
-            )
+            found = measure(spark, place, topics, **options)
         seconds = (surroundings.env.clock.monotonic_ms() - began_ms) / 1000
     columns, rows = table(found, request.show)
     output.print_rows(surroundings, columns, rows, request.kind, zone=request.zone)

@@ -21,7 +21,6 @@ from tidelog.cli.jobs import (
 )
 from tidelog.cli.options import (
     PLACE_HELP,
-    TIME_HELP,
     Format,
     SparkAccess,
     argument,
@@ -51,7 +50,7 @@ from tidelog.jobs.chunks import Rate, total
 from tidelog.jobs.target_check import find_or_plan, lines, new_target
 from tidelog.report import Axis, Items, Plot, Report, Section, Series, Text
 from tidelog.spark.places import Place
-from tidelog.timespec import OPEN_END, OPEN_START
+from tidelog.timespec import OPEN_END, OPEN_START, TIME_HELP
 from tidelog.types import ClockName, IsolationLevel
 
 if TYPE_CHECKING:

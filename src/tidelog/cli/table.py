@@ -11,7 +11,6 @@ from tidelog.arguments import Inexact
 from tidelog.cli import output, times
 from tidelog.cli import output as fields
 from tidelog.cli.options import (
-    TIME_HELP,
     Encoding,
     Format,
     ReadFormat,
@@ -38,6 +37,7 @@ from tidelog.cli.output import (
 from tidelog.cli.places import Place, open_directory, open_remote, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.record.record import Record
+from tidelog.timespec import TIME_HELP
 from tidelog.types import NO_TIMESTAMP, ClockName, Header, TimestampType, TopicPartition
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """Times on the command line: read by the one grammar, printed as ISO 8601 and as ms."""
 
 import re
+from typing import TypedDict, cast
 
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.timespec import (
@@ -56,6 +57,19 @@ def read_bounds(
         return parse_range(start, now_ms=surroundings.env.clock.now_ms(), zone=zone)
     text = f"{start or ''}..{end or ''}"
     return parse_range(text, now_ms=surroundings.env.clock.now_ms(), zone=zone)
+
+
+class _Range(TypedDict, total=False):
+    start: int | str | None
+    end: int | str | None
+
+
+def fix_range(surroundings: Surroundings, options: _Range, zone: str | None) -> None:
+    """Turn the texts of `--from` and `--to` into ms, None for no bound; raises as `read_bounds`."""
+    start, end = (cast("str | None", options[side]) for side in ("start", "end"))
+    start_ms, end_ms = read_bounds(surroundings, start, end, zone)
+    options["start"] = None if start_ms == OPEN_START else start_ms
+    options["end"] = None if end_ms == OPEN_END else end_ms
 
 
 def _is_range(text: str) -> bool:

@@ -36,6 +36,7 @@ class Option:
         choices: The enumeration, or the words, that it takes one of.
         least: Smallest number taken.
         sets: Value that the flag stands for, which takes none itself.
+        read: Reads each text of an option that is repeatable.
         shows_default: Whether the help of the command says a default that is a plain value.
     """
 
@@ -47,6 +48,7 @@ class Option:
     choices: type[Enum] | tuple[str, ...] = ()
     least: int | None = None
     sets: object = None
+    read: Callable[[str], object] | None = None
     shows_default: bool = True
 
 

@@ -23,13 +23,18 @@ from tidelog.env import Env
 from tidelog.errors import MissingDependency
 from tidelog.scan.plan import list_partitions, plan, with_directory
 from tidelog.scan.split import ScanStats, Wanted
-from tidelog.storage.clocks.latency import RELATIVE_ERROR, LatencyByHour, LatencyHistogram
+from tidelog.storage.clocks.latency import (
+    DELAYS_MS,
+    RELATIVE_ERROR,
+    LatencyByHour,
+    LatencyHistogram,
+)
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.zone_map_files import ZoneCache, load_or_build
-from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, MINUTE_MS, ClockName, TopicPartition
+from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, ClockName, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -264,18 +269,6 @@ def _count_batch(batch: "pa.RecordBatch", by_hour: LatencyByHour) -> int:
         histogram.min_ms = min(histogram.min_ms, int(chosen.min()))
         histogram.max_ms = max(histogram.max_ms, int(chosen.max()))
     return len(append)
-
-
-# Delays that people choose, from none to a day.
-DELAYS_MS: Sequence[int] = (
-    0,
-    1_000,
-    10_000,
-    MINUTE_MS,
-    10 * MINUTE_MS,
-    60 * MINUTE_MS,
-    24 * 60 * MINUTE_MS,
-)
 
 
 @dataclass(slots=True)

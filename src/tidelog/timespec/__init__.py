@@ -4,8 +4,16 @@
 than one reading is refused with the alternatives.
 """
 
-from tidelog.timespec.grammar import OPEN_END, OPEN_START, parse_point, parse_range
+from tidelog.timespec.grammar import OPEN_END, OPEN_START, TIME_HELP, parse_point, parse_range
 from tidelog.timespec.units import parse_duration
 from tidelog.timespec.zones import format_ms
 
-__all__ = ["OPEN_END", "OPEN_START", "format_ms", "parse_duration", "parse_point", "parse_range"]
+__all__ = [
+    "OPEN_END",
+    "OPEN_START",
+    "TIME_HELP",
+    "format_ms",
+    "parse_duration",
+    "parse_point",
+    "parse_range",
+]

@@ -100,6 +100,11 @@ _ABSOLUTE: Final[tuple[tuple[str, Callable[[str, int], int]], ...]] = (
 
 # Where a range has no bound. Times before 1970 are refused, so nobody can write this one: a bound
 # at 1970-01-01Z is a bound.
+# The grammar in short, for help texts.
+TIME_HELP: Final = (
+    "ISO 8601 with a zone (2013-02-08T12:00Z, '2013-02-08 12:00 America/New_York'), epoch ms,"
+    " now, or back from now (-6h)"
+)
 OPEN_START: Final = -1
 
 

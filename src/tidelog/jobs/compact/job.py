@@ -30,13 +30,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Unpack, cast
 
-from tidelog.arguments import reads_arguments
 from tidelog.env import Env, OsFileSystem, os_env
 from tidelog.errors import CleaningFailed, DirectoryLocked, InvalidRequest
+from tidelog.jobs.compact.options import CompactOptions
+from tidelog.jobs.options import takes_options
 from tidelog.objects.object_files import env_for
-from tidelog.spark.parts import NOBODY, Listener, do_parts, parallelism
+from tidelog.spark.parts import do_parts, parallelism
 from tidelog.spark.session import described, our_words
 from tidelog.storage import files
 from tidelog.storage.compaction.cleaner import CleaningReport, clean_partition
@@ -179,9 +180,6 @@ SCHEMA: Final = (
 )
 
 
-PART_BYTES: Final = 1 << 30
-
-
 _CLEANED: Final = "cleaned string, attempt string"
 
 
@@ -198,18 +196,12 @@ class Compaction:
     reports: Sequence[CleaningReport]
 
 
-@reads_arguments()
-def compact(  # noqa: PLR0913 - one keyword for each way to choose
+@takes_options(CompactOptions)
+def compact(
     spark: "SparkSession",
     directory: str,
     topics: Sequence[str | TopicPartition] | None = None,
-    *,
-    if_due: bool = False,
-    roll: bool = False,
-    part_bytes: int = PART_BYTES,
-    dedupe_buffer_bytes: int = CleanerOptions().dedupe_buffer_bytes,
-    store: Mapping[str, str] | None = None,
-    listener: Listener = NOBODY,
+    **options: Unpack[CompactOptions],
 ) -> Compaction:
     """Keep the last record of each key in finished segments, as the topics' settings say.
 
@@ -217,12 +209,7 @@ def compact(  # noqa: PLR0913 - one keyword for each way to choose
         spark: The session; its workers must reach the directory under this path.
         directory: A directory of topics; a broker that has it open is asked for each job.
         topics: Topics or partitions; all compacted topics where None.
-        if_due: Leave partitions alone that the settings don't call due.
-        roll: Finish the active segments first.
-        part_bytes: About how many bytes of log a task rewrites, at most.
-        dedupe_buffer_bytes: Memory of a task's offset map; more keys take more passes.
-        store: Settings of the stores of tiers, which all workers reach.
-        listener: Told how far it is.
+        **options: Those of `CompactOptions`.
 
     Raises:
         DirectoryLocked: Another process has it open for writing that lends no cleanings; nothing
@@ -232,39 +219,28 @@ def compact(  # noqa: PLR0913 - one keyword for each way to choose
         CleaningFailed, CorruptData, StorageFailure, TierConflict: As a cleaning, of a directory or
             of a tier; what was swapped in stays.
     """
-    reports = run(
-        spark,
-        directory,
-        topics,
-        if_due=if_due,
-        roll=roll,
-        part_bytes=part_bytes,
-        dedupe_buffer_bytes=dedupe_buffer_bytes,
-        store=store,
-        listener=listener,
-    )
+    reports = run(spark, directory, topics, **options)
     return Compaction(
         partitions=spark.createDataFrame(list(map(row_of, reports)), SCHEMA), reports=reports
     )
 
 
-def run(  # noqa: PLR0913 - as `compact`
+@takes_options(CompactOptions)
+def run(
     spark: "SparkSession",
     directory: str,
     topics: Sequence[str | TopicPartition] | None = None,
-    *,
-    if_due: bool = False,
-    roll: bool = False,
-    part_bytes: int = PART_BYTES,
-    dedupe_buffer_bytes: int = CleanerOptions().dedupe_buffer_bytes,
-    store: Mapping[str, str] | None = None,
-    listener: Listener = NOBODY,
+    **options: Unpack[CompactOptions],
 ) -> list[CleaningReport]:
     """As `compact`, as plain objects."""
+    part_bytes, roll, listener = options["part_bytes"], options["roll"], options["listener"]
+    store = options["store"]
     check_directory(directory)
     if part_bytes < 1:
         raise InvalidRequest(f"part_bytes={part_bytes}: 1 up")
-    options = CleanerOptions(is_asked=not if_due, dedupe_buffer_bytes=dedupe_buffer_bytes)
+    cleaning = CleanerOptions(
+        is_asked=not options["if_due"], dedupe_buffer_bytes=options["dedupe_buffer_bytes"]
+    )
     reports = []
     try:
         env = env_for(directory, None, store)
@@ -278,10 +254,10 @@ def run(  # noqa: PLR0913 - as `compact`
                 with described(spark, "compact", [name]):
                     if log.tier is None:
                         worker = SparkWorker(spark, log, part_bytes)
-                        reports.append(clean_partition(log_dir, name, worker, options))
+                        reports.append(clean_partition(log_dir, name, worker, cleaning))
                     else:
                         tasks = TierTasks(spark, directory, store or {}, part_bytes)
-                        reports.append(compact_tier(log_dir, name, options, tasks))
+                        reports.append(compact_tier(log_dir, name, cleaning, tasks))
                 listener.at(number + 1, len(names))
     except DirectoryLocked:
         holder = lender(directory)
@@ -293,7 +269,7 @@ def run(  # noqa: PLR0913 - as `compact`
             for number, name in enumerate(names):
                 borrowed = Borrowed(spark, holder, directory, name, part_bytes)
                 with described(spark, "compact", [name]):
-                    reports.append(borrowed.clean(options, roll=roll))
+                    reports.append(borrowed.clean(cleaning, roll=roll))
                 listener.at(number + 1, len(names))
     return reports
 

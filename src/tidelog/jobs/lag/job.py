@@ -15,26 +15,26 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
-from tidelog.arguments import level_of, reads_arguments
+from tidelog.arguments import level_of
 from tidelog.jobs.chunks import Span, offsets_options
 from tidelog.jobs.lag import work
 from tidelog.jobs.lag import work as lag_work
+from tidelog.jobs.lag.options import LagOptions
 from tidelog.jobs.lag.work import (
-    Positions,
     check_no_data,
     observe_cluster,
     observe_directory_lag,
     read_positions,
 )
+from tidelog.jobs.options import takes_options
 from tidelog.remote.group_lag import Observation, PartitionLag, lag_of
 from tidelog.remote.view import Count
 from tidelog.scan.plan import plan
 from tidelog.scan.split import Wanted, encode_split
 from tidelog.spark.parts import (
     JOB_SPLIT_BYTES,
-    NOBODY,
     Listener,
     directory_env,
     do_parts,
@@ -43,7 +43,7 @@ from tidelog.spark.parts import (
 )
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
-from tidelog.types import Isolation, IsolationLevel, TopicPartition
+from tidelog.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -199,17 +199,13 @@ class Lag:
     found: Sequence[GroupLag]
 
 
-@reads_arguments()
-def lag(  # noqa: PLR0913 - one keyword for each way to choose
+@takes_options(LagOptions)
+def lag(
     spark: "SparkSession",
     source: Place | str,
     groups: Sequence[str] | None = None,
     topics: Sequence[str] | None = None,
-    *,
-    data: str | None = None,
-    positions: "DataFrame | None" = None,
-    isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
-    listener: Listener = NOBODY,
+    **options: Unpack[LagOptions],
 ) -> Lag:
     """The lag of consumer groups.
 
@@ -219,27 +215,14 @@ def lag(  # noqa: PLR0913 - one keyword for each way to choose
             Kafka's too, a standby's, or with `positions`.
         groups: Names of groups; all that have committed something where None.
         topics: Names of topics; all in which the groups have committed something where None.
-        data: The cluster's own directory, for append times and to spare the brokers.
-        positions: Positions from elsewhere: columns `group`, `topic`, `partition`, `offset`.
-        isolation: What the groups' consumers see.
-        listener: Told how far it is.
+        **options: Those of `LagOptions`.
 
     Raises:
         UnknownGroup, UnknownTopic: No such group, or nothing that it has committed.
         InvalidRequest: A directory that knows of no group.
         ClusterFailure: The brokers can't be asked.
     """
-    given = None if positions is None else read_positions(positions)
-    found = measure(
-        spark,
-        as_place(source),
-        groups,
-        topics,
-        data=data,
-        positions=given,
-        isolation=level_of(isolation),
-        listener=listener,
-    )
+    found = measure(spark, as_place(source), groups, topics, **options)
     return Lag(
         partitions=spark.createDataFrame(list(partition_rows(found)), PARTITIONS_SCHEMA),
         hours=spark.createDataFrame(list(hour_rows(found)), HOURS_SCHEMA),
@@ -247,18 +230,18 @@ def lag(  # noqa: PLR0913 - one keyword for each way to choose
     )
 
 
-def measure(  # noqa: PLR0913 - as `lag`
+@takes_options(LagOptions)
+def measure(
     spark: "SparkSession",
     place: Place,
     groups: Sequence[str] | None = None,
     topics: Sequence[str] | None = None,
-    *,
-    data: str | None = None,
-    positions: Positions | None = None,
-    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    listener: Listener = NOBODY,
+    **options: Unpack[LagOptions],
 ) -> list[GroupLag]:
     """As `lag`, as plain objects."""
+    data, table, listener = options["data"], options["positions"], options["listener"]
+    positions = None if table is None else read_positions(table)
+    isolation = level_of(options["isolation"])
     if place.is_broker:
         seen, own = observe_cluster(place, groups, topics, data, positions, isolation)
     else:

@@ -22,11 +22,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
-from tidelog.arguments import reads_arguments
 from tidelog.env import os_env
 from tidelog.errors import InvalidRequest
+from tidelog.jobs.latency.options import LatencyOptions
 from tidelog.jobs.latency.tables import (
     HOURS_SCHEMA,
     TOPICS_SCHEMA,
@@ -38,18 +38,15 @@ from tidelog.jobs.latency.tables import (
     topic_rows,
     watermark_rows,
 )
+from tidelog.jobs.options import takes_options
 from tidelog.jobs.target_check import open_cluster
 from tidelog.remote.time_lookup import LOOKUP_CLOCK as LOOKUPS
 from tidelog.remote.time_lookup import SETTING as STAMPS
 from tidelog.remote.topics import describe
-from tidelog.scan.latency import DELAYS_MS
 from tidelog.scan.plan import plan
 from tidelog.scan.split import Split, Wanted, decode_split, encode_split
 from tidelog.spark.parts import (
     _TASKS_PER_CORE,
-    JOB_SPLIT_BYTES,
-    NOBODY,
-    Listener,
     Row,
     TopicChoice,
     directory_env,
@@ -302,17 +299,12 @@ class Latency:
     notes: Sequence[str]
 
 
-@reads_arguments()
-def latency(  # noqa: PLR0913 - one keyword for each way to choose
+@takes_options(LatencyOptions)
+def latency(
     spark: "SparkSession",
     source: Place | str,
     topics: TopicChoice = None,
-    *,
-    start: int | str | None = None,
-    end: int | str | None = None,
-    delays_ms: Sequence[int] = DELAYS_MS,
-    split_bytes: int = JOB_SPLIT_BYTES,
-    listener: Listener = NOBODY,
+    **options: Unpack[LatencyOptions],
 ) -> Latency:
     """Latency and lateness of a directory's records.
 
@@ -321,25 +313,12 @@ def latency(  # noqa: PLR0913 - one keyword for each way to choose
         source: A directory of topics, local or in an object store; or a cluster, of which append
             times are known where topics have LogAppendTime: a range is one of these topics.
         topics: Topics or single partitions; all of them where None.
-        start: Earliest append time, in ms or as text; its whole hour counts.
-        end: Append time to stop at; the hour that it lies in counts as a whole.
-        delays_ms: Watermark delays to count lost records for.
-        split_bytes: About how many bytes of log a task reads, at most.
-        listener: Told now and then how far it is.
+        **options: Those of `LatencyOptions`.
 
     Raises:
         UnknownTopic, InvalidRequest, InvalidTime: Before anything is read.
     """
-    measured = measure(
-        spark,
-        as_place(source),
-        topics,
-        start=start,
-        end=end,
-        delays_ms=delays_ms,
-        split_bytes=split_bytes,
-        listener=listener,
-    )
+    measured = measure(spark, as_place(source), topics, **options)
     found = measured.topics
     return Latency(
         hours=spark.createDataFrame(list(hour_rows(found)), HOURS_SCHEMA),
@@ -351,23 +330,20 @@ def latency(  # noqa: PLR0913 - one keyword for each way to choose
     )
 
 
-def measure(  # noqa: PLR0913 - as `latency`
+@takes_options(LatencyOptions)
+def measure(
     spark: "SparkSession",
     place: Place,
     topics: TopicChoice = None,
-    *,
-    start: int | str | None = None,
-    end: int | str | None = None,
-    delays_ms: Sequence[int] = DELAYS_MS,
-    split_bytes: int = JOB_SPLIT_BYTES,
-    listener: Listener = NOBODY,
+    **options: Unpack[LatencyOptions],
 ) -> Measured:
     """As `latency`, as plain objects."""
+    delays_ms, listener = options["delays_ms"], options["listener"]
     if any(delay < 0 for delay in delays_ms):
         raise InvalidRequest(f"delays_ms={list(delays_ms)}: a delay is 0 or more")
     env = os_env() if place.is_broker else directory_env(place)
     now_ms = env.clock.now_ms()
-    wanted = whole_hours(_point(start, now_ms), _point(end, now_ms))
+    wanted = whole_hours(_point(options["start"], now_ms), _point(options["end"], now_ms))
     if place.is_broker:
         listener.note(f"reading {place}, a task for each partition")
         chosen = [topics] if isinstance(topics, str | TopicPartition) else topics
@@ -380,7 +356,7 @@ def measure(  # noqa: PLR0913 - as `latency`
         wanted=wanted,
         clock=ClockName.APPEND,
         columns=_COLUMNS,
-        split_bytes=split_bytes,
+        split_bytes=options["split_bytes"],
         min_partitions=_TASKS_PER_CORE * max(parallelism(spark), 1),
         fail_on_data_loss=False,
         env=env,

@@ -17,7 +17,7 @@ from typing import Final
 
 from tidelog.errors import CorruptIndex, CorruptRecord
 from tidelog.record.coding import read_varint, read_varlong, write_varint, write_varlong
-from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, Buffer
+from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, MINUTE_MS, Buffer
 
 HOURS_LIMIT: Final = 2048
 
@@ -32,6 +32,18 @@ PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
 
 
 LOST_SHARES: Final = (0.0, 0.0001, 0.001, 0.01)
+
+
+# Watermark delays that people choose, from none to a day.
+DELAYS_MS: Final = (
+    0,
+    1_000,
+    10_000,
+    MINUTE_MS,
+    10 * MINUTE_MS,
+    60 * MINUTE_MS,
+    24 * 60 * MINUTE_MS,
+)
 
 
 EXACT_LIMIT: Final = 64

@@ -1,0 +1,40 @@
+"""Options of `compact`."""
+
+from collections.abc import Mapping
+from typing import Annotated, TypedDict
+
+from tidelog.jobs.options import Option
+from tidelog.spark.parts import NOBODY, Listener
+
+
+class CompactOptions(TypedDict, total=False):
+    """Keywords of `tidelog.spark.compact`; those with flags are options of the command."""
+
+    if_due: Annotated[
+        bool, Option("Only what the topics' settings call due.", "--if-due", default=False)
+    ]
+    roll: Annotated[bool, Option("Finish the active segments first.", "--roll", default=False)]
+    part_bytes: Annotated[
+        int,
+        Option(
+            "About how many bytes of log a task rewrites.",
+            "--part-bytes",
+            default=1 << 30,
+            metavar="N",
+            least=1,
+        ),
+    ]
+    dedupe_buffer_bytes: Annotated[
+        int,
+        Option("Memory of a task's offset map; more keys take more passes.", default=128 << 20),
+    ]
+    store: Annotated[
+        Mapping[str, str] | None,
+        Option(
+            "A setting of the stores of tiers; repeatable.",
+            "--store-option",
+            keyword="Settings of the stores of tiers, which all workers reach.",
+            metavar="KEY=VALUE",
+        ),
+    ]
+    listener: Annotated[Listener, Option("Told how far it is.", default=NOBODY)]

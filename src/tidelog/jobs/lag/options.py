@@ -1,0 +1,35 @@
+"""Options of `lag`."""
+
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+from tidelog.jobs.options import Option
+from tidelog.spark.parts import NOBODY, Listener
+from tidelog.types import Isolation, IsolationLevel
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class LagOptions(TypedDict, total=False):
+    """Keywords of `tidelog.spark.lag`; those with flags are options of the command."""
+
+    data: Annotated[
+        str | None,
+        Option(
+            "The cluster's own directory, for append times and speed.", "--data -d", metavar="DIR"
+        ),
+    ]
+    positions: Annotated[
+        "DataFrame | None",
+        Option("Positions from elsewhere: columns `group`, `topic`, `partition`, `offset`."),
+    ]
+    isolation: Annotated[
+        Isolation,
+        Option(
+            "read_committed leaves out open and aborted transactions.",
+            "--isolation",
+            IsolationLevel.READ_UNCOMMITTED,
+            choices=IsolationLevel,
+        ),
+    ]
+    listener: Annotated[Listener, Option("Told how far it is.", default=NOBODY)]

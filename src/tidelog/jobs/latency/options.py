@@ -1,0 +1,48 @@
+"""Options of `latency`."""
+
+from collections.abc import Sequence
+from typing import Annotated, TypedDict
+
+from tidelog.jobs.options import Option
+from tidelog.spark.parts import JOB_SPLIT_BYTES, NOBODY, Listener
+from tidelog.storage.clocks.latency import DELAYS_MS
+from tidelog.timespec import TIME_HELP, parse_duration
+from tidelog.types import NS_PER_MS
+
+
+class LatencyOptions(TypedDict, total=False):
+    """Keywords of `tidelog.spark.latency`; those with flags are options of the command."""
+
+    start: Annotated[
+        int | str | None,
+        Option(
+            f"First append time, or a range A..B. {TIME_HELP}.",
+            "--from",
+            keyword="Earliest append time, in ms or as text; its whole hour counts.",
+            metavar="TIME",
+        ),
+    ]
+    end: Annotated[
+        int | str | None,
+        Option(
+            "Up to and without this time.",
+            "--to",
+            keyword="Append time to stop at; the hour that it lies in counts as a whole.",
+            metavar="TIME",
+        ),
+    ]
+    delays_ms: Annotated[
+        Sequence[int],
+        Option(
+            "A watermark delay; repeatable.",
+            "--delay",
+            DELAYS_MS,
+            keyword="Watermark delays to count lost records for.",
+            metavar="TIME",
+            read=lambda text: parse_duration(text) // NS_PER_MS,
+        ),
+    ]
+    split_bytes: Annotated[
+        int, Option("About how many bytes of log a task reads, at most.", default=JOB_SPLIT_BYTES)
+    ]
+    listener: Annotated[Listener, Option("Told now and then how far it is.", default=NOBODY)]
