@@ -203,7 +203,7 @@ def _reader(parameter: inspect.Parameter, kinds: Mapping[str, type[Enum]]) -> _R
         return _Reader(plain, lambda given, name: choice(kind, given, name))
     if name in READERS:
         read = READERS[name]
-        takes_none = parameter.default is None or type(None) in _kinds_of(parameter.annotation)
+        takes_none = parameter.default is None or type(None) in kinds_of(parameter.annotation)
         return _Reader(frozenset(), read if takes_none else partial(_required, read))
     return _place_reader(parameter.annotation) or _typed(parameter.annotation)
 
@@ -220,7 +220,8 @@ _ALIASES: Final[Mapping[object, object]] = {
 }
 
 
-def _kinds_of(annotation: object) -> frozenset[object]:
+def kinds_of(annotation: object) -> frozenset[object]:
+    """Return the alternatives of an annotation: itself, where it is no union."""
     annotation = _ALIASES.get(annotation, annotation) if isinstance(annotation, str) else annotation
     is_union = get_origin(annotation) in (Union, UnionType)
     return frozenset(get_args(annotation) if is_union else (annotation,))
@@ -228,7 +229,7 @@ def _kinds_of(annotation: object) -> frozenset[object]:
 
 def _typed(annotation: object) -> _Reader | None:
     """Return the reader of what is annotated as plain types or as names; paths become text."""
-    kinds = _kinds_of(annotation)
+    kinds = kinds_of(annotation)
     lists = frozenset[object]().union(*map(_elements_of, kinds))
     if TopicPartition in kinds | lists:
         return _Reader(frozenset(), partial(_as_partitions, kinds, lists))
@@ -313,7 +314,7 @@ def _elements_of(kind: object) -> frozenset[object]:
     if not isinstance(origin, type) or issubclass(origin, Mapping):
         return frozenset()
     elements = get_args(kind)[:1] if issubclass(origin, Iterable) else ()
-    return frozenset().union(*map(_kinds_of, elements))
+    return frozenset().union(*map(kinds_of, elements))
 
 
 def _as_partitions(
@@ -385,7 +386,7 @@ def _is_path(kind: object) -> bool:
 
 def _place_reader(annotation: object) -> _Reader | None:
     """Return the reader of what is annotated as a path, or as text or a path."""
-    kinds = _kinds_of(annotation)
+    kinds = kinds_of(annotation)
     if not any(map(_is_path, kinds)) or not all(_is_path(kind) or kind in _PLAIN for kind in kinds):
         return None
     return _Reader(frozenset(), partial(_as_place, takes_none=type(None) in kinds))

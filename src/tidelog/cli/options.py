@@ -16,14 +16,13 @@ from typing import (
     TypeAlias,
     TypeVar,
     cast,
-    get_args,
     get_origin,
 )
 
 import click
 from click.core import ParameterSource
 
-from tidelog.arguments import Inexact, choice, word_of
+from tidelog.arguments import Inexact, choice, kinds_of, word_of
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.jobs.options import REQUIRED, Option, options_of
 from tidelog.types import ClockName, Codec, IsolationLevel
@@ -228,7 +227,7 @@ def _declared(
 
 def _job_option(name: str, kind: object, declared: Option) -> _Decorator:
     """The option of click that an option of a job is."""
-    kinds = set(get_args(kind)) or {kind}
+    kinds = kinds_of(kind)
     default, choices = declared.default, declared.choices
 
     def read(_context: click.Context, parameter: click.Parameter, value: object) -> object:

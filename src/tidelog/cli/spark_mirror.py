@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tidelog.arguments import choice
 from tidelog.cli import output
 from tidelog.cli.jobs import (
     JobProgress,
@@ -31,16 +32,16 @@ from tidelog.cli.options import (
     examples,
     format_option,
     given,
-    isolation_by_default,
     option,
     pairs,
     report_option,
     spark_options,
     store_option,
     to_command_config_option,
-    with_options,
+    with_job_options,
 )
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
+from tidelog.jobs.mirror.options import MirrorOptions
 from tidelog.jobs.mirror.plan import (
     TOPIC_WORD,
     BatchDone,
@@ -78,85 +79,17 @@ class Request:
     """The options of `tidelog spark mirror`."""
 
     names: tuple[str, ...] = argument(metavar="FROM... [TOPIC...]", nargs=-1, required=True)
-    pattern: str | None = option(
-        "--pattern",
-        metavar="REGEX",
-        help="Topics with such whole names too, also those made while it runs.",
-    )
     excluded: tuple[str, ...] = option(
         "--exclude", multiple=True, metavar="REGEX", help="But none of these of the pattern."
     )
-    name: str | None = option(
-        "--name",
-        metavar="NAME",
-        help="Name there of those the pattern finds, {topic} for their own.",
-    )
-    settings: str = option(
-        "--settings",
-        type=click.Choice(["report", "sync"]),
-        default="report",
-        show_default=True,
-        help="Where those of a topic and its copy differ: say so, or set the copy's.",
-    )
     to: str = option("--to", required=True, metavar="PLACE", help=f"{PLACE_HELP}; no object store.")
-    checkpoint: str = option(
-        "--checkpoint",
-        required=True,
-        metavar="FOLDER",
-        help="What a restart needs, and the offset map; of this mirror alone.",
-    )
-    continuous: bool = option(
-        "--continuous", is_flag=True, help="Go on until stopped; else what is there now."
-    )
-    partitions: str = option(
-        "--partitions",
-        type=click.Choice(["kept", "key"]),
-        default="kept",
-        show_default=True,
-        help="Keep their numbers, or choose anew by key.",
-    )
-    start: str = option(
-        "--start",
-        type=click.Choice(["earliest", "latest"]),
-        default="earliest",
-        show_default=True,
-        help="Where a new mirror begins.",
-    )
     renames: tuple[str, ...] = option(
         "--rename", multiple=True, metavar="[FROM/]TOPIC=NAME", help="Its name there."
-    )
-    create: bool = option(
-        "--create", is_flag=True, help="Make missing topics and partitions, like their source."
-    )
-    isolation: IsolationLevel = given(
-        isolation_by_default(
-            IsolationLevel.READ_COMMITTED,
-            "read_uncommitted copies open and aborted transactions, too.",
-        )
-    )
-    batch_records: int = option(
-        "--batch-records",
-        type=click.IntRange(min=1),
-        default=1_000_000,
-        show_default=True,
-        metavar="N",
-        help="Of each source, in one batch.",
-    )
-    trigger_ms: int = option(
-        "--trigger-ms",
-        type=click.IntRange(min=0),
-        default=1_000,
-        show_default=True,
-        metavar="N",
-        help="With --continuous: look for new records so often.",
     )
     compression: str | None = option(
         "--compression",
         type=click.Choice(CODECS),
         help="Of batches, where the topic leaves it open.",
-    )
-    force: bool = option(
-        "--force", is_flag=True, help="Go on although the target would lose records."
     )
     report: str | None = given(report_option)
     command_config: str | None = given(command_config_option)
@@ -179,8 +112,13 @@ class Request:
         "tidelog failover --group planes --from east:9092 --to west:9092 --map m/offsets.map",
     ),
 )
-@with_options(Request)
-def mirror(surroundings: Surroundings, request: Request) -> ExitCode:
+@with_job_options(
+    Request,
+    MirrorOptions,
+    order="names pattern excluded name settings to checkpoint continuous partitions start renames"
+    " create isolation batch_records trigger_ms compression force",
+)
+def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions) -> ExitCode:
     """Copy topics from one or more places into those of another, exactly once.
 
     Create times are kept, offsets and append times are the target's own; an offset map says what
@@ -190,46 +128,36 @@ def mirror(surroundings: Surroundings, request: Request) -> ExitCode:
     """
     from tidelog.jobs.mirror.places import check_start
 
-    plan = read_plan(surroundings, request)
+    plan = read_plan(surroundings, request, options)
     pairs(request.spark.conf, "--conf")
     uses = [Use(source.place, tuple(source.topics)) for source in plan.sources]
     check_before(surroundings, [*uses, Use(plan.target, writes=True)], request.report)
-    checkpoint = request.checkpoint.rstrip("/")
-    check_start(plan, checkpoint, surroundings.env, create=request.create)
+    env = options["env"] = surroundings.env
+    check_start(plan, options["checkpoint"].rstrip("/"), env, create=options["create"])
+    if request.compression is not None:
+        options["sink_options"] = {"compression": request.compression}
     progress = JobProgress(surroundings, "mirroring")
     with (
         losses_told(surroundings) as told,
         open_session(surroundings, request.spark, name="mirror") as spark,
     ):
-        from tidelog.arguments import choice
         from tidelog.jobs.mirror.job import lags_by_batch, summary_rows
-        from tidelog.jobs.mirror.plan import MirrorOptions, Settings
         from tidelog.jobs.mirror.run import running
-
-        options = MirrorOptions(
-            checkpoint=checkpoint,
-            continuous=request.continuous,
-            batch_records=request.batch_records,
-            trigger_ms=request.trigger_ms,
-            create=request.create,
-            force=request.force,
-            settings=choice(Settings, request.settings, "--settings"),
-            sink=() if request.compression is None else (("compression", request.compression),),
-        )
 
         def watch(done: BatchDone) -> None:
             for line in (*done.notes, batch_line(done)):
                 progress.note(line)
 
+        options["watch"] = watch
         with (
             progress.shown(spark),
             _stopped_by_signals() as stopped,
-            running(spark, plan, options, surroundings.env, watch=watch) as started,
+            running(spark, plan, **options) as started,
         ):
             for line in (*lines(started.findings), *started.notes):
                 progress.note(line)
             started.await_end(stopped)
-            rows = summary_rows(started, surroundings.env)
+            rows = summary_rows(started, env)
             lags, copied = lags_by_batch(started.query), started.plan
         if request.report is not None:
             page = report_of(copied, rows, started.batches.done, lags, started.findings)
@@ -239,10 +167,10 @@ def mirror(surroundings: Surroundings, request: Request) -> ExitCode:
     return told.code
 
 
-def read_plan(surroundings: Surroundings, request: Request) -> MirrorPlan:
+def read_plan(surroundings: Surroundings, request: Request, options: MirrorOptions) -> MirrorPlan:
     """What is to be copied; raises UsageProblem, InvalidRequest, InvalidTopic."""
-    pattern = read_pattern(request)
-    texts, topics = split_names(surroundings, request.names, needs_topics=request.pattern is None)
+    pattern, name = read_pattern(request, options), options["name"]
+    texts, topics = split_names(surroundings, request.names, needs_topics=pattern is None)
     places = [
         read_place(
             surroundings,
@@ -253,24 +181,22 @@ def read_plan(surroundings: Surroundings, request: Request) -> MirrorPlan:
         for text in texts
     ]
     return plan_mirror(
-        read_renames(
-            request.renames, places, topics, pattern=pattern, name=request.name or TOPIC_WORD
-        ),
+        read_renames(request.renames, places, topics, pattern=pattern, name=name),
         (),
         read_place(surroundings, request.to, command_config=request.to_command_config),
-        partitioning=Partitioning(request.partitions),
-        start=request.start,
-        isolation=request.isolation,
+        partitioning=Partitioning(options["partitions"]),
+        start=options["start"],
+        isolation=choice(IsolationLevel, options["isolation"], "isolation"),
     )
 
 
-def read_pattern(request: Request) -> str | None:
+def read_pattern(request: Request, options: MirrorOptions) -> str | None:
     """The pattern without what is excluded; raises UsageProblem where there is none to change."""
-    if request.pattern is None:
-        if request.excluded or request.name is not None:
+    if options["pattern"] is None:
+        if request.excluded or options["name"] != TOPIC_WORD:
             raise UsageProblem("--exclude and --name are about topics that a --pattern finds")
         return None
-    return excluding(request.pattern, request.excluded)
+    return excluding(options["pattern"], request.excluded)
 
 
 def split_names(

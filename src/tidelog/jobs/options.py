@@ -64,15 +64,19 @@ def options_of(kind: type) -> dict[str, tuple[object, Option]]:
     return found
 
 
-def takes_options(kind: type) -> Callable[[_Function], _Function]:
+def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _Function]:
     """Return a decorator for a function whose `**options` are those of a TypedDict.
 
     The function gets all of them, with their defaults where they were not given. Its signature has
     them as keywords, and its docstring says what they are in place of the line `**options`.
     Arguments are read as by `reads_arguments`.
+
+    Args:
+        kind: The TypedDict.
+        choices: Choices of the function, where the command offers others.
     """
     declared = options_of(kind)
-    choices = {
+    choices |= {
         name: one.choices for name, (_, one) in declared.items() if isinstance(one.choices, type)
     }
     keywords = [

@@ -9,31 +9,31 @@ from tidelog.cli.options import Format, SparkAccess
 from tidelog.cli.spark_mirror import Request, batch_line, read_plan, report_of, split_names
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import InvalidRequest
-from tidelog.jobs.mirror.plan import BatchDone, Pair
+from tidelog.jobs.mirror.options import MirrorOptions
+from tidelog.jobs.mirror.plan import TOPIC_WORD, BatchDone, Pair
 from tidelog.jobs.offset_map import Partitioning
 from tidelog.jobs.target_check import Effect, Finding
-from tidelog.types import IsolationLevel
 
 REQUEST = Request(
     names=("kafka://east:1", "kafka://north:1", "orders", "bills"),
     to="kafka://west:1",
-    checkpoint="check",
-    partitions="key",
-    start="latest",
     renames=("kafka://north:1/orders=north.orders",),
-    continuous=True,
-    batch_records=10,
-    trigger_ms=5,
-    isolation=IsolationLevel.READ_COMMITTED,
     report=None,
     command_config=None,
     to_command_config=None,
     store=(),
     compression=None,
-    force=False,
     spark=SparkAccess(),
     kind=Format.TABLE,
 )
+OPTIONS: MirrorOptions = {
+    "checkpoint": "check",
+    "partitions": "key",
+    "start": "latest",
+    "isolation": "read_committed",
+    "pattern": None,
+    "name": TOPIC_WORD,
+}
 
 
 def done(number: int, records: int, *, was_done: bool = False) -> BatchDone:
@@ -66,7 +66,7 @@ class TestNames:
 
 class TestPlan:
     def test_everything_arrives(self) -> None:
-        plan = read_plan(Surroundings(), REQUEST)
+        plan = read_plan(Surroundings(), REQUEST, OPTIONS)
         assert plan.pairs == [
             Pair(0, "orders", "orders"),
             Pair(0, "bills", "bills"),
@@ -82,11 +82,12 @@ class TestPlan:
         request = dataclasses.replace(
             REQUEST, names=names, renames=(), command_config=str(file), to="out"
         )
-        plan = read_plan(Surroundings(), request)
+        plan = read_plan(Surroundings(), request, OPTIONS)
         assert plan.sources[0].place.client == {"security.protocol": "SSL"}
         assert plan.sources[1].place.client == {}
+        request = dataclasses.replace(request, to_command_config=str(file))
         with pytest.raises(InvalidRequest, match="a directory takes no client settings"):
-            read_plan(Surroundings(), dataclasses.replace(request, to_command_config=str(file)))
+            read_plan(Surroundings(), request, OPTIONS)
 
 
 def test_a_batch_in_words() -> None:
@@ -96,7 +97,7 @@ def test_a_batch_in_words() -> None:
 
 
 def test_a_report_shows_throughput_and_lag() -> None:
-    plan = read_plan(Surroundings(), REQUEST)
+    plan = read_plan(Surroundings(), REQUEST, OPTIONS)
     row = ("kafka://east:1", "orders", 0, "kafka://west:1", "orders", 0, 90, 90, 100, 10)
     finding = Finding(effect=Effect.NOTE, setting="a=b", text="worth a word")
     page = report_of(plan, [row], [done(0, 60), done(1, 30)], {0: 40, 1: 10}, [finding]).html()

@@ -2,12 +2,17 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Annotated, Required, TypedDict, Unpack
 
+import click
 import pytest
 
+from tidelog.arguments import word_of
+from tidelog.cli.app import spark
+from tidelog.cli.surroundings import Surroundings
 from tidelog.errors import InvalidChoice, InvalidRequest
-from tidelog.jobs.options import Option, takes_options
+from tidelog.jobs.options import REQUIRED, Option, options_of, takes_options
 from tidelog.types import ClockName
 
 
@@ -67,3 +72,27 @@ def test_other_keywords_are_refused_as_pythons_own() -> None:
         job("s")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'too'"):
         job("s", to="there", too="far")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("reindex", ["data"]),
+        ("lag", ["data"]),
+        ("latency", ["data"]),
+        ("compact", ["data"]),
+        ("mirror", ["data", "flights", "--to", "there", "--checkpoint", "folder"]),
+    ],
+)
+def test_a_command_and_its_function_have_the_same_defaults(name: str, arguments: list[str]) -> None:
+    assert isinstance(spark, click.Group)
+    context = click.Context(spark)
+    _, command, _ = spark.resolve_command(context, [name])
+    assert command is not None
+    given = command.make_context(name, arguments, obj=Surroundings()).params
+    module = import_module(f"tidelog.jobs.{name}.options")
+    kind = getattr(module, f"{name.capitalize()}Options")
+    for option, (_, declared) in options_of(kind).items():
+        if declared.flags and declared.default is not REQUIRED:
+            value, default = given[option], declared.default
+            assert value in (default, {}) or word_of(value) == default, option

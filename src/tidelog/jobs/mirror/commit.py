@@ -33,18 +33,20 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.env import Env, os_env
 from tidelog.errors import CorruptData, DirectoryLocked, InvalidRequest
 from tidelog.jobs.chunks import wait_seconds
+from tidelog.jobs.mirror.options import MirrorOptions
 from tidelog.jobs.mirror.places import Growth, as_mapped
 from tidelog.jobs.mirror.plan import (
     MAP_FILE,
     STATE_FILE,
     BatchDone,
-    MirrorOptions,
     MirrorPlan,
+    Settings,
+    Watcher,
     decode_state,
 )
 from tidelog.jobs.mirror.work import (
@@ -291,9 +293,6 @@ def _ends(noted: Noted, routes: Routes) -> dict[TopicPartition, int]:
 BATCHES_KEPT: Final = 10_000
 
 
-Watcher: TypeAlias = Callable[[BatchDone], None]
-
-
 def nobody(_done: BatchDone) -> None:
     """Told to nobody."""
 
@@ -504,14 +503,14 @@ class ServerBatches:
         """Write a batch, then the map, then the list of batches."""
         env = os_env()
         self._check_checkpoint(env)
-        with _alone(env, self.options.checkpoint, batch_id):
+        with _alone(env, self.options["checkpoint"], batch_id):
             batches = self._open(env)
             batches(rows, batch_id)
-            _write_done(env, self.options.checkpoint, batches.done)
+            _write_done(env, self.options["checkpoint"], batches.done)
 
     def _check_checkpoint(self, env: Env) -> None:
         """Raise InvalidRequest where the server sees another folder than the client."""
-        path = f"{self.options.checkpoint}/{STATE_FILE}"
+        path = f"{self.options['checkpoint']}/{STATE_FILE}"
         try:
             found = decode_state(files.read_file(env.files, path)).mirror_id
         except FileNotFoundError:
@@ -524,7 +523,7 @@ class ServerBatches:
 
     def _open(self, env: Env) -> Batches:
         """What writes the batch; its map is that on disk: another query may have been here."""
-        path = f"{self.options.checkpoint}/{MAP_FILE}"
+        path = f"{self.options['checkpoint']}/{MAP_FILE}"
         found = read_map(env.files, path)
         known = self._batches
         if known is None or len(known.grown_plan.pairs) != len(found.sources):
@@ -537,11 +536,11 @@ class ServerBatches:
         growth = Growth(
             plan=plan,
             env=env,
-            create=self.options.create,
-            force=self.options.force,
-            settings=self.options.settings,
+            create=self.options["create"],
+            force=self.options["force"],
+            settings=Settings(self.options["settings"]),
         )
-        target = target_of(plan, dict(self.options.sink), self.mirror_id, found)
+        target = target_of(plan, self.options["sink_options"] or {}, self.mirror_id, found)
         return Batches(target=target, found=found, path=path, env=env, growth=growth)
 
 

@@ -1,28 +1,23 @@
 """`mirror`: topics of clusters and directories copied into those of another, batch or continuous.
 
-Parts: the public function of the mirror, and its summary.
-
 Records keep key, value, headers and create time; offsets and append times are the target's own. The
 offset map says what went where (`jobs.offset_map`), and `tidelog failover` takes groups across
-by it. docs/mirror.md says what is promised, and what is not copied.
-
-What a mirror has to say of its run: batches, partitions, lag.
+by it. docs/mirror.md says what is promised, and what is not copied. The summary of a run has a row
+for each partition of a source.
 """
 
 import json
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
 
-from tidelog.arguments import choice, reads_arguments
+from tidelog.arguments import choice
 from tidelog.env import Env, os_env
-from tidelog.jobs.mirror.commit import Watcher
+from tidelog.jobs.mirror.options import MirrorOptions
 from tidelog.jobs.mirror.places import read_sources
-from tidelog.jobs.mirror.plan import TOPIC_WORD, MirrorOptions, MirrorSource, Settings, plan_mirror
-from tidelog.jobs.mirror.run import Mirror, Transform, running
+from tidelog.jobs.mirror.plan import MirrorSource, plan_mirror
+from tidelog.jobs.mirror.run import Mirror, running
 from tidelog.jobs.offset_map import Partitioning, SourcePartition
+from tidelog.jobs.options import takes_options
 from tidelog.spark.places import Place
 from tidelog.types import IsolationLevel
 
@@ -92,31 +87,13 @@ _SUMMARY: Final = (
 )
 
 
-@reads_arguments(partitions=Partitioning, settings=Settings)
-def mirror(  # noqa: PLR0913 - one keyword for each way to choose
+@takes_options(MirrorOptions, partitions=Partitioning)
+def mirror(
     spark: "SparkSession",
     sources: Place | str | Sequence[Place | str | MirrorSource],
     topics: Iterable[str] | Mapping[str, str],
     target: Place | str,
-    *,
-    checkpoint: str,
-    partitions: str = Partitioning.KEPT,
-    start: str = "earliest",
-    isolation: str = "read_committed",
-    continuous: bool = False,
-    stopped: threading.Event | None = None,
-    batch_records: int = 1_000_000,
-    trigger_ms: int = 1_000,
-    create: bool = False,
-    force: bool = False,
-    pattern: str | None = None,
-    name: str = TOPIC_WORD,
-    settings: str = Settings.REPORT,
-    transform: Transform | None = None,
-    watch: Watcher | None = None,
-    source_options: Mapping[str, str] | None = None,
-    sink_options: Mapping[str, str] | None = None,
-    env: Env | None = None,
+    **options: Unpack[MirrorOptions],
 ) -> "DataFrame":
     """Copy topics, exactly once; a row for each partition. The same call goes on after a kill.
 
@@ -125,58 +102,29 @@ def mirror(  # noqa: PLR0913 - one keyword for each way to choose
         sources: Directories, object stores' URLs or `kafka://HOST:PORT`; or `MirrorSource`.
         topics: Names; or name -> name at the target. Several may go into one.
         target: Directory or `kafka://HOST:PORT`.
-        checkpoint: Folder of the driver with what a restart needs, and `offsets.map`.
-        partitions: `kept`; `key`: by key; `any`: by a transform's column `targetPartition`.
-        start: `earliest` or `latest`: where a new mirror begins.
-        isolation: `read_committed` leaves aborted transactions out, or `read_uncommitted`.
-        continuous: Go on until `stopped` is set; else stop at what is there at the start.
-        stopped: Ends a continuous mirror.
-        batch_records: About how many offsets of each source a batch takes, at most.
-        trigger_ms: How often a continuous mirror looks for new records.
-        create: Make topics that the target lacks, like their (first) source; partitions too.
-        force: Go on although the target would lose records or their create times.
-        pattern: Of whole names of topics that are copied too, also of those made meanwhile.
-        name: Name at the target of what the pattern finds, with `{topic}` for its own.
-        settings: Of a topic and its copy, where they differ: `report`, or `sync` sets the copy's.
-        transform: Put between read and write; keeps `source`, `topic`, `partition` and `offset`.
-        watch: Called after each batch.
-        source_options: More options of the sources.
-        sink_options: Of the sink, such as `compression`.
-        env: Files and clock of the driver; the machine's where None.
+        **options: Those of `MirrorOptions`.
 
     Raises:
         TargetLoses, InvalidRequest, UnknownTopic, DirectoryLocked: Nothing was written.
         pyspark.errors.StreamingQueryException: A batch failed; the next start writes it again.
     """
-    options = MirrorOptions(
-        checkpoint=checkpoint.rstrip("/"),
-        continuous=continuous,
-        batch_records=batch_records,
-        trigger_ms=trigger_ms,
-        create=create,
-        force=force,
-        settings=choice(Settings, settings, "settings"),
-        source=tuple((source_options or {}).items()),
-        sink=tuple((sink_options or {}).items()),
+    env = options["env"] or os_env()
+    plan = plan_mirror(
+        _listed(sources),
+        topics,
+        target,
+        Partitioning(options["partitions"]),
+        options["start"],
+        choice(IsolationLevel, options["isolation"], "isolation"),
+        pattern=options["pattern"],
+        name=options["name"],
     )
-    how = Partitioning(partitions), start, choice(IsolationLevel, isolation, "isolation")
-    plan = plan_mirror(_listed(sources), topics, target, *how, pattern=pattern, name=name)
-    run = partial(running, spark, plan, options, transform=transform, watch=watch)
-    return _summary_of(spark, run, stopped, env or os_env())
+    with running(spark, plan, **options) as started:
+        started.await_end(options["stopped"])
+        return spark.createDataFrame(summary_rows(started, env), _SUMMARY)
 
 
 def _listed(
     sources: Place | str | Sequence[Place | str | MirrorSource],
 ) -> list[Place | str | MirrorSource]:
     return [sources] if isinstance(sources, Place | str) else list(sources)
-
-
-def _summary_of(
-    spark: "SparkSession",
-    run: Callable[[Env], AbstractContextManager[Mirror]],
-    stopped: threading.Event | None,
-    env: Env,
-) -> "DataFrame":
-    with run(env) as started:
-        started.await_end(stopped)
-        return spark.createDataFrame(summary_rows(started, env), _SUMMARY)

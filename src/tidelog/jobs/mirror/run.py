@@ -20,24 +20,24 @@ What a mirror reads: one stream of all its places, and what tasks need of each r
 import json
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Unpack
 
-from tidelog.env import Env
+from tidelog.env import Env, os_env
 from tidelog.errors import DirectoryLocked, InvalidRequest
 from tidelog.jobs.mirror.commit import (
     Batches,
     ClientBatches,
     PatientQuery,
     ServerBatches,
-    Watcher,
     nobody,
     target_of,
 )
+from tidelog.jobs.mirror.options import MirrorOptions
 from tidelog.jobs.mirror.places import (
     Growth,
     TopicFacts,
@@ -52,19 +52,19 @@ from tidelog.jobs.mirror.places import (
     with_topics,
 )
 from tidelog.jobs.mirror.plan import (
-    ISOLATIONS,
     MAP_FILE,
     SPARK_DIR,
     STATE_FILE,
-    MirrorOptions,
     MirrorPlan,
     MirrorSource,
     MirrorState,
     Pair,
+    Settings,
     encode_state,
 )
 from tidelog.jobs.mirror.work import ORIGIN, RECORD, TARGET_PARTITION
 from tidelog.jobs.offset_map import OffsetMap, Partitioning, read_map, write_map
+from tidelog.jobs.options import takes_options
 from tidelog.jobs.target_check import Finding
 from tidelog.spark.session import check_shared_places, is_connect
 from tidelog.storage import files
@@ -73,19 +73,6 @@ from tidelog.types import TimestampType
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-__all__ = [
-    "ISOLATIONS",
-    "MAP_FILE",
-    "SPARK_DIR",
-    "STATE_FILE",
-    "Batches",
-    "Mirror",
-    "MirrorOptions",
-    "Transform",
-    "Watcher",
-    "running",
-]
 
 
 _COLUMNS: Final = (*RECORD, "topic", "partition", "offset", "timestampType")
@@ -177,9 +164,6 @@ def select(rows: "DataFrame", partitioning: Partitioning) -> "DataFrame":
     return rows.select(*needed)
 
 
-Transform: TypeAlias = Callable[["DataFrame"], "DataFrame"]
-
-
 _ID_BITS: Final = 128
 
 
@@ -240,14 +224,9 @@ class Mirror:
 
 
 @contextmanager
+@takes_options(MirrorOptions)
 def running(
-    spark: "SparkSession",
-    plan: MirrorPlan,
-    options: MirrorOptions,
-    env: Env,
-    *,
-    transform: Transform | None = None,
-    watch: Watcher | None = None,
+    spark: "SparkSession", plan: MirrorPlan, **options: Unpack[MirrorOptions]
 ) -> Iterator[Mirror]:
     """A started mirror, until the block ends.
 
@@ -257,17 +236,19 @@ def running(
         TargetLoses, InvalidRequest, UnknownTopic, ClusterFailure: As `find_targets`.
     """
     check_shared_places(spark, [*(source.place for source in plan.sources), plan.target])
+    env, checkpoint = options["env"] or os_env(), options["checkpoint"].rstrip("/")
     if is_connect(spark):
-        options = replace(options, checkpoint=str(Path(options.checkpoint).absolute()))
-    env.files.make_dirs(options.checkpoint)
+        checkpoint = str(Path(checkpoint).absolute())
+    options["checkpoint"] = checkpoint
+    env.files.make_dirs(options["checkpoint"])
     try:
-        lock = env.files.lock(f"{options.checkpoint}/mirror.lock")
+        lock = env.files.lock(f"{options['checkpoint']}/mirror.lock")
     except BlockingIOError as error:
         raise DirectoryLocked(
-            f"{options.checkpoint}: another driver runs this mirror; stop it first"
+            f"{options['checkpoint']}: another driver runs this mirror; stop it first"
         ) from error
     try:
-        mirror = _start(spark, plan, options, env, transform, watch or nobody)
+        mirror = _start(spark, plan, options, env)
         try:
             yield mirror
         finally:
@@ -300,21 +281,20 @@ def _start(
     plan: MirrorPlan,
     options: MirrorOptions,
     env: Env,
-    transform: Transform | None,
-    watch: Watcher,
 ) -> Mirror:
+    transform, watch = options["transform"], options["watch"] or nobody
     opened = _open(plan, options, env)
     growth = Growth(
         plan=opened.plan,
         env=env,
-        create=options.create,
-        force=options.force,
-        settings=options.settings,
+        create=options["create"],
+        force=options["force"],
+        settings=Settings(options["settings"]),
     )
-    path = f"{options.checkpoint}/{MAP_FILE}"
+    path = f"{options['checkpoint']}/{MAP_FILE}"
     mirror_id = opened.state.mirror_id
     batches = Batches(
-        target=target_of(opened.plan, dict(options.sink), mirror_id, opened.found),
+        target=target_of(opened.plan, options["sink_options"] or {}, mirror_id, opened.found),
         found=opened.found,
         path=path,
         env=env,
@@ -327,15 +307,23 @@ def _start(
         spark,
         plan,
         opened.state.with_starts(start_map),
-        batch_records=options.batch_records,
-        more=dict(options.source),
+        batch_records=options["batch_records"],
+        more=options["source_options"] or {},
     )
     rows = select(rows if transform is None else transform(rows), plan.partitioning)
     shown: Batches | ClientBatches = batches
     sent: Batches | ServerBatches = batches
     if is_connect(spark):
         shown = ClientBatches(plan=plan, path=path, env=env, watch=watch, after=start_map.batch_id)
-        sent = ServerBatches(plan=plan, options=options, mirror_id=mirror_id)
+        # Of the others nothing goes to the server, nor could it.
+        plain: MirrorOptions = {
+            **options,
+            "stopped": None,
+            "transform": None,
+            "watch": None,
+            "env": None,
+        }
+        sent = ServerBatches(plan=plan, options=plain, mirror_id=mirror_id)
     started = _query(rows, sent, options, plan.title)
     if isinstance(shown, ClientBatches):
         shown.started = started
@@ -351,20 +339,20 @@ def _start(
 
 def _open(plan: MirrorPlan, options: MirrorOptions, env: Env) -> _Opened:
     """The checkpoint, begun where it is new; its targets are found, or made."""
-    state = read_state(env, options.checkpoint)
+    state = read_state(env, options["checkpoint"])
     if state is None:
         plan = with_topics(plan, env)
     else:
         state.ensure_asked(plan)
-        found = read_map(env.files, f"{options.checkpoint}/{MAP_FILE}")
+        found = read_map(env.files, f"{options['checkpoint']}/{MAP_FILE}")
         plan = as_mapped(plan, found)
     sources = read_sources(plan, env)
     targets, findings = find_targets(
         plan,
         sources,
         env,
-        create=options.create,
-        force=options.force,
+        create=options["create"],
+        force=options["force"],
         is_new_from=0 if state is None else None,
     )
     was_resumed = state is not None
@@ -383,7 +371,7 @@ def _begin(
     targets: Mapping[str, TopicFacts],
 ) -> tuple[MirrorState, OffsetMap]:
     """A new mirror's checkpoint; the state comes last, so half of one is none."""
-    check_empty(options.checkpoint, env)
+    check_empty(options["checkpoint"], env)
     starts = first_offsets(plan, sources)
     found = first_map(plan, sources, targets, starts)
     state = MirrorState(
@@ -391,16 +379,16 @@ def _begin(
         question=plan.question(),
         starts=starts,
     )
-    write_map(env.files, f"{options.checkpoint}/{MAP_FILE}", found)
-    path = f"{options.checkpoint}/{STATE_FILE}"
+    write_map(env.files, f"{options['checkpoint']}/{MAP_FILE}", found)
+    path = f"{options['checkpoint']}/{STATE_FILE}"
     files.write_atomically(env.files, path, encode_state(state))
     return state, found
 
 
 def _go_on(options: MirrorOptions, env: Env, targets: Mapping[str, TopicFacts]) -> OffsetMap:
     """The map of a mirror that ran before."""
-    found = grown(read_map(env.files, f"{options.checkpoint}/{MAP_FILE}"), targets)
-    metadata = f"{options.checkpoint}/{SPARK_DIR}/metadata"
+    found = grown(read_map(env.files, f"{options['checkpoint']}/{MAP_FILE}"), targets)
+    metadata = f"{options['checkpoint']}/{SPARK_DIR}/metadata"
     if found.batch_id >= 0 and not env.files.exists(metadata):
         raise InvalidRequest(
             f"{metadata} has gone, and with it how far the mirror was: it would copy everything"
@@ -413,12 +401,12 @@ def _query(
     rows: "DataFrame", batches: Batches | ServerBatches, options: MirrorOptions, title: str
 ) -> PatientQuery:
     # The very folder, also where Spark's own file system is another.
-    folder = Path(f"{options.checkpoint}/{SPARK_DIR}").absolute()
+    folder = Path(f"{options['checkpoint']}/{SPARK_DIR}").absolute()
     # Spark runs no two queries of one name, nor any two with one checkpoint.
     writer = rows.writeStream.foreachBatch(batches).queryName(f"{title} ({folder.parent})")
     writer = writer.option("checkpointLocation", folder.as_uri())
-    if options.continuous:
-        writer = writer.trigger(processingTime=f"{options.trigger_ms} milliseconds")
+    if options["continuous"]:
+        writer = writer.trigger(processingTime=f"{options['trigger_ms']} milliseconds")
     else:
         writer = writer.trigger(availableNow=True)
     return PatientQuery(writer.start)

@@ -1,0 +1,117 @@
+"""Options of `mirror`."""
+
+import threading
+from collections.abc import Mapping
+from typing import Annotated, Required, TypedDict
+
+from tidelog.env import Env
+from tidelog.jobs.chunks import Transform
+from tidelog.jobs.mirror.plan import TOPIC_WORD, Settings, Watcher
+from tidelog.jobs.offset_map import Partitioning
+from tidelog.jobs.options import Option
+from tidelog.types import IsolationLevel
+
+
+class MirrorOptions(TypedDict, total=False):
+    """Keywords of `tidelog.spark.mirror`; those with flags are options of the command."""
+
+    checkpoint: Required[
+        Annotated[
+            str,
+            Option(
+                "What a restart needs, and the offset map; of this mirror alone.",
+                "--checkpoint",
+                keyword="Folder of the driver with what a restart needs, and `offsets.map`.",
+                metavar="FOLDER",
+            ),
+        ]
+    ]
+    partitions: Annotated[
+        str,
+        Option(
+            "Keep their numbers, or choose anew by key.",
+            "--partitions",
+            Partitioning.KEPT,
+            keyword="`kept`; `key`: by key; `any`: by a transform's column `targetPartition`.",
+            choices=("kept", "key"),
+        ),
+    ]
+    start: Annotated[
+        str,
+        Option("Where a new mirror begins.", "--start", "earliest", choices=("earliest", "latest")),
+    ]
+    isolation: Annotated[
+        str,
+        Option(
+            "read_uncommitted copies open and aborted transactions, too.",
+            "--isolation",
+            "read_committed",
+            choices=IsolationLevel,
+        ),
+    ]
+    continuous: Annotated[
+        bool,
+        Option(
+            "Go on until stopped; else what is there now.",
+            "--continuous",
+            default=False,
+            keyword="Go on until `stopped` is set; else stop at what is there at the start.",
+        ),
+    ]
+    stopped: Annotated[threading.Event | None, Option("Ends a continuous mirror.")]
+    batch_records: Annotated[
+        int,
+        Option("Of each source, in one batch.", "--batch-records", 1_000_000, metavar="N", least=1),
+    ]
+    trigger_ms: Annotated[
+        int,
+        Option(
+            "With --continuous: look for new records so often.",
+            "--trigger-ms",
+            1_000,
+            metavar="N",
+            least=0,
+        ),
+    ]
+    create: Annotated[
+        bool,
+        Option("Make missing topics and partitions, like their source.", "--create", default=False),
+    ]
+    force: Annotated[
+        bool, Option("Go on although the target would lose records.", "--force", default=False)
+    ]
+    pattern: Annotated[
+        str | None,
+        Option(
+            "Topics with such whole names too, also those made while it runs.",
+            "--pattern",
+            metavar="REGEX",
+        ),
+    ]
+    name: Annotated[
+        str,
+        Option(
+            "Name there of those the pattern finds, {topic} for their own.",
+            "--name",
+            TOPIC_WORD,
+            metavar="NAME",
+            shows_default=False,
+        ),
+    ]
+    settings: Annotated[
+        str,
+        Option(
+            "Where those of a topic and its copy differ: say so, or set the copy's.",
+            "--settings",
+            Settings.REPORT,
+            choices=Settings,
+        ),
+    ]
+    transform: Annotated[
+        Transform | None,
+        Option("Put between read and write; keeps `source`, `topic`, `partition` and `offset`."),
+    ]
+    watch: Annotated[Watcher | None, Option("Called after each batch.")]
+    source_options: Annotated[Mapping[str, str] | None, Option("More options of the sources.")]
+    sink_options: Annotated[Mapping[str, str] | None, Option("Of the sink, such as `compression`.")]
+    env: Annotated[Env | None, Option("Files and clock of the driver; the machine's where None.")]
