@@ -65,13 +65,13 @@ class FolderStore:
         """Facts on an object, None where there is none."""
         try:
             with self._typed("head", key):
-                found = self._fs.stat(self._path(key))
+                meta = self._fs.stat(self._path(key))
         except FileNotFoundError:
             return None
-        if found.is_dir:
+        if meta.is_dir:
             return None
-        etag = f"{found.identity[0]:x}-{found.identity[1]:x}-{found.mtime_ms:x}-{found.size:x}"
-        return ObjectInfo(key, found.size, etag, found.mtime_ms)
+        etag = f"{meta.identity[0]:x}-{meta.identity[1]:x}-{meta.mtime_ms:x}-{meta.size:x}"
+        return ObjectInfo(key, meta.size, etag, meta.mtime_ms)
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
         """Bytes from `start`, all where `size` is None; fewer only where the object ends."""
@@ -111,8 +111,8 @@ class FolderStore:
             for entry in entries
             if not entry.is_dir and entry.name != LOCK_NAME and not _is_part(entry.name)
         ]
-        found = [info for info in map(self.head, keys) if info is not None]
-        return found, [entry.name for entry in entries if entry.is_dir]
+        infos = [info for info in map(self.head, keys) if info is not None]
+        return infos, [entry.name for entry in entries if entry.is_dir]
 
     def put(self, key: str, data: bytes) -> ObjectInfo:
         """Write an object, in the place of an older one if there is; durable when it returns."""
@@ -168,8 +168,8 @@ class FolderStore:
             except BlockingIOError:
                 return None
         try:
-            found = self.head(key)
-            if (None if found is None else found.etag) != etag:
+            current = self.head(key)
+            if (None if current is None else current.etag) != etag:
                 return None
             return self.put(key, data)
         finally:

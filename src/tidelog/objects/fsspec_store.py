@@ -80,11 +80,11 @@ class FsspecStore:
         except Exception as error:
             raise failure(where, operation, error, _STEP) from error
 
-    def _info(self, found: Mapping[str, object]) -> ObjectInfo:
-        key = str(found["name"])[len(self._root) :].lstrip("/")
-        size = cast("int", found.get("size") or 0)
-        contents = [str(found[name]) for name in _CONTENT_NAMES if found.get(name) is not None]
-        times = [found[name] for name in _TIME_NAMES if found.get(name) is not None]
+    def _info(self, facts: Mapping[str, object]) -> ObjectInfo:
+        key = str(facts["name"])[len(self._root) :].lstrip("/")
+        size = cast("int", facts.get("size") or 0)
+        contents = [str(facts[name]) for name in _CONTENT_NAMES if facts.get(name) is not None]
+        times = [facts[name] for name in _TIME_NAMES if facts.get(name) is not None]
         etag = "-".join([str(size), *contents, *(str(time) for time in times)])
         return ObjectInfo(key, size, etag, _ms(times[0]) if times else NO_MODIFIED)
 
@@ -92,10 +92,10 @@ class FsspecStore:
         """Facts on an object, None where there is none."""
         try:
             with self._typed("head", key):
-                found = self._fs.info(self._path(key))
+                facts = self._fs.info(self._path(key))
         except FileNotFoundError:
             return None
-        return self._info(found) if found["type"] == "file" else None
+        return self._info(facts) if facts["type"] == "file" else None
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
         """Bytes from `start`, all where `size` is None; fewer only where the object ends."""
@@ -118,21 +118,21 @@ class FsspecStore:
         """All objects in the folder and below it."""
         try:
             with self._typed("list", prefix):
-                found = self._fs.find(self._path(prefix), detail=True)
+                by_path = self._fs.find(self._path(prefix), detail=True)
         except FileNotFoundError:
             return
-        for facts in found.values():
+        for facts in by_path.values():
             yield self._info(facts)
 
     def list_dir(self, prefix: str) -> tuple[InfoList, NameList]:
         """Objects right in the folder, and the names of its subfolders; both sorted."""
         try:
             with self._typed("list", prefix):
-                found = self._fs.ls(self._path(prefix), detail=True)
+                entries = self._fs.ls(self._path(prefix), detail=True)
         except FileNotFoundError:
             return [], []
-        objects = [self._info(facts) for facts in found if facts["type"] == "file"]
-        names = [str(facts["name"]) for facts in found if facts["type"] == "directory"]
+        objects = [self._info(facts) for facts in entries if facts["type"] == "file"]
+        names = [str(facts["name"]) for facts in entries if facts["type"] == "directory"]
         return sorted(objects), sorted(name.rstrip("/").rpartition("/")[2] for name in names)
 
     def put(self, key: str, data: bytes) -> ObjectInfo:

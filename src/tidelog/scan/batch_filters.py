@@ -54,11 +54,11 @@ class AbortedBatches:
     def mask(self, table: "Longs") -> "Mask":
         """Which batches of the table belong to aborted transactions."""
         is_data = table[:, layout.ATTRIBUTES] & _DATA_BITS == TRANSACTIONAL_BIT
-        found = np.zeros(len(table), np.bool_)
+        is_aborted = np.zeros(len(table), np.bool_)
         for slot in np.flatnonzero(is_data):
             producer_id = int(table[slot, layout.PRODUCER_ID])
-            found[slot] = self._is_aborted(producer_id, int(table[slot, layout.BASE_OFFSET]))
-        return found
+            is_aborted[slot] = self._is_aborted(producer_id, int(table[slot, layout.BASE_OFFSET]))
+        return is_aborted
 
     def _is_aborted(self, producer_id: int, offset: int) -> bool:
         firsts, lasts = self._spans.get(producer_id, ([], []))
@@ -112,10 +112,10 @@ def piece_filter(
     both = unstamped
 
     def drop(table: "Longs") -> "Mask":
-        gone = aborted.mask(table)
-        rest = np.flatnonzero(~gone)
-        gone[rest] = both.mask(table[rest])
-        return gone
+        is_dropped = aborted.mask(table)
+        rest = np.flatnonzero(~is_dropped)
+        is_dropped[rest] = both.mask(table[rest])
+        return is_dropped
 
     return drop, unstamped
 
@@ -125,14 +125,14 @@ _BATCHES: Final = 4096
 
 def reach(data: Buffer) -> Reach | None:
     """Do what `offset_order.reach_of` does."""
-    found: Reach | None = None
+    end: Reach | None = None
     for table in _tables(data):
-        before = None if found is None else found.next_offset
+        before = None if end is None else end.next_offset
         if len(table) > 1:
             before = int(table[-2, layout.LAST_OFFSET]) + 1
         last = table[-1].tolist()
-        found = Reach(last[layout.LAST_OFFSET] + 1, last[layout.POSITION], before)
-    return found
+        end = Reach(last[layout.LAST_OFFSET] + 1, last[layout.POSITION], before)
+    return end
 
 
 def aborted_spans(

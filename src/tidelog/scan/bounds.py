@@ -190,10 +190,10 @@ def _offsets(
     return min(max(start, log_start), log_end), min(end, visible), lost
 
 
-def _start(asked: int | None, log_start: int, visible: int) -> int:
-    if asked is None or asked == EARLIEST_OFFSET:
+def _start(offset: int | None, log_start: int, visible: int) -> int:
+    if offset is None or offset == EARLIEST_OFFSET:
         return log_start
-    return visible if asked == LATEST_OFFSET else asked
+    return visible if offset == LATEST_OFFSET else offset
 
 
 def _lost(reader: PartitionView, start: int, end: int, reason: str) -> LostOffsets:
@@ -217,15 +217,15 @@ def _position(
     if timestamp_ms < 0:
         raise InvalidRequest(f"{reader.topic_partition}: time {timestamp_ms} is negative")
     try:
-        found = reader.offset_for_time(timestamp_ms, clock=clock)
+        match = reader.offset_for_time(timestamp_ms, clock=clock)
     except OffsetsGone as error:
         if not isinstance(reader, LogReader):
             raise
         lost += error.lost
-        found = reader.offset_for_time(timestamp_ms, clock=clock, steps_over_losses=True)
-    if found is None and needs_match:
+        match = reader.offset_for_time(timestamp_ms, clock=clock, steps_over_losses=True)
+    if match is None and needs_match:
         raise InvalidRequest(
             f"{reader.topic_partition}: no record at {timestamp_ms} ms or later; a start that need"
             " not be reached (startingOffsetsByTimestampStrategy=latest) reads nothing then"
         )
-    return reader.log_end_offset if found is None else found.offset
+    return reader.log_end_offset if match is None else match.offset

@@ -120,8 +120,8 @@ class LocalRanges:
         else:
             source = _FileSource(piece.path, self._files.open(piece.path))
         # Asked after opening: a file that was replaced in between is found out too.
-        found = identity_text(self._files.stat(piece.path).identity)
-        if found != piece.identity:
+        identity = identity_text(self._files.stat(piece.path).identity)
+        if identity != piece.identity:
             source.close()
             raise FileNotFoundError(f"{piece.path}: replaced by another file")
         return source

@@ -119,9 +119,9 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
         env=env,
     )
     files = env if isinstance(source, str) else source.env
-    found = {name: _count(planned, files) for name, planned in plans.items()}
+    counts = {name: _count(planned, files) for name, planned in plans.items()}
     reports = dict.fromkeys(line for planned in plans.values() for line in planned.reports)
-    return Count(partitions=found, reports=tuple(reports))
+    return Count(partitions=counts, reports=tuple(reports))
 
 
 def _count(planned: ScanPlan, env: Env | None) -> PartitionCount:

@@ -122,15 +122,15 @@ class KeyFold:
 
     def columns(self, *, with_times: bool) -> tuple[str, ...]:
         """What has to be read of a record to rank it."""
-        found = ["key", "value", "offset"]
+        names = ["key", "value", "offset"]
         if self.ranking.strategy is Strategy.TIMESTAMP:
-            found.append("timestamp")
+            names.append("timestamp")
         if self.ranking.strategy is Strategy.HEADER:
-            found.append("headers")
+            names.append("headers")
         time = TIME_COLUMNS[self.clock]
-        if with_times and time not in found:
-            found.append(time)
-        return tuple(found)
+        if with_times and time not in names:
+            names.append(time)
+        return tuple(names)
 
 
 def table_rows(
@@ -205,9 +205,9 @@ def fold_keys(
     secret = new_secret(how.random)
     columns = how.columns(with_times=before_ms is not None)
     sides = 1 if before_ms is None else 2
-    left = [ALL_KEYS]
-    while left:
-        winners = Winners(secret, left.pop(), sides=sides, memory_bytes=how.memory_bytes)
+    shares = [ALL_KEYS]
+    while shares:
+        winners = Winners(secret, shares.pop(), sides=sides, memory_bytes=how.memory_bytes)
         is_first = not stats.readings
         without_time = stats.scan.without_time
         stats.readings += 1
@@ -223,7 +223,7 @@ def fold_keys(
         if is_first:
             stats.without_key = without_key
             stats.without_time = stats.scan.without_time - without_time
-        left += winners.left
+        shares += winners.left
         yield winners
 
 
@@ -245,8 +245,8 @@ def _candidates(batch: pa.RecordBatch, how: KeyFold, before_ms: int | None) -> C
 
 def _milliseconds(times: "Column") -> "Longs":
     """Times in ms, -1 for none."""
-    found: Longs = np.asarray(times.cast(pa.int64()).fill_null(NO_TIMESTAMP))
-    return found
+    numbers: Longs = np.asarray(times.cast(pa.int64()).fill_null(NO_TIMESTAMP))
+    return numbers
 
 
 def _versions(batch: pa.RecordBatch, ranking: Ranking) -> "Longs":
@@ -299,9 +299,11 @@ def rows_at(
     needed = tuple(columns) if "offset" in columns else (*columns, "offset")
     starts = np.searchsorted(offsets, [split.start_offset for split in splits])
     ends = np.searchsorted(offsets, [split.end_offset for split in splits])
-    wanted = [split for split, few, many in zip(splits, starts, ends, strict=True) if few < many]
+    needed_splits = [
+        split for split, few, many in zip(splits, starts, ends, strict=True) if few < many
+    ]
     is_found = np.zeros(len(offsets), np.bool_)
-    for batch in source.batches(wanted, needed, stats.scan):
+    for batch in source.batches(needed_splits, needed, stats.scan):
         rows = np.asarray(batch.column("offset"))
         at = np.minimum(np.searchsorted(offsets, rows), len(offsets) - 1)
         is_wanted = offsets[at] == rows
@@ -389,8 +391,8 @@ def diff_rows(
         offsets = np.unique(np.concatenate([differing.before, differing.after]))
         rows = _rows(source, splits, offsets[offsets >= 0], how.clock, stats)
         if len(differing.after):
-            found = _joined(splits[0], rows, differing)
-            yield from found.to_batches(max_chunksize=ROWS)
+            joined = _joined(splits[0], rows, differing)
+            yield from joined.to_batches(max_chunksize=ROWS)
 
 
 def _differing(winners: Winners) -> _Differing:
@@ -425,12 +427,12 @@ _EMPTY: Final[dict[str, pa.DataType]] = {
 }
 
 
-def _joined(split: "Split", rows: pa.Table, found: _Differing) -> pa.Table:
+def _joined(split: "Split", rows: pa.Table, differing: _Differing) -> pa.Table:
     offsets = np.asarray(rows["offset"])
-    before = _taken(rows, offsets, found.before)
-    after = _taken(rows, offsets, found.after)
-    had = found.before >= 0
-    names = np.where(found.is_deleted, DELETED, np.where(had, CHANGED, ADDED))
+    before = _taken(rows, offsets, differing.before)
+    after = _taken(rows, offsets, differing.after)
+    had = differing.before >= 0
+    names = np.where(differing.is_deleted, DELETED, np.where(had, CHANGED, ADDED))
     table = pa.table(
         [
             pa.array(names, pa.string()),
@@ -450,7 +452,7 @@ def _joined(split: "Split", rows: pa.Table, found: _Differing) -> pa.Table:
     return table.filter(pa.array(~is_same))
 
 
-def _taken(rows: pa.Table, offsets: "Longs", wanted: "Longs") -> pa.Table:
+def _taken(rows: pa.Table, offsets: "Longs", row_offsets: "Longs") -> pa.Table:
     """The rows of the offsets wanted; nulls for -1."""
-    at = np.searchsorted(offsets, wanted)
-    return rows.take(pa.array(at, pa.int64(), mask=wanted < 0))
+    at = np.searchsorted(offsets, row_offsets)
+    return rows.take(pa.array(at, pa.int64(), mask=row_offsets < 0))

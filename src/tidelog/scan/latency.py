@@ -125,22 +125,22 @@ def latency(
     hours = _Range.around(start_ms, end_ms)
 
     def collect(log_dir: LogDir) -> dict[str, TopicLatency]:
-        found: dict[str, TopicLatency] = {}
+        by_topic: dict[str, TopicLatency] = {}
         cache = None if zone_cache is None else ZoneCache(log_dir.env.files, zone_cache)
         for name in list_partitions(log_dir, topics):
-            topic = found.setdefault(name.topic, TopicLatency())
+            topic = by_topic.setdefault(name.topic, TopicLatency())
             reader = log_dir.reader(name.topic, name.partition)
             for start, end in _spans_to_read(reader, hours, cache, topic):
                 _read_span(log_dir, name, (start, end), hours, topic)
-        for topic in found.values():
+        for topic in by_topic.values():
             topic.by_hour = _within(topic.by_hour, hours)
-        return found
+        return by_topic
 
     return with_directory(source, env, collect)
 
 
 def _spans_to_read(
-    reader: LogReader, hours: _Range, cache: ZoneCache | None, found: TopicLatency
+    reader: LogReader, hours: _Range, cache: ZoneCache | None, result: TopicLatency
 ) -> Iterator[tuple[int, int]]:
     """Count what zone maps tell; the spans of offsets that are left, neighbours put together."""
     pending: tuple[int, int] | None = None
@@ -151,7 +151,7 @@ def _spans_to_read(
         is_whole = not segment.is_active and start == segment.base_offset
         zones = _zones_of(reader, segment, cache) if is_whole else None
         if zones is not None and not hours.cuts(zones.latency.step_ms):
-            _count_zones(zones, hours, found)
+            _count_zones(zones, hours, result)
         elif pending is not None and pending[1] == start:
             pending = (pending[0], segment.end_offset)
         else:
@@ -164,33 +164,33 @@ def _spans_to_read(
 
 def _zones_of(reader: LogReader, segment: Segment, cache: ZoneCache | None) -> ZoneMap | None:
     reader.append_times_of(segment)
-    found = segment.zones_on(ClockName.APPEND)
-    if found is None and cache is not None:
-        found = load_or_build(segment, cache)
-    if found is not None:
+    zones = segment.zones_on(ClockName.APPEND)
+    if zones is None and cache is not None:
+        zones = load_or_build(segment, cache)
+    if zones is not None:
         segment.use_zones(None, loaded=False)  # there may be very many of them
-    return found
+    return zones
 
 
-def _count_zones(zones: ZoneMap, hours: _Range, found: TopicLatency) -> None:
+def _count_zones(zones: ZoneMap, hours: _Range, result: TopicLatency) -> None:
     total = zones.total
-    found.sidecar_bytes += zones.bytes_read
+    result.sidecar_bytes += zones.bytes_read
     if total.min_append_ms < hours.end_ms and total.max_append_ms >= hours.start_ms:
-        found.by_hour.merge(zones.latency)
-        found.told += zones.latency.total().count
+        result.by_hour.merge(zones.latency)
+        result.told += zones.latency.total().count
     if hours.is_open:
-        found.without += total.data_records - zones.latency.total().count
+        result.without += total.data_records - zones.latency.total().count
 
 
 def _within(by_hour: LatencyByHour, hours: _Range) -> LatencyByHour:
     """The hours of a range."""
     if hours.is_open:
         return by_hour
-    kept = LatencyByHour(by_hour.step_ms)
+    inside = LatencyByHour(by_hour.step_ms)
     for hour_ms, histogram in by_hour.items():
         if hours.holds(hour_ms, by_hour.step_ms):
-            kept.at(hour_ms).merge(histogram)
-    return kept
+            inside.at(hour_ms).merge(histogram)
+    return inside
 
 
 def _read_span(
@@ -198,15 +198,15 @@ def _read_span(
     name: TopicPartition,
     offsets: tuple[int, int],
     hours: _Range,
-    found: TopicLatency,
+    result: TopicLatency,
 ) -> None:
     """Count records by reading their two times."""
     counted = 0
-    for batch in read_times(log_dir, name, offsets, _times_of(hours), found.stats):
-        counted += _count_batch(batch, found.by_hour)
+    for batch in read_times(log_dir, name, offsets, _times_of(hours), result.stats):
+        counted += _count_batch(batch, result.by_hour)
         if hours.is_open:
-            found.without += batch.num_rows
-    found.without -= counted if hours.is_open else 0
+            result.without += batch.num_rows
+    result.without -= counted if hours.is_open else 0
 
 
 def _times_of(hours: _Range) -> tuple[int, int] | None:
@@ -334,40 +334,40 @@ def lateness(
     """
 
     def collect(log_dir: LogDir) -> dict[str, TopicLateness]:
-        found: dict[str, TopicLateness] = {}
+        by_topic: dict[str, TopicLateness] = {}
         for name in list_partitions(log_dir, topics):
             lost = dict.fromkeys(sorted(delays_ms), 0)
-            topic = found.setdefault(name.topic, TopicLateness(lost=lost))
+            topic = by_topic.setdefault(name.topic, TopicLateness(lost=lost))
             reader = log_dir.reader(name.topic, name.partition)
             offsets = reader.log_start_offset, reader.log_end_offset
             largest_ms = INT64_MIN
             for batch in read_times(log_dir, name, offsets, append_range, topic.stats):
                 largest_ms = _take(batch, largest_ms, topic)
-        return found
+        return by_topic
 
     return with_directory(source, env, collect)
 
 
-def _take(batch: "pa.RecordBatch", largest_ms: int, found: TopicLateness) -> int:
+def _take(batch: "pa.RecordBatch", largest_ms: int, result: TopicLateness) -> int:
     """Count the rows of a batch; the largest create time up to its end."""
     import numpy as np
 
     from tidelog.scan.rows import bucket_counts, create_times, distances
 
     times = create_times(batch)
-    found.without_time += batch.num_rows - len(times)
-    found.records += len(times)
+    result.without_time += batch.num_rows - len(times)
+    result.records += len(times)
     if not len(times):
         return largest_ms
     largest = np.maximum.accumulate(np.concatenate(([largest_ms], times)))
     is_late = times < largest[:-1]
     late = distances(largest[:-1][is_late], times[is_late])
     if len(late):
-        found.out_of_order += len(late)
+        result.out_of_order += len(late)
         for bucket, number in bucket_counts(late):
-            found.late.add_bucket(bucket, number)
-        found.late.min_ms = min(found.late.min_ms, int(late.min()))
-        found.late.max_ms = max(found.late.max_ms, int(late.max()))
-        for delay_ms in found.lost:
-            found.lost[delay_ms] += int((late > delay_ms).sum())
+            result.late.add_bucket(bucket, number)
+        result.late.min_ms = min(result.late.min_ms, int(late.min()))
+        result.late.max_ms = max(result.late.max_ms, int(late.max()))
+        for delay_ms in result.lost:
+            result.lost[delay_ms] += int((late > delay_ms).sum())
     return int(largest[-1])

@@ -159,8 +159,8 @@ class _Pool:
     # -- in the threads ----------------------------------------------------------------------
 
     def _work(self) -> None:
-        while (taken := self._take_split()) is not None:
-            number, lane = taken
+        while (numbered_lane := self._take_split()) is not None:
+            number, lane = numbered_lane
             try:
                 self._read(number, lane)
             except _Stop:

@@ -80,15 +80,15 @@ class PieceFinder:
             FileNotFoundError: A segment was deleted meanwhile; refresh the reader and ask again.
             DamagedLog: Offsets that were on disk are in no file.
         """
-        wanted = [
+        segments = [
             segment
             for segment in self.reader.segments
             if max(self.bounds.start, segment.base_offset)
             < min(self.bounds.end, segment.end_offset)
         ]
-        for number, segment in enumerate(wanted):
+        for number, segment in enumerate(segments):
             if number % _FETCHED_AHEAD == 0:
-                self._fetch_sidecars(wanted[number : number + _FETCHED_AHEAD])
+                self._fetch_sidecars(segments[number : number + _FETCHED_AHEAD])
             start = max(self.bounds.start, segment.base_offset)
             end = min(self.bounds.end, segment.end_offset)
             for piece in self._pieces(segment, start, end):
@@ -144,20 +144,20 @@ class PieceFinder:
     def _by_append_time(
         self, segment: Segment, start: int, end: int, start_ms: int, end_ms: int
     ) -> Iterator[Piece]:
-        told = self._by_total(segment, start, end, start_ms, end_ms)
-        if told is not None:
-            yield from told
+        by_total = self._by_total(segment, start, end, start_ms, end_ms)
+        if by_total is not None:
+            yield from by_total
             return
         times = self.reader.append_times_of(segment)
-        known = times.ranges(start_ms, end_ms, start, end)
+        ranges = times.ranges(start_ms, end_ms, start, end)
         unknown = times.unknown_in(start, end)
         if not self.counts and not unknown:
-            for first, last in known:
+            for first, last in ranges:
                 yield from self._by_offsets(segment, first, last)
             return
         with _Zones(self, segment) as zones:
             for first, last, is_unknown in sorted(
-                [(*r, False) for r in known] + [(*r, True) for r in unknown]
+                [(*r, False) for r in ranges] + [(*r, True) for r in unknown]
             ):
                 if zones is not None and (is_unknown or self.counts):
                     yield from self._by_zones(segment, zones, first, last, is_unknown=is_unknown)
@@ -191,7 +191,7 @@ class PieceFinder:
         part = slice_segment(segment, start, end) if start < end else None
         if part is not None:
             at = part.start_position
-            found = ZoneRange(
+            whole_range = ZoneRange(
                 at,
                 part.end_position,
                 start,
@@ -200,7 +200,7 @@ class PieceFinder:
                 floor_offset=first_offset_at(segment, at) if at else segment.base_offset,
                 limit_offset=part.limit,
             )
-            yield self._piece(segment, found, is_unknown=is_unknown)
+            yield self._piece(segment, whole_range, is_unknown=is_unknown)
         elif start < end and not segment.is_active:
             yield self._piece(segment, ZoneRange(0, 0, start, end), is_unknown=is_unknown)
 
@@ -262,14 +262,14 @@ class _Zones:
         if finder.clock is ClockName.APPEND:
             finder.reader.append_times_of(segment)  # limited to what is sure
         before = segment.loaded_zones
-        found = segment.passing_zones_on(finder.clock)
-        if found is None and finder.zone_cache is not None:
+        zones = segment.passing_zones_on(finder.clock)
+        if zones is None and finder.zone_cache is not None:
             finder.reader.append_times_of(segment)
-            found = zone_map_files.load_or_build(segment, finder.zone_cache)
-        self._found = found
-        if found is not None and found is before:
-            self._bytes_before = found.bytes_read
-        return found
+            zones = zone_map_files.load_or_build(segment, finder.zone_cache)
+        self._found = zones
+        if zones is not None and zones is before:
+            self._bytes_before = zones.bytes_read
+        return zones
 
     def __exit__(self, *_: object) -> None:
         if self._found is not None:

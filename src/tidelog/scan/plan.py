@@ -95,17 +95,17 @@ class ScanPlan:
     def _repr_html_(self) -> str:
         """The plan for a notebook: what is read of each partition."""
         rows = islice(self._rows(), _PARTITIONS_SHOWN)
-        left = len(self.bounds) - _PARTITIONS_SHOWN
+        hidden = len(self.bounds) - _PARTITIONS_SHOWN
         note = f"{bytes_text(self.scan_bytes)} to be read of {bytes_text(self.log_bytes)}"
-        note += f"; and {left:,} partitions more" if left > 0 else ""
+        note += f"; and {hidden:,} partitions more" if hidden > 0 else ""
         headings = ("partition", "start", "end", "splits", "to be read")
         return html_table(f"Plan of {len(self)} splits", headings, rows, note)
 
     def _rows(self) -> Iterator[tuple[str, int, int, int, str]]:
         for name, (start, end) in self.bounds.items():
-            mine = [split for split in self.splits if split.topic_partition == name]
-            size = bytes_text(sum(split.size_bytes for split in mine))
-            yield str(name), start, end, len(mine), size
+            splits = [split for split in self.splits if split.topic_partition == name]
+            size = bytes_text(sum(split.size_bytes for split in splits))
+            yield str(name), start, end, len(splits), size
 
 
 @reads_arguments(times=TimeMode)
@@ -272,16 +272,16 @@ def list_partitions(
         topics = log_dir.topics().keys()
     elif isinstance(topics, str | TopicPartition):
         topics = [topics]
-    found: set[TopicPartition] = set()
+    names: set[TopicPartition] = set()
     for item in topics:
         name = item.topic if isinstance(item, TopicPartition) else item
         # What has no directory yet holds nothing.
-        there = set(log_dir.topic(name).present)
+        numbers = set(log_dir.topic(name).present)
         if isinstance(item, TopicPartition):
             _check_exists(log_dir, item)
-            there &= {item.partition}
-        found.update(TopicPartition(name, number) for number in there)
-    return sorted(found)
+            numbers &= {item.partition}
+        names.update(TopicPartition(name, number) for number in numbers)
+    return sorted(names)
 
 
 def _check_exists(log_dir: LogDir, name: TopicPartition) -> None:
@@ -317,8 +317,8 @@ class _Draft:
 
 def _target_bytes(drafts: list[_Draft], split_bytes: int, min_partitions: int) -> int:
     total = sum(uncut.piece.size_bytes for draft in drafts for uncut in draft.uncut)
-    wanted = min(split_bytes, -(-total // min_partitions))
-    return max(wanted, min(SPLIT_BYTES_MIN, split_bytes))
+    target = min(split_bytes, -(-total // min_partitions))
+    return max(target, min(SPLIT_BYTES_MIN, split_bytes))
 
 
 class _Planner:
@@ -383,19 +383,19 @@ class _Planner:
 
     def plan_least(self, drafts: list[_Draft], target_bytes: int, least: int) -> ScanPlan:
         """As `plan`, with smaller splits until there are enough; in the end they cut batches."""
-        found = self.plan(drafts, target_bytes)
-        if not found.splits:
-            return found
-        while len(found) < least and target_bytes > _TARGET_BYTES_MIN:
+        plan = self.plan(drafts, target_bytes)
+        if not plan.splits:
+            return plan
+        while len(plan) < least and target_bytes > _TARGET_BYTES_MIN:
             target_bytes //= 2
-            found = self.plan(drafts, target_bytes)
+            plan = self.plan(drafts, target_bytes)
         spans = (u.piece.end_offset - u.piece.start_offset for d in drafts for u in d.uncut)
         limit = max(sum(spans) // least, 1)
-        while len(found) < least and limit < self._how.max_offsets:
+        while len(plan) < least and limit < self._how.max_offsets:
             self._how = dataclasses.replace(self._how, max_offsets=limit)
-            found = self.plan(drafts, target_bytes)
+            plan = self.plan(drafts, target_bytes)
             limit = max(limit // 2, 1)
-        return found
+        return plan
 
     def whole(self, draft: _Draft) -> Split:
         """The draft as one split."""
@@ -437,12 +437,12 @@ class _Planner:
         """Aborted transactions that touch [start, end); their markers may lie far behind it."""
         if self._question.isolation is IsolationLevel.READ_UNCOMMITTED or start >= end:
             return ()
-        found = []
+        spans = []
         for segment in reader.segments:
             if segment.end_offset <= start:
                 continue
             entries, is_complete = segment.txn_index.collect(start, end)
-            found += [AbortedSpan(e.producer_id, e.first_offset, e.last_offset) for e in entries]
+            spans += [AbortedSpan(e.producer_id, e.first_offset, e.last_offset) for e in entries]
             if is_complete:
                 break
-        return tuple(found)
+        return tuple(spans)

@@ -62,13 +62,13 @@ class Walked:
     first_offset: int = -1
     records: int = 0
 
-    def add(self, found: DecodeStats) -> None:
+    def add(self, decoded: DecodeStats) -> None:
         """Take the next part of the piece."""
-        if found.first_offset >= 0:
-            self.next_offset = found.next_offset
-            self.records += found.records
+        if decoded.first_offset >= 0:
+            self.next_offset = decoded.next_offset
+            self.records += decoded.records
             if self.first_offset < 0:
-                self.first_offset = found.first_offset
+                self.first_offset = decoded.first_offset
 
     @property
     def is_dense(self) -> bool:
@@ -322,25 +322,25 @@ class _SplitReader:
         position, size = piece.start_position, source.read_bytes
         walked = Walked(piece.floor_offset)
         while position < piece.end_position:
-            wanted = min(size, piece.end_position - position)
-            data = source.read(position, wanted)
-            found = DecodeStats()
+            size_bytes = min(size, piece.end_position - position)
+            data = source.read(position, size_bytes)
+            decoded = DecodeStats()
             try:
                 choice = self._choice(piece, drop, (walked.next_offset, piece.limit_offset))
-                yield from self._rows(data, choice, runs, found)
+                yield from self._rows(data, choice, runs, decoded)
             except CorruptData as error:
                 raise error.located(piece.path, position) from error
             finally:
-                self._count(found)
-            position += found.end_at
-            walked.add(found)
-            if len(data) < wanted:
+                self._count(decoded)
+            position += decoded.end_at
+            walked.add(decoded)
+            if len(data) < size_bytes:
                 raise _Stale
-            if not found.end_at:
-                if position + wanted >= piece.end_position:
+            if not decoded.end_at:
+                if position + size_bytes >= piece.end_position:
                     check_end(piece, position, max(walked.next_offset, piece.start_offset))
                     break
-                size = wanted * 2
+                size = size_bytes * 2
         self._lose(lost_behind(self.split, piece, walked, self._env))
 
     def _lose(self, lost: tuple[LostOffsets, ...]) -> None:
@@ -350,13 +350,13 @@ class _SplitReader:
         self.stats.lost += lost
 
     def _rows(
-        self, data: Buffer, choice: "_Choice", runs: AppendRuns | None, found: DecodeStats
+        self, data: Buffer, choice: "_Choice", runs: AppendRuns | None, decoded: DecodeStats
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a part of a piece, or their number alone."""
         if self.options.counts_only:
-            self._tally(data, choice, found)
+            self._tally(data, choice, decoded)
         elif self.options.fold is not None:
-            self._fold(self.options.fold, data, choice, found)
+            self._fold(self.options.fold, data, choice, decoded)
         else:
             yield from decode(
                 data,
@@ -364,7 +364,7 @@ class _SplitReader:
                 append_times=None if runs is None else runs.arrays,
                 rows=self.options.rows,
                 views=self.options.views,
-                stats=found,
+                stats=decoded,
                 **choice,
             )
 
@@ -382,26 +382,26 @@ class _SplitReader:
             "check_crc": self.options.check_crc,
         }
 
-    def _tally(self, data: Buffer, choice: "_Choice", found: DecodeStats) -> None:
+    def _tally(self, data: Buffer, choice: "_Choice", decoded: DecodeStats) -> None:
         """Count a part, whole or not at all: what is damaged is looked at again from its start."""
         try:
-            tally(data, found, **choice)
+            tally(data, decoded, **choice)
         except CorruptData:
-            found.without_time = 0
+            decoded.without_time = 0
             raise
         # The last batch may reach behind the piece, and the next piece then begins inside of it.
-        behind = min(found.next_offset, choice["offset_end"])
+        behind = min(decoded.next_offset, choice["offset_end"])
         self._next_offset = max(self._next_offset, behind)
-        self.stats.rows += found.rows
+        self.stats.rows += decoded.rows
 
-    def _fold(self, into: "Fold", data: Buffer, choice: "_Choice", found: DecodeStats) -> None:
+    def _fold(self, into: "Fold", data: Buffer, choice: "_Choice", decoded: DecodeStats) -> None:
         """Have a part taken; what is damaged is looked at again from behind what was taken."""
         assert self.split.time_range is None or self.split.clock is ClockName.RECORD
         try:
-            fold(data, into, found, **choice)
+            fold(data, into, decoded, **choice)
         finally:
             self._next_offset = max(self._next_offset, into.end_offset)
-            self.stats.rows += found.rows
+            self.stats.rows += decoded.rows
 
     @property
     def _first_unread(self) -> int:
@@ -414,11 +414,11 @@ class _SplitReader:
         split = self.split
         return split.time_range if split.clock is ClockName.RECORD else None
 
-    def _count(self, found: DecodeStats) -> None:
-        self.stats.log_bytes += found.end_at
-        self.stats.batches += found.batches
-        self.stats.batches_opened += found.batches_opened
-        self.stats.without_time += found.without_time
+    def _count(self, decoded: DecodeStats) -> None:
+        self.stats.log_bytes += decoded.end_at
+        self.stats.batches += decoded.batches
+        self.stats.batches_opened += decoded.batches_opened
+        self.stats.without_time += decoded.without_time
 
     def _replan(self, split: Split) -> Split:
         """The rest of the split by the files that are there now; says what is gone."""
@@ -448,12 +448,12 @@ def _needed(lost: Iterable[LostOffsets], split: Split, next_offset: int) -> tupl
         for piece in split.pieces
         if piece.size_bytes
     )
-    found: list[LostOffsets] = []
+    needed: list[LostOffsets] = []
     for one in clipped:
         if one.start >= one.end:
             continue
-        if found and found[-1] == dataclasses.replace(one, start=found[-1].start, end=one.start):
-            found[-1] = dataclasses.replace(one, start=found[-1].start)
+        if needed and needed[-1] == dataclasses.replace(one, start=needed[-1].start, end=one.start):
+            needed[-1] = dataclasses.replace(one, start=needed[-1].start)
         else:
-            found.append(one)
-    return tuple(found)
+            needed.append(one)
+    return tuple(needed)

@@ -84,11 +84,11 @@ class RowMaker:
     def __init__(self, split: Split, columns: Sequence[str], *, views: bool = False) -> None:
         self._schema = schema(columns, views=views)
         self._columns = tuple(columns)
-        wanted = [name for name in columns if name in COLUMN_TYPES]
+        decoded_names = [name for name in columns if name in COLUMN_TYPES]
         needed = ["offset"]
         if _APPEND_TIME in columns:
             needed += ["timestamp", "timestampType"]
-        self.decoded = (*wanted, *(name for name in needed if name not in wanted))
+        self.decoded = (*decoded_names, *(name for name in needed if name not in decoded_names))
         self._constants: dict[str, str | int] = {
             "topic": split.topic,
             "partition": split.partition,
@@ -132,13 +132,13 @@ def _repeated(value: str | int, capacity: int) -> "Column":
 
 def stamped_append_times(batch: pa.RecordBatch) -> "Column":
     """Append times; where none is known, what a LogAppendTime batch says itself."""
-    known = batch.column(_APPEND_TIME)
-    if not known.null_count:
-        return known
+    append_times = batch.column(_APPEND_TIME)
+    if not append_times.null_count:
+        return append_times
     kind = batch.column("timestampType")
     is_stamped = pc.equal(kind, pa.scalar(int(TimestampType.LOG_APPEND_TIME), pa.int32()))
-    stamp = pc.if_else(is_stamped, batch.column("timestamp"), pa.scalar(None, known.type))
-    return pc.coalesce(known, stamp)
+    stamp = pc.if_else(is_stamped, batch.column("timestamp"), pa.scalar(None, append_times.type))
+    return pc.coalesce(append_times, stamp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +155,16 @@ class AppendRuns:
     def decode(cls, data: bytes, piece: Piece, topic_id: str) -> Self:
         """What the file says of the piece's offsets, as far as the plan believed it."""
         owner = uuid.UUID(hex=topic_id) if topic_id else uuid.UUID(int=0)
-        found = sound_rows(data, piece.base_offset, owner)
-        if found is None:
+        rows = sound_rows(data, piece.base_offset, owner)
+        if rows is None:
             # The plan has looked at the file's end: what is missing there is behind `times_end`.
             times, _ = AppendTimes.decode(data, piece.base_offset, owner, open_end=True)
             offsets, times_ms, _ = times.rows().columns
-            found = np.array(offsets, np.int64), np.array(times_ms, np.int64)
+            rows = np.array(offsets, np.int64), np.array(times_ms, np.int64)
         end = max(min(piece.end_offset, piece.times_end), piece.start_offset)
-        first = max(int(np.searchsorted(found[0], piece.start_offset, side="right")) - 1, 0)
-        last = max(int(np.searchsorted(found[0], end)), first)
-        starts, known = (column[first:last] for column in found)
+        first = max(int(np.searchsorted(rows[0], piece.start_offset, side="right")) - 1, 0)
+        last = max(int(np.searchsorted(rows[0], end)), first)
+        starts, known = (column[first:last] for column in rows)
         return cls((np.append(starts, end), np.append(known, UNKNOWN_MS)))
 
 
@@ -186,14 +186,14 @@ def create_times(batch: pa.RecordBatch) -> Longs:
 
 
 def _as_ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> Longs:
-    found: Longs = np.asarray(column.cast(pa.int64()), np.int64)
-    return found
+    numbers: Longs = np.asarray(column.cast(pa.int64()), np.int64)
+    return numbers
 
 
 def distances(later: Longs, earlier: Longs) -> Longs:
     """Later - earlier, held within 63 bits; `later` is not negative."""
-    found: Longs = later - np.maximum(earlier, -(2**62))
-    return np.where(earlier < -(2**62), INT64_MAX, found)
+    distance: Longs = later - np.maximum(earlier, -(2**62))
+    return np.where(earlier < -(2**62), INT64_MAX, distance)
 
 
 def bucket_counts(latencies: Longs) -> list[tuple[int, int]]:
@@ -209,5 +209,5 @@ def buckets_of(latencies: Longs) -> Longs:
     bits = np.where(size >> np.clip(bits - 1, 0, 62) == 0, bits - 1, bits)  # rounded up by float64
     doublings: Longs = np.maximum(bits - 6, 0)
     large: Longs = PER_DOUBLING * doublings + (size >> doublings)
-    found: Longs = np.where(size >= EXACT_LIMIT, large, size)
-    return np.where(latencies >= 0, found, -found)
+    buckets: Longs = np.where(size >= EXACT_LIMIT, large, size)
+    return np.where(latencies >= 0, buckets, -buckets)

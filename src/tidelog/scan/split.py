@@ -43,9 +43,9 @@ class Wanted:
 
     def filled_from(self, other: "Wanted") -> "Wanted":
         """This, with `other`'s word where this has none."""
-        mine = dataclasses.asdict(self)
-        given = {name: value for name, value in mine.items() if value is not None}
-        return dataclasses.replace(other, **given)
+        own_fields = dataclasses.asdict(self)
+        set_fields = {name: value for name, value in own_fields.items() if value is not None}
+        return dataclasses.replace(other, **set_fields)
 
 
 @dataclass(frozen=True, slots=True)

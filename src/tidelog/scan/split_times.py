@@ -185,11 +185,11 @@ class TimesCounter:
     def late(self) -> Late:
         """The late records so far."""
         facts = self._facts
-        found = _histogram(self._late.buckets)
-        found.min_ms = min(self._late_ms_min, int(facts[kernels.LATE_MIN]))
-        found.max_ms = int(facts[kernels.LATE_MAX])
+        histogram = _histogram(self._late.buckets)
+        histogram.min_ms = min(self._late_ms_min, int(facts[kernels.LATE_MIN]))
+        histogram.max_ms = int(facts[kernels.LATE_MAX])
         lost = np.cumsum(self._late.passed[:0:-1])[::-1]
-        return Late(found, dict(zip(self._delays.tolist(), lost.tolist(), strict=True)))
+        return Late(histogram, dict(zip(self._delays.tolist(), lost.tolist(), strict=True)))
 
     def finish(self) -> SplitTimes:
         """All that was counted."""
@@ -232,11 +232,11 @@ class _Hours:
 
 
 def _histogram(buckets: "Longs") -> LatencyHistogram:
-    found = LatencyHistogram()
+    histogram = LatencyHistogram()
     filled = np.flatnonzero(buckets)
     numbers, counts = (filled - BUCKET_MAX).tolist(), buckets[filled].tolist()
-    found.add_buckets(dict(zip(numbers, counts, strict=True)))
-    return found
+    histogram.add_buckets(dict(zip(numbers, counts, strict=True)))
+    return histogram
 
 
 def reduce_split(split: Split, delays_ms: Sequence[int], env: Env | None = None) -> SplitTimes:
@@ -262,12 +262,12 @@ def reduce_split(split: Split, delays_ms: Sequence[int], env: Env | None = None)
         if cut < len(offsets):
             counter.add(append_ms[cut:], create_ms[cut:])
             marks.append(counter.mark(int(offsets[-1]) + 1))
-    found = counter.finish()
+    times = counter.finish()
     if head is not None:
-        found.head = head[head != NO_TIMESTAMP]
-    found.marks, found.log_bytes = marks, stats.log_bytes
-    found.lost = [_text(one) for one in stats.lost]
-    return found
+        times.head = head[head != NO_TIMESTAMP]
+    times.marks, times.log_bytes = marks, stats.log_bytes
+    times.lost = [_text(one) for one in stats.lost]
+    return times
 
 
 def recount(
@@ -288,10 +288,10 @@ def recount(
     """
     alone, behind = TimesCounter(delays_ms), TimesCounter(delays_ms, largest_ms)
     for offsets, append_ms, create_ms in _times(split, env, ScanStats()):
-        wanted = int(np.searchsorted(offsets, end_offset))
+        count = int(np.searchsorted(offsets, end_offset))
         for counter in (alone, behind):
-            counter.add(append_ms[:wanted], create_ms[:wanted])
-        if wanted < len(offsets) or int(offsets[-1]) + 1 >= end_offset:
+            counter.add(append_ms[:count], create_ms[:count])
+        if count < len(offsets) or int(offsets[-1]) + 1 >= end_offset:
             break
     return alone.late(), behind.late()
 
@@ -312,31 +312,33 @@ def _as_ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
     import pyarrow as pa
 
     numbers = column.cast(pa.int64())
-    known = numbers.fill_null(NO_TIMESTAMP) if numbers.null_count else numbers
-    found: Longs = np.asarray(known, np.int64)
-    found = found.view()
-    found.flags.writeable = False  # one type of array for the kernel, whatever Arrow hands out
-    return found
+    filled = numbers.fill_null(NO_TIMESTAMP) if numbers.null_count else numbers
+    milliseconds: Longs = np.asarray(filled, np.int64)
+    milliseconds = milliseconds.view()
+    milliseconds.flags.writeable = (
+        False  # one type of array for the kernel, whatever Arrow hands out
+    )
+    return milliseconds
 
 
 def _text(lost: LostOffsets) -> str:
     return str(lost)
 
 
-def correct(found: SplitTimes, alone: Late, behind: Late, end_offset: int) -> Late:
+def correct(times: SplitTimes, alone: Late, behind: Late, end_offset: int) -> Late:
     """A split's late records as they are: the head's as `recount` says, the rest as it was."""
     late = Late(LatencyHistogram(), {})
-    for bucket, count in found.late.histogram.buckets.items():
+    for bucket, count in times.late.histogram.buckets.items():
         rest = count - alone.histogram.buckets.get(bucket, 0)
         if rest:
             late.histogram.add_bucket(bucket, rest)
-    rest_min = (m.late_ms_min for m in found.marks if m.end_offset > end_offset)
+    rest_min = (m.late_ms_min for m in times.marks if m.end_offset > end_offset)
     late.histogram.min_ms = min(rest_min, default=INT64_MAX)
-    late.histogram.max_ms = found.late.histogram.max_ms  # the head's are late by no less than alone
+    late.histogram.max_ms = times.late.histogram.max_ms  # the head's are late by no less than alone
     late.histogram.merge(behind.histogram)
     late.lost = {
         delay: number - alone.lost[delay] + behind.lost[delay]
-        for delay, number in found.late.lost.items()
+        for delay, number in times.late.lost.items()
     }
     return late
 
@@ -355,24 +357,24 @@ _HEAD_FIELDS: Final = 3
 _SPAN_FIELDS: Final = 4
 
 
-def encode_times(found: SplitTimes) -> tuple[str, bytes, bytes, bytes, bytes]:
+def encode_times(times: SplitTimes) -> tuple[str, bytes, bytes, bytes, bytes]:
     """A split's numbers as plain data: JSON, three histograms, create times of its head."""
     facts = {
-        "records": found.records,
-        "timed": found.timed,
-        "both": found.both,
-        "smallest_ms": found.smallest_ms,
-        "marks": found.marks,
-        "log_bytes": found.log_bytes,
-        "lost": found.lost,
-        "late": _lost_pairs(found.late.lost),
+        "records": times.records,
+        "timed": times.timed,
+        "both": times.both,
+        "smallest_ms": times.smallest_ms,
+        "marks": times.marks,
+        "log_bytes": times.log_bytes,
+        "lost": times.lost,
+        "late": _lost_pairs(times.late.lost),
     }
     return (
         json.dumps(facts),
-        encode_hours(found.by_append),
-        encode_hours(found.by_create),
-        _encode_histogram(found.late.histogram),
-        found.head.astype(_LONG).tobytes(),
+        encode_hours(times.by_append),
+        encode_hours(times.by_create),
+        _encode_histogram(times.late.histogram),
+        times.head.astype(_LONG).tobytes(),
     )
 
 
@@ -380,18 +382,18 @@ def decode_times(
     facts: str, by_append: bytes, by_create: bytes, late: bytes, head: bytes
 ) -> SplitTimes:
     """What `encode_times` made."""
-    known: Mapping[str, int] = (parsed := json.loads(facts))
+    numbers: Mapping[str, int] = (parsed := json.loads(facts))
     return SplitTimes(
-        records=known["records"],
-        timed=known["timed"],
-        both=known["both"],
+        records=numbers["records"],
+        timed=numbers["timed"],
+        both=numbers["both"],
         by_append=decode_hours(by_append),
         by_create=decode_hours(by_create),
         late=Late(_decode_histogram(late), dict(parsed["late"])),
-        smallest_ms=known["smallest_ms"],
+        smallest_ms=numbers["smallest_ms"],
         marks=[Mark(*mark) for mark in parsed["marks"]],
         head=_longs(head),
-        log_bytes=known["log_bytes"],
+        log_bytes=numbers["log_bytes"],
         lost=parsed["lost"],
     )
 
@@ -411,10 +413,10 @@ def encode_hours(hours: LatencyByHour) -> bytes:
     spans: list[tuple[int, int, int, int]] = []
     buckets: list[int] = []
     counts: list[int] = []
-    for hour_ms, found in hours.items():
-        spans.append((hour_ms, found.min_ms, found.max_ms, len(found.buckets)))
-        buckets += found.buckets
-        counts += found.buckets.values()
+    for hour_ms, histogram in hours.items():
+        spans.append((hour_ms, histogram.min_ms, histogram.max_ms, len(histogram.buckets)))
+        buckets += histogram.buckets
+        counts += histogram.buckets.values()
     size = _bytes_for(max(counts, default=0))
     head = np.array((hours.step_ms, len(spans), size), _LONG)
     facts = np.array(spans, _LONG)
@@ -437,14 +439,14 @@ def decode_hours(data: bytes) -> LatencyByHour:
     total = int(spans[:, -1].sum())
     buckets = np.frombuffer(data, _BUCKET, total, at).tolist()
     counts = np.frombuffer(data, f"<u{size}", total, at + total * _BUCKET.itemsize).tolist()
-    found, start = LatencyByHour(step_ms), 0
+    by_hour, start = LatencyByHour(step_ms), 0
     for hour_ms, low, high, length in spans.tolist():
         end = start + length
-        histogram = found.at(hour_ms)
+        histogram = by_hour.at(hour_ms)
         histogram.add_buckets(dict(zip(buckets[start:end], counts[start:end], strict=True)))
         histogram.min_ms, histogram.max_ms = low, high
         start = end
-    return found
+    return by_hour
 
 
 def _encode_histogram(histogram: LatencyHistogram) -> bytes:
@@ -465,8 +467,8 @@ def _bytes_for(largest: int) -> int:
 
 
 def _longs(data: bytes, count: int = -1, at: int = 0) -> "Longs":
-    found: Longs = np.frombuffer(data, _LONG, count, at)
-    return found
+    numbers: Longs = np.frombuffer(data, _LONG, count, at)
+    return numbers
 
 
 def _lost_pairs(lost: Mapping[int, int]) -> list[tuple[int, int]]:

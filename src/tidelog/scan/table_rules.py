@@ -55,10 +55,10 @@ class Doubt:
 
 def refuse(doubts: "Sequence[Doubt]", at_ms: int) -> InexactTable:
     """The error that says so, for those who want no answer rather than an inexact one."""
-    shown = "; ".join(map(str, doubts[:_SHOWN]))
+    listed = "; ".join(map(str, doubts[:_SHOWN]))
     more = f"; and {len(doubts) - _SHOWN} partitions more" if len(doubts) > _SHOWN else ""
     return InexactTable(
-        f"the table as of {_time(at_ms)} can't be told exactly: {shown}{more}."
+        f"the table as of {_time(at_ms)} can't be told exactly: {listed}{more}."
         " Ask for a later time, or for the inexact one (inexact=mark, --inexact mark)",
         exact_since_ms=_since(doubts),
     )
@@ -68,9 +68,9 @@ _SHOWN: Final = 3
 
 
 def _since(doubts: "Sequence[Doubt]") -> int | None:
-    known = [doubt.exact_since_ms for doubt in doubts]
-    times = [ms for ms in known if ms is not None]
-    return max(times) if times and len(times) == len(known) else None
+    since_times = [doubt.exact_since_ms for doubt in doubts]
+    times = [ms for ms in since_times if ms is not None]
+    return max(times) if times and len(times) == len(since_times) else None
 
 
 def deleted_doubt(name: TopicPartition, log_start_offset: int) -> Doubt | None:
@@ -98,11 +98,11 @@ def directory_doubts(
     if at_ms is None:
         return []
     reader = log_dir.reader(name.topic, name.partition)
-    found = [
+    doubts = [
         deleted_doubt(name, reader.log_start_offset),
         _compaction_doubt(log_dir, reader, at_ms, clock),
     ]
-    return [doubt for doubt in found if doubt is not None]
+    return [doubt for doubt in doubts if doubt is not None]
 
 
 def _compaction_doubt(
@@ -137,15 +137,15 @@ def compacted_to(log_dir: "LogDir", name: TopicPartition) -> int:
 
     Our cleaner notes it before it takes a record away, Apache Kafka's a little later.
     """
-    fs, found = log_dir.env.files, 0
+    fs, offset = log_dir.env.files, 0
     with suppress(CorruptFile):
         history = load_history(fs, f"{log_dir.path}/{files.partition_dir_name(name)}")
-        found = 0 if history is None else history.end_offset
+        offset = 0 if history is None else history.end_offset
     path = f"{log_dir.path}/{files.CLEANER_CHECKPOINT_FILE}"
     # A damaged one is as if it was empty: the next cleaning writes it anew.
     with suppress(CorruptFile, FileNotFoundError):
-        found = max(found, text_files.read_offset_checkpoint(fs, path).get(name, 0))
-    return found
+        offset = max(offset, text_files.read_offset_checkpoint(fs, path).get(name, 0))
+    return offset
 
 
 def _may_be_cleaned(log_dir: "LogDir", name: TopicPartition) -> bool:

@@ -107,35 +107,35 @@ class Winners:
         """How many keys there are."""
         return int(self._used[ENTRIES])
 
-    def fold(self, found: Candidates) -> None:
+    def fold(self, candidates: Candidates) -> None:
         """Take the candidates in; of each key the highest (version, offset) stays."""
-        rows = self._rows(found)
+        rows = self._rows(candidates)
         row = self._fold(rows, 0)
-        while row < len(found.offsets):
+        while row < len(candidates.offsets):
             self._make_room(int(rows.ends[row + 1]) - int(rows.ends[row]))
             row = self._fold(rows, row)
 
     def _fold(self, rows: KeyedRows, first: int) -> int:
         return fold_rows(rows, first, self.share.mask, self.share.bits, self._map, self._used)
 
-    def _rows(self, found: Candidates) -> KeyedRows:
-        keys = found.keys
+    def _rows(self, candidates: Candidates) -> KeyedRows:
+        keys = candidates.keys
         _, ends_buffer, data_buffer = keys.buffers()
         assert ends_buffer is not None
         ends = np.frombuffer(memoryview(ends_buffer), np.int32)[keys.offset :][: len(keys) + 1]
         data = np.frombuffer(memoryview(data_buffer or b""), np.uint8)
         hashes = np.empty((len(keys), 2), np.int64)
         hash_keys(data, ends.astype(np.int64), self._hasher, hashes)
-        sides = found.sides
+        sides = candidates.sides
         if keys.null_count:
             sides = np.where(np.asarray(keys.is_null()), np.uint8(0), sides)
         return KeyedRows(
             keys=data,
             ends=ends,
             hashes=np.ascontiguousarray(hashes[:, 0]),
-            versions=np.ascontiguousarray(found.versions),
-            offsets=np.ascontiguousarray(found.offsets),
-            is_dead=found.is_dead.astype(np.uint8),
+            versions=np.ascontiguousarray(candidates.versions),
+            offsets=np.ascontiguousarray(candidates.offsets),
+            is_dead=candidates.is_dead.astype(np.uint8),
             sides=sides,
         )
 
@@ -183,10 +183,10 @@ class Winners:
 
     def living(self, side: int = 0) -> "npt.NDArray[np.bool_]":
         """For each key whether its winner is there and no tombstone."""
-        found: npt.NDArray[np.bool_] = (self.offsets(side) >= 0) & (
+        is_living: npt.NDArray[np.bool_] = (self.offsets(side) >= 0) & (
             self._map.is_dead[side, : self.count] == 0
         )
-        return found
+        return is_living
 
 
 def _new_map(sides: int, entries: int, key_bytes: int) -> WinnerMap:

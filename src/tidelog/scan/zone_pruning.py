@@ -200,8 +200,8 @@ class _Patience:
 class _Collector:
     """Puts parts together to ranges: those to be read, and those that are told by number."""
 
-    def __init__(self, wanted: Question, gap_bytes: int) -> None:
-        self._wanted = wanted
+    def __init__(self, question: Question, gap_bytes: int) -> None:
+        self._wanted = question
         self._gap_bytes = gap_bytes
         self._open: tuple[Zone, Zone] | None = None  # first and last part of what is to be read
         self._opens_all = False
@@ -255,6 +255,6 @@ class _Collector:
             yield ZoneRange(*places, without_time, records)
 
     def _offsets(self, first: Zone, last: Zone) -> tuple[int, int]:
-        wanted = self._wanted
-        start = max(first.first_offset, wanted.first_offset)
-        return start, min(last.last_offset + 1, wanted.end_offset)
+        question = self._wanted
+        start = max(first.first_offset, question.first_offset)
+        return start, min(last.last_offset + 1, question.end_offset)

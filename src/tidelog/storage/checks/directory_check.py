@@ -99,12 +99,12 @@ def rebuild_offset_checkpoint(
 ) -> bytes:
     """The text of a checkpoint with those of its lines that can be right."""
     data = read_if_there(fs, path) or b""
-    kept: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     for line in data.decode("utf-8", "replace").split("\n")[2:]:
-        found = _read_line(line)
-        if found is not None and found[0] in bounds and bounds[found[0]].takes(found[1]):
-            kept[found[0]] = found[1]
-    return text_files.encode_offset_checkpoint(dict(sorted(kept.items())))
+        entry = _read_line(line)
+        if entry is not None and entry[0] in bounds and bounds[entry[0]].takes(entry[1]):
+            offsets[entry[0]] = entry[1]
+    return text_files.encode_offset_checkpoint(dict(sorted(offsets.items())))
 
 
 def _read_line(line: str) -> tuple[TopicPartition, int] | None:
@@ -209,10 +209,10 @@ class DirectoryCheck:
         points = self._read_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE)
         for name in names:
             if self.selection.takes(name):
-                place = self._place(name, was_clean, starts.get(name, 0))
+                partition = self._place(name, was_clean, starts.get(name, 0))
                 is_end = was_clean and name in points
-                recorded = RecordedEnd(points.get(name, 0), is_end, not place.is_foreign)
-                self.places[name] = replace(place, recorded=recorded)
+                recorded = RecordedEnd(points.get(name, 0), is_end, not partition.is_foreign)
+                self.places[name] = replace(partition, recorded=recorded)
         if not self.places and self.selection.topic is not None:
             raise self._unknown(names)
         return findings
@@ -225,9 +225,9 @@ class DirectoryCheck:
     def log_bytes(self) -> int:
         """Bytes of all log files that will be read, for progress."""
         return sum(
-            self.fs.stat(place.path(name)).size
-            for place in self.places.values()
-            for name in place.file_names()
+            self.fs.stat(partition.path(name)).size
+            for partition in self.places.values()
+            for name in partition.file_names()
             if name.endswith(files.LOG_SUFFIX)
         )
 
@@ -236,16 +236,16 @@ class DirectoryCheck:
 
         A partition that can't be read goes to `unseen`, and the others are checked all the same.
         """
-        for name, place in self.places.items():
+        for name, partition in self.places.items():
             try:
-                refused = find_parting(place)
-                check = PartitionCheck(replace(place, is_refused=refused is not None))
+                refused = find_parting(partition)
+                check = PartitionCheck(replace(partition, is_refused=refused is not None))
                 yield from check.findings()
                 if refused is not None:
                     damage, self.refused[name] = refused
                     yield _refusal(damage, self.refused[name])
             except OSError as error:
-                self.unseen.append(as_storage_failure(error, place.directory, "read"))
+                self.unseen.append(as_storage_failure(error, partition.directory, "read"))
                 continue
             self.learned[name] = check.learned
         if self.selection == Selection():
@@ -373,15 +373,15 @@ class DirectoryCheck:
         path = f"{self.path}/{meta_properties.META_PROPERTIES_FILE}"
         remedy = "restore it from a backup; Kafka does not start without it"
         try:
-            found = meta_properties.read_meta_properties(self.fs, self.path)
+            properties = meta_properties.read_meta_properties(self.fs, self.path)
         except CorruptFile as error:
             yield _error(path, error.reason, remedy, position=error.at)
             return
-        if found is None:
+        if properties is None:
             yield note(path, "missing", "opening for writing makes a new one; Kafka formats anew")
             return
-        missing = [key for key in _NEEDED_PROPERTIES if key not in found]
-        if missing and "broker.id" not in found:  # version 0 has that alone
+        missing = [key for key in _NEEDED_PROPERTIES if key not in properties]
+        if missing and "broker.id" not in properties:  # version 0 has that alone
             yield _error(path, f"it has no {', '.join(missing)}", remedy)
 
     def _check_commits(self) -> Iterator[Finding]:
@@ -397,10 +397,12 @@ class DirectoryCheck:
 
     def _check_missing(self) -> Iterator[Finding]:
         for info in self._topics.values():
-            gone = sorted(set(range(info.partitions)) - set(info.present))
-            if gone and not info.foreign:
-                path = f"{self.path}/{info.name}-{gone[0]}"
-                damage = f"{len(gone)} of {info.partitions} partitions of {info.name} are missing"
+            missing = sorted(set(range(info.partitions)) - set(info.present))
+            if missing and not info.foreign:
+                path = f"{self.path}/{info.name}-{missing[0]}"
+                damage = (
+                    f"{len(missing)} of {info.partitions} partitions of {info.name} are missing"
+                )
                 yield _warning(path, damage, "restore them; opening would make empty ones")
 
     def _check_name(self, name: str, *, is_dir: bool) -> Iterator[Finding]:

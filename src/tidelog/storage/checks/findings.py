@@ -59,12 +59,12 @@ class Finding:
         return self.severity is not Severity.NOTE
 
     def __str__(self) -> str:
-        place = self.path
+        location = self.path
         if self.position is not None:
-            place += f", position {self.position}"
+            location += f", position {self.position}"
         if self.offset is not None:
-            place += f", offset {self.offset}"
-        return f"{place}: {self.damage}; {self.remedy}"
+            location += f", offset {self.offset}"
+        return f"{location}: {self.damage}; {self.remedy}"
 
 
 REPAIR: Final = "--repair builds it anew from the log"

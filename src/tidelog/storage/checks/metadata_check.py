@@ -170,9 +170,9 @@ def _find_right(data: bytes, at: int, end: int) -> _Right | None:
         return None
     size, magic = RecordBatch(data, at).size_bytes, data[at + MAGIC_AT]
     if not HEADER_SIZE <= size <= end - at or (magic == MAGIC_2 and size < end - at):
-        found = _with_length(data, at, end)
-        if found is not None or not HEADER_SIZE <= size <= end - at:
-            return found
+        right = _with_length(data, at, end)
+        if right is not None or not HEADER_SIZE <= size <= end - at:
+            return right
     if magic != MAGIC_2:
         text = f"magic {magic} of a change, {MAGIC_2} is right"
         return _proven(data, at, size, at + MAGIC_AT, bytes([MAGIC_2]), text)
@@ -180,16 +180,16 @@ def _find_right(data: bytes, at: int, end: int) -> _Right | None:
     flipped = flipped_bit(data[at + ATTRIBUTES_AT : at + size], batch.crc)
     if flipped is None:
         return None
-    place, bit = flipped
-    position = at + ATTRIBUTES_AT + place
+    byte, bit = flipped
+    position = at + ATTRIBUTES_AT + byte
     text = f"bit {bit} of this byte was flipped: without that the checksum of the change is right"
     return _proven(data, at, size, position, bytes([data[position] ^ 1 << bit]), text)
 
 
 def _with_length(data: bytes, at: int, end: int) -> _Right | None:
     right = end - at - _BEFORE_LENGTH
-    told = int.from_bytes(data[at + LENGTH_AT : at + _BEFORE_LENGTH], "big", signed=True)
-    text = f"length {told} of a change, {right} is right"
+    length = int.from_bytes(data[at + LENGTH_AT : at + _BEFORE_LENGTH], "big", signed=True)
+    text = f"length {length} of a change, {right} is right"
     return _proven(data, at, end - at, at + LENGTH_AT, right.to_bytes(4, "big"), text)
 
 
@@ -222,10 +222,10 @@ def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
         number = difference.bit_length() - 1
         return CRC_AT - ATTRIBUTES_AT + 3 - number // 8, number % 8
     table, back, last = _tables()
-    for place in range(len(data) - 1, -1, -1):
+    for byte in range(len(data) - 1, -1, -1):
         bit = last.get(difference)
         if bit is not None:
-            return place, bit
+            return byte, bit
         index = back[difference >> 24]
         difference = (difference ^ table[index]) << 8 | index
     return None

@@ -190,13 +190,13 @@ class SegmentCheck:
 
         A zone map that proves damage in the log is the only witness of what was there.
         """
-        found = list(beside)
+        findings = list(beside)
         path = self.facts.path
-        is_witness = any(each.path == path and each.severity is Severity.ERROR for each in found)
+        is_witness = any(each.path == path and each.severity is Severity.ERROR for each in findings)
         if self.facts.is_whole and not is_witness:
-            yield from found
+            yield from findings
             return
-        yield from map(later, found)
+        yield from map(later, findings)
 
 
 _KNOWN: Final = frozenset(
@@ -460,15 +460,15 @@ class PartitionCheck:
 
     def _check_metadata(self) -> Iterator[Finding]:
         path = self.place.path(files.PARTITION_METADATA_FILE)
-        known = files.encode_topic_id(self.place.topic_id)
+        expected_id = files.encode_topic_id(self.place.topic_id)
         try:
-            found = text_files.read_partition_metadata(self.place.fs, self.place.directory)
+            topic_id = text_files.read_partition_metadata(self.place.fs, self.place.directory)
         except CorruptData as error:
-            remedy = f"write it anew: `version: 0`, then `topic_id: {known}`"
+            remedy = f"write it anew: `version: 0`, then `topic_id: {expected_id}`"
             yield _error(path, error.reason, remedy if self.place.topic_id.int else "restore it")
             return
-        if found is not None and found != self.place.topic_id:
-            damage = f"topic id {files.encode_topic_id(found)}, the topic's is {known}"
+        if topic_id is not None and topic_id != self.place.topic_id:
+            damage = f"topic id {files.encode_topic_id(topic_id)}, the topic's is {expected_id}"
             yield _error(path, damage, "this partition belongs to another topic: restore the right")
 
     def _check_notes(self) -> Iterator[Finding]:

@@ -120,7 +120,7 @@ class PartitionRepair:
 
     def __post_init__(self) -> None:
         parsed = map(files.parse_file_name, self.place.file_names())
-        self._bases = {found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX}
+        self._bases = {name[0] for name in parsed if name and name[1] == files.LOG_SUFFIX}
 
     def run(self) -> None:
         """Build the files: zone maps last, since they know the sums of the others."""

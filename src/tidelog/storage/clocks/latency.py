@@ -213,9 +213,9 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
 
     def at(self, append_ms: int) -> LatencyHistogram:
         """The histogram to count latencies of that append time in; ask anew for each hour."""
-        found = self._spans.get(append_ms // self.step_ms)
-        if found is not None:
-            return found
+        histogram = self._spans.get(append_ms // self.step_ms)
+        if histogram is not None:
+            return histogram
         while len(self._spans) >= HOURS_LIMIT:
             self.widen()
         return self._spans.setdefault(append_ms // self.step_ms, LatencyHistogram())
@@ -244,12 +244,14 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
     def encode(self) -> bytes:
         """The section of the file: hours ascending, their buckets as differences."""
         out = bytearray(_HEAD.pack(self.step_ms, len(self._spans)))
-        for number, found in sorted(self._spans.items()):
-            out += _SPAN.pack(number, found.count, found.min_ms, found.max_ms, len(found.buckets))
+        for number, histogram in sorted(self._spans.items()):
+            out += _SPAN.pack(
+                number, histogram.count, histogram.min_ms, histogram.max_ms, len(histogram.buckets)
+            )
             last = -BUCKET_MAX - 1
-            for bucket in sorted(found.buckets):
+            for bucket in sorted(histogram.buckets):
                 write_varint(out, bucket - last)
-                write_varlong(out, found.buckets[bucket])
+                write_varlong(out, histogram.buckets[bucket])
                 last = bucket
         return bytes(out)
 
@@ -272,24 +274,24 @@ def _decode(data: bytes) -> LatencyByHour:
     step_ms, count = _HEAD.unpack_from(data)
     if step_ms < HOUR_MS or count * SPAN_SIZE > len(data) - HEAD_SIZE:
         raise CorruptIndex(f"{count} spans of {step_ms} ms in {len(data)} bytes", at=0)
-    found, at = LatencyByHour(step_ms), HEAD_SIZE
+    by_hour, at = LatencyByHour(step_ms), HEAD_SIZE
     for _ in range(count):
-        at = _decode_span(data, at, found)
-    if at != len(data) or len(found) != count:
-        raise CorruptIndex(f"{len(found)} of {count} spans, {len(data) - at} bytes left", at=at)
-    return found
+        at = _decode_span(data, at, by_hour)
+    if at != len(data) or len(by_hour) != count:
+        raise CorruptIndex(f"{len(by_hour)} of {count} spans, {len(data) - at} bytes left", at=at)
+    return by_hour
 
 
-def _decode_span(data: bytes, at: int, found: LatencyByHour) -> int:
+def _decode_span(data: bytes, at: int, by_hour: LatencyByHour) -> int:
     """Take one span; the place behind it."""
     if len(data) - at < SPAN_SIZE:
         raise CorruptIndex(f"a span in {len(data) - at} bytes, {SPAN_SIZE} expected", at=at)
     start = at
     number, count, low, high, bucket_count = _SPAN.unpack_from(data, at)
     at += SPAN_SIZE
-    if bucket_count * 2 > len(data) - at or len(found) >= HOURS_LIMIT:
+    if bucket_count * 2 > len(data) - at or len(by_hour) >= HOURS_LIMIT:
         raise CorruptIndex(f"span {number} of {bucket_count} buckets", at=start)
-    histogram = found.at(number * found.step_ms)
+    histogram = by_hour.at(number * by_hour.step_ms)
     bucket = -BUCKET_MAX - 1
     for _ in range(bucket_count):
         step, at = read_varint(data, at, len(data))

@@ -335,11 +335,11 @@ def encode_zones(
     sections += _encode_section(LATENCY_SECTION, latency.encode())
     rows = sum(block.row_count for block in blocks)
     header = encode_header()
-    topic_id, *places = identity
+    topic_id, *offsets_and_sizes = identity
     trailer = TRAILER.pack(
         *total,
         topic_id.bytes,
-        *places,
+        *offsets_and_sizes,
         rows,
         len(blocks),
         len(sections),
@@ -362,7 +362,8 @@ def _encode_siblings(siblings: Mapping[str, FileSum]) -> bytes:
     for suffix in siblings:
         assert len(suffix.encode()) <= 16
     return b"".join(
-        SIBLING.pack(len(suffix), suffix.encode(), *found) for suffix, found in siblings.items()
+        SIBLING.pack(len(suffix), suffix.encode(), *file_sum)
+        for suffix, file_sum in siblings.items()
     )
 
 
@@ -532,15 +533,15 @@ class ZoneMap:
 
     def read_entries(self) -> list[Entry]:
         """The table of blocks, decoded; raises CorruptIndex."""
-        found = [
+        rows = [
             (Zone._make(fields[:15]), fields[15], fields[16])
             for fields in ENTRY.iter_unpack(self._table)
         ]
         header_size, row_size = self._trailer.header_size, self._trailer.row_size
-        places = accumulate(
-            (row_count * row_size for _, row_count, _ in found), initial=header_size
+        positions = accumulate(
+            (row_count * row_size for _, row_count, _ in rows), initial=header_size
         )
-        entries = [Entry(*entry, at) for entry, at in zip(found, places, strict=False)]
+        entries = [Entry(*entry, at) for entry, at in zip(rows, positions, strict=False)]
         if sum(entry.row_count for entry in entries) != self.zone_count:
             raise CorruptIndex(f"the blocks do not come to {self.zone_count} zones")
         return entries
@@ -567,29 +568,29 @@ class _RowFields:
 
     def __init__(self, fields: list[tuple[int, int]]) -> None:
         """Take (number, size) of each field; raises CorruptIndex where one is missing or odd."""
-        known = {number: code for _, number, code in ROW_FIELDS}
-        codes = [known.get(number, f"{size}x") for number, size in fields]
+        codes_by_number = {number: code for _, number, code in ROW_FIELDS}
+        codes = [codes_by_number.get(number, f"{size}x") for number, size in fields]
         self._struct = Struct(">" + "".join(codes))
         self.size = self._struct.size
-        numbers = [number for number, _ in fields if number in known]
+        numbers = [number for number, _ in fields if number in codes_by_number]
         sizes = [Struct(f">{code}").size for code in codes]
-        if sorted(numbers) != sorted(known) or sizes != [size for _, size in fields]:
-            raise CorruptIndex(f"fields {numbers}, each of {sorted(known)} expected once")
+        if sorted(numbers) != sorted(codes_by_number) or sizes != [size for _, size in fields]:
+            raise CorruptIndex(f"fields {numbers}, each of {sorted(codes_by_number)} expected once")
         self._order = None
-        if numbers != list(known):
-            self._order = itemgetter(*(numbers.index(number) for number in known))
+        if numbers != list(codes_by_number):
+            self._order = itemgetter(*(numbers.index(number) for number in codes_by_number))
 
     def decode(self, rows: bytes, position: int, base_offset: int) -> list[Zone]:
         """The zones of a block."""
-        found: list[Zone] = []
+        zones: list[Zone] = []
         order, new = self._order, tuple.__new__  # a tenth of what `Zone(...)` takes
         for values in self._struct.iter_unpack(rows):
             row = values if order is None else order(values)
             size, first, last = row[:3]
-            places = (position, size, base_offset + first, base_offset + last)
-            found.append(new(Zone, places + row[3:]))
+            head = (position, size, base_offset + first, base_offset + last)
+            zones.append(new(Zone, head + row[3:]))
             position += size
-        return found
+        return zones
 
 
 def _decode_trailer(tail: bytes, size_bytes: int) -> _Trailer:
@@ -622,7 +623,7 @@ def _check_footer(footer: bytes, at: int) -> None:
 
 def _decode_sections(data: bytes) -> dict[int, bytes]:
     """The sections by number; one that nobody here knows does no harm."""
-    found, at = {}, 0
+    sections, at = {}, 0
     while at < len(data):
         if len(data) - at < SECTION_HEAD_SIZE:
             raise CorruptIndex(f"a section in {len(data) - at} bytes")
@@ -630,18 +631,18 @@ def _decode_sections(data: bytes) -> dict[int, bytes]:
         at += SECTION_HEAD_SIZE
         if size > len(data) - at:
             raise CorruptIndex(f"section {number} of {size} bytes, {len(data) - at} are left")
-        found[number] = data[at : at + size]
+        sections[number] = data[at : at + size]
         at += size
-    return found
+    return sections
 
 
 def _decode_siblings(data: bytes) -> dict[str, FileSum]:
     if len(data) % SIBLING.size:
         raise CorruptIndex(f"sums of files in {len(data)} bytes")
-    found = {}
+    sums = {}
     for length, suffix, size, crc in SIBLING.iter_unpack(data):
-        found[suffix[:length].decode("ascii", "replace")] = FileSum(size, crc)
-    return found
+        sums[suffix[:length].decode("ascii", "replace")] = FileSum(size, crc)
+    return sums
 
 
 def _decode_header(data: bytes, size: int) -> _RowFields:
@@ -656,7 +657,7 @@ def _decode_header(data: bytes, size: int) -> _RowFields:
     if HEAD_SIZE + count * FIELD_SIZE + CRC.size != size:
         raise CorruptIndex(f"{count} fields in a header of {size} bytes", at=0)
     fields = data[HEAD_SIZE : -CRC.size]
-    found = _RowFields(list(FIELD.iter_unpack(fields)))
-    if found.size != row_size:
-        raise CorruptIndex(f"fields of {found.size} bytes in rows of {row_size}", at=0)
-    return found
+    row_fields = _RowFields(list(FIELD.iter_unpack(fields)))
+    if row_fields.size != row_size:
+        raise CorruptIndex(f"fields of {row_fields.size} bytes in rows of {row_size}", at=0)
+    return row_fields

@@ -246,28 +246,28 @@ def _uid(text: str) -> str:
     return text
 
 
-def _objects(found: dict[str, list[int]], what: str) -> dict[str, FileSum]:
-    if files.LOG_SUFFIX not in found or not set(found) <= _SUFFIXES:
+def _objects(sums: dict[str, list[int]], what: str) -> dict[str, FileSum]:
+    if files.LOG_SUFFIX not in sums or not set(sums) <= _SUFFIXES:
         raise CorruptFile(f"{what}: `objects` has no log, or what is no file of a segment")
-    pairs = list(found.values())
+    pairs = list(sums.values())
     if any(type(pair) is not list or len(pair) != 2 for pair in pairs):
         raise CorruptFile(f"{what}: `objects` are not lengths and checksums")
     numbers = list(chain.from_iterable(pairs))
     if set(map(type, numbers)) != {int} or min(numbers) < 0 or max(numbers[1::2]) >= 1 << 32:
         raise CorruptFile(f"{what}: `objects` are not lengths and checksums")
-    return {suffix: FileSum(*pair) for suffix, pair in found.items()}
+    return {suffix: FileSum(*pair) for suffix, pair in sums.items()}
 
 
 def _times(items: list[int], capped: object, what: str) -> TierTimes:
-    found = _numbers(items, _TIMES_TYPES, f"{what}: `times`")
+    numbers = _numbers(items, _TIMES_TYPES, f"{what}: `times`")
     return TierTimes(
-        largest_timestamp=found[0],
-        largest_at=found[1],
-        mtime_ms=found[2],
-        largest_append_ms=found[3],
-        append_slack_ms=found[4],
-        is_append_known=bool(found[5]),
-        seen_ms=found[6],
+        largest_timestamp=numbers[0],
+        largest_at=numbers[1],
+        mtime_ms=numbers[2],
+        largest_append_ms=numbers[3],
+        append_slack_ms=numbers[4],
+        is_append_known=bool(numbers[5]),
+        seen_ms=numbers[6],
         capped=None if capped is None else _capped(capped, what),
     )
 
@@ -361,17 +361,17 @@ class Manifest:
         Raises:
             TierConflict: Another segment lies at some of these offsets.
         """
-        found = list(self.segments)
+        segments = list(self.segments)
         for row in rows:
-            touching = [each for each in found if _overlap(each, row)]
+            touching = [each for each in segments if _overlap(each, row)]
             if not touching:
-                found.append(row)
+                segments.append(row)
             elif len(touching) > 1 or not touching[0].is_copy_of(row):
                 raise TierConflict(
                     f"{self.topic}-{self.partition}: the tier holds other records at offsets"
                     f" {touching[0].base_offset} to {touching[-1].end_offset - 1}"
                 )
-        return self.having(found)
+        return self.having(segments)
 
     def with_exchanged(
         self, old: Sequence[TierSegment], new: Sequence[TierSegment], now_ms: int
@@ -401,16 +401,16 @@ class Manifest:
                 " deleted meanwhile; read the manifest and begin anew"
             )
         uids = {row.uid for row in old}
-        kept = [row for row in self.segments if row.uid not in uids]
-        return self.having([*kept, *new]).discarding(old, now_ms)
+        unchanged = [row for row in self.segments if row.uid not in uids]
+        return self.having([*unchanged, *new]).discarding(old, now_ms)
 
     def with_start(self, offset: int, now_ms: int) -> "Manifest":
         """With the log start at `offset` where it lies below; without segments that end there."""
         start = max(self.log_start_offset, offset)
-        gone = [row for row in self.segments if row.end_offset <= start]
+        deleted = [row for row in self.segments if row.end_offset <= start]
         moved = dataclasses.replace(self, log_start_offset=start)
-        kept = [row for row in self.segments if row.end_offset > start]
-        return moved.having(kept).discarding(gone, now_ms)
+        remaining = [row for row in self.segments if row.end_offset > start]
+        return moved.having(remaining).discarding(deleted, now_ms)
 
     def with_cut(self, offset: int, clip: Clip, now_ms: int) -> "Manifest":
         """Without what lies at or behind `offset`, where the log was cut.
@@ -420,31 +420,31 @@ class Manifest:
             clip: What is left of a segment that holds the offset, None where nothing is.
             now_ms: From when on segments that are gone as a whole wait to be removed.
         """
-        kept, gone = [], []
+        remaining, deleted = [], []
         for row in self.segments:
-            left = row if row.end_offset <= offset else None
+            clipped = row if row.end_offset <= offset else None
             if row.base_offset < offset < row.end_offset:
-                left = clip(row, offset)
-            if left is None:
-                gone.append(row)
+                clipped = clip(row, offset)
+            if clipped is None:
+                deleted.append(row)
             else:
-                kept.append(left)
+                remaining.append(clipped)
         # Records that follow lie behind the cut, and count whatever was deleted before.
         start = min(self.log_start_offset, offset)
         cut = dataclasses.replace(self, log_start_offset=start)
-        return cut.having(kept).discarding(gone, now_ms)
+        return cut.having(remaining).discarding(deleted, now_ms)
 
     def without_garbage(self, folders: Collection[str]) -> "Manifest":
         """Without these folders among what waits to be removed: their objects are gone."""
-        kept = tuple(one for one in self.garbage if one.segment.folder not in folders)
-        return dataclasses.replace(self, garbage=kept)
+        remaining = tuple(one for one in self.garbage if one.segment.folder not in folders)
+        return dataclasses.replace(self, garbage=remaining)
 
     def having(self, rows: Iterable[TierSegment]) -> "Manifest":
         """With exactly these segments; raises CorruptFile where they overlap."""
         ordered = tuple(sorted(rows, key=lambda row: row.base_offset))
-        found = dataclasses.replace(self, segments=ordered)
-        check_rows(found)
-        return found
+        manifest = dataclasses.replace(self, segments=ordered)
+        check_rows(manifest)
+        return manifest
 
     def discarding(self, rows: Iterable[TierSegment], now_ms: int) -> "Manifest":
         """With these among what waits to be removed."""
@@ -546,21 +546,21 @@ def unseal(data: bytes, middle: bytes, what: str) -> Fields:
     return read_json(inner, what)
 
 
-def manifest_of(found: Fields) -> Manifest:
+def manifest_of(fields: Fields) -> Manifest:
     """The manifest in these fields; errors as `decode_manifest`."""
-    version = found.integer("version")
+    version = fields.integer("version")
     if version != MANIFEST_VERSION:
         raise UnsupportedVersion(f"manifest of version {version}, {MANIFEST_VERSION} is known")
     manifest = Manifest(
-        topic=found.text("topic"),
-        topic_id=found.text("topicId"),
-        partition=found.integer("partition"),
-        writer=found.text("writer"),
-        generation=found.integer("generation"),
-        change=found.maybe_text("change"),
-        log_start_offset=found.integer("logStartOffset"),
-        segments=tuple(decode_row(item) for item in found.items("segments")),
-        garbage=tuple(_garbage(item) for item in found.items("garbage")),
+        topic=fields.text("topic"),
+        topic_id=fields.text("topicId"),
+        partition=fields.integer("partition"),
+        writer=fields.text("writer"),
+        generation=fields.integer("generation"),
+        change=fields.maybe_text("change"),
+        log_start_offset=fields.integer("logStartOffset"),
+        segments=tuple(decode_row(item) for item in fields.items("segments")),
+        garbage=tuple(_garbage(item) for item in fields.items("garbage")),
     )
     check_rows(manifest)
     return manifest

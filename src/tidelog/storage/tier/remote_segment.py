@@ -76,9 +76,9 @@ class RemoteSegment(ClosedSegment):
     def stat(self) -> FileStat:
         """Facts on the log object, as far as its bytes count."""
         if self._facts is None:
-            found = self.context.env.files.stat(self.log_path)
+            log_stat = self.context.env.files.stat(self.log_path)
             mtime_ms = self.row.times.mtime_ms
-            self._facts = dataclasses.replace(found, size=self.row.log_bytes, mtime_ms=mtime_ms)
+            self._facts = dataclasses.replace(log_stat, size=self.row.log_bytes, mtime_ms=mtime_ms)
         return self._facts
 
     @property
@@ -207,10 +207,10 @@ class RemoteSegment(ClosedSegment):
     def txn_index(self) -> TxnIndex:
         """Aborted transactions; raises CorruptFile where the object is not what was put there."""
         if self._txn_index is None:
-            found = self.read_txn_index()
+            index = self.read_txn_index()
             if self._is_clipped:
-                found.truncate_to(self.end_offset)
-            self._txn_index = found
+                index.truncate_to(self.end_offset)
+            self._txn_index = index
         return self._txn_index
 
     @property
@@ -239,10 +239,10 @@ class RemoteSegment(ClosedSegment):
 
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
         """As `zones_on`; what was not there is not kept."""
-        before, found = self.loaded_zones, self.zones_on(clock)
-        if before is None and found is not None:
+        before, zones = self.loaded_zones, self.zones_on(clock)
+        if before is None and zones is not None:
             self.use_zones(None, loaded=False)
-        return found
+        return zones
 
     def _make_zones(self) -> "RemoteZones":
         path = self.context.path(self.base_offset, files.ZONES_SUFFIX)
@@ -250,10 +250,10 @@ class RemoteSegment(ClosedSegment):
         def read(size: int, position: int) -> bytes:
             return self.context.pool.get(path).pread(size, position)
 
-        def check(found: ZoneMap) -> None:
-            identity = found.identity
-            told = identity.topic_id, identity.base_offset, identity.log_size
-            if told != (self.context.topic_id, self.base_offset, self.row.log_bytes):
+        def check(zones: ZoneMap) -> None:
+            identity = zones.identity
+            zones_log = identity.topic_id, identity.base_offset, identity.log_size
+            if zones_log != (self.context.topic_id, self.base_offset, self.row.log_bytes):
                 raise CorruptIndex("it is another segment's").located(path)
 
         return RemoteZones(

@@ -74,11 +74,11 @@ class TierPath(NamedTuple):
     sum: FileSum
 
 
-def tier_path(url: str, key: str, found: FileSum | None) -> str:
+def tier_path(url: str, key: str, file_sum: FileSum | None) -> str:
     """The path of an object; of one that is not there, a path that does not exist."""
-    if found is None:
+    if file_sum is None:
         return f"{url}{_MARK}{key}"
-    return f"{url}{_MARK}{key}#{found.size_bytes}-{found.crc32c:08x}"
+    return f"{url}{_MARK}{key}#{file_sum.size_bytes}-{file_sum.crc32c:08x}"
 
 
 def is_tier_path(path: str) -> bool:
@@ -88,11 +88,11 @@ def is_tier_path(path: str) -> bool:
 
 def parse_tier_path(path: str) -> TierPath | None:
     """The parts of a tier path, None of one that names no object."""
-    found = _SUM.fullmatch(path)
-    if found is None or _MARK not in found[1]:
+    match = _SUM.fullmatch(path)
+    if match is None or _MARK not in match[1]:
         return None
-    url, _, key = found[1].partition(_MARK)
-    return TierPath(url, key, FileSum(int(found[2]), int(found[3], 16)))
+    url, _, key = match[1].partition(_MARK)
+    return TierPath(url, key, FileSum(int(match[2]), int(match[3], 16)))
 
 
 def _open_store(url: str, options: Mapping[str, str]) -> "ObjectStore":
@@ -167,10 +167,10 @@ class TierFiles:
             InvalidRequest, ConfigError, MissingDependency: As `tidelog.objects.open_store`.
         """
         with self._lock:
-            found = self._stores.get(url)
-            if found is None:
-                found = self._stores[url] = self.options.open_store(url, self.options.store)
-            return found
+            opened = self._stores.get(url)
+            if opened is None:
+                opened = self._stores[url] = self.options.open_store(url, self.options.store)
+            return opened
 
     # -- what tier paths answer --------------------------------------------------------------
 
@@ -193,9 +193,9 @@ class TierFiles:
         """Facts on a name; of an object those that its path names. Nothing is asked of a store."""
         if not is_tier_path(path):
             return self.below.stat(path)
-        found = _parsed(path)
-        identity = (found.sum.crc32c, crc32c(path.encode()))
-        return FileStat(found.sum.size_bytes, 0, False, identity)
+        location = _parsed(path)
+        identity = (location.sum.crc32c, crc32c(path.encode()))
+        return FileStat(location.sum.size_bytes, 0, False, identity)
 
     def exists(self, path: str) -> bool:
         """Whether the name exists; of an object, whether its manifest has it."""
@@ -217,30 +217,30 @@ class TierFiles:
 
     # -- reading objects ---------------------------------------------------------------------
 
-    def read(self, path: str, found: TierPath, size: int, position: int) -> bytes:
+    def read(self, path: str, location: TierPath, size: int, position: int) -> bytes:
         """At most `size` bytes of an object, by way of the cache."""
-        end = min(position + size, found.sum.size_bytes)
+        end = min(position + size, location.sum.size_bytes)
         if position >= end:
             return b""
-        if position == 0 and end == found.sum.size_bytes:
-            return self._read_whole(path, found)
-        return self._read_blocks(path, found, position, end)
+        if position == 0 and end == location.sum.size_bytes:
+            return self._read_whole(path, location)
+        return self._read_blocks(path, location, position, end)
 
-    def _read_whole(self, path: str, found: TierPath) -> bytes:
+    def _read_whole(self, path: str, location: TierPath) -> bytes:
         """All of it, checked; where blocks of the cache are to blame, they are read again."""
-        size = found.sum.size_bytes
-        data = self._read_blocks(path, found, 0, size)
-        if crc32c(data) == found.sum.crc32c:
+        size = location.sum.size_bytes
+        data = self._read_blocks(path, location, 0, size)
+        if crc32c(data) == location.sum.crc32c:
             return data
         for number in range(-(-size // BLOCK_BYTES)):
             self._cache.drop(_block_name(path, number))
-        data = self._read_blocks(path, found, 0, size)
-        if crc32c(data) != found.sum.crc32c:
-            reason = f"its checksum is {crc32c(data):08x}, {found.sum.crc32c:08x} was put there"
+        data = self._read_blocks(path, location, 0, size)
+        if crc32c(data) != location.sum.crc32c:
+            reason = f"its checksum is {crc32c(data):08x}, {location.sum.crc32c:08x} was put there"
             raise CorruptFile(f"{reason}; see `tidelog tier --verify`", path=path)
         return data
 
-    def _read_blocks(self, path: str, found: TierPath, start: int, end: int) -> bytes:
+    def _read_blocks(self, path: str, location: TierPath, start: int, end: int) -> bytes:
         first, last = start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
         parts: list[bytes] = []
         number = first
@@ -251,7 +251,7 @@ class TierFiles:
                 number += 1
                 continue
             behind = self._first_cached(path, number + 1, last + 1)
-            parts.append(self._fetch(path, found, number, behind))
+            parts.append(self._fetch(path, location, number, behind))
             number = behind
         skipped = start - first * BLOCK_BYTES
         return b"".join(parts)[skipped : skipped + end - start]
@@ -268,17 +268,17 @@ class TierFiles:
             number += 1
         return number
 
-    def _fetch(self, path: str, found: TierPath, first: int, behind: int) -> bytes:
+    def _fetch(self, path: str, location: TierPath, first: int, behind: int) -> bytes:
         start = first * BLOCK_BYTES
-        size = min(behind * BLOCK_BYTES, found.sum.size_bytes) - start
+        size = min(behind * BLOCK_BYTES, location.sum.size_bytes) - start
         try:
-            data = self.store(found.url).read(found.key, start, size)
+            data = self.store(location.url).read(location.key, start, size)
         except FileNotFoundError as error:
             # Perhaps it was exchanged since: a reader that refreshes finds what took its place.
             reason = "not in the store; see `tidelog tier --verify`"
             raise MissingFile(path, "read", reason) from error
         if len(data) != size:
-            reason = f"the object ends after {start + len(data)} of {found.sum.size_bytes} bytes"
+            reason = f"the object ends after {start + len(data)} of {location.sum.size_bytes} bytes"
             raise CorruptFile(f"{reason}; see `tidelog tier --verify`", path=path)
         for number in range(first, behind):
             at = number * BLOCK_BYTES - start
@@ -352,9 +352,9 @@ class _TierFile:
 
 
 def _parsed(path: str) -> TierPath:
-    if (found := parse_tier_path(path)) is None:
+    if (location := parse_tier_path(path)) is None:
         raise FileNotFoundError(errno.ENOENT, "not in the tier's manifest", path)
-    return found
+    return location
 
 
 def _block_name(path: str, number: int) -> str:
@@ -387,12 +387,12 @@ def tier_files_of(env: Env) -> TierFiles:
     # A child that was forked must not wait for a lock that its parent's thread held.
     name = (os.getpid(), *sorted(env.store_options.items()))
     with _shared_lock:
-        found = _shared.get(name)
-        if found is None:
-            found = _shared[name] = TierFiles(env.files, options)
+        tier_files = _shared.get(name)
+        if tier_files is None:
+            tier_files = _shared[name] = TierFiles(env.files, options)
             while len(_shared) > _SHARED_MAX:
                 _shared.popitem(last=False)
-        return found
+        return tier_files
 
 
 def check_tier_url(url: str) -> str:

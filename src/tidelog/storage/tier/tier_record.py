@@ -109,9 +109,9 @@ class TierRecord:
 
     def wrote(self, manifest: Manifest) -> bool:
         """Whether this directory has written a manifest, as far as its own notes prove it."""
-        mine = self.manifest
-        if manifest.change == mine.change:
-            return manifest.generation == mine.generation
+        own_copy = self.manifest
+        if manifest.change == own_copy.change:
+            return manifest.generation == own_copy.generation
         return manifest.change in self.pending
 
     def with_start(self, offset: int) -> "TierRecord":
@@ -170,27 +170,27 @@ def decode_record(data: bytes) -> TierRecord:
         CorruptFile: Its checksum is wrong, or a rule is broken.
         UnsupportedVersion: A later release wrote it.
     """
-    found = unseal(data, _MIDDLE, "the record of the tier")
-    version = found.integer("version")
+    fields = unseal(data, _MIDDLE, "the record of the tier")
+    version = fields.integer("version")
     if version != RECORD_VERSION:
         raise UnsupportedVersion(f"{TIER_FILE} of version {version}, {RECORD_VERSION} is known")
     return TierRecord(
-        url=found.text("url"),
-        folder=found.text("folder"),
-        manifest=manifest_of(found.mapping("manifest")),
-        local_start_offset=found.integer("localStartOffset"),
-        log_start_offset=found.integer("logStartOffset"),
-        cut_offset=found.maybe_integer("cutOffset"),
-        restart_offset=found.maybe_integer("restartOffset"),
-        pending=_texts(found, "pending"),
+        url=fields.text("url"),
+        folder=fields.text("folder"),
+        manifest=manifest_of(fields.mapping("manifest")),
+        local_start_offset=fields.integer("localStartOffset"),
+        log_start_offset=fields.integer("logStartOffset"),
+        cut_offset=fields.maybe_integer("cutOffset"),
+        restart_offset=fields.maybe_integer("restartOffset"),
+        pending=_texts(fields, "pending"),
     )
 
 
-def _texts(found: Fields, name: str) -> tuple[str, ...]:
+def _texts(fields: Fields, name: str) -> tuple[str, ...]:
     """A list of texts, empty where there is none: an older release does not write it."""
-    items = found.items(name) if name in found.content else []
+    items = fields.items(name) if name in fields.content else []
     if not all(isinstance(item, str) for item in items):
-        raise CorruptFile(f"{found.what}: `{name}` holds {str(items)[:80]}, texts expected")
+        raise CorruptFile(f"{fields.what}: `{name}` holds {str(items)[:80]}, texts expected")
     return tuple(map(str, items))
 
 
@@ -282,10 +282,10 @@ def read_deleted(fs: FileSystem, directory: str) -> list[DeletedFolder]:
     """
     path = f"{directory}/{DELETED_FILE}"
     try:
-        found = read_json(files.read_file(fs, path), DELETED_FILE)
-        if found.integer("version") != _VERSION:
-            raise UnsupportedVersion(f"{DELETED_FILE}: version {found.integer('version')}")
-        return [_decode(item) for item in found.items("folders")]
+        fields = read_json(files.read_file(fs, path), DELETED_FILE)
+        if fields.integer("version") != _VERSION:
+            raise UnsupportedVersion(f"{DELETED_FILE}: version {fields.integer('version')}")
+        return [_decode(item) for item in fields.items("folders")]
     except FileNotFoundError:
         return []
     except CorruptFile as error:
@@ -310,10 +310,10 @@ def write_deleted(fs: FileSystem, directory: str, folders: Iterable[DeletedFolde
 
 def note_deleted(fs: FileSystem, directory: str, folders: Iterable[DeletedFolder]) -> None:
     """Add folders to what is noted."""
-    known = read_deleted(fs, directory)
-    new = [one for one in folders if one not in known]
+    noted = read_deleted(fs, directory)
+    new = [one for one in folders if one not in noted]
     if new:
-        write_deleted(fs, directory, [*known, *new])
+        write_deleted(fs, directory, [*noted, *new])
 
 
 def note_partitions(
@@ -326,7 +326,7 @@ def note_partitions(
     Raises:
         OSError: A call failed.
     """
-    found = []
+    deleted = []
     for name in names:
         try:
             record = read_record(fs, f"{directory}/{name}")
@@ -335,8 +335,8 @@ def note_partitions(
             continue
         if record is not None:
             changes = (record.manifest.change, *record.pending)
-            found.append(DeletedFolder(record.url, record.folder, changes))
-    note_deleted(fs, directory, found)
+            deleted.append(DeletedFolder(record.url, record.folder, changes))
+    note_deleted(fs, directory, deleted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,17 +376,17 @@ class TierView:
                 nobody knows then what is local only.
             OSError: A call failed.
         """
-        found = read_record(context.env.files, context.directory)
-        if found is None:
+        record = read_record(context.env.files, context.directory)
+        if record is None:
             return None
         topic_id = context.topic_id
-        if topic_id.int and found.manifest.topic_id != topic_id.hex:
+        if topic_id.int and record.manifest.topic_id != topic_id.hex:
             raise CorruptFile(
-                f"it is about topic id {found.manifest.topic_id}, this topic's is {topic_id.hex}:"
+                f"it is about topic id {record.manifest.topic_id}, this topic's is {topic_id.hex}:"
                 " a copy from another topic's directory? Remove it if so",
                 path=record_path(context.directory),
             )
-        return cls(found, context, access)
+        return cls(record, context, access)
 
     def with_record(self, record: TierRecord) -> "TierView":
         """The same partition with another record."""
