@@ -88,7 +88,7 @@ class Lives:
         with self.ours.open() as log_dir:
             report = clean_partition(log_dir, NAME, InProcess(log_dir.env), CleanerOptions())
             clean_to = log_dir.cleaner_offset(NAME) or 0
-        self.partial += bool(report.passes) and clean_to < report.verdict.end
+        self.partial += bool(report.passes) and clean_to < report.decision.end
 
     @property
     def expected(self) -> Table:
@@ -231,5 +231,5 @@ def our_turn(ours: Ours) -> tuple[Table, int]:
             report = clean_partition(log_dir, NAME, InProcess(log_dir.env), CleanerOptions())
             assert replayed(ours.records(COMMITTED)) == table
             clean_to = log_dir.cleaner_offset(NAME) or 0
-            partial += bool(report.passes) and clean_to < report.verdict.end
+            partial += bool(report.passes) and clean_to < report.decision.end
     return table, partial

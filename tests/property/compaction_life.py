@@ -21,7 +21,7 @@ from tidelog.errors import InvalidRecord
 from tidelog.record.builder import build_batch
 from tidelog.record.record import Record
 from tidelog.storage.compaction.cleaner import CleaningReport, Worker, clean_partition
-from tidelog.storage.compaction.cleaning_plan import CleanerOptions, look
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions, inspect_log
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.segment.compaction_history import read_history
@@ -203,7 +203,7 @@ class Life:
         self._clean(is_asked=self.dice.random() < 0.5)
 
     def _clean(self, *, is_asked: bool) -> CleaningReport:
-        end = look(self.directory, NAME, is_asked=is_asked).verdict.end
+        end = inspect_log(self.directory, NAME, is_asked=is_asked).decision.end
         report = clean_partition(
             self.directory,
             NAME,
@@ -230,7 +230,7 @@ class Life:
         self.log.flush()
         files = self.env.files
         before = len(files.journal)
-        end = look(self.directory, NAME, is_asked=True).verdict.end
+        end = inspect_log(self.directory, NAME, is_asked=True).decision.end
         self._clean(is_asked=True)
         self._note_cleaned(end)
         self.directory.abandon()
@@ -315,7 +315,7 @@ class Life:
         self._clean(is_asked=False)
         self.judge()
         assert all(record.value is not None for record in self.log.records(isolation=COMMITTED))
-        assert look(self.directory, NAME).verdict.due is None
+        assert inspect_log(self.directory, NAME).decision.due is None
         self._judge_history()
         self.restart()
         self.judge()

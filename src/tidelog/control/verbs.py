@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from tidelog.errors import CorruptFile, CorruptMessage, InvalidRequest
 from tidelog.storage.compaction.cleaner import CleaningReport
-from tidelog.storage.compaction.eligibility import DueReason, Verdict
+from tidelog.storage.compaction.eligibility import CleaningDecision, DueReason
 from tidelog.storage.compaction.job import Cleaned, CleaningJob
 from tidelog.storage.directory.attach import (
     AttachedRange,
@@ -355,7 +355,7 @@ class Compacted:
 def compacted(report: CleaningReport) -> Compacted:
     """What a report says."""
     counts = {name: int(getattr(report, name)) for name in _COUNTS}
-    return Compacted(report.name, counts, report.verdict.reason, report.stopped)
+    return Compacted(report.name, counts, report.decision.reason, report.stopped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,27 +417,27 @@ def read_compact_report(name: TopicPartition, answer: Mapping[str, object]) -> C
 _NUMBERS: Final = ("first_dirty", "end", "clean_bytes", "dirty_bytes")
 
 
-def encode_lent(verdict: Verdict, job: CleaningJob | None) -> Result:
+def encode_lent(decision: CleaningDecision, job: CleaningJob | None) -> Result:
     """What was found, and the job, as JSON; it holds the cleaning's secret seed."""
-    return {"verdict": asdict(verdict), "job": None if job is None else job.to_json()}
+    return {"verdict": asdict(decision), "job": None if job is None else job.to_json()}
 
 
-def read_lent(answer: Mapping[str, object]) -> tuple[Verdict, CleaningJob | None]:
+def read_lent(answer: Mapping[str, object]) -> tuple[CleaningDecision, CleaningJob | None]:
     """The same from JSON; raises CorruptMessage for what is none."""
     try:
         match answer:
-            case {"verdict": dict(verdict), "job": None | str() as job}:
+            case {"verdict": dict(decision), "job": None | str() as job}:
                 lent_job = None if job is None else CleaningJob.from_json(job)
-                return _verdict(verdict), lent_job
+                return _decision(decision), lent_job
     except (CorruptFile, KeyError, TypeError, ValueError) as error:
         raise CorruptMessage(f"no answer to lend: {error}") from error
     raise CorruptMessage(f"no answer to lend: {str(answer)[:200]}")
 
 
-def _verdict(fields: Mapping[str, object]) -> Verdict:
+def _decision(fields: Mapping[str, object]) -> CleaningDecision:
     first_dirty, end, clean_bytes, dirty_bytes = (int(str(fields[name])) for name in _NUMBERS)
     due = fields["due"]
-    return Verdict(
+    return CleaningDecision(
         first_dirty=first_dirty,
         end=end,
         clean_bytes=clean_bytes,

@@ -19,7 +19,7 @@ from tidelog.server.broker import open_node
 from tidelog.server.maintenance import log_cleaner
 from tidelog.server.maintenance.log_cleaner import RETRY_MAX_MS, Compaction
 from tidelog.server.maintenance.log_manager import Background
-from tidelog.storage.compaction.cleaning_plan import Look, look
+from tidelog.storage.compaction.cleaning_plan import CleaningState, inspect_log
 from tidelog.storage.compaction.job import Cleaned, CleaningJob
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import NewRecord, TopicPartition
@@ -234,13 +234,13 @@ def test_a_sync_that_ends_during_a_look_is_not_overlooked(
             log.append([NewRecord(key=b"k", value=b"%d" % number, timestamp=START_MS)])
         disk.hook = wait
 
-        def slowly(log_dir: LogDir, name: TopicPartition) -> Look:
-            found = look(log_dir, name)
+        def slowly(log_dir: LogDir, name: TopicPartition) -> CleaningState:
+            found = inspect_log(log_dir, name)
             may_sync.set()
             until_so(lambda: log.recovery_point >= log.active.base_offset)
             return found
 
-        monkeypatch.setattr(log_cleaner, "look", slowly)
+        monkeypatch.setattr(log_cleaner, "inspect_log", slowly)
         clock.advance(5_001)
         worker = Worker(node.env)
         cleaners = await run(node, worker)

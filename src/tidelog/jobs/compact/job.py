@@ -40,7 +40,7 @@ from tidelog.objects.object_files import env_for
 from tidelog.spark.parts import do_parts, parallelism
 from tidelog.spark.session import described, our_words
 from tidelog.storage import files
-from tidelog.storage.compaction.cleaner import CleaningReport, clean_partition
+from tidelog.storage.compaction.cleaner import CleaningReport, clean, clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.job import Cleaned, CleaningJob, parts_of, together
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
     from tidelog.control.client import ControlClient
     from tidelog.env import File, FileStat
+    from tidelog.storage.compaction.eligibility import CleaningDecision
     from tidelog.storage.log.log_reader import LogReader
 
 
@@ -267,9 +268,9 @@ def run(
             names = names_of(readers, topics)
         with holder:
             for number, name in enumerate(names):
-                borrowed = Borrowed(spark, holder, directory, name, part_bytes)
+                borrowed = Borrowed(spark, holder, directory, name, part_bytes, cleaning, roll=roll)
                 with described(spark, "compact", [name]):
-                    reports.append(borrowed.clean(cleaning, roll=roll))
+                    reports.append(clean(borrowed, is_asked=cleaning.is_asked))
                 listener.at(number + 1, len(names))
     return reports
 
@@ -285,48 +286,57 @@ def lender(directory: str) -> "ControlClient | None":
     return holder
 
 
-@dataclass(frozen=True, slots=True)
 class Borrowed:
-    """A partition of a running broker: it makes the job and swaps in, tasks clean."""
+    """A partition of a running broker: it makes the job and swaps in, tasks clean.
 
-    spark: "SparkSession"
-    holder: "ControlClient"
-    directory: str
-    name: TopicPartition
-    part_bytes: int
+    A `CleaningTarget`.
+    """
 
-    def clean(self, options: CleanerOptions, *, roll: bool) -> CleaningReport:
-        """All passes; raises as `compact`, and CleaningAborted where the broker lends it anew."""
-        from tidelog.control.verbs import compact_wishes, read_lent, take_back
+    goes_on = True
 
-        told = compact_wishes(self.name, roll=roll, is_asked=options.is_asked)
-        verdict, job = read_lent(self.holder.ask("lend", told))
-        report = CleaningReport(name=self.name, verdict=verdict, cleaned_to=verdict.first_dirty)
-        while job is not None:
-            cleaned = self._clean(job, options)
-            more = self.holder.ask("take_back", take_back(job, cleaned))["more"] is True
-            report = report.plus(cleaned, None)
-            if not more:
-                return replace(report, stopped=_short_of(job, cleaned))
-            told = compact_wishes(self.name, roll=False, is_asked=True)
-            _, job = read_lent(self.holder.ask("lend", told))
-        return report
+    def __init__(  # noqa: PLR0913 - what tasks and the broker need
+        self,
+        spark: "SparkSession",
+        holder: "ControlClient",
+        directory: str,
+        name: TopicPartition,
+        part_bytes: int,
+        options: CleanerOptions,
+        *,
+        roll: bool,
+    ) -> None:
+        self.name = name
+        self._spark = spark
+        self._holder = holder
+        self._directory = directory
+        self._part_bytes = part_bytes
+        self._options = options
+        self._must_roll = roll
 
-    def _clean(self, job: CleaningJob, options: CleanerOptions) -> Cleaned:
+    def inspect(self, *, is_asked: bool) -> "tuple[CleaningDecision, CleaningJob | None]":
+        """Borrow a job; raises CleaningAborted where the broker lends it anew."""
+        from tidelog.control.verbs import compact_wishes, read_lent
+
+        told = compact_wishes(self.name, roll=self._must_roll, is_asked=is_asked)
+        self._must_roll = False  # the head that was found first is what is cleaned
+        return read_lent(self._holder.ask("lend", told))
+
+    def clean(self, job: CleaningJob) -> Cleaned:
+        """Clean by tasks, and let the broker swap in."""
+        from tidelog.control.verbs import take_back
+
+        cleaned = self._clean(job)
+        self._holder.ask("take_back", take_back(job, cleaned))
+        return cleaned
+
+    def _clean(self, job: CleaningJob) -> Cleaned:
         """The job by tasks, on the directory as it is called here."""
-        place = f"{self.directory}/{files.partition_dir_name(self.name)}"
-        rules = replace(job.rules, dedupe_buffer_bytes=options.dedupe_buffer_bytes)
-        with LogDir.open(self.directory) as log_dir:
+        place = f"{self._directory}/{files.partition_dir_name(self.name)}"
+        rules = replace(job.rules, dedupe_buffer_bytes=self._options.dedupe_buffer_bytes)
+        with LogDir.open(self._directory) as log_dir:
             log = log_dir.reader(self.name.topic, self.name.partition)
-            worker = SparkWorker(self.spark, log, self.part_bytes)
+            worker = SparkWorker(self._spark, log, self._part_bytes)
             return worker.clean(replace(job, directory=place, rules=rules))
-
-
-def _short_of(job: CleaningJob, cleaned: Cleaned) -> str | None:
-    """Why a head was not cleaned to its end; None where it was."""
-    if cleaned.mapped_to >= job.map_to:
-        return None
-    return f"the offset map was full at offset {cleaned.mapped_to} of {job.map_to}"
 
 
 def check_directory(directory: str) -> None:
@@ -375,7 +385,7 @@ def row_of(report: CleaningReport) -> tuple[object, ...]:
         report.bytes_read,
         report.bytes_written,
         report.cleaned_to,
-        report.verdict.reason,
+        report.decision.reason,
         report.stopped,
     )
 

@@ -48,19 +48,13 @@ from tidelog.server.runtime.threads import LogDirOnLoop, LoopGate
 from tidelog.storage import files
 from tidelog.storage.compaction.cleaner import (
     CleaningReport,
+    LogTarget,
     Worker,
     clean_partition,
     drop_cleaned,
-    take_in,
 )
-from tidelog.storage.compaction.cleaning_plan import (
-    CleanerOptions,
-    CleaningPlan,
-    Look,
-    look,
-    plan_cleaning,
-)
-from tidelog.storage.compaction.eligibility import Verdict, waits_since_ms
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions, CleaningState, inspect_log
+from tidelog.storage.compaction.eligibility import CleaningDecision, waits_since_ms
 from tidelog.storage.compaction.job import Cleaned, CleaningJob
 from tidelog.storage.compaction.worker import CleanerProcess, InProcess
 from tidelog.storage.segment.roll import RollReason
@@ -69,7 +63,6 @@ from tidelog.types import INT64_MAX, TopicPartition
 if TYPE_CHECKING:
     from tidelog.control.verbs import TakeBack
     from tidelog.server.partitions.partitions import Cleanings
-    from tidelog.storage.directory.log_dir import DirectoryAccess
     from tidelog.storage.directory.topic_registry import TopicInfo
     from tidelog.storage.log.log import Log
 
@@ -88,8 +81,8 @@ _Answer = TypeVar("_Answer")
 class _Lent:
     """A job that somebody carries out."""
 
-    found: Look
-    plan: CleaningPlan
+    target: LogTarget
+    job: CleaningJob
     since_ms: int
 
 
@@ -122,7 +115,7 @@ class Lending:
 
     async def begin(
         self, name: TopicPartition, *, roll: bool, is_asked: bool
-    ) -> tuple[Verdict, CleaningJob | None]:
+    ) -> tuple[CleaningDecision, CleaningJob | None]:
         """What may be cleaned of a partition, and the job that does it; None where nothing is due.
 
         Args:
@@ -149,27 +142,25 @@ class Lending:
                 partition.log.roll()
             if partition.failure is None:
                 await partition.flushed()
-            found, plan = await self._in(partial(self._look, name, is_asked=is_asked))
+            target = self._target(name)
+            decision, job = await self._in(partial(target.inspect, is_asked=is_asked))
         except BaseException:
             self._at_work.discard(name)
             raise
-        if plan is None:
+        if job is None:
             self._at_work.discard(name)
-            return found.verdict, None
-        self._lent[name] = _Lent(found, plan, node.env.clock.monotonic_ms())
-        return found.verdict, plan.job
+            return decision, None
+        self._lent[name] = _Lent(target, job, node.env.clock.monotonic_ms())
+        return decision, job
 
-    def _look(self, name: TopicPartition, *, is_asked: bool) -> tuple[Look, CleaningPlan | None]:
-        config, log_dir = self._node.config, self._log_dir()
+    def _target(self, name: TopicPartition) -> LogTarget:
+        config = self._node.config
         options = CleanerOptions(
             dedupe_buffer_bytes=config.cleaner_map_bytes,
             load_factor=config.log_cleaner_io_buffer_load_factor,
-            is_asked=is_asked,
+            hold=self._hold,
         )
-        found = look(log_dir, name, is_asked=is_asked, options=options)
-        if found.verdict.is_reset:
-            log_dir.note_cleaned(name, found.verdict.first_dirty)
-        return found, None if found.verdict.due is None else plan_cleaning(log_dir, found, options)
+        return LogTarget(LogDirOnLoop(self._node.log_dir, self._gate), name, options)
 
     async def take_back(self, made: "TakeBack") -> bool:
         """Swap in what was made of a job; whether there is another pass to make.
@@ -182,20 +173,19 @@ class Lending:
         """
         name, cleaned = made.name, made.cleaned
         lent = self._lent.get(name)
-        if lent is None or lent.plan.job.seed != made.seed:
+        if lent is None or lent.job.seed != made.seed:
             raise CleaningAborted(f"{name}: this cleaning is not lent (any more); begin it again")
         try:
-            check(lent.plan.job, cleaned)
-            await self._in(partial(self._take_in, lent, cleaned))
+            check(lent.job, cleaned)
+            await self._in(partial(self._swap_in, lent, cleaned))
         finally:
             await self._end(name)
-        job = lent.plan.job
+        job = lent.job
         return job.map_from < cleaned.mapped_to < job.map_to
 
-    def _take_in(self, lent: _Lent, cleaned: Cleaned) -> None:
-        self._check_sizes(lent.plan.job.directory, cleaned)
-        with self._hold(lent.plan.name):
-            take_in(self._log_dir(), lent.found.log, lent.plan, cleaned)
+    def _swap_in(self, lent: _Lent, cleaned: Cleaned) -> None:
+        self._check_sizes(lent.job.directory, cleaned)
+        lent.target.swap_in(cleaned)
 
     def _check_sizes(self, directory: str, cleaned: Cleaned) -> None:
         """Whoever had the job before may have written late; raises CleaningAborted."""
@@ -210,7 +200,7 @@ class Lending:
         """Nobody carries it out any more; what is left of its files goes."""
         lent = self._lent.pop(name, None)
         if lent is not None:
-            fs, directory = self._node.env.files, lent.plan.job.directory
+            fs, directory = self._node.env.files, lent.job.directory
             await self._in(partial(drop_cleaned, fs, directory))
             self._at_work.discard(name)
 
@@ -225,9 +215,6 @@ class Lending:
         for name in [name for name in self._lent if name.topic == info.name]:
             del self._lent[name]
             self._at_work.discard(name)
-
-    def _log_dir(self) -> "DirectoryAccess":
-        return LogDirOnLoop(self._node.log_dir, self._gate)
 
     async def _in(self, work: Callable[[], _Answer]) -> _Answer:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -475,14 +462,14 @@ class Compaction:
     async def _choose(self) -> TopicPartition | None:
         """The partition with the largest dirty share of those that are due, None without one."""
         await self.lending.give_up_old()
-        best: Look | None = None
+        best: CleaningState | None = None
         for name in list(self._compacted()):
             if self._is_stopping:
                 return None
             found = await self._look(name)
-            if found is None or found.verdict.due is None:
+            if found is None or found.decision.due is None:
                 continue
-            if best is None or found.verdict.ratio > best.verdict.ratio:
+            if best is None or found.decision.ratio > best.decision.ratio:
                 best = found
         return None if best is None else best.name
 
@@ -499,7 +486,7 @@ class Compaction:
                 if name not in self._at_work and not is_waiting:
                     yield name
 
-    async def _look(self, name: TopicPartition) -> Look | None:
+    async def _look(self, name: TopicPartition) -> CleaningState | None:
         """A look at one partition; None where there is nothing new, or it can't be looked at."""
         node = self._node
         try:
@@ -512,7 +499,7 @@ class Compaction:
             log_dir = LogDirOnLoop(node.log_dir, self._gate)
             loop = asyncio.get_running_loop()
             active_base, synced_end = partition.log.active.base_offset, partition.log.recovery_point
-            found = await loop.run_in_executor(self._threads, look, log_dir, name)
+            found = await loop.run_in_executor(self._threads, inspect_log, log_dir, name)
         except (InvalidRequest, Closed, UnknownTopic) as error:
             LOGGER.debug("%s is not compacted: %s", name, error)
             return None
@@ -532,16 +519,18 @@ class Compaction:
         seen = self._seen.get(name)
         return seen is None or seen.active_base != log.active.base_offset or seen.until_ms <= now_ms
 
-    def _note(self, found: Look, partition: Partition, active_base: int, synced_end: int) -> None:
+    def _note(
+        self, found: CleaningState, partition: Partition, active_base: int, synced_end: int
+    ) -> None:
         """Remember a look, by how the log was when that began: a sync may have ended meanwhile."""
-        verdict, log = found.verdict, partition.log
-        self._node.metrics.cleaner.looked(found.name, verdict.ratio)
+        decision, log = found.decision, partition.log
+        self._node.metrics.cleaner.looked(found.name, decision.ratio)
         if synced_end < active_base:
             # A roll's sync is under way, or a crash has left records unsynced: the next look sees.
             is_synced = log.recovery_point >= active_base
             if not is_synced and not partition.is_gone and partition.failure is None:
                 partition.flush_later()
-        elif verdict.due is None:
+        elif decision.due is None:
             horizons = () if found.history is None else found.history.horizons_ms
             later = [time for time in horizons if time > found.now_ms]
             until_ms = min(later, default=INT64_MAX)

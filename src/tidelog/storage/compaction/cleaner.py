@@ -2,7 +2,7 @@
 
 `cleaning_plan` says what may be cleaned and whether it is due, and makes a job of it. A worker
 (this process or another one) carries the job out on files alone: it writes `.cleaned` files.
-`take_in` notes the history, puts the cleaned segments in the place of those they were made from,
+`swap_in` notes the history, puts the cleaned segments in the place of those they were made from,
 one after the other (`directory.publication`), and moves the checkpoint when all of them are there.
 Records that are appended meanwhile don't matter. Where segments of the job were cut, deleted or
 exchanged, the job is given up (`CleaningAborted`), and nothing of it that was not yet swapped in is
@@ -17,6 +17,7 @@ carried out in another thread.
 Source: Kafka 4.x LogCleaner, LogCleanerManager, Cleaner.cleanSegments, LocalLog.replaceSegments.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
@@ -28,14 +29,13 @@ from tidelog.storage.commits import Move
 from tidelog.storage.compaction.cleaning_plan import (
     CleanerOptions,
     CleaningPlan,
-    Look,
+    CleaningState,
     Run,
-    look,
+    inspect_log,
     next_history,
     plan_cleaning,
 )
-from tidelog.storage.compaction.eligibility import Verdict
-from tidelog.storage.compaction.generations.scheduler import GenerationLook, settle
+from tidelog.storage.compaction.eligibility import CleaningDecision
 from tidelog.storage.compaction.job import Cleaned, CleanedGroup, CleaningJob
 from tidelog.storage.directory.publication import Change, publish
 from tidelog.storage.directory.staging import remove_quietly
@@ -47,21 +47,6 @@ from tidelog.types import TopicPartition
 if TYPE_CHECKING:
     from tidelog.storage.directory.log_dir import DirectoryAccess
     from tidelog.storage.log.log import Log
-
-__all__ = [
-    "CleanerOptions",
-    "CleaningPlan",
-    "CleaningReport",
-    "Look",
-    "Worker",
-    "clean_partition",
-    "drop_cleaned",
-    "look",
-    "map_is_full",
-    "note_run",
-    "plan_cleaning",
-    "take_in",
-]
 
 
 # The log first: whoever finds it under its new name needs no other to know what it replaces.
@@ -152,7 +137,7 @@ class CleaningReport:
 
     Attributes:
         name: The partition.
-        verdict: What was found when it began.
+        decision: What was found when it began.
         passes: How many jobs were done; 0 where nothing was due.
         segments_before: Segments that were rewritten.
         segments_after: What became of them.
@@ -160,14 +145,14 @@ class CleaningReport:
         bytes_after: Of those that took their place.
         records_before: Records in them, markers included.
         records_after: What is left of those.
-        bytes_read: Read from log files.
-        bytes_written: Written into log files.
+        bytes_read: Read from log files, to plan and to clean.
+        bytes_written: Written into log files, and to remember what was planned.
         cleaned_to: Offset below which it is compacted now.
         stopped: Why the head could not be cleaned to its end, None where it was.
     """
 
     name: TopicPartition
-    verdict: Verdict
+    decision: CleaningDecision
     passes: int = 0
     segments_before: int = 0
     segments_after: int = 0
@@ -180,10 +165,9 @@ class CleaningReport:
     cleaned_to: int = 0
     stopped: str | None = None
 
-    def plus(self, cleaned: Cleaned, generation: GenerationLook | None) -> "CleaningReport":
-        """The same with one more pass, and what was read and written to plan it."""
+    def plus(self, cleaned: Cleaned) -> "CleaningReport":
+        """The same with one more pass."""
         groups = cleaned.groups
-        known = None if generation is None else generation.generations
         return replace(
             self,
             passes=self.passes + 1,
@@ -193,10 +177,8 @@ class CleaningReport:
             bytes_after=self.bytes_after + sum(each.bytes_after for each in groups),
             records_before=self.records_before + sum(each.records_before for each in groups),
             records_after=self.records_after + sum(each.records_after for each in groups),
-            bytes_read=self.bytes_read + cleaned.bytes_read + (known.bytes_read if known else 0),
-            bytes_written=self.bytes_written
-            + cleaned.bytes_written
-            + (known.bytes_written if known else 0),
+            bytes_read=self.bytes_read + cleaned.bytes_read,
+            bytes_written=self.bytes_written + cleaned.bytes_written,
             cleaned_to=cleaned.mapped_to,
         )
 
@@ -204,7 +186,7 @@ class CleaningReport:
 # -- swapping in ---------------------------------------------------------------------------------
 
 
-def take_in(log_dir: "DirectoryAccess", log: "Log", plan: CleaningPlan, cleaned: Cleaned) -> None:
+def swap_in(log_dir: "DirectoryAccess", log: "Log", plan: CleaningPlan, cleaned: Cleaned) -> None:
     """Swap the segments of a job in, and move the checkpoint behind them.
 
     Raises:
@@ -224,10 +206,7 @@ def take_in(log_dir: "DirectoryAccess", log: "Log", plan: CleaningPlan, cleaned:
         _ensure_there(log, old)
         publish(log_dir, [_CleanedChange(log, old, group)], "swap cleaned segments")
     try:
-        clean_end = cleaned.mapped_to
-        if plan.generation is not None:
-            clean_end = settle(log, plan.generation, plan.job, cleaned)
-        log_dir.note_cleaned(plan.name, clean_end)
+        log_dir.note_cleaned(plan.name, plan.scheduler.record_cleaning(log, plan.job, cleaned))
     except OSError as error:
         raise as_storage_failure(error, directory, "note a cleaning") from error
 
@@ -293,6 +272,122 @@ def _ensure_there(log: "Log", segments: Sequence[ClosedSegment]) -> None:
 # -- the whole ----------------------------------------------------------------------------------
 
 
+class CleaningTarget(Protocol):
+    """Segments of one partition that are cleaned in passes."""
+
+    @property
+    def name(self) -> TopicPartition:
+        """The partition."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the rest of a head that a map could not hold is due at once."""
+
+    def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
+        """What may be cleaned now, and the job that does it; None where nothing is due."""
+
+    def clean(self, job: CleaningJob) -> Cleaned:
+        """Carry out the job of the last inspection, and put what it makes in place."""
+
+
+class PartitionTarget(ABC):
+    """A `CleaningTarget` in an open directory."""
+
+    def __init__(
+        self, log_dir: "DirectoryAccess", name: TopicPartition, options: CleanerOptions
+    ) -> None:
+        self.name = name
+        self._log_dir = log_dir
+        self._options = options
+        self._inspected: tuple[CleaningState, CleaningPlan | None] | None = None
+
+    @abstractmethod
+    def _state(self, *, is_asked: bool) -> CleaningState:
+        """The partition now."""
+
+    @abstractmethod
+    def clean(self, job: CleaningJob) -> Cleaned:
+        """See `CleaningTarget`."""
+
+    def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
+        """See `CleaningTarget`; a checkpoint that can't be is written anew."""
+        state = self._state(is_asked=is_asked)
+        decision = state.decision
+        if decision.is_reset:
+            self._log_dir.note_cleaned(self.name, decision.first_dirty)
+        plan = None
+        if decision.due is not None:
+            plan = plan_cleaning(self._log_dir, state, self._options)
+        self._inspected = state, plan
+        return decision, None if plan is None else plan.job
+
+    @property
+    def goes_on(self) -> bool:
+        """See `CleaningTarget`: the scheduler says."""
+        assert self._inspected is not None
+        return self._inspected[0].scheduler.goes_on
+
+    @property
+    def _log(self) -> "Log":
+        assert self._inspected is not None
+        return self._inspected[0].log
+
+    @property
+    def _plan(self) -> CleaningPlan:
+        assert self._inspected is not None
+        plan = self._inspected[1]
+        assert plan is not None
+        return plan
+
+
+class LogTarget(PartitionTarget):
+    """The finished segments of a log without a tier."""
+
+    def __init__(
+        self,
+        log_dir: "DirectoryAccess",
+        name: TopicPartition,
+        options: CleanerOptions,
+        worker: Worker | None = None,
+    ) -> None:
+        """Not yet inspected.
+
+        Args:
+            log_dir: Open for writing.
+            name: The partition.
+            options: How.
+            worker: Carries jobs out; None where somebody else does, see `swap_in`.
+        """
+        super().__init__(log_dir, name, options)
+        self._worker = worker
+
+    def _state(self, *, is_asked: bool) -> CleaningState:
+        return inspect_log(self._log_dir, self.name, is_asked=is_asked, options=self._options)
+
+    def clean(self, job: CleaningJob) -> Cleaned:
+        """See `CleaningTarget`."""
+        assert self._worker is not None
+        try:
+            cleaned = self._worker.clean(job)
+            self.swap_in(cleaned)
+        except OSError as error:
+            raise as_storage_failure(error, job.directory, "clean") from error
+        finally:
+            # What was swapped in has other names by now.
+            drop_cleaned(self._log_dir.env.files, job.directory)
+        scheduler = self._plan.scheduler
+        return replace(
+            cleaned,
+            bytes_read=cleaned.bytes_read + scheduler.bytes_read,
+            bytes_written=cleaned.bytes_written + scheduler.bytes_written,
+        )
+
+    def swap_in(self, cleaned: Cleaned) -> None:
+        """Put what the last inspection's job has made in place; raises as `swap_in`."""
+        with self._options.hold(self.name):
+            swap_in(self._log_dir, self._log, self._plan, cleaned)
+
+
 def clean_partition(
     log_dir: "DirectoryAccess", name: TopicPartition, worker: Worker, options: CleanerOptions
 ) -> CleaningReport:
@@ -310,49 +405,30 @@ def clean_partition(
         CorruptData: A damaged batch, named; groups before it may be compacted.
         StorageFailure: The disk failed.
     """
-    found = look(log_dir, name, is_asked=options.is_asked, options=options)
-    if found.verdict.is_reset:
-        log_dir.note_cleaned(name, found.verdict.first_dirty)
-    report = CleaningReport(name=name, verdict=found.verdict, cleaned_to=found.verdict.first_dirty)
+    return clean(LogTarget(log_dir, name, options, worker), is_asked=options.is_asked)
+
+
+def clean(target: CleaningTarget, *, is_asked: bool) -> CleaningReport:
+    """Clean a target where that is due, or asked for; raises what its calls raise."""
+    decision, job = target.inspect(is_asked=is_asked)
+    report = CleaningReport(name=target.name, decision=decision, cleaned_to=decision.first_dirty)
     for _ in range(PASSES_MAX):
-        if found.verdict.due is None:
+        if job is None:
             return report
-        plan = plan_cleaning(log_dir, found, options)
-        cleaned = _pass(log_dir, found.log, plan, worker, options)
-        report = report.plus(cleaned, plan.generation)
-        if cleaned.mapped_to >= plan.job.map_to:
+        cleaned = target.clean(job)
+        report = report.plus(cleaned)
+        if cleaned.mapped_to >= job.map_to:
             return report
-        if cleaned.mapped_to <= plan.job.map_from:
-            return replace(report, stopped=map_is_full(plan, cleaned))
-        is_asked = options.is_asked or plan.generation is None
-        found = look(log_dir, name, is_asked=is_asked, options=options)
+        if cleaned.mapped_to <= job.map_from:
+            return replace(report, stopped=_map_is_full(job, cleaned))
+        _, job = target.inspect(is_asked=is_asked or target.goes_on)
     return report
 
 
-def _pass(
-    log_dir: "DirectoryAccess",
-    log: "Log",
-    plan: CleaningPlan,
-    worker: Worker,
-    options: CleanerOptions,
-) -> Cleaned:
-    """One job, from its first byte read to its last segment in place."""
-    try:
-        cleaned = worker.clean(plan.job)
-        with options.hold(plan.name):
-            take_in(log_dir, log, plan, cleaned)
-    except OSError as error:
-        raise as_storage_failure(error, plan.job.directory, "clean") from error
-    finally:
-        # What was swapped in has other names by now.
-        drop_cleaned(log_dir.env.files, plan.job.directory)
-    return cleaned
-
-
-def map_is_full(plan: CleaningPlan, cleaned: Cleaned) -> str:
+def _map_is_full(job: CleaningJob, cleaned: Cleaned) -> str:
     """Why a head could not be cleaned to its end."""
     return (
-        f"the offset map of {plan.job.rules.dedupe_buffer_bytes} bytes was full at offset"
-        f" {cleaned.mapped_to} of {plan.job.map_to} with {cleaned.keys} keys; raise"
+        f"the offset map of {job.rules.dedupe_buffer_bytes} bytes was full at offset"
+        f" {cleaned.mapped_to} of {job.map_to} with {cleaned.keys} keys; raise"
         " log.cleaner.dedupe.buffer.size"
     )

@@ -1,54 +1,48 @@
 """What of a partition may be cleaned now, and the job that does it.
 
-Parts: state of a partition, the `Scheduler` seam, brute force, preview, next history.
+Owns the seam between a cleaner and the two ways to choose (`Scheduler`: `BruteForce` here,
+`SpaceBound` in `generations.scheduler`), the inspection of a log and of what only its tier has, the
+job that follows from it, the forecast of `tidelog compact --plan` (which needs no lock and changes
+nothing), and what a cleaning adds to the partition's history. Not owned: the rules (`eligibility`,
+`generations.planning`), carrying the job out (`worker`), swapping in (`cleaner`).
 
-`look` asks the log and its files, `eligibility` judges, `plan_cleaning` makes a job of it. Nothing
-is changed. `log_dir` may be a stand-in whose calls are carried out in another thread.
+`log_dir` may be a stand-in whose calls are carried out in another thread.
+
+The history says since when tables of the past are exact (`next_history`). A record goes only for a
+later one of its key below the run's `mapped_to`. So a table as of T is exact where T is at or above
+the times of all records below it: whatever went, what it went for is in the table or was itself
+followed by something that is. That bound holds for tombstones that go later, too. It is a little
+late, never too early. Where nothing was ever taken every T is exact: each offset from the log start
+on has its record. Where records are missing that we did not take (another cleaner was here), only
+the append clock can be bound: append times never run back, so what is gone went for something that
+was appended by now. What timestamps it had nobody knows.
 
 Source: Kafka 4.x LogCleanerManager.
-
-What a compaction of a partition would do now, without the lock and without a change.
-
-For `tidelog compact --plan`: a reader's look at the segments, the sample read in memory where it is
-not in `compaction-statistics`. What waits for its sync is not seen from outside: it counts as safe.
-
-What a cleaning adds to a partition's history: since when tables of the past are exact.
-
-A record goes only for a later one of its key below the run's `mapped_to`. So a table as of T is
-exact where T is at or above the times of all records below it: whatever went, what it went for is
-in the table or was itself followed by something that is. That bound holds for tombstones that go
-later, too. It is a little late, never too early.
-
-Where nothing was ever taken every T is exact. That is proven once, by the offsets: each one from
-the log start on has its record. Where records are missing that we did not take (another cleaner
-was here), only the append clock can be bound: append times never run back, so what is gone went for
-something that was appended by now. What timestamps it had nobody knows.
-
-The file and what readers ask of it: `storage.segment.compaction_history`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.config import TopicConfig
+from tidelog.config.values import CompactionScheduler
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, InvalidRequest
 from tidelog.record.batch import RecordBatch
-from tidelog.storage.compaction.eligibility import DueReason, LogState, Verdict, horizon_of, judge
+from tidelog.storage.compaction.eligibility import CleaningDecision, LogState, horizon_of, judge
 from tidelog.storage.compaction.generations import GenerationPlan, Generations
 from tidelog.storage.compaction.generations.scheduler import (
     Asking,
-    GenerationLook,
+    Choice,
+    SpaceBound,
     demand_of,
     identities,
-    is_generational,
-    look_generation,
-    without_ratio,
 )
 from tidelog.storage.compaction.job import (
     SEED_SIZE,
+    Cleaned,
     CleanedGroup,
     CleaningJob,
     CompactionRules,
@@ -292,31 +286,153 @@ class Finished:
         return rows[0].append_ms if rows else NO_TIMESTAMP
 
 
+class Scheduler(Protocol):
+    """Decides when a log is cleaned, and which of its segments then. One for each inspection.
+
+    Attributes:
+        goes_on: Whether the rest of a head that a map could not hold is due at once.
+        bytes_read: Bytes of log files that were read to decide.
+        bytes_written: Bytes that were written to remember what was decided.
+    """
+
+    @property
+    def goes_on(self) -> bool:
+        """See above."""
+
+    @property
+    def bytes_read(self) -> int:
+        """See above."""
+
+    @property
+    def bytes_written(self) -> int:
+        """See above."""
+
+    def limits(self, config: TopicConfig) -> TopicConfig:
+        """The settings by which the head's share, bytes and age are judged."""
+
+    def judge(
+        self, log: "Log", segments: Sequence[ClosedSegment], state: LogState, asking: Asking
+    ) -> CleaningDecision:
+        """What may be cleaned, and whether it is due.
+
+        Args:
+            log: The partition.
+            segments: Its finished segments, oldest first.
+            state: The log, as `eligibility` judges it.
+            asking: By which rules, when, and whether somebody asks for it.
+
+        Raises:
+            OSError: The disk failed.
+        """
+
+    def choose(
+        self, segments: Sequence[ClosedSegment], decision: CleaningDecision, config: TopicConfig
+    ) -> Choice:
+        """What of these segments a due cleaning reads and rewrites."""
+
+    def record_cleaning(self, log: "Log", job: CleaningJob, cleaned: Cleaned) -> int:
+        """Remember a cleaning whose segments are in place.
+
+        Returns:
+            What `cleaner-offset-checkpoint` may say: no older version of a key remains below.
+
+        Raises:
+            OSError: The disk failed; the next inspection then knows less.
+        """
+
+    def forecast(
+        self, decision: CleaningDecision, plan: Callable[[str], GenerationPlan]
+    ) -> GenerationPlan:
+        """What would be cleaned.
+
+        Args:
+            decision: By `limits` alone.
+            plan: Plans by the space bound; takes why a full pass is made, empty where not.
+        """
+
+
+class BruteForce:
+    """The `Scheduler` of Kafka: a dirty head that is due is cleaned with all segments before it."""
+
+    goes_on = True
+    bytes_read = bytes_written = 0
+
+    def limits(self, config: TopicConfig) -> TopicConfig:
+        """See `Scheduler`: the topic's own."""
+        return config
+
+    def judge(
+        self, log: "Log", _segments: Sequence[ClosedSegment], state: LogState, asking: Asking
+    ) -> CleaningDecision:
+        """See `Scheduler`."""
+        return judge(state, log.context.config, asking.now_ms, is_asked=asking.is_asked)
+
+    def choose(
+        self, segments: Sequence[ClosedSegment], decision: CleaningDecision, config: TopicConfig
+    ) -> Choice:
+        """All segments, oldest first: nothing older is left out, so what had its time may go."""
+        sources = [each for each in segments if each.end_offset <= decision.end]
+        sizes = (
+            SegmentSize(
+                base_offset=each.base_offset,
+                end_offset=each.end_offset,
+                log_bytes=each.size_bytes,
+                index_bytes=each.offset_index.size_bytes,
+                time_index_bytes=each.time_index.size_bytes,
+            )
+            for each in sources
+        )
+        limits = GroupLimits(config.segment_size_limit, config.segment_index_bytes)
+        groups = tuple(
+            Group(bases=bases, drop_expired=True) for bases in group_segments(sizes, limits)
+        )
+        return Choice(sources, groups, decision.first_dirty)
+
+    def record_cleaning(self, _log: "Log", _job: CleaningJob, cleaned: Cleaned) -> int:
+        """See `Scheduler`."""
+        return cleaned.mapped_to
+
+    def forecast(
+        self, decision: CleaningDecision, plan: Callable[[str], GenerationPlan]
+    ) -> GenerationPlan:
+        """A full pass where one is due."""
+        if decision.due is None:
+            return plan("").put_off(decision.reason)
+        return plan(decision.reason)
+
+
+def scheduler_of(config: TopicConfig) -> Scheduler:
+    """The scheduler that `tidelog.compaction.scheduler` names, for one inspection."""
+    if config.tidelog_compaction_scheduler is CompactionScheduler.GENERATIONAL:
+        return SpaceBound()
+    return BruteForce()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class CleaningState:
     """A partition at a moment.
 
     Attributes:
         name: Which.
         log: It.
-        segments: Its finished segments, oldest first.
-        verdict: What of them may be cleaned, and whether to.
+        segments: The finished segments that are inspected, oldest first.
+        finished: All finished segments: those, and where they are the tier's, local ones.
+        decision: What of them may be cleaned, and whether to.
         history: What is noted of earlier cleanings, believed or not.
         config: The topic's settings.
         now_ms: Wall time.
-        generation: What would be cleaned where the topic is cleaned generationally.
-        finished: All finished segments, where `segments` are only those of the tier.
+        scheduler: Has judged, and chooses.
     """
 
     name: TopicPartition
     log: "Log"
     segments: Sequence[ClosedSegment]
-    verdict: Verdict
+    finished: Sequence[ClosedSegment]
+    decision: CleaningDecision
     history: CompactionHistory | None
     config: TopicConfig
     now_ms: int
-    generation: GenerationLook | None = None
-    finished: Sequence[ClosedSegment] | None = None
+    scheduler: Scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +444,7 @@ class CleaningPlan:
         job: What the worker is told.
         first_dirty: Where the head begins.
         sources: The job's segments as the log shows them.
-        generation: What it follows from where the topic is cleaned generationally.
+        scheduler: Has chosen the job, and remembers it once it is done.
         known: Base offset and size of each finished segment that has a file here.
         before: The history that is believed, None without one.
         bounds: Since when tables are exact, on the record and on the append clock.
@@ -341,7 +457,7 @@ class CleaningPlan:
     known: frozenset[tuple[int, int]]
     before: CompactionHistory | None
     bounds: tuple[int, int]
-    generation: GenerationLook | None = None
+    scheduler: Scheduler
 
 
 def rules_of(config: TopicConfig, options: CleanerOptions) -> CompactionRules:
@@ -359,16 +475,16 @@ def rules_of(config: TopicConfig, options: CleanerOptions) -> CompactionRules:
     )
 
 
-# -- looking -------------------------------------------------------------------------------------
+# -- inspecting ----------------------------------------------------------------------------------
 
 
-def look(
+def inspect_log(
     log_dir: "DirectoryAccess",
     name: TopicPartition,
     *,
     is_asked: bool = False,
     options: CleanerOptions | None = None,
-) -> Look:
+) -> CleaningState:
     """What of a partition may be cleaned now, and whether it is due.
 
     Where the topic is cleaned generationally, keys of new segments are read, and remembered.
@@ -387,40 +503,15 @@ def look(
     """
     log = log_dir.log(name.topic, name.partition)
     segments = log.swaps.cleanable_segments()
-    config, now_ms = log.context.config, log_dir.env.clock.now_ms()
-    with typed_reads(log.context.directory):
-        history = believed_history(log)
-        checkpoint = log_dir.cleaner_offset(name)
-        state = LogState(
-            segments=[Finished(each, log) for each in segments],
-            active_base=log.active.base_offset,
-            log_start=log.log_start_offset,
-            log_end=log.log_end_offset,
-            last_stable_offset=min(log.last_stable_offset, log.high_watermark),
-            durable_end=log.recovery_point,
-            checkpoint=checkpoint,
-            horizons_ms=horizons_of(segments, history, checkpoint, config),
-        )
-        generation = None
-        if is_generational(config):
-            verdict = judge(state, without_ratio(config), now_ms, is_asked=is_asked)
-            asking = Asking(rules_of(config, options or CleanerOptions()), now_ms, is_asked)
-            generation, verdict = look_generation(log, segments, verdict, asking)
-        else:
-            verdict = judge(state, config, now_ms, is_asked=is_asked)
-    return Look(
-        name=name,
-        log=log,
-        segments=segments,
-        verdict=verdict,
-        history=history,
-        config=config,
-        now_ms=now_ms,
-        generation=generation,
-    )
+    config, base = log.context.config, log.active.base_offset
+    rules = partial(rules_of, config, options or CleanerOptions())
+    asking = Asking(rules, log_dir.env.clock.now_ms(), is_asked)
+    return _inspect(log_dir, log, segments, segments, base, scheduler_of(config), asking)
 
 
-def look_at_tier(log_dir: "DirectoryAccess", name: TopicPartition, *, is_asked: bool) -> Look:
+def inspect_tier(
+    log_dir: "DirectoryAccess", name: TopicPartition, *, is_asked: bool, options: CleanerOptions
+) -> CleaningState:
     """What may be cleaned of the segments that only a partition's tier has, and whether it is due.
 
     What lies here, copied or not, is to them as an active segment to others: it is left alone, and
@@ -430,6 +521,7 @@ def look_at_tier(log_dir: "DirectoryAccess", name: TopicPartition, *, is_asked: 
         log_dir: Open for writing.
         name: The partition.
         is_asked: Somebody asks for it: due wherever there is anything.
+        options: How it would be cleaned.
 
     Raises:
         UnknownTopic, ReadOnly: As `LogDir.log`.
@@ -437,31 +529,62 @@ def look_at_tier(log_dir: "DirectoryAccess", name: TopicPartition, *, is_asked: 
         StorageFailure: Disk or store failed.
     """
     log = log_dir.log(name.topic, name.partition)
-    config, now_ms = log.context.config, log_dir.env.clock.now_ms()
     finished = log.finished_segments()
     segments = [each for each in finished if each.is_tiered]
+    base, rules = log.local_segments[0].base_offset, partial(rules_of, log.context.config, options)
+    asking = Asking(rules, log_dir.env.clock.now_ms(), is_asked)
+    return _inspect(log_dir, log, segments, finished, base, BruteForce(), asking)
+
+
+def _inspect(  # noqa: PLR0913 - what differs between a log and its tier
+    log_dir: "DirectoryAccess",
+    log: "Log",
+    segments: Sequence[ClosedSegment],
+    finished: Sequence[ClosedSegment],
+    active_base: int,
+    scheduler: Scheduler,
+    asking: Asking,
+) -> CleaningState:
+    name = log.topic_partition
     with typed_reads(log.context.directory):
-        history, checkpoint = believed_history(log), log_dir.cleaner_offset(name)
-        state = LogState(
-            segments=[Finished(each, log) for each in segments],
-            active_base=log.local_segments[0].base_offset,
-            log_start=log.log_start_offset,
-            log_end=log.log_end_offset,
+        history = believed_history(log)
+        state = _state_of(log, segments, active_base, history, log_dir.cleaner_offset(name))
+        state = replace(
+            state,
             last_stable_offset=min(log.last_stable_offset, log.high_watermark),
             durable_end=log.recovery_point,
-            checkpoint=checkpoint,
-            horizons_ms=horizons_of(segments, history, checkpoint, config),
         )
-        verdict = judge(state, config, now_ms, is_asked=is_asked)
-    return Look(
+        decision = scheduler.judge(log, segments, state, asking)
+    return CleaningState(
         name=name,
         log=log,
         segments=segments,
-        verdict=verdict,
-        history=history,
-        config=config,
-        now_ms=now_ms,
         finished=finished,
+        decision=decision,
+        history=history,
+        config=log.context.config,
+        now_ms=asking.now_ms,
+        scheduler=scheduler,
+    )
+
+
+def _state_of(
+    log: "Log | LogReader",
+    segments: Sequence[ClosedSegment],
+    active_base: int,
+    history: CompactionHistory | None,
+    checkpoint: int | None,
+) -> LogState:
+    """The log as a reader sees it: what waits for its sync counts as safe."""
+    return LogState(
+        segments=[Finished(each, log) for each in segments],
+        active_base=active_base,
+        log_start=log.log_start_offset,
+        log_end=log.log_end_offset,
+        last_stable_offset=log.last_stable_offset,
+        durable_end=log.log_end_offset,
+        checkpoint=checkpoint,
+        horizons_ms=horizons_of(segments, history, checkpoint, log.context.config),
     )
 
 
@@ -489,56 +612,52 @@ def horizons_of(
 # -- planning ------------------------------------------------------------------------------------
 
 
-def plan_cleaning(log_dir: "DirectoryAccess", found: Look, options: CleanerOptions) -> CleaningPlan:
-    """The job for what was found; there must be something to do.
+def plan_cleaning(
+    log_dir: "DirectoryAccess", state: CleaningState, options: CleanerOptions
+) -> CleaningPlan:
+    """The job for a partition; there must be something to do.
 
     Raises:
         ConfigError: Settings contradict.
         CorruptData: A damaged batch or index.
         StorageFailure: The disk failed.
     """
-    log, verdict = found.log, found.verdict
-    rules = rules_of(found.config, options)
-    sources = [each for each in found.segments if each.end_offset <= verdict.end]
-    map_from = verdict.first_dirty
-    if found.generation is None:
-        groups = _groups(sources, found.config)
-    else:
-        sources = found.generation.chosen(found.segments)
-        groups, map_from = found.generation.plan.groups, found.generation.plan.map_from
+    log, decision = state.log, state.decision
+    rules = rules_of(state.config, options)
+    choice = state.scheduler.choose(state.segments, decision, state.config)
+    sources = choice.sources
     with typed_reads(log.context.directory):
-        finished = found.segments if found.finished is None else found.finished
         before, bounds = bounds_before(
-            log.context.env.files, log.context.directory, finished, log.log_start_offset
+            log.context.env.files, log.context.directory, state.finished, log.log_start_offset
         )
         job = CleaningJob(
             directory=log.context.directory,
-            topic=found.name.topic,
-            partition=found.name.partition,
+            topic=state.name.topic,
+            partition=state.name.partition,
             topic_id=log.context.topic_id,
             sources=tuple(_sources(log, sources)),
-            groups=groups,
-            map_from=map_from,
-            map_to=verdict.end,
+            groups=choice.groups,
+            map_from=choice.map_from,
+            map_to=decision.end,
             log_start_offset=log.log_start_offset,
-            upper_bound_offset=verdict.end,
-            now_ms=found.now_ms,
+            upper_bound_offset=decision.end,
+            now_ms=state.now_ms,
             rules=rules,
             active_producers=_active_producers(log.producer_states()),
             aborted=tuple(_aborted(log, sources)),
             seed=log_dir.env.random.getrandbits(8 * SEED_SIZE).to_bytes(SEED_SIZE, "big"),
         )
     return CleaningPlan(
-        name=found.name,
+        name=state.name,
         job=job,
-        first_dirty=verdict.first_dirty,
+        first_dirty=decision.first_dirty,
         sources=sources,
         known=frozenset(
-            (each.base_offset, each.size_bytes) for each in finished if not each.is_tiered
+            (each.base_offset, each.size_bytes) for each in state.finished if not each.is_tiered
         ),
         before=before,
         bounds=bounds,
-        generation=found.generation,
+        scheduler=state.scheduler,
     )
 
 
@@ -554,22 +673,6 @@ def _sources(log: "Log", segments: Sequence[ClosedSegment]) -> list[SourceSegmen
         )
         for each in segments
     ]
-
-
-def _groups(segments: Sequence[ClosedSegment], config: TopicConfig) -> tuple[Group, ...]:
-    """All segments, oldest first: nothing older is left out, so what has had its time may go."""
-    sizes = (
-        SegmentSize(
-            base_offset=each.base_offset,
-            end_offset=each.end_offset,
-            log_bytes=each.size_bytes,
-            index_bytes=each.offset_index.size_bytes,
-            time_index_bytes=each.time_index.size_bytes,
-        )
-        for each in segments
-    )
-    limits = GroupLimits(config.segment_size_limit, config.segment_index_bytes)
-    return tuple(Group(bases=bases, drop_expired=True) for bases in group_segments(sizes, limits))
 
 
 def _active_producers(states: "ProducerStates") -> dict[int, tuple[int, int]]:
@@ -596,14 +699,14 @@ class Preview:
     """What would be cleaned, and what is remembered of the segments.
 
     Attributes:
-        verdict: What may be cleaned, and whether its age or its dirty share ask for it.
+        decision: What may be cleaned, and whether its age or its dirty share ask for it.
         plan: What would happen to each segment.
         generations: What is remembered.
         has_versions: Whether more than the offset decides which record of a key stays; what the
             plan tells of keys and garbage is by the offset all the same.
     """
 
-    verdict: Verdict
+    decision: CleaningDecision
     plan: GenerationPlan
     generations: Generations
     has_versions: bool
@@ -630,40 +733,22 @@ def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
         raise InvalidRequest(
             f"{name}: no plan is made for segments in a tier; they are compacted by brute force"
         )
-    with typed_reads(context.directory):
-        verdict = _judge(log, segments, log_dir.cleaner_offset(name), now_ms)
-        found = Generations.load(
-            context.env, context.directory, identities(segments), verdict.first_dirty
-        )
-        found.sample(verdict.end)
     # An empty log that nobody writes to has no segment yet.
-    active_bytes = log.segments[-1].size_bytes if log.segments else 0
-    demand = demand_of(config, verdict.end, active_bytes, _everything(verdict, config))
-    rules = rules_of(config, CleanerOptions())
-    plan = found.plan(demand(rules), now_ms, config.delete_retention_ms)
-    if not is_generational(config) and verdict.due is None:
-        plan = plan.put_off(verdict.reason)
-    return Preview(verdict, plan, found, rules.has_versions)
+    active = log.segments[-1] if log.segments else None
+    base = log.log_end_offset if active is None else active.base_offset
+    scheduler, rules = scheduler_of(config), rules_of(config, CleanerOptions())
+    with typed_reads(context.directory):
+        history = believed_history(log)
+        state = _state_of(log, segments, base, history, log_dir.cleaner_offset(name))
+        decision = judge(state, scheduler.limits(config), now_ms)
+        memory = Generations.load(
+            context.env, context.directory, identities(segments), decision.first_dirty
+        )
+        memory.sample(decision.end)
 
+    def plan(everything: str) -> GenerationPlan:
+        active_bytes = 0 if active is None else active.size_bytes
+        demand = demand_of(config, rules, decision.end, active_bytes, everything)
+        return memory.plan(demand, now_ms, config.delete_retention_ms)
 
-def _judge(
-    log: "LogReader", segments: list[ClosedSegment], checkpoint: int | None, now_ms: int
-) -> Verdict:
-    config = log.context.config
-    state = LogState(
-        segments=[Finished(each, log) for each in segments],
-        active_base=log.segments[-1].base_offset if log.segments else log.log_end_offset,
-        log_start=log.log_start_offset,
-        log_end=log.log_end_offset,
-        last_stable_offset=log.last_stable_offset,
-        durable_end=log.log_end_offset,
-        checkpoint=checkpoint,
-        horizons_ms=horizons_of(segments, believed_history(log), checkpoint, config),
-    )
-    return judge(state, without_ratio(config) if is_generational(config) else config, now_ms)
-
-
-def _everything(verdict: Verdict, config: TopicConfig) -> str:
-    """Why all would be cleaned; the generational scheduler sees to space and tombstones itself."""
-    is_whole = verdict.due is DueReason.LAG or not is_generational(config)
-    return verdict.reason if verdict.due is not None and is_whole else ""
+    return Preview(decision, scheduler.forecast(decision, plan), memory, rules.has_versions)

@@ -120,7 +120,7 @@ class LogState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class CleaningDecision:
     """What may be cleaned, and whether to.
 
     Attributes:
@@ -150,7 +150,7 @@ class Verdict:
 
 def judge(
     state: LogState, config: CompactionConfig, now_ms: int, *, is_asked: bool = False
-) -> Verdict:
+) -> CleaningDecision:
     """What of a log may be cleaned, and whether it is due.
 
     Args:
@@ -164,7 +164,7 @@ def judge(
     head = [each for each in state.segments if first_dirty < each.end_offset <= end]
     dirty_bytes = sum(each.size_bytes for each in head)
     clean_bytes = sum(each.size_bytes for each in state.segments if each.end_offset <= first_dirty)
-    verdict = Verdict(
+    decision = CleaningDecision(
         first_dirty=first_dirty,
         end=max(end, first_dirty),
         clean_bytes=clean_bytes,
@@ -173,12 +173,12 @@ def judge(
         reason="",
         is_reset=is_reset,
     )
-    due, reason = _due(verdict, state, config, now_ms, head)
+    due, reason = _due(decision, state, config, now_ms, head)
     if due is None and is_asked and (dirty_bytes or clean_bytes):
         due, reason = DueReason.REQUEST, "it was asked for"
     if due is None and not dirty_bytes:
         reason = f"nothing is dirty below offset {end}, where {what_ends}"
-    return replace(verdict, due=due, reason=reason)
+    return replace(decision, due=due, reason=reason)
 
 
 def _first_dirty(state: LogState) -> tuple[int, bool]:
@@ -214,16 +214,16 @@ def _uncleanable(
 
 
 def _due(
-    verdict: Verdict,
+    decision: CleaningDecision,
     state: LogState,
     config: CompactionConfig,
     now_ms: int,
     head: Sequence[CleanableSegment],
 ) -> tuple[DueReason | None, str]:
-    dirty, ratio = verdict.dirty_bytes, verdict.ratio
+    dirty, ratio = decision.dirty_bytes, decision.ratio
     limit = config.tidelog_compaction_min_dirty_bytes
     if dirty and ratio > config.min_cleanable_dirty_ratio:
-        return DueReason.RATIO, f"{ratio:.3f} of {dirty + verdict.clean_bytes} bytes are dirty"
+        return DueReason.RATIO, f"{ratio:.3f} of {dirty + decision.clean_bytes} bytes are dirty"
     if dirty and limit != NEVER_BYTES and dirty >= limit:
         return DueReason.BYTES, f"{dirty} bytes are dirty, {limit} are enough"
     waits = (waits_since_ms(each, config, now_ms) for each in head)
@@ -231,9 +231,9 @@ def _due(
     if oldest_ms is not None:
         return DueReason.LAG, f"a record waits since {oldest_ms} ms"
     passed = [time for time in state.horizons_ms if time <= now_ms]
-    if passed and verdict.clean_bytes:
+    if passed and decision.clean_bytes:
         return DueReason.HORIZON, f"tombstones may go since {passed[0]} ms"
-    return None, f"{ratio:.3f} of {dirty + verdict.clean_bytes} bytes are dirty"
+    return None, f"{ratio:.3f} of {dirty + decision.clean_bytes} bytes are dirty"
 
 
 def waits_since_ms(segment: WaitingSegment, config: CompactionConfig, now_ms: int) -> int | None:

@@ -1,34 +1,25 @@
 """Compaction of what only a tier has: cleaned like local segments, exchanged in the manifest.
 
-Parts: compaction of what only the tier has.
+The segments that have no local file any more are read from the store (`TierSources`: as if they lay
+in the directory), cleaned by brute force into `.cleaned` files, copied under names that nothing had
+before, read back, and put into the manifest in the place of those that they were made from. One
+compare-and-swap does so for all of them, or for each part of the job where several workers share
+it: a reader sees the log as it was, or cleaned, or cleaned up to an offset. Local segments are left
+alone until they are in the tier alone, copied or not.
 
-The segments that have no local file any more are read from the store, cleaned by brute force into
-`.cleaned` files, copied under new names, read back, and put into the manifest in the place of those
-that they were made from, by one compare-and-swap for all of them, or for each part of the job where
-several workers share it (`cleaning.TierWorker`): a reader sees the log as it was, or cleaned, or
-cleaned up to an offset. What lies here is left alone until it is in the tier alone, copied or not.
-
-All older segments are in the job, and parts come by ascending offsets, so a tombstone goes when its
+All older segments are in the job, and parts come by ascending offsets. So a tombstone goes when its
 time has come and what it covers has gone: no object that a manifest names can hold such a record.
 What left the manifest stays for the grace period, for those who planned before, and for parts that
 still map its keys.
 
+Owns the `CleaningTarget` of a tier, the worker in this process (`TierCleaner`; it needs no lock:
+what it writes are objects that no manifest names yet, and `.cleaned` files in a folder of its own,
+so it may run on another machine), and writing segments of a tier anew, which an erasure does, too.
+Not owned: the passes (`compaction.cleaner`) and the manifest (`mover`).
+
 A crash before a swap leaves orphans and `.cleaned` files, which the next run of `tidelog tier
---collect` and an opening remove; after it, a checkpoint that is behind: the cleaning is begun again
+--collect` and an opening remove. After it the checkpoint is behind: the cleaning is begun again
 from there, and what was exchanged stays.
-
-A cleaning's job over segments of a tier: cleaned, and copied into the tier, by whoever can.
-
-It needs no lock: what it writes are objects that no manifest names yet, and `.cleaned` files in a
-place of its own. So it may be done beside the directory, or on another machine, the parts of one
-job side by side.
-
-Segments of a tier written anew: read as if they lay in the directory, put back as other objects.
-
-Whoever rewrites them (a cleaning, the purge of a key) makes `.cleaned` files in the partition's
-directory, which an opening drops after a crash, or in a folder of its own. From there they are
-copied under names that nothing had before, and read back; the manifest names them in the place of
-the old ones by one compare-and-swap. Until then what was copied are orphans.
 """
 
 import json
@@ -41,14 +32,8 @@ from tidelog.env import DirEntry, Env, File, FileStat, FileSystem, LockHandle
 from tidelog.errors import CleaningAborted, CorruptFile, InvalidRequest, TierConflict
 from tidelog.record.builder import build_empty_batch
 from tidelog.storage import files
-from tidelog.storage.compaction.cleaner import PASSES_MAX, CleaningReport, map_is_full, note_run
-from tidelog.storage.compaction.cleaning_plan import (
-    CleanerOptions,
-    CleaningPlan,
-    Look,
-    look_at_tier,
-    plan_cleaning,
-)
+from tidelog.storage.compaction.cleaner import CleaningReport, PartitionTarget, clean, note_run
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions, CleaningState, inspect_tier
 from tidelog.storage.compaction.job import Cleaned, CleanedGroup, CleaningJob, together
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.staging import (
@@ -457,63 +442,53 @@ def compact_tier(
         raise InvalidRequest(f"{name}: it has no tier")
     mover = Mover.open(log_dir, name, MoveOptions())
     mover.settle()
-    found = look_at_tier(log_dir, name, is_asked=options.is_asked)
-    if found.verdict.is_reset:
-        log_dir.note_cleaned(name, found.verdict.first_dirty)
-    report = CleaningReport(name=name, verdict=found.verdict, cleaned_to=found.verdict.first_dirty)
-    for _ in range(PASSES_MAX):
-        if found.verdict.due is None or not found.segments:
-            return report
-        plan = plan_cleaning(log_dir, found, options)
-        cleaned = _Pass(log_dir, mover, plan, found).run(worker or _here(log_dir, mover), options)
-        report = report.plus(cleaned, None)
-        if cleaned.mapped_to >= plan.job.map_to:
-            return report
-        if cleaned.mapped_to <= plan.job.map_from:
-            return replace(report, stopped=map_is_full(plan, cleaned))
-        found = look_at_tier(log_dir, name, is_asked=True)
-    return report
+    return clean(_TierTarget(log_dir, mover, options, worker), is_asked=options.is_asked)
 
 
-def _here(log_dir: "DirectoryAccess", mover: Mover) -> TierWorker:
-    return TierCleaner(
-        place=Workplace.beside(mover.log),
-        tier=mover.tier,
-        tier_files=log_dir.tier_files,
-        draw_uid=mover.draw_uid,
-    )
-
-
-class _Pass:
-    """One job, from its first byte read to the manifest that has its segments."""
+class _TierTarget(PartitionTarget):
+    """What only a partition's tier has: a `CleaningTarget`."""
 
     def __init__(
-        self, log_dir: "DirectoryAccess", mover: Mover, plan: CleaningPlan, found: Look
+        self,
+        log_dir: "DirectoryAccess",
+        mover: Mover,
+        options: CleanerOptions,
+        worker: TierWorker | None,
     ) -> None:
-        self._log_dir = log_dir
+        super().__init__(log_dir, mover.log.topic_partition, options)
         self._mover = mover
-        self._plan = plan
-        remote = [each for each in found.segments if isinstance(each, RemoteSegment)]
-        self._segments = {each.base_offset: each for each in remote}
+        self._worker = worker or TierCleaner(
+            place=Workplace.beside(mover.log),
+            tier=mover.tier,
+            tier_files=log_dir.tier_files,
+            draw_uid=mover.draw_uid,
+        )
 
-    def run(self, worker: TierWorker, options: CleanerOptions) -> Cleaned:
-        """Do it; raises as `job`."""
-        job, done = self._plan.job, list[Cleaned]()
+    def _state(self, *, is_asked: bool) -> CleaningState:
+        return inspect_tier(self._log_dir, self.name, is_asked=is_asked, options=self._options)
+
+    def clean(self, job: CleaningJob) -> Cleaned:
+        """See `CleaningTarget`; each part of the job is in the manifest before the next is made."""
+        remote = [each for each in self._plan.sources if isinstance(each, RemoteSegment)]
+        segments, done = {each.base_offset: each for each in remote}, list[Cleaned]()
         try:
-            for part in worker.rewrite(job, self._segments):
+            for part in self._worker.rewrite(job, segments):
                 done.append(part.cleaned)
-                with options.hold(self._plan.name):
-                    self._take_in(together(done), part)
-            cleaned = together(done)
-            self._log_dir.note_cleaned(self._plan.name, cleaned.mapped_to)
+                with self._options.hold(self.name):
+                    self._swap_in(together(done), part, segments)
+            cleaned, plan = together(done), self._plan
+            checkpoint = plan.scheduler.record_cleaning(self._log, job, cleaned)
+            self._log_dir.note_cleaned(self.name, checkpoint)
         except OSError as error:
             raise as_storage_failure(error, job.directory, "clean a tier") from error
         return cleaned
 
-    def _take_in(self, whole: Cleaned, part: Rewritten) -> None:
+    def _swap_in(
+        self, whole: Cleaned, part: Rewritten, segments: Mapping[int, RemoteSegment]
+    ) -> None:
         """Exchange the segments of a part; the history tells of those before it, too."""
         note_run(self._log_dir, self._plan, whole, frozenset())
-        old = [self._segments[base].row for each in part.cleaned.groups for base in each.bases]
+        old = [segments[base].row for each in part.cleaned.groups for base in each.bases]
         now_ms = self._log_dir.env.clock.now_ms()
         if old:
             try:

@@ -7,9 +7,9 @@ import pytest
 
 from tidelog.config import TopicConfig
 from tidelog.storage.compaction.eligibility import (
+    CleaningDecision,
     DueReason,
     LogState,
-    Verdict,
     horizon_of,
     judge,
     waits_since_ms,
@@ -52,7 +52,7 @@ def state(
     )
 
 
-def told(found: Verdict) -> tuple[int, int, int, int, DueReason | None]:
+def told(found: CleaningDecision) -> tuple[int, int, int, int, DueReason | None]:
     return found.first_dirty, found.end, found.clean_bytes, found.dirty_bytes, found.due
 
 

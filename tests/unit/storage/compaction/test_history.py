@@ -10,7 +10,7 @@ from tests.worlds.directories.plain_cleaner import PlainWorker
 from tidelog.errors import CorruptFile
 from tidelog.record.builder import build_batch
 from tidelog.storage.compaction.cleaner import clean_partition
-from tidelog.storage.compaction.cleaning_plan import CleanerOptions, is_whole, look
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions, inspect_log, is_whole
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.compaction_history import (
@@ -293,5 +293,5 @@ def test_a_marker_alone_brings_no_other_run() -> None:
         clean(log_dir, env)
         env.clock.advance(30 * 86_400_000)
         assert history(env).horizons_ms == ()
-        assert look(log_dir, NAME).verdict.due is None
+        assert inspect_log(log_dir, NAME).decision.due is None
         assert [record.key for record in log.records()] == [b"k"]

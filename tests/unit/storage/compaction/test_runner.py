@@ -14,7 +14,7 @@ from tidelog.env import Env
 from tidelog.errors import CleaningAborted, CleaningFailed, InvalidRequest, StorageFailure
 from tidelog.storage import commits, files
 from tidelog.storage.compaction.cleaner import clean_partition
-from tidelog.storage.compaction.cleaning_plan import CleanerOptions, look
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions, inspect_log
 from tidelog.storage.compaction.eligibility import DueReason
 from tidelog.storage.compaction.job import SEED_SIZE, Cleaned, CleaningJob
 from tidelog.storage.compaction.worker import InProcess, Pace
@@ -275,12 +275,12 @@ def test_tombstones_of_an_idle_log_go() -> None:
         clean_partition(log_dir, NAME, PlainWorker(env), ASKED)
         assert keys(log) == [(1, b"b"), (2, b"a")]
         env.clock.advance(999)
-        assert look(log_dir, NAME).verdict.due is None
+        assert inspect_log(log_dir, NAME).decision.due is None
         env.clock.advance(101)
-        assert look(log_dir, NAME).verdict.due is DueReason.HORIZON
+        assert inspect_log(log_dir, NAME).decision.due is DueReason.HORIZON
         clean_partition(log_dir, NAME, PlainWorker(env), DUE)
         assert keys(log) == [(1, b"b")]
-        assert look(log_dir, NAME).verdict.due is None
+        assert inspect_log(log_dir, NAME).decision.due is None
     with open_dir(env) as log_dir:
         assert keys(log_dir.log("t", 0)) == [(1, b"b")]
 
@@ -291,15 +291,15 @@ def test_tombstones_that_another_cleaner_left_go_too() -> None:
         log = log_dir.log("t", 0)
         append(env, log, b"a", value=None)
         log_dir.note_cleaned(NAME, 1)
-        assert look(log_dir, NAME).verdict.due is None
+        assert inspect_log(log_dir, NAME).decision.due is None
         env.clock.advance(1001)
-        assert look(log_dir, NAME).verdict.due is DueReason.HORIZON
+        assert inspect_log(log_dir, NAME).decision.due is DueReason.HORIZON
         for _ in range(2):
             clean_partition(log_dir, NAME, PlainWorker(env), DUE)
             env.clock.advance(1101)
         clean_partition(log_dir, NAME, PlainWorker(env), DUE)
         assert keys(log) == []
-        assert look(log_dir, NAME).verdict.due is None
+        assert inspect_log(log_dir, NAME).decision.due is None
         assert log.log_end_offset == 1
 
 
@@ -364,7 +364,7 @@ def test_a_partition_with_a_tier_is_left_alone() -> None:
     made.log.roll()
     made.move()
     with pytest.raises(InvalidRequest, match="tier"):
-        look(made.directory, NAME)
+        inspect_log(made.directory, NAME)
 
 
 def test_a_pace_lets_so_many_bytes_through_a_second() -> None:
@@ -401,9 +401,9 @@ def test_the_minimum_lag_counts_from_the_append_at_the_latest(clock: str, is_due
     log.append([NewRecord(key=b"a", value=b"1", timestamp=ahead_ms)])
     log.append([NewRecord(key=b"a", value=b"2", timestamp=ahead_ms)])
     log.roll()
-    assert not look(directory, NAME).verdict.dirty_bytes
+    assert not inspect_log(directory, NAME).decision.dirty_bytes
     env.clock.advance(61_000)
-    assert bool(look(directory, NAME).verdict.dirty_bytes) is is_due
+    assert bool(inspect_log(directory, NAME).decision.dirty_bytes) is is_due
 
 
 GENERATIONAL = {"tidelog_compaction_scheduler": "generational"}
@@ -422,7 +422,7 @@ def test_tombstones_of_an_idle_log_go_by_generations_with_no_retention() -> None
         clean_partition(log_dir, NAME, InProcess(env), DUE)
         assert keys(log) == [(1, b"b")]
         env.clock.advance(1)
-        assert look(log_dir, NAME).verdict.due is None
+        assert inspect_log(log_dir, NAME).decision.due is None
 
 
 def test_tombstones_go_by_generations_though_a_segment_ends_between_any_two_looks() -> None:

@@ -1,19 +1,13 @@
-"""How a partition is cleaned generationally: what `runner` asks `generations`, and tells it.
+"""The scheduler that bounds space: what is remembered of segments, and what is cleaned next.
 
-Parts: the `Scheduler` that bounds space: load, sample, plan, remember.
+`SpaceBound` is the `Scheduler` of topics that `tidelog.compaction.scheduler` cleans generationally.
+`Generations` is its memory of one partition, from one cleaning to the next: `load` -> `sample` ->
+`plan` -> (the cleaning, its swap) -> `note` -> `store`. Needs the directory's lock from `load` to
+`store`. Not for two threads.
 
-Where `tidelog.compaction.scheduler` says so, `look_generation` takes the place of the dirty ratio
-in deciding whether a cleaning is due, and its plan that of brute force in what is rewritten. After
-the swap `settle` remembers what the cleaning has proven, and says what the checkpoint may be.
+Not owned: the estimates (`estimates`), the plan (`planning`), the file (`statistics`).
 
-Needs the directory's lock. Source: docs/generations.md.
-
-What is remembered of a partition's segments from one cleaning to the next.
-
-Life cycle: `Generations.load` -> `sample` -> `plan` -> (the cleaning, its swap) -> `note` ->
-`store`. Needs the directory's lock from `load` to `store`. Not for two threads.
-
-What follows for the row of a segment: what a scheduler is told of it, what a cleaning leaves.
+Source: docs/generations.md.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,11 +15,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from tidelog.config import TopicConfig
-from tidelog.config.values import CompactionScheduler
 from tidelog.env import Env
 from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.storage import files
-from tidelog.storage.compaction.eligibility import HORIZON_PART, NEVER_BYTES, DueReason, Verdict
+from tidelog.storage.compaction.eligibility import (
+    HORIZON_PART,
+    NEVER_BYTES,
+    CleaningDecision,
+    DueReason,
+    LogState,
+    judge,
+)
 from tidelog.storage.compaction.generations.estimates import (
     Counted,
     MappedKeys,
@@ -64,6 +64,7 @@ from tidelog.storage.compaction.job import (
     CleanedGroup,
     CleaningJob,
     CompactionRules,
+    Group,
     SourceSegment,
 )
 from tidelog.storage.open_files import DecodedFiles
@@ -481,97 +482,153 @@ _SLOT_BYTES: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationLook:
-    """What is known of a partition's segments, and what would be cleaned next."""
-
-    generations: Generations
-    plan: GenerationPlan
-
-    def chosen(self, segments: Sequence[ClosedSegment]) -> list[ClosedSegment]:
-        """The segments that the plan reads: those that are rewritten, and those that are mapped."""
-        wanted = {base for group in self.plan.groups for base in group.bases}
-        return [
-            each
-            for each in segments
-            if each.end_offset <= self.plan.map_to
-            and (each.base_offset in wanted or each.end_offset > self.plan.map_from)
-        ]
-
-
-def is_generational(config: TopicConfig) -> bool:
-    """Whether a topic is cleaned so."""
-    return config.tidelog_compaction_scheduler is CompactionScheduler.GENERATIONAL
-
-
-def without_ratio(config: TopicConfig) -> TopicConfig:
-    """The settings by which a head's age is judged: the space bound takes the ratio's place."""
-    return replace(
-        config, min_cleanable_dirty_ratio=1.0, tidelog_compaction_min_dirty_bytes=NEVER_BYTES
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class Asking:
-    """By which rules, when, and whether somebody asks for a full pass."""
+    """By which rules, when, and whether somebody asks for a full pass.
 
-    rules: CompactionRules
+    Attributes:
+        rules: Makes the rules; raises ConfigError where settings contradict.
+        now_ms: Wall time.
+        is_asked: Whether somebody asks.
+    """
+
+    rules: Callable[[], CompactionRules]
     now_ms: int
     is_asked: bool
 
 
-def look_generation(
-    log: "Log", segments: Sequence[ClosedSegment], verdict: Verdict, asking: Asking
-) -> tuple[GenerationLook, Verdict]:
-    """What would be cleaned next, and the verdict that follows from it.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a cleaning reads and rewrites.
 
-    Reads the keys of segments that are new since the last look.
-
-    Args:
-        log: The partition.
-        segments: Its finished segments, oldest first.
-        verdict: What of them may be cleaned, and whether their age asks for it.
-        asking: By which rules, and whether somebody asks.
-
-    Raises:
-        OSError: The disk failed.
+    Attributes:
+        sources: The segments that it reads, oldest first.
+        groups: Those that become one segment each.
+        map_from: First offset whose key is mapped, inclusive.
     """
-    context, config = log.context, log.context.config
-    made = Generations.load(
-        context.env,
-        context.directory,
-        identities(segments),
-        verdict.first_dirty,
-        context.pool.decoded,
-    )
-    due = DueReason.REQUEST if asking.is_asked else verdict.due
-    forced = due if due in (DueReason.LAG, DueReason.REQUEST) else None
-    reason = "it was asked for" if forced is DueReason.REQUEST else verdict.reason
-    demand = demand_of(config, verdict.end, log.active.size_bytes, reason if forced else "")(
-        asking.rules
-    )
-    if demand.everything or made.may_be_due(demand):
-        made.sample(verdict.end)
-    plan = made.plan(demand, asking.now_ms, config.delete_retention_ms)
-    for problem in made.problems:
-        context.report(problem)
-    if not plan.is_due and (made.bytes_read or made.has_tombstones_due):
-        made.store()  # else it is stored once the cleaning is in place
-    found = (forced or DueReason.SPACE) if plan.is_due else None
-    return GenerationLook(made, plan), replace(verdict, due=found, reason=plan.reason)
+
+    sources: Sequence[ClosedSegment]
+    groups: tuple[Group, ...]
+    map_from: int
+
+
+class SpaceBound:
+    """The `Scheduler` of generational compaction: a log takes a bounded multiple of what is alive.
+
+    What is remembered of the partition's segments decides whether a cleaning is due, in the place
+    of the dirty ratio, and what is rewritten. Needs the directory's lock from `judge` to
+    `record_cleaning`.
+    """
+
+    goes_on = False
+
+    def __init__(self) -> None:
+        self._memory: Generations | None = None
+        self._plan: GenerationPlan | None = None
+
+    @property
+    def bytes_read(self) -> int:
+        """See `Scheduler`."""
+        return 0 if self._memory is None else self._memory.bytes_read
+
+    @property
+    def bytes_written(self) -> int:
+        """See `Scheduler`."""
+        return 0 if self._memory is None else self._memory.bytes_written
+
+    def limits(self, config: TopicConfig) -> TopicConfig:
+        """A head is judged by its age alone: the space bound takes the ratio's place."""
+        return replace(
+            config, min_cleanable_dirty_ratio=1.0, tidelog_compaction_min_dirty_bytes=NEVER_BYTES
+        )
+
+    def judge(
+        self, log: "Log", segments: Sequence[ClosedSegment], state: LogState, asking: Asking
+    ) -> CleaningDecision:
+        """See `Scheduler`; reads the keys of segments that are new since the last inspection."""
+        context, config = log.context, log.context.config
+        decision = judge(state, self.limits(config), asking.now_ms, is_asked=asking.is_asked)
+        memory = self._memory = Generations.load(
+            context.env,
+            context.directory,
+            identities(segments),
+            decision.first_dirty,
+            context.pool.decoded,
+        )
+        due = DueReason.REQUEST if asking.is_asked else decision.due
+        forced = due if due in (DueReason.LAG, DueReason.REQUEST) else None
+        reason = "it was asked for" if forced is DueReason.REQUEST else decision.reason
+        demand = demand_of(
+            config, asking.rules(), decision.end, log.active.size_bytes, reason if forced else ""
+        )
+        if demand.everything or memory.may_be_due(demand):
+            memory.sample(decision.end)
+        plan = self._plan = memory.plan(demand, asking.now_ms, config.delete_retention_ms)
+        for problem in memory.problems:
+            context.report(problem)
+        if not plan.is_due and (memory.bytes_read or memory.has_tombstones_due):
+            memory.store()  # else it is stored once the cleaning is in place
+        found = (forced or DueReason.SPACE) if plan.is_due else None
+        return replace(decision, due=found, reason=plan.reason)
+
+    def choose(
+        self, segments: Sequence[ClosedSegment], _decision: CleaningDecision, _config: TopicConfig
+    ) -> Choice:
+        """The segments that the plan rewrites, and those whose keys it maps."""
+        plan = self._plan
+        assert plan is not None
+        rewritten = {base for group in plan.groups for base in group.bases}
+        sources = [
+            each
+            for each in segments
+            if each.end_offset <= plan.map_to
+            and (each.base_offset in rewritten or each.end_offset > plan.map_from)
+        ]
+        return Choice(sources, plan.groups, plan.map_from)
+
+    def record_cleaning(self, log: "Log", job: CleaningJob, cleaned: Cleaned) -> int:
+        """See `Scheduler`."""
+        memory, plan = self._memory, self._plan
+        assert memory is not None
+        assert plan is not None
+        dropped = [group for group in job.groups if job.lets_go(group, cleaned.mapped_to)]
+        memory.note(
+            Finding(
+                map_from=job.map_from,
+                swept_to=_swept_to(job, cleaned) if plan.is_full else None,
+                cleaned=cleaned,
+                segments=identities(log.swaps.cleanable_segments()),
+                dropped=frozenset(group.bases[0] for group in dropped),
+                now_ms=job.now_ms,
+                delete_retention_ms=job.rules.delete_retention_ms,
+            )
+        )
+        memory.store()
+        return memory.clean_end(log.log_start_offset)
+
+    def forecast(
+        self, decision: CleaningDecision, plan: Callable[[str], GenerationPlan]
+    ) -> GenerationPlan:
+        """See `Scheduler`; space and tombstones are the plan's own reasons."""
+        return plan(decision.reason if decision.due is DueReason.LAG else "")
 
 
 def demand_of(
-    config: TopicConfig, cleanable_end: int, active_bytes: int, everything: str
-) -> Callable[[CompactionRules], Demand]:
-    """What a topic's settings ask of a plan, once the rules are known.
+    config: TopicConfig,
+    rules: CompactionRules,
+    cleanable_end: int,
+    active_bytes: int,
+    everything: str,
+) -> Demand:
+    """What a topic's settings ask of a plan.
 
     Args:
         config: The settings.
+        rules: By which rules it is cleaned.
         cleanable_end: Offset up to which the log may be cleaned.
         active_bytes: Bytes of the active segment.
         everything: Why a full pass is made; empty where not.
     """
-    return lambda rules: Demand(
+    return Demand(
         cleanable_end=cleanable_end,
         active_bytes=active_bytes,
         segment_bytes=config.segment_size_limit,
@@ -594,31 +651,6 @@ def identities(segments: Iterable[ClosedSegment]) -> list[SourceSegment]:
         )
         for each in segments
     ]
-
-
-def settle(log: "Log", look: GenerationLook, job: CleaningJob, cleaned: Cleaned) -> int:
-    """Remember what a cleaning has proven, now that its segments are in place.
-
-    Returns:
-        What `cleaner-offset-checkpoint` may say: no older version of a key remains below.
-
-    Raises:
-        OSError: The disk failed; the next look then knows less.
-    """
-    let_go = [group for group in job.groups if job.lets_go(group, cleaned.mapped_to)]
-    look.generations.note(
-        Finding(
-            map_from=job.map_from,
-            swept_to=_swept_to(job, cleaned) if look.plan.is_full else None,
-            cleaned=cleaned,
-            segments=identities(log.swaps.cleanable_segments()),
-            dropped=frozenset(group.bases[0] for group in let_go),
-            now_ms=job.now_ms,
-            delete_retention_ms=job.rules.delete_retention_ms,
-        )
-    )
-    look.generations.store()
-    return look.generations.clean_end(log.log_start_offset)
 
 
 def _swept_to(job: CleaningJob, cleaned: Cleaned) -> int:
