@@ -96,7 +96,7 @@ def freshly_built(env: SeededEnv) -> dict[str, bytes]:
     with LogDir.open(PATH, env=env) as directory:
         for segment in directory.reader("t", 0).segments:
             base = segment.base_offset
-            builder = IndexBuilder(segment.context.config, base)  # type: ignore[attr-defined]
+            builder = IndexBuilder(segment.context.config, base)
             for position, batch in iterate_batches(segment, 0, segment.size_bytes):
                 builder.add(batch, position)
             for suffix, index in zip(DERIVED[:2], builder.finish(), strict=True):

@@ -29,7 +29,8 @@ from tidelog.jobs.lag.work import (
     unread_by_hour,
 )
 from tidelog.jobs.latency.job import measure as measure_latency
-from tidelog.jobs.reindex.job import Mode, Outcome, run
+from tidelog.jobs.reindex.job import Outcome, run
+from tidelog.jobs.reindex.options import Mode
 from tidelog.remote.group_lag import State
 from tidelog.scan.latency import latency as library_latency
 from tidelog.scan.latency import lateness

@@ -12,7 +12,8 @@ from tidelog import spark as tidelog_spark
 from tidelog.cli.doctor import Verdict
 from tidelog.env import os_env
 from tidelog.errors import DirectoryLocked, InvalidRequest
-from tidelog.jobs.reindex.job import Mode, Outcome, run
+from tidelog.jobs.reindex.job import Outcome, run
+from tidelog.jobs.reindex.options import Mode
 from tidelog.jobs.reindex.work import PartDone, grouped
 from tidelog.spark.places import Place
 from tidelog.storage.checks import DirectoryCheck

@@ -23,10 +23,9 @@ from tidelog.cli.jobs import (
     _words,
     losses_told,
     open_session,
-    pairs,
     read_place,
 )
-from tidelog.cli.options import SparkAccess
+from tidelog.cli.options import SparkAccess, pairs
 from tidelog.cli.surroundings import Refused, Surroundings, UsageProblem
 from tidelog.config import TopicConfig
 from tidelog.errors import InvalidRequest

@@ -11,7 +11,6 @@ from tests.worlds.directories.random_logs import TOPIC, make_log_dir
 
 from tidelog.record.kernels.zones import BUCKET_MAX, BUCKETS
 from tidelog.scan import plan
-from tidelog.scan.latency import DELAYS_MS
 from tidelog.scan.split import decode_split, encode_split
 from tidelog.scan.split_times import (
     Late,
@@ -26,7 +25,7 @@ from tidelog.scan.split_times import (
     recount,
     reduce_split,
 )
-from tidelog.storage.clocks.latency import LatencyByHour, LatencyHistogram, bucket_of
+from tidelog.storage.clocks.latency import DELAYS_MS, LatencyByHour, LatencyHistogram, bucket_of
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN
 

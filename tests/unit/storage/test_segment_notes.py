@@ -5,10 +5,9 @@ from tests.worlds.directories.logs import new_log, put, read, write
 
 from tidelog.errors import CorruptFile
 from tidelog.record.coding import crc32c
-from tidelog.storage.segment.roll import RollReason
+from tidelog.storage.segment.roll import RollReason, SegmentNote
 from tidelog.storage.segment.segment_notes import (
     NotesFile,
-    SegmentNote,
     decode_notes,
     encode_note,
     encode_notes,
