@@ -1,27 +1,20 @@
-"""One partition of a fetch: the checks before the read, the read, the answer.
+"""Partitions of a fetch: checks, the read under one limit, the wait for more, and what is counted.
 
-Parts: partitions of a fetch: checks, read under one limit, wait for more, append times, counters.
+`PartitionRead` is one partition of a request, `Reading` one pass over all of them in order, `Wait`
+the wait until they have enough. Records leave as they lie in the log, but for two cases: clients of
+before 2017 get them converted (`legacy_clients`), and `tidelog.expose.append.time` adds its append
+time to each record as a header. For that batches are made anew; offsets, timestamps, codec and what
+a batch says of its producer stay. Markers of transactions, batches of old formats and records of unknown
+append time stay as they are. A client that asks for append times gets runs of them beside the
+records.
 
-Source: Kafka 4.x ReplicaManager.readFromLog, Partition.readRecords, UnifiedLog.read.
+`FetchCounts` counts bytes as they leave and records as the client goes on: how many records a range
+of bytes holds only its batches tell, and those are not looked at, but the next fetch names the
+offset that the client has reached. A read that fails is logged with its reason, the same reason
+once a minute: clients get an error code alone.
 
-The partitions of a fetch, read in order under one limit; and the wait for more of them.
-
-Source: Kafka 4.x ReplicaManager.readFromLog, DelayedFetch; KIP-74.
-
-Append times as a header of each record, for clients of any kind: `tidelog.expose.append.time`.
-
-Batches are made anew with the header behind those that the producer sent; offsets, timestamps,
-codec, and what a batch says of its producer stay. Old formats know no headers and markers of
-transactions are no records: they stay as they are, as does what has no known append time.
-
-What fetches hand out, for metrics: bytes as they go, records as clients go on.
-
-How many records a stretch of bytes holds only its batches tell, and those may be sent without a
-look. But the next fetch says how far its client has come: by as many offsets.
-
-Reads that fail are logged with their reason: clients are told a code alone.
-
-A client asks again and again, so the same reason is logged once a minute at most.
+Which bytes answer a read is `segment_reads`' business, sessions are `fetch_sessions`'.
+Source: Kafka 4.x ReplicaManager.readFromLog, Partition.readRecords, DelayedFetch; KIP-74.
 """
 
 import asyncio

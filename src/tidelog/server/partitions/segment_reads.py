@@ -1,25 +1,23 @@
-"""How the broker reads segments: on its loop only what is in memory, else in a thread.
+"""Bytes of a log that answer a read: which they are, how they are had, and in what form they leave.
 
-Parts: which bytes of which segment answer a read; memory only, or blocking; `FileRegion`.
+`find_range` gives whole batches of one segment, as Kafka's fetch does, and opens no record. The
+first batch lies where an earlier read ended (`ReadEnds`) or is found by the offset index; the end
+is found by the index and a walk over a few frames.
 
-A read on the loop that would wait for a disk or a store raises `ColdRead`; the same is then done
-again with a source that may block, in a thread.
+`SegmentBytes` reads for one request. On the event loop it may not block: what would wait for a disk
+or a store raises `ColdRead`, and the request is read again in a thread by one that may.
 
-Which bytes of which segment answer a fetch: whole batches, by the offset index and headers.
+`FilePiece` is a part of a response that still lies in a file. It is read, or sent by the kernel, as
+the client takes it, so a response of any size takes next to no memory. It holds its file open: the
+bytes stay what they were when the segment is rolled, deleted or replaced meanwhile.
 
-A fetch is answered from one segment, as Kafka does. No record is touched: the index leads to a
-batch near each end, and frames are walked from there.
+Invariants: offsets are checked against the order of the log (`record.offset_order`) wherever
+headers are read anyway: at the first batch and those around it, where the bytes end, and once at
+the end of a finished segment. Batches between are not looked at; a header there with wrong offsets
+goes out as it is. A gap behind a finished segment that is a loss (`storage.segment.gaps`) is an
+error, not stepped over.
 
-Offsets are held to the order of the log (`record.offset_order`) where headers are read anyway: at
-the first batch with those around it, where the bytes end, and at the end of a finished segment,
-once. Nothing looks at the batches between: a header there that names wrong offsets goes out as it
-is. A gap behind a finished segment that is a loss (`storage.segment.gaps`) is an error, not stepped
-over.
-
-Bytes of an answer that still lie in a file: read, or sent by the kernel, as a client takes them.
-
-A piece holds its file open: the segment may be rolled, deleted or replaced meanwhile, its bytes
-stay what they were. So an answer of any size takes next to no memory until it is sent.
+Source: Kafka 4.x UnifiedLog.read, LogSegment.read, FileRecords.writeTo.
 """
 
 from bisect import bisect_right

@@ -1,5 +1,6 @@
-"""Batches of the log that a share group member may receive; aborted ones are hidden.
+"""Batches of a log for a member of a share group: their offsets, and which of them are aborted.
 
+Reads batch headers of the bytes that `find_range` gives, and no record but those of markers.
 Source: Kafka 4.3's DelayedShareFetch, SharePartition (aborted batches), ShareFetchUtils.
 """
 
