@@ -5,18 +5,15 @@ from weakref import ref
 
 from tests.worlds.brokers.running import node_fixture
 
-from tidelog.protocol.messages.fetch import FetchPartition
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.fetch import LOOK_MIN, FetchCounts, PartitionRead
-from tidelog.server.partitions.fetch_sessions import CachedPartition
 from tidelog.server.partitions.partition import Partition
 
 node = node_fixture(topics={"t": 1})
 
 
 def read(node: Node, offset: int, size_bytes: int) -> PartitionRead:
-    asked = FetchPartition(partition=0, fetch_offset=offset)
-    found = PartitionRead(CachedPartition(("t", 0), asked), node.partitions.get("t", 0))
+    found = PartitionRead(node.partitions.get("t", 0), 0, offset, 1 << 20)
     found.size_bytes = size_bytes
     return found
 

@@ -37,6 +37,7 @@ from tidelog.server.partitions.fetch_sessions import (
     PartitionKey,
     SessionRequest,
 )
+from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.loop import Slices
 from tidelog.types import ISOLATION_LEVELS, IsolationLevel
 
@@ -180,7 +181,7 @@ def reads_of(
     """All partitions, those that are not there behind the others, as Kafka answers."""
     if denied:
         reads = [
-            PartitionRead(cached, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            _read_of(cached, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             if cached.key[0] in denied
             else _read(node, cached)
             for cached in partitions
@@ -220,19 +221,31 @@ def _name(node: Node, cached: CachedPartition) -> str | None:
 def _read(node: Node, cached: CachedPartition) -> PartitionRead:
     known = cached.partition
     if known is not None and not known.is_gone:
-        return PartitionRead(cached, known)
+        return _read_of(cached, known)
     cached.partition = None  # what is gone leaves memory
     name = _name(node, cached)
     if name is None:
-        return PartitionRead(cached, None, ErrorCode.UNKNOWN_TOPIC_ID)
+        return _read_of(cached, None, ErrorCode.UNKNOWN_TOPIC_ID)
     topic, number = cached.key
     found = find_partition(node, name, number)
     if isinstance(found, int):
-        return PartitionRead(cached, None, found)
+        return _read_of(cached, None, found)
     if not isinstance(topic, str) and node.topics.find_by_id(topic) is None:
-        return PartitionRead(cached, None, ErrorCode.INCONSISTENT_TOPIC_ID)
+        return _read_of(cached, None, ErrorCode.INCONSISTENT_TOPIC_ID)
     cached.partition = found
-    return PartitionRead(cached, found)
+    return _read_of(cached, found)
+
+
+def _read_of(
+    cached: CachedPartition, partition: Partition | None, refusal: int = 0
+) -> PartitionRead:
+    (topic, number), asked = cached.key, cached.asked
+    read = PartitionRead(partition, number, asked.fetch_offset, asked.partition_max_bytes, refusal)
+    read.leader_epoch = asked.current_leader_epoch
+    read.last_epoch = asked.last_fetched_epoch
+    read.topic_id = None if isinstance(topic, str) else topic
+    read.cached = cached
+    return read
 
 
 def is_enough(request: FetchRequest, order: ReadOrder, reads: Sequence[PartitionRead]) -> bool:
@@ -286,21 +299,23 @@ def response_of(
         if silence is not None:
             return silence
     context.connection.fetches.note(node.metrics, reads)
-    said = fetching.answer(
-        [(read.cached, read.answer) for read in reads], node.env.clock.monotonic_ms()
-    )
+    result = fetching.answer([(read.cached, read) for read in reads], node.env.clock.monotonic_ms())
     response = FetchResponse(
-        error_code=said.error_code, session_id=said.session_id, responses=topics_of(said.partitions)
+        error_code=result.error_code,
+        session_id=result.session_id,
+        responses=topics_of(result.partitions, node.node_id),
     )
-    if any(data.current_leader.leader_epoch >= 0 for _, data in said.partitions):
-        for _, data in said.partitions:
-            if data.current_leader.leader_epoch >= 0:
-                data.current_leader.leader_id = node.node_id
-        here, rack = context.here, node.config.broker_rack
-        response.node_endpoints = [
-            NodeEndpoint(node_id=node.node_id, host=here.host, port=here.port, rack=rack)
-        ]
+    if any(read.fenced_epoch >= 0 for _, read in result.partitions):
+        response.node_endpoints = [_endpoint(context)]
     return response
+
+
+def _endpoint(context: RequestContext) -> NodeEndpoint:
+    """Where this broker listens, for clients that named an older leader epoch."""
+    node, here = context.node, context.here
+    return NodeEndpoint(
+        node_id=node.node_id, host=here.host, port=here.port, rack=node.config.broker_rack
+    )
 
 
 def _silence(
@@ -309,9 +324,10 @@ def _silence(
     """An answer without records for who is over its quota; None for who is not."""
     from tidelog.server.api.charges import throttle_ms  # few have quotas
 
-    told = [(read.cached, read.answer) for read in reads]
+    results = [(read.cached, read) for read in reads]
+    node_id = context.node.node_id
     waits_ms = throttle_ms(
-        context, lambda: FetchResponse(responses=topics_of(fetching.preview(told)))
+        context, lambda: FetchResponse(responses=topics_of(fetching.preview(results), node_id))
     )
     if not waits_ms:
         return None
@@ -322,11 +338,13 @@ def _silence(
     )
 
 
-def topics_of(told: Iterable[tuple[CachedPartition, PartitionData]]) -> list[FetchableTopic]:
+def topics_of(
+    results: Iterable[tuple[CachedPartition, PartitionRead]], node_id: int
+) -> list[FetchableTopic]:
     """Partitions as the response has them: those of a topic together where they follow."""
     topics: list[FetchableTopic] = []
     last: str | UUID | None = None
-    for cached, data in told:
+    for cached, read in results:
         topic = cached.key[0]
         if topic != last:
             last = topic
@@ -335,7 +353,7 @@ def topics_of(told: Iterable[tuple[CachedPartition, PartitionData]]) -> list[Fet
                 if isinstance(topic, str)
                 else FetchableTopic(topic_id=topic)
             )
-        topics[-1].partitions.append(data)
+        topics[-1].partitions.append(read.response(node_id))
     return topics
 
 
@@ -379,7 +397,7 @@ async def long_fetch(
         for key, asked in _taken(context, request):
             cached = CachedPartition(key, asked)
             if code:
-                refused.append(PartitionRead(cached, None, code))
+                refused.append(_read_of(cached, None, code))
             else:
                 partitions[key] = cached
             if len(refused) == _SLICE:
@@ -407,7 +425,7 @@ def _taken(context: RequestContext, request: FetchRequest) -> Iterator[Asked]:
 
 def _refusal(context: RequestContext, reads: Sequence[PartitionRead]) -> FetchResponse:
     for read in reads:
-        read.answer = read.refusal(read.error_code)
+        read.refuse(read.refusal)
     return _part(context, reads)
 
 
@@ -456,13 +474,9 @@ async def _answer_long(
 
 def _head(context: RequestContext, reads: Sequence[PartitionRead]) -> FetchResponse:
     """No partitions; the endpoint of their leader, where a part names it."""
-    if all(read.answer.current_leader.leader_epoch < 0 for read in reads):
+    if all(read.fenced_epoch < 0 for read in reads):
         return FetchResponse()
-    node, here = context.node, context.here
-    leader = NodeEndpoint(
-        node_id=node.node_id, host=here.host, port=here.port, rack=node.config.broker_rack
-    )
-    return FetchResponse(node_endpoints=[leader])
+    return FetchResponse(node_endpoints=[_endpoint(context)])
 
 
 async def _read_slice(

@@ -4,9 +4,8 @@
 the wait until they have enough. Records leave as they lie in the log, but for two cases: clients of
 before 2017 get them converted (`legacy_clients`), and `tidelog.expose.append.time` adds its append
 time to each record as a header. For that batches are made anew; offsets, timestamps, codec and what
-a batch says of its producer stay. Markers of transactions, batches of old formats and records of unknown
-append time stay as they are. A client that asks for append times gets runs of them beside the
-records.
+a batch says of its producer stay. Transaction markers, batches of old formats and records whose
+append time is unknown stay as they are. A client that asks for append times gets runs of them, too.
 
 `FetchCounts` counts bytes as they leave and records as the client goes on: how many records a range
 of bytes holds only its batches tell, and those are not looked at, but the next fetch names the
@@ -52,10 +51,11 @@ from tidelog.server.runtime.counters import Metrics
 from tidelog.server.runtime.loop import Timers
 from tidelog.server.runtime.threads import Work
 from tidelog.storage.segment.segment import ColdRead
-from tidelog.types import NO_OFFSET, UNKNOWN_MS, Buffer, Header, IsolationLevel
+from tidelog.types import NO_LEADER_EPOCH, NO_OFFSET, UNKNOWN_MS, Buffer, Header, IsolationLevel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from uuid import UUID
 
     from tidelog.server.partitions.fetch_sessions import CachedPartition
     from tidelog.server.partitions.segment_reads import FilePiece
@@ -147,7 +147,7 @@ TIMED_BYTES: Final = 4 << 20
 Records: TypeAlias = "Buffer | FilePiece"
 
 
-# An answer that says nothing, and whose parts that say nothing serve all answers: never changed.
+# Empty parts of responses, which serve all of them: never changed.
 _NOTHING: Final = PartitionData()
 
 
@@ -189,196 +189,246 @@ class ReadOrder:
         return partition.end_offset(self.isolation)
 
 
-@dataclass(slots=True)
-class Found:
-    """What a read gives: bytes, the aborted transactions among them, runs of append times."""
-
-    records: Records
-    aborted: Sequence[AbortedTransaction] = ()
-    append_times: Sequence[int] = ()
-
-
 class PartitionRead:
-    """One partition of a fetch.
+    """A read of one partition of a fetch, and its result.
 
     Attributes:
-        topic: Its topic as the request names it.
-        cached: What is asked of it.
-        partition: None where it can't be had: `error_code` says why.
-        error_code: 0 where it can be had.
-        answer: What the last read gave.
-        size_bytes: Of the records in it.
+        cached: What a session knows of the partition; set where the request is of a session.
+        partition: None where it can't be had: `refusal` says why.
+        number: The partition's number.
+        offset: First offset that is wanted.
+        max_bytes: How much is wanted at most.
+        leader_epoch: Epoch that the client expects, below 0 for any.
+        last_epoch: Epoch of the client's last record, below 0 for none.
+        topic_id: Id that the topic must have, None for any.
+        refusal: Error code where there is no partition, else 0.
+        error_code: Of the result. Where it is not 0, the result holds no more than `fenced_epoch`.
+        high_watermark: The partition's, -1 with an error.
+        last_stable_offset: Likewise.
+        log_start_offset: Likewise.
+        diverging_epoch: Where the client's log and this one part; epoch -1 where they don't.
+        fenced_epoch: The present leader epoch, for a client that named an older one; else -1.
+        records: Whole batches.
+        size_bytes: Of the records.
+        aborted: The aborted transactions among them, None where the client sees their records.
+        append_times: Of each run of offsets the first one and when it was appended, in ms.
         seen_end: Offset behind the last record that the last read might give.
     """
 
-    __slots__ = ("answer", "cached", "error_code", "partition", "seen_end", "size_bytes")
+    __slots__ = (
+        "aborted",
+        "append_times",
+        "cached",
+        "diverging_epoch",
+        "error_code",
+        "fenced_epoch",
+        "high_watermark",
+        "last_epoch",
+        "last_stable_offset",
+        "leader_epoch",
+        "log_start_offset",
+        "max_bytes",
+        "number",
+        "offset",
+        "partition",
+        "records",
+        "refusal",
+        "seen_end",
+        "size_bytes",
+        "topic_id",
+    )
+
+    cached: "CachedPartition"
 
     def __init__(
-        self, cached: "CachedPartition", partition: Partition | None, error_code: int = 0
+        self,
+        partition: Partition | None,
+        number: int,
+        offset: int,
+        max_bytes: int,
+        refusal: int = 0,
     ) -> None:
-        self.cached = cached
+        """A read that was not made yet, of any epoch and topic id; the class has the arguments."""
         self.partition = partition
-        self.error_code = error_code
-        self.answer = _NOTHING
-        self.size_bytes = 0
+        self.number = number
+        self.offset = offset
+        self.max_bytes = max_bytes
+        self.leader_epoch = self.last_epoch = NO_LEADER_EPOCH
+        self.topic_id: UUID | None = None
+        self.refusal = refusal
         self.seen_end = NO_OFFSET
+        self.refuse(0)
 
     @property
     def must_answer(self) -> bool:
-        """Whether there is something to say that can't wait: an error, or a log that parted.
+        """Whether the response can't wait: an error, or a log that parted.
 
-        A partition that nobody knows is no reason not to wait for the others, as in Kafka.
+        An unknown partition is no reason not to wait for the others, as in Kafka.
         """
-        if self.partition is None and self.error_code != ErrorCode.KAFKA_STORAGE_ERROR:
+        if self.partition is None and self.refusal != ErrorCode.KAFKA_STORAGE_ERROR:
             return False
-        return self.answer.error_code != 0 or self.answer.diverging_epoch.epoch >= 0
+        return self.error_code != 0 or self.diverging_epoch.epoch >= 0
 
-    def refusal(self, code: int) -> PartitionData:
-        """An answer that is an error."""
+    def refuse(self, code: int) -> None:
+        """Let the result be an error and nothing else."""
+        self.error_code = code
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = NO_OFFSET
+        self.diverging_epoch = _NOTHING.diverging_epoch
+        self.fenced_epoch = NO_LEADER_EPOCH
+        self.records: Records = b""
+        self.size_bytes = 0
+        self.aborted: list[AbortedTransaction] | None = None
+        self.append_times: Sequence[int] = ()
+
+    def response(self, leader_id: int) -> PartitionData:
+        """The result as a response has it.
+
+        Args:
+            leader_id: Broker that leads the partition.
+        """
+        if self.error_code:
+            data = PartitionData(
+                partition_index=self.number,
+                error_code=self.error_code,
+                high_watermark=NO_OFFSET,
+                records=b"",
+            )
+            if self.fenced_epoch >= 0:
+                data.current_leader = CurrentLeader(
+                    leader_id=leader_id, leader_epoch=self.fenced_epoch
+                )
+            return data
         return PartitionData(
-            partition_index=self.cached.key[1], error_code=code, high_watermark=-1, records=b""
+            partition_index=self.number,
+            error_code=0,
+            high_watermark=self.high_watermark,
+            last_stable_offset=self.last_stable_offset,
+            log_start_offset=self.log_start_offset,
+            diverging_epoch=self.diverging_epoch,
+            current_leader=_NOTHING.current_leader,
+            snapshot_id=_NOTHING.snapshot_id,
+            aborted_transactions=self.aborted,
+            # The writer asks for lengths only; the connection makes bytes of a piece of a file.
+            records=[cast("Buffer", self.records)] if self.size_bytes else b"",
+            append_times=list(self.append_times),
         )
 
     # -- before the read ---------------------------------------------------------------------
 
     def prepare(self, order: ReadOrder, left: int, *, whole_first: bool) -> Limits | None:
-        """Set the answer as it is without records; the limits of the read, None for no read.
+        """Set the result as it is without records; the limits of the read, None for no read.
 
         Args:
-            order: What is asked of all partitions.
-            left: Bytes that are left for this one and those behind it.
+            order: What the fetch asks of all its partitions.
+            left: Bytes that are left for this partition and those behind it.
             whole_first: Whether the first batch comes whole though it is larger.
         """
-        self.size_bytes = 0
-        partition, asked = self.partition, self.cached.asked
-        code = self.error_code if partition is None else self._problem(partition)
+        partition = self.partition
+        code = self.refusal if partition is None else self._problem(partition)
         if code or partition is None:
-            self.refuse(order, code)
+            self._refuse(order, code)
             return None
-        self.answer = self._without_records(order, partition)
-        if asked.last_fetched_epoch >= 0 and self._has_parted(order, partition):
+        log, offset = partition.log, self.offset
+        self.error_code = self.size_bytes = 0
+        self.high_watermark = partition.high_watermark
+        self.last_stable_offset = partition.last_stable_offset
+        self.log_start_offset = start = log.log_start_offset
+        self.diverging_epoch = _NOTHING.diverging_epoch
+        self.aborted = [] if order.is_committed else None
+        if self.last_epoch >= 0 and self._has_parted(order, partition):
             return None
-        log = partition.log
-        if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
-            self.refuse(order, ErrorCode.OFFSET_OUT_OF_RANGE)
+        if not start <= offset <= log.log_end_offset:
+            self._refuse(order, ErrorCode.OFFSET_OUT_OF_RANGE)
             return None
         self.seen_end = end_offset = order.end_offset(partition)
-        if asked.fetch_offset >= end_offset:
+        if offset >= end_offset:
             return None
-        most = min(
-            asked.partition_max_bytes, left, TIMED_BYTES if order.with_append_times else left
-        )
+        most = min(self.max_bytes, left)
         if most < 0:
-            self.refuse(order, ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._refuse(order, ErrorCode.UNKNOWN_SERVER_ERROR)
             return None
+        if order.with_append_times:
+            most = min(most, TIMED_BYTES)
         return Limits(end_offset=end_offset, max_bytes=most, whole_first=whole_first)
 
     def _problem(self, partition: Partition) -> int:
-        asked, log = self.cached.asked, partition.log
-        topic = self.cached.key[0]
         if partition.is_gone:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if not isinstance(topic, str) and topic not in (NO_UUID, log.context.topic_id):
+        log = partition.log
+        if self.topic_id is not None and self.topic_id not in (NO_UUID, log.context.topic_id):
             return ErrorCode.INCONSISTENT_TOPIC_ID
-        epoch = asked.current_leader_epoch
-        return 0 if epoch < 0 else epoch_problem(log, epoch)  # here any below 0 says nothing
-
-    def _without_records(self, order: ReadOrder, partition: Partition) -> PartitionData:
-        return PartitionData(
-            partition_index=self.cached.key[1],
-            error_code=0,
-            high_watermark=partition.high_watermark,
-            last_stable_offset=partition.last_stable_offset,
-            log_start_offset=partition.log.log_start_offset,
-            diverging_epoch=_NOTHING.diverging_epoch,
-            current_leader=_NOTHING.current_leader,
-            snapshot_id=_NOTHING.snapshot_id,
-            aborted_transactions=[] if order.is_committed else None,
-            records=b"",
-        )
+        epoch = self.leader_epoch
+        return 0 if epoch < 0 else epoch_problem(log, epoch)  # any epoch below 0 means none
 
     def _has_parted(self, order: ReadOrder, partition: Partition) -> bool:
-        """Whether the asker's log has parted from this one; the answer says so. Source: KIP-595."""
-        asked = self.cached.asked
-        epoch, end = end_of_epoch(partition.log, asked.last_fetched_epoch)
+        """Whether the client's log has parted from this one, which the result tells; KIP-595."""
+        epoch, end = end_of_epoch(partition.log, self.last_epoch)
         if end == NO_OFFSET:
-            self.refuse(order, ErrorCode.OFFSET_OUT_OF_RANGE)
+            self._refuse(order, ErrorCode.OFFSET_OUT_OF_RANGE)
             return True
-        if epoch == asked.last_fetched_epoch and end >= asked.fetch_offset:
+        if epoch == self.last_epoch and end >= self.offset:
             return False
-        if asked.fetch_offset < partition.log.log_start_offset:
-            return False  # which is said first
-        self.answer.diverging_epoch = DivergingEpoch(epoch=epoch, end_offset=end)
+        if self.offset < partition.log.log_start_offset:
+            return False  # an error that comes first
+        self.diverging_epoch = DivergingEpoch(epoch=epoch, end_offset=end)
         return True
 
-    def refuse(self, order: ReadOrder, code: int) -> None:
-        """Let the answer be an error, in the form that the version knows."""
+    def _refuse(self, order: ReadOrder, code: int) -> None:
+        """Let the result be an error, in the form that the request's version knows."""
         if code == ErrorCode.KAFKA_STORAGE_ERROR and order.version < _STORAGE_ERROR_SINCE:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        self.answer = self.refusal(code)
-        if (
-            code == ErrorCode.FENCED_LEADER_EPOCH
-            and order.version >= _LEADER_SINCE
-            and self.partition
-        ):
-            # The caller adds who that is.
-            self.answer.current_leader = CurrentLeader(
-                leader_id=0, leader_epoch=self.partition.log.leader_epoch
-            )
+        self.refuse(code)
+        is_fenced = code == ErrorCode.FENCED_LEADER_EPOCH and order.version >= _LEADER_SINCE
+        if is_fenced and self.partition is not None:
+            self.fenced_epoch = self.partition.log.leader_epoch
 
     # -- the read ----------------------------------------------------------------------------
 
-    def find(self, order: ReadOrder, limits: Limits, *, may_block: bool) -> Found | None:
-        """The records within the limits; None where there are none.
+    def find(self, order: ReadOrder, limits: Limits, *, may_block: bool) -> None:
+        """Put the records within the limits into the result.
 
         Raises:
             ColdRead: They have to be waited for, and may not.
             CorruptData: A damaged frame or index.
             OSError, StorageFailure: The system failed a read.
         """
-        assert self.partition is not None
-        log, offset = self.partition.log, self.cached.asked.fetch_offset
-        source = SegmentBytes(log.context.pool, may_block=may_block)
+        partition = self.partition
+        assert partition is not None
+        log, offset, ends = partition.log, self.offset, partition.read_ends
+        at_hand = None if may_block else ends.at_hand
+        source = SegmentBytes(log.context.pool, may_block=may_block, at_hand=at_hand)
         segments = log.segments
         if order.version < MAGIC_2_SINCE:
             source.ensure_blocking()
-            return _converted(segments, offset, limits, source, order.version)
+            self._take(_converted(segments, offset, limits, source, order.version))
+            return
         is_exposed = log.context.config.tidelog_expose_append_time and not order.is_copy
         if is_exposed:
             source.ensure_blocking()
             limits = replace(limits, max_bytes=min(limits.max_bytes, TIER_BYTES))
-        found = find_range(segments, offset, limits, source, self.partition.read_ends)
-        if found is None or not found.size_bytes:
-            return None
-        aborted = (
-            aborted_transactions(segments, offset, found, source) if order.is_committed else ()
-        )
+        found = find_range(segments, offset, limits, source, ends)
+        if found is None or found.end <= found.start:
+            return
+        if order.is_committed:
+            self.aborted = aborted_transactions(segments, offset, found, source)
         times = _append_times(found, source) if order.with_append_times else ()
         if is_exposed:
-            return Found(_exposed(found, source), aborted, times)
-        return Found(source.records(found.segment, found.start, found.end), aborted, times)
+            self._take(_exposed(found, source))
+        else:
+            self._take(source.records(found.segment, found.start, found.end))
+        self.append_times = times
 
-    def take(self, found: Found | None, order: ReadOrder) -> None:
-        """Put what was found into the answer."""
-        if found is None:
-            return
-        self.size_bytes = len(found.records)
-        if self.size_bytes:
-            # The writer asks for lengths only; the connection makes bytes of a piece of a file.
-            self.answer.records = [cast("Buffer", found.records)]
-        if order.is_committed:
-            self.answer.aborted_transactions = list(found.aborted)
-        if found.append_times:
-            self.answer.append_times = list(found.append_times)
+    def _take(self, records: Records) -> None:
+        self.records, self.size_bytes = records, len(records)
 
     def fail(self, error: Exception, order: ReadOrder) -> None:
-        """Let the answer say what the read has met."""
+        """Let the result be the error that the read has met."""
         code: int = ErrorCode.KAFKA_STORAGE_ERROR
         if self.partition is not None:
             tell_failure(self.partition.log, error)
         if isinstance(error, TidelogError):
             code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
-        self.refuse(order, code)
+        self._refuse(order, code)
 
 
 def _converted(
@@ -387,10 +437,11 @@ def _converted(
     limits: Limits,
     source: SegmentBytes,
     version: int,
-) -> Found | None:
-    """What a client of an old format is given: a part of the log at a time, converted in memory.
+) -> Buffer:
+    """Records for a client of an old format, converted in memory; empty where there are none.
 
-    Where all of a part is left out the next one is looked at, else the client would not get on.
+    Where all of a part of the log is left out the next part is read, else the client would not get
+    on.
     """
     is_whole = version >= WHOLE_FIRST_SINCE
     at = offset
@@ -402,13 +453,13 @@ def _converted(
         )
         found = find_range(segments, at, part, source)
         if found is None or not found.size_bytes:
-            return None
+            break
         data = source.read(found.segment, found.start, found.end)
         records = down_convert(data, known_magic(version), offset)
         if records:
-            return Found(records if is_whole else records[: limits.max_bytes])
+            return records if is_whole else records[: limits.max_bytes]
         at = found.next_offset
-    return None
+    return b""
 
 
 def _exposed(found: ByteRange, source: SegmentBytes) -> bytearray:
@@ -464,7 +515,7 @@ class Reading:
             read = self._reads[self._at]
             limits = read.prepare(self._order, self._left, whole_first=self._whole_first)
             try:
-                self._take(read, None if limits is None else self._find(read, limits, False))
+                self._end(read, None if limits is None else self._find(read, limits, False))
             except ColdRead:
                 self._cold = limits
                 return False
@@ -474,25 +525,22 @@ class Reading:
         """Read the next partition in a thread."""
         read, limits = self._reads[self._at], self._cold
         assert limits is not None
-        self._take(read, await work.run(self._find, read, limits, True))
+        self._end(read, await work.run(self._find, read, limits, True))
 
-    def _find(
-        self, read: PartitionRead, limits: Limits, may_block: bool
-    ) -> Found | Exception | None:
+    def _find(self, read: PartitionRead, limits: Limits, may_block: bool) -> Exception | None:
         try:
-            return read.find(self._order, limits, may_block=may_block)
+            read.find(self._order, limits, may_block=may_block)
         except (OSError, TidelogError) as error:
             return error
+        return None
 
-    def _take(self, read: PartitionRead, found: Found | Exception | None) -> None:
-        if isinstance(found, Exception):
-            read.fail(found, self._order)
-        else:
-            read.take(found, self._order)
+    def _end(self, read: PartitionRead, error: Exception | None) -> None:
+        if error is not None:
+            read.fail(error, self._order)
         self._at += 1
         if read.size_bytes:
             self._whole_first = False
-        self._left = max(self._left - read.size_bytes, 0)
+            self._left = max(self._left - read.size_bytes, 0)
 
 
 async def finish(reading: Reading, work: Work, end: int | None = None) -> None:
@@ -546,18 +594,17 @@ class Wait:
     def _available_bytes(self, read: PartitionRead, partition: Partition) -> int:
         """How many bytes a read would give now; enough, where it would give an error."""
         enough = max(self._order.min_bytes, 1)
-        asked = read.cached.asked
         if partition.is_gone:
             return enough
         end = self._order.end_offset(partition)
-        if end <= asked.fetch_offset:
+        if end <= read.offset:
             # Between what is seen and the log's end it waits for what is seen to come so far.
-            return 0 if asked.fetch_offset <= partition.log.log_end_offset else enough
+            return 0 if read.offset <= partition.log.log_end_offset else enough
         if enough == 1:
             return 1
-        limits = Limits(end_offset=end, max_bytes=asked.partition_max_bytes, whole_first=False)
+        limits = Limits(end_offset=end, max_bytes=read.max_bytes, whole_first=False)
         try:
-            return available_bytes(partition, asked.fetch_offset, limits)
+            return available_bytes(partition, read.offset, limits)
         except (ColdRead, OSError, TidelogError):
             return enough
 
@@ -594,8 +641,7 @@ class FetchCounts:
         """Count an answer, and what the question said of the one before."""
         for read in reads:
             if read.partition is not None:
-                offset = read.cached.asked.fetch_offset
-                self.note_one(metrics, read.partition, offset, read.size_bytes)
+                self.note_one(metrics, read.partition, read.offset, read.size_bytes)
 
     def note_one(
         self, metrics: Metrics, partition: "Partition", offset: int, size_bytes: int

@@ -9,14 +9,14 @@ Pure: the clock and randomness come in with the calls. Not safe for two threads.
 Source: KIP-227, KIP-516 (topic ids); Kafka 4.x FetchSession.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
-from tidelog.protocol.messages.fetch import FetchPartition, PartitionData
+from tidelog.protocol.messages.fetch import DivergingEpoch, FetchPartition
 from tidelog.server.partitions.partition import Partition
 from tidelog.types import INT32_MAX
 
@@ -47,7 +47,39 @@ PartitionKey: TypeAlias = tuple[str | UUID, int]
 Asked: TypeAlias = tuple[PartitionKey, FetchPartition]
 
 
-Answered: TypeAlias = tuple["CachedPartition", PartitionData]
+class PartitionResult(Protocol):
+    """What a read gave of a partition, as far as a session looks at it."""
+
+    @property
+    def error_code(self) -> int:
+        """0 where it was read."""
+        ...
+
+    @property
+    def high_watermark(self) -> int:
+        """The partition's, -1 with an error."""
+        ...
+
+    @property
+    def log_start_offset(self) -> int:
+        """The partition's, -1 with an error."""
+        ...
+
+    @property
+    def diverging_epoch(self) -> DivergingEpoch:
+        """Where the client's log and the partition's part; epoch -1 where they don't."""
+        ...
+
+    @property
+    def records(self) -> Sized | None:
+        """Records, if any."""
+        ...
+
+
+ResultT = TypeVar("ResultT", bound=PartitionResult)
+
+
+Results: TypeAlias = Sequence[tuple["CachedPartition", ResultT]]
 
 
 @dataclass(slots=True)
@@ -71,7 +103,7 @@ class CachedPartition:
     high_watermark: int = UNKNOWN
     log_start_offset: int = UNKNOWN
 
-    def is_news(self, answer: PartitionData) -> bool:
+    def is_news(self, answer: PartitionResult) -> bool:
         """Whether the client has to be told."""
         return (
             bool(answer.records)
@@ -81,7 +113,7 @@ class CachedPartition:
             or answer.diverging_epoch.epoch >= 0
         )
 
-    def take(self, answer: PartitionData) -> bool:
+    def take(self, answer: PartitionResult) -> bool:
         """Note what is going to be answered; whether the client has to be told."""
         changed = self.is_news(answer)
         # After an error the partition is told again, whatever it was before.
@@ -166,12 +198,12 @@ class SessionRequest:
 
 
 @dataclass(slots=True)
-class SessionAnswer:
+class SessionAnswer(Generic[ResultT]):
     """What to say: an error and nothing else, or a session (0 for none) and the partitions."""
 
     error_code: int
     session_id: int
-    partitions: Sequence[Answered] = ()
+    partitions: Results[ResultT] = ()
 
 
 class Fetching:
@@ -182,15 +214,15 @@ class Fetching:
     def __init__(self, partitions: Iterable[CachedPartition]) -> None:
         self.partitions: Sequence[CachedPartition] = tuple(partitions)
 
-    def answer(self, answered: Sequence[Answered], now_ms: int) -> SessionAnswer:  # noqa: ARG002
+    def answer(self, answered: Results[ResultT], now_ms: int) -> SessionAnswer[ResultT]:  # noqa: ARG002
         """What to say once they were read: without a session, all."""
         return SessionAnswer(0, NO_SESSION, answered)
 
-    def preview(self, answered: Sequence[Answered]) -> Sequence[Answered]:
+    def preview(self, answered: Results[ResultT]) -> Results[ResultT]:
         """Of which partitions something would be said; nothing is noted."""
         return answered
 
-    def silence(self) -> SessionAnswer:
+    def silence(self) -> SessionAnswer[PartitionResult]:
         """What to say where nothing is to be brought yet; a new session is not begun."""
         return SessionAnswer(self.error_code, NO_SESSION)
 
@@ -202,7 +234,7 @@ class RefusedFetching(Fetching):
         super().__init__(())
         self.error_code = error_code
 
-    def answer(self, answered: Sequence[Answered], now_ms: int) -> SessionAnswer:  # noqa: ARG002
+    def answer(self, answered: Results[ResultT], now_ms: int) -> SessionAnswer[ResultT]:  # noqa: ARG002
         """The error alone."""
         return SessionAnswer(self.error_code, NO_SESSION)
 
@@ -215,7 +247,7 @@ class FullFetching(Fetching):
         self._cache = cache
         self._request = request
 
-    def answer(self, answered: Sequence[Answered], now_ms: int) -> SessionAnswer:
+    def answer(self, answered: Results[ResultT], now_ms: int) -> SessionAnswer[ResultT]:
         """All, and the session's number."""
         for cached, data in answered:
             cached.take(data)
@@ -232,7 +264,7 @@ class IncrementalFetching(Fetching):
         self._session = session
         self._epoch = session.epoch
 
-    def answer(self, answered: Sequence[Answered], now_ms: int) -> SessionAnswer:  # noqa: ARG002
+    def answer(self, answered: Results[ResultT], now_ms: int) -> SessionAnswer[ResultT]:  # noqa: ARG002
         """What has changed since the client was told."""
         session = self._session
         if session.epoch != self._epoch:
@@ -240,17 +272,19 @@ class IncrementalFetching(Fetching):
         told = list(self._told(answered))
         return SessionAnswer(0, session.session_id, told)
 
-    def preview(self, answered: Sequence[Answered]) -> Sequence[Answered]:
+    def preview(self, answered: Results[ResultT]) -> Results[ResultT]:
         """What has changed."""
         return [(cached, data) for cached, data in answered if cached.is_news(data)]
 
-    def silence(self) -> SessionAnswer:
+    def silence(self) -> SessionAnswer[PartitionResult]:
         """The session goes on."""
         session = self._session
         error_code = 0 if session.epoch == self._epoch else ErrorCode.INVALID_FETCH_SESSION_EPOCH
         return SessionAnswer(error_code, session.session_id)
 
-    def _told(self, answered: Iterable[Answered]) -> Iterator[Answered]:
+    def _told(
+        self, answered: Iterable[tuple[CachedPartition, ResultT]]
+    ) -> Iterator[tuple[CachedPartition, ResultT]]:
         for cached, data in answered:
             if cached.take(data):
                 if data.records:
