@@ -62,48 +62,50 @@ CHOICES: Final[Mapping[str, type[Enum]]] = {
 }
 
 
-def choice(kind: type[Chosen], given: object, name: str) -> Chosen:
+def choice(kind: type[Chosen], argument: object, name: str) -> Chosen:
     """Return the member that an argument names.
 
     Args:
         kind: The choices. Those that are numbers in a format go by their names in small letters.
-        given: A member, its text, or the number of a choice that is a number.
+        argument: A member, its text, or the number of a choice that is a number.
         name: The parameter, for the error.
 
     Raises:
         InvalidChoice: There is no such member.
     """
-    if isinstance(given, kind):
-        return given
-    if isinstance(given, str):
+    if isinstance(argument, kind):
+        return argument
+    if isinstance(argument, str):
         for member in kind:
-            if word_of(member) == given.lower():
+            if word_of(member) == argument.lower():
                 return member
-    elif type(given) is int and issubclass(kind, IntEnum) and given in set(map(int, kind)):
-        return cast("Chosen", kind(given))
+    elif type(argument) is int and issubclass(kind, IntEnum) and argument in set(map(int, kind)):
+        return cast("Chosen", kind(argument))
     words = ", ".join(map(word_of, kind))
-    raise InvalidChoice(f"{name} is {given!r:.60}; give one of {words}, as text or {kind.__name__}")
+    raise InvalidChoice(
+        f"{name} is {argument!r:.60}; give one of {words}, as text or {kind.__name__}"
+    )
 
 
-def level_of(given: Isolation) -> IsolationLevel:
+def level_of(argument: Isolation) -> IsolationLevel:
     """Return the isolation level that a member or a text names; for arguments that were read."""
-    return choice(IsolationLevel, given, "isolation")
+    return choice(IsolationLevel, argument, "isolation")
 
 
 @overload
-def codec_of(given: Compression) -> Codec: ...
+def codec_of(argument: Compression) -> Codec: ...
 @overload
-def codec_of(given: None) -> None: ...
-def codec_of(given: Compression | None) -> Codec | None:
+def codec_of(argument: None) -> None: ...
+def codec_of(argument: Compression | None) -> Codec | None:
     """Return the codec that a member or a text names; for arguments that were read."""
-    return None if given is None else choice(Codec, given, "codec")
+    return None if argument is None else choice(Codec, argument, "codec")
 
 
-def choices_of(kind: type[Chosen], given: object, name: str) -> frozenset[Chosen]:
+def choices_of(kind: type[Chosen], argument: object, name: str) -> frozenset[Chosen]:
     """Return the members that an argument names: one, or some of them; raises InvalidChoice."""
-    if isinstance(given, str | Enum) or not isinstance(given, Iterable):
-        return frozenset([choice(kind, given, name)])
-    return frozenset(choice(kind, one, name) for one in given)
+    if isinstance(argument, str | Enum) or not isinstance(argument, Iterable):
+        return frozenset([choice(kind, argument, name)])
+    return frozenset(choice(kind, one, name) for one in argument)
 
 
 def word_of(member: Enum) -> str:
@@ -171,18 +173,18 @@ def _reading(
     @wraps(function)
     def call(*args: object, **kwargs: object) -> object:
         if kwargs:
-            for name, given in kwargs.items():
+            for name, argument in kwargs.items():
                 reader = readers.get(name)
-                if reader is not None and type(given) not in reader.plain:
-                    kwargs[name] = reader.read(given, name)
+                if reader is not None and type(argument) not in reader.plain:
+                    kwargs[name] = reader.read(argument, name)
         count = len(args)
         for at, name, plain, read in positional:
             if at >= count:
                 break
-            given = args[at]
-            if type(given) not in plain:
-                found = read(given, name)
-                if found is not given:
+            argument = args[at]
+            if type(argument) not in plain:
+                found = read(argument, name)
+                if found is not argument:
                     args = (*args[:at], found, *args[at + 1 :])
         return function(*args, **kwargs)
 
@@ -200,7 +202,7 @@ def _reader(parameter: inspect.Parameter, kinds: Mapping[str, type[Enum]]) -> _R
     if name in kinds:
         kind = kinds[name]
         plain = frozenset({kind, type(None)} if parameter.default is None else {kind})
-        return _Reader(plain, lambda given, name: choice(kind, given, name))
+        return _Reader(plain, lambda argument, name: choice(kind, argument, name))
     if name in READERS:
         read = READERS[name]
         takes_none = parameter.default is None or type(None) in kinds_of(parameter.annotation)
@@ -208,10 +210,10 @@ def _reader(parameter: inspect.Parameter, kinds: Mapping[str, type[Enum]]) -> _R
     return _place_reader(parameter.annotation) or _typed(parameter.annotation)
 
 
-def _required(read: Read, given: object, name: str) -> object:
-    if given is None:
+def _required(read: Read, argument: object, name: str) -> object:
+    if argument is None:
         raise InvalidRequest(f"{name} is None; it has to be given")
-    return read(given, name)
+    return read(argument, name)
 
 
 # Annotations that are text, since they are imported for type checkers alone.
@@ -242,17 +244,19 @@ def _typed(annotation: object) -> _Reader | None:
         return _other(lists, takes_text=takes_text)
     words = " or ".join(word for kind, word in _WORDS.items() if kind in kinds)
 
-    def read(given: object, name: str) -> object:
-        if str in kinds and isinstance(given, str | PathLike):
-            return _as_path(given, name)
-        if int in kinds and not isinstance(given, bool):
+    def read(argument: object, name: str) -> object:
+        if str in kinds and isinstance(argument, str | PathLike):
+            return _as_path(argument, name)
+        if int in kinds and not isinstance(argument, bool):
             try:
-                return _as_int64(index(given), name)  # type: ignore[arg-type]
+                return _as_int64(index(argument), name)  # type: ignore[arg-type]
             except TypeError:
                 pass
-        if float in kinds and isinstance(given, int | float) and not isinstance(given, bool):
-            return float(given if isinstance(given, float) else _as_int64(given, name))
-        raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give {words}")
+        if float in kinds and isinstance(argument, int | float) and not isinstance(argument, bool):
+            return float(argument if isinstance(argument, float) else _as_int64(argument, name))
+        raise InvalidRequest(
+            f"{name} is {argument!r:.60} ({type(argument).__name__}); give {words}"
+        )
 
     # Each int is looked at: those over 64 bits fail late, deep inside, without their name.
     return _Reader(kinds - {int}, read)
@@ -265,23 +269,27 @@ def _other(lists: frozenset[object], *, takes_text: bool) -> _Reader | None:
     return _Reader(frozenset(), _as_numbers) if lists == {int} else None
 
 
-def _as_int64(given: int, name: str) -> int:
-    if INT64_MIN <= given <= INT64_MAX:
-        return given
-    raise InvalidRequest(f"{name} is {_digits(given)}; give a whole number of at most 64 bits")
+def _as_int64(argument: int, name: str) -> int:
+    if INT64_MIN <= argument <= INT64_MAX:
+        return argument
+    raise InvalidRequest(f"{name} is {_digits(argument)}; give a whole number of at most 64 bits")
 
 
-def _digits(given: int) -> str:
+def _digits(argument: int) -> str:
     """Return a number as text, a long one without its digits: Python refuses to write them."""
-    return str(given) if given.bit_length() <= _SHOWN_BITS else f"{given.bit_length()} bits long"
+    return (
+        str(argument)
+        if argument.bit_length() <= _SHOWN_BITS
+        else f"{argument.bit_length()} bits long"
+    )
 
 
-def _as_numbers(given: object, name: str) -> object:
-    if isinstance(given, list | tuple):
-        for one in given:
+def _as_numbers(argument: object, name: str) -> object:
+    if isinstance(argument, list | tuple):
+        for one in argument:
             if isinstance(one, int):
                 _as_int64(one, name)
-    return given
+    return argument
 
 
 def _is_settings(kind: object) -> bool:
@@ -292,20 +300,20 @@ def _is_settings(kind: object) -> bool:
     return set(get_args(words[1]) or {words[1]}) <= {str, object, type(None)}
 
 
-def _as_dict(given: object, name: str) -> object:
-    if given is None or isinstance(given, Mapping):
-        return given
-    raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give a dict")
+def _as_dict(argument: object, name: str) -> object:
+    if argument is None or isinstance(argument, Mapping):
+        return argument
+    raise InvalidRequest(f"{name} is {argument!r:.60} ({type(argument).__name__}); give a dict")
 
 
-def _as_env(given: object, name: str) -> object:
-    if given is None or all(hasattr(given, part) for part in ("files", "clock", "random")):
-        return given
-    raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give an Env")
+def _as_env(argument: object, name: str) -> object:
+    if argument is None or all(hasattr(argument, part) for part in ("files", "clock", "random")):
+        return argument
+    raise InvalidRequest(f"{name} is {argument!r:.60} ({type(argument).__name__}); give an Env")
 
 
-def _as_names(given: object, _: str) -> object:
-    return [given] if isinstance(given, str) else given
+def _as_names(argument: object, _: str) -> object:
+    return [argument] if isinstance(argument, str) else argument
 
 
 def _elements_of(kind: object) -> frozenset[object]:
@@ -318,30 +326,30 @@ def _elements_of(kind: object) -> frozenset[object]:
 
 
 def _as_partitions(
-    kinds: frozenset[object], lists: frozenset[object], given: object, name: str
+    kinds: frozenset[object], lists: frozenset[object], argument: object, name: str
 ) -> object:
     """Return what names topics or partitions: one of `kinds`, or some of what `lists` are of."""
-    if given is None and type(None) in kinds:
+    if argument is None and type(None) in kinds:
         return None
-    found = _as_name(given, kinds | lists, name)
+    found = _as_name(argument, kinds | lists, name)
     if found is not None:
         return found if kinds & {str, TopicPartition} else [found]
-    if lists and isinstance(given, Iterable) and not isinstance(given, bytes | Mapping):
-        some = [_as_name(one, lists, name) for one in given]
+    if lists and isinstance(argument, Iterable) and not isinstance(argument, bytes | Mapping):
+        some = [_as_name(one, lists, name) for one in argument]
         if None not in some:
             return some
     form = "a TopicPartition(topic, number)"
     form = f"a topic's name or {form}" if str in kinds | lists else form
     form = f"{form}, or a list of these" if lists else form
-    raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give {form}")
+    raise InvalidRequest(f"{name} is {argument!r:.60} ({type(argument).__name__}); give {form}")
 
 
-def _as_name(given: object, kinds: frozenset[object], name: str) -> str | TopicPartition | None:
-    if isinstance(given, str):
-        return given if str in kinds else None
-    match given:
+def _as_name(argument: object, kinds: frozenset[object], name: str) -> str | TopicPartition | None:
+    if isinstance(argument, str):
+        return argument if str in kinds else None
+    match argument:
         case TopicPartition():
-            found = given
+            found = argument
         case tuple((str(topic), int(place))):
             found = TopicPartition(topic, place)
         case _:
@@ -354,12 +362,12 @@ def _as_name(given: object, kinds: frozenset[object], name: str) -> str | TopicP
     raise InvalidRequest(f"{where}; give a number from 0 to {INT32_MAX}")
 
 
-def _as_times(given: object, name: str) -> object:
+def _as_times(argument: object, name: str) -> object:
     form = "give a dict from TopicPartition(topic, number) to ms since 1970"
-    if not isinstance(given, Mapping):
-        raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); {form}")
+    if not isinstance(argument, Mapping):
+        raise InvalidRequest(f"{name} is {argument!r:.60} ({type(argument).__name__}); {form}")
     found = {}
-    for key, value in given.items():
+    for key, value in argument.items():
         partition, ms = _as_name(key, frozenset(), name), as_time(value, f"{name}[{key!s}]")
         if partition is None or not isinstance(ms, int):
             raise InvalidRequest(f"{name} has {key!r:.60}: {value!r:.60}; {form}")
@@ -392,44 +400,44 @@ def _place_reader(annotation: object) -> _Reader | None:
     return _Reader(frozenset(), partial(_as_place, takes_none=type(None) in kinds))
 
 
-def _as_place(given: object, name: str, *, takes_none: bool) -> object:
+def _as_place(argument: object, name: str, *, takes_none: bool) -> object:
     """Return what is annotated as a path, as text."""
-    if given is None and takes_none:
+    if argument is None and takes_none:
         return None
-    path = _as_path(given, name)
+    path = _as_path(argument, name)
     if not isinstance(path, str) or not path:
-        raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give a path")
+        raise InvalidRequest(f"{name} is {argument!r:.60} ({type(argument).__name__}); give a path")
     return path
 
 
-def _as_topic_id(given: object, name: str) -> object:
-    if isinstance(given, str):
+def _as_topic_id(argument: object, name: str) -> object:
+    if isinstance(argument, str):
         with suppress(ValueError):
-            return UUID(given)
-    if given is None or isinstance(given, UUID):
-        return given
-    raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); give a UUID")
+            return UUID(argument)
+    if argument is None or isinstance(argument, UUID):
+        return argument
+    raise InvalidRequest(f"{name} is {argument!r:.60} ({type(argument).__name__}); give a UUID")
 
 
-def _as_path(given: object, name: str) -> object:
-    if not isinstance(given, PathLike):
-        return given
-    path: object = fspath(cast("PathLike[object]", given))  # type: ignore[type-var]
+def _as_path(argument: object, name: str) -> object:
+    if not isinstance(argument, PathLike):
+        return argument
+    path: object = fspath(cast("PathLike[object]", argument))  # type: ignore[type-var]
     if not isinstance(path, str):
         raise InvalidRequest(f"{name} is a path of bytes; give text")
     return path
 
 
-def as_time(given: object, name: str) -> object:
+def as_time(argument: object, name: str) -> object:
     """Return a point in time as ms or text; a datetime is rounded up, which is exact for a search.
 
     Raises:
         InvalidTime: A datetime without a time zone, or a time before 1970.
         InvalidRequest: Another type.
     """
-    if given is None or isinstance(given, str):
-        return given
-    ms = whole_ms(given, name, rounds_up=True, also="text as docs/time.md says")
+    if argument is None or isinstance(argument, str):
+        return argument
+    ms = whole_ms(argument, name, rounds_up=True, also="text as docs/time.md says")
     if not 0 <= ms <= INT64_MAX:
         reason = (
             "is negative; give 0 or more" if ms < 0 else "lies beyond the times that a log can hold"
@@ -438,32 +446,34 @@ def as_time(given: object, name: str) -> object:
     return ms
 
 
-def _as_columns(given: object, name: str) -> object:
-    if given is None:
+def _as_columns(argument: object, name: str) -> object:
+    if argument is None:
         return None
-    if isinstance(given, str):
-        return (given,)
-    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
-        raise InvalidRequest(f"{name} is {given!r:.60}; give names of columns")
-    return tuple(given)
+    if isinstance(argument, str):
+        return (argument,)
+    if isinstance(argument, bytes | Mapping) or not isinstance(argument, Iterable):
+        raise InvalidRequest(f"{name} is {argument!r:.60}; give names of columns")
+    return tuple(argument)
 
 
-def _as_settings(given: object, name: str) -> object:
+def _as_settings(argument: object, name: str) -> object:
     """Return settings as Kafka writes them: numbers, flags and lists as text."""
-    found = _as_changes(given, name)
+    found = _as_changes(argument, name)
     for key, value in cast("Mapping[str, object]", found or {}).items():
         if value is None:
             raise ConfigError(key, "None", "text, or left out for its default")
     return found
 
 
-def _as_changes(given: object, name: str) -> object:
+def _as_changes(argument: object, name: str) -> object:
     """Return settings as text where None stays: it takes a setting away."""
-    if given is None:
+    if argument is None:
         return None
-    if not isinstance(given, Mapping):
-        raise InvalidRequest(f"{name} is {given!r:.60}; give a dict of settings by Kafka's names")
-    return {key: _as_setting(key, value) for key, value in given.items()}
+    if not isinstance(argument, Mapping):
+        raise InvalidRequest(
+            f"{name} is {argument!r:.60}; give a dict of settings by Kafka's names"
+        )
+    return {key: _as_setting(key, value) for key, value in argument.items()}
 
 
 def _as_setting(key: object, value: object) -> object:
@@ -480,15 +490,15 @@ def _as_setting(key: object, value: object) -> object:
     raise ConfigError(key, repr(value)[:60], "text, a number, a flag, or a list of texts")
 
 
-def _as_records(given: object, name: str) -> object:
+def _as_records(argument: object, name: str) -> object:
     """Return records from what clearly is one, or some of them."""
-    if type(given) is list and _RECORD_TYPE.issuperset(map(type, given)):
-        return given
-    if isinstance(given, bytes | str | Mapping | NewRecord):
-        return [_as_record(given, name)]
-    if not isinstance(given, Iterable):
-        raise InvalidRequest(f"{name} is {given!r:.60} ({type(given).__name__}); {_RECORDS}")
-    return (_as_record(one, name) for one in given)
+    if type(argument) is list and _RECORD_TYPE.issuperset(map(type, argument)):
+        return argument
+    if isinstance(argument, bytes | str | Mapping | NewRecord):
+        return [_as_record(argument, name)]
+    if not isinstance(argument, Iterable):
+        raise InvalidRequest(f"{name} is {argument!r:.60} ({type(argument).__name__}); {_RECORDS}")
+    return (_as_record(one, name) for one in argument)
 
 
 _RECORDS: Final = (
@@ -498,16 +508,16 @@ _FIELDS: Final = frozenset({"key", "value", "timestamp", "headers"})
 _RECORD_TYPE: Final = frozenset({NewRecord})
 
 
-def _as_record(given: object, name: str) -> object:
-    if isinstance(given, bytes | str):
-        return NewRecord(value=given)  # type: ignore[arg-type]
-    if isinstance(given, Mapping):
-        if unknown := sorted(map(str, given.keys() - _FIELDS)):
+def _as_record(argument: object, name: str) -> object:
+    if isinstance(argument, bytes | str):
+        return NewRecord(value=argument)  # type: ignore[arg-type]
+    if isinstance(argument, Mapping):
+        if unknown := sorted(map(str, argument.keys() - _FIELDS)):
             raise InvalidRequest(f"{name}: a record has no {unknown[0]!r}; {_RECORDS}")
-        return NewRecord(**{"headers": (), **given})
-    if all(hasattr(given, field) for field in _FIELDS):
-        return given
-    raise InvalidRequest(f"{name}: {given!r:.60} is {type(given).__name__}; {_RECORDS}")
+        return NewRecord(**{"headers": (), **argument})
+    if all(hasattr(argument, field) for field in _FIELDS):
+        return argument
+    raise InvalidRequest(f"{name}: {argument!r:.60} is {type(argument).__name__}; {_RECORDS}")
 
 
 # Reader of each of these argument names, the same in every public call.

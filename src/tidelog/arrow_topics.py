@@ -56,11 +56,11 @@ def append_table(
     level = info.config.compression_level(codec)
     answers = {}
     for number in np.unique(partitions).tolist():
-        mine = rows if info.partitions == 1 else rows.take(np.flatnonzero(partitions == number))
+        own_rows = rows if info.partitions == 1 else rows.take(np.flatnonzero(partitions == number))
         log = log_dir.log(topic, number)
         log.use_kernels()
         batches = encode_table(
-            mine,
+            own_rows,
             now_ms=log_dir.env.clock.now_ms(),
             codec=codec,
             level=level,
@@ -70,35 +70,35 @@ def append_table(
     return answers
 
 
-def as_table(given: object) -> pa.Table:
+def as_table(source: object) -> pa.Table:
     """Return the rows of a table, a batch, a reader or a frame of Polars, pandas and the like.
 
     Raises:
         InvalidRequest: It is none of these, can't become Arrow columns, or has a column twice.
     """
     try:
-        found = _without_views(_rows_of(given))
+        result = _without_views(_rows_of(source))
     except (pa.ArrowException, TypeError) as error:
         raise InvalidRequest(f"table: {error}") from error
-    names = found.column_names
+    names = result.column_names
     if len(set(names)) < len(names):
         raise InvalidRequest(f"a column is there twice: {', '.join(names)}")
-    return found
+    return result
 
 
-def _rows_of(given: object) -> pa.Table:
-    if isinstance(given, pa.Table):
-        return given
-    if isinstance(given, pa.RecordBatch):
-        return pa.Table.from_batches([given])
-    if isinstance(given, pa.RecordBatchReader):
-        return given.read_all()
-    if type(given).__module__.partition(".")[0] == "pandas":
-        return pa.Table.from_pandas(cast("pd.DataFrame", given), preserve_index=False)
-    if hasattr(given, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(cast("pl.DataFrame", given)).read_all()
+def _rows_of(source: object) -> pa.Table:
+    if isinstance(source, pa.Table):
+        return source
+    if isinstance(source, pa.RecordBatch):
+        return pa.Table.from_batches([source])
+    if isinstance(source, pa.RecordBatchReader):
+        return source.read_all()
+    if type(source).__module__.partition(".")[0] == "pandas":
+        return pa.Table.from_pandas(cast("pd.DataFrame", source), preserve_index=False)
+    if hasattr(source, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(cast("pl.DataFrame", source)).read_all()
     raise InvalidRequest(
-        f"table is {type(given).__module__}.{type(given).__name__}; give an Arrow table, batch or"
+        f"table is {type(source).__module__}.{type(source).__name__}; give an Arrow table, batch or"
         " reader, or a Polars or pandas frame (collect a lazy one)"
     )
 
@@ -174,13 +174,13 @@ def choose_rows(
 def _check_binary(table: pa.Table, name: str) -> None:
     if name not in table.column_names:
         return
-    given = table[name].type
-    kind = given.value_type if isinstance(given, pa.DictionaryType) else given
+    type_ = table[name].type
+    kind = type_.value_type if isinstance(type_, pa.DictionaryType) else type_
     types = pa.types
     is_text = types.is_string(kind) or types.is_large_string(kind)
     is_bytes = types.is_binary(kind) or types.is_large_binary(kind)
     if not (is_text or is_bytes or types.is_fixed_size_binary(kind) or types.is_null(kind)):
-        raise InvalidRequest(f"column {name!r} is {given}; want binary or string")
+        raise InvalidRequest(f"column {name!r} is {type_}; want binary or string")
 
 
 def _as_numbers(
@@ -190,7 +190,7 @@ def _as_numbers(
     if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
         raise InvalidRequest(f"column 'partition' is {kind}; want int32")
     try:
-        given = column.cast(pa.int32())
+        numbers = column.cast(pa.int32())
     except pa.ArrowInvalid as error:
         raise InvalidRequest(f"column 'partition': {error}") from error
-    return np.asarray(given.combine_chunks().fill_null(keyless))
+    return np.asarray(numbers.combine_chunks().fill_null(keyless))

@@ -89,10 +89,10 @@ class Directory(FrontDoor):
         """
         options = LogDirOptions(writable=writable, create=writable)
         path = fspath(path)
-        found = env_for(local_path(path), env, store_options)
+        environment = env_for(local_path(path), env, store_options)
         if control and not writable:
             raise InvalidRequest("control=True serves who would change it: open it writable")
-        log_dir = LogDir.open(path, env=found, options=options)
+        log_dir = LogDir.open(path, env=environment, options=options)
         if not control:
             return cls(log_dir)
         from tidelog.control.server import served
@@ -323,11 +323,11 @@ class Directory(FrontDoor):
 
     def _partitioner(self, topic: str) -> Partitioner:
         count = self._log_dir.topic(topic).partitions
-        found = self._partitioners.get(topic)
-        if found is None or found.partition_count != count:
-            found = Partitioner(count, self._log_dir.env.random)
-            self._partitioners[topic] = found
-        return found
+        partitioner = self._partitioners.get(topic)
+        if partitioner is None or partitioner.partition_count != count:
+            partitioner = Partitioner(count, self._log_dir.env.random)
+            self._partitioners[topic] = partitioner
+        return partitioner
 
     def flush(self) -> None:
         """Make everything appended durable, in every partition that was written to."""

@@ -71,16 +71,16 @@ class CorruptData(TidelogError):
         super().__init__(reason)
 
     def __str__(self) -> str:
-        places = []
+        parts = []
         if self.path is not None:
-            places.append(self.path)
+            parts.append(self.path)
         if self.position is not None:
-            places.append(f"position {self.position}")
+            parts.append(f"position {self.position}")
         elif self.at is not None:
-            places.append(f"byte {self.at}")
+            parts.append(f"byte {self.at}")
         if self.offset is not None:
-            places.append(f"offset {self.offset}")
-        return f"{', '.join(places)}: {self.reason}" if places else self.reason
+            parts.append(f"offset {self.offset}")
+        return f"{', '.join(parts)}: {self.reason}" if parts else self.reason
 
     def located(self, path: str, start: int = 0) -> Self:
         """The same error with its file; `start` is the file position of the buffer's first byte."""
@@ -275,8 +275,8 @@ class OffsetOutOfRange(RequestError):
         self.offset = offset
         self.start = start
         self.end = end
-        place = f"{where}: " if where else ""
-        super().__init__(f"{place}offset {offset} is outside [{start}, {end}]")
+        prefix = f"{where}: " if where else ""
+        super().__init__(f"{prefix}offset {offset} is outside [{start}, {end}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,8 +471,8 @@ class DamagedLog(CorruptBatch, StorageFailure):
 
     def again(self) -> "DamagedLog":
         """The same error, for another request."""
-        place = {"at": self.at, "offset": self.offset, "position": self.position}
-        return DamagedLog(self.reason, path=self.path, **place)
+        location = {"at": self.at, "offset": self.offset, "position": self.position}
+        return DamagedLog(self.reason, path=self.path, **location)
 
 
 class ClusterFailure(TidelogError):
@@ -564,8 +564,8 @@ class ConfigError(TidelogError):
         self.key = key
         self.value = value
         self.allowed = allowed
-        shown = key if value is None else f"{key}={shortened(value)}"
-        super().__init__(f"{shown}: {allowed}")
+        setting = key if value is None else f"{key}={shortened(value)}"
+        super().__init__(f"{setting}: {allowed}")
 
 
 class ConfigErrors(ConfigError):

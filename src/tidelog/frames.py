@@ -64,9 +64,9 @@ class ArrowSource(ABC):
             import polars as pl
         except ImportError as error:
             raise _missing("to_polars", "polars", error) from error
-        found = pl.from_arrow(self.to_table())
-        assert isinstance(found, pl.DataFrame)
-        return found
+        frame = pl.from_arrow(self.to_table())
+        assert isinstance(frame, pl.DataFrame)
+        return frame
 
     def to_pandas(self) -> "pd.DataFrame":
         """The records in memory as a pandas frame, times in UTC; raises as `to_arrow`."""
@@ -74,9 +74,9 @@ class ArrowSource(ABC):
             import pandas as pd
         except ImportError as error:
             raise _missing("to_pandas", "pandas", error) from error
-        found = self.to_table().to_pandas()
-        assert isinstance(found, pd.DataFrame)
-        return found
+        frame = self.to_table().to_pandas()
+        assert isinstance(frame, pd.DataFrame)
+        return frame
 
     def to_duckdb(
         self, connection: "duckdb.DuckDBPyConnection | None" = None, *, view: str | None = None
@@ -215,8 +215,10 @@ class Scan(RecordScan):
 
     def count(self) -> RecordCount:
         """How many records there are, mostly by zone maps alone; see `tidelog.scan.count`."""
-        found = self.counts()
-        return RecordCount(found.records, without_time=found.without_time, is_least=found.is_least)
+        counts = self.counts()
+        return RecordCount(
+            counts.records, without_time=counts.without_time, is_least=counts.is_least
+        )
 
     def counts(self) -> Count:
         """How many records there are, by partition, and what was read to know it."""
@@ -276,9 +278,9 @@ class Topics(dict[str, TopicInfo]):
 
     def _repr_html_(self) -> str:
         headings = ("topic", "partitions", "id", "settings")
-        shown = ((t.name, t.partitions, t.topic_id, _settings(t)) for t in self.values())
+        rows = ((t.name, t.partitions, t.topic_id, _settings(t)) for t in self.values())
         note = _more(len(self))
-        return html_table(f"{len(self)} topics", headings, islice(shown, TOPICS_SHOWN), note)
+        return html_table(f"{len(self)} topics", headings, islice(rows, TOPICS_SHOWN), note)
 
 
 def directory_html(log_dir: LogDir) -> str:

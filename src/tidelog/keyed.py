@@ -128,8 +128,8 @@ class DirectoryHome:
         """See `TableHome`."""
 
         def ask(log_dir: LogDir) -> list[Doubt]:
-            found = (directory_doubts(log_dir, name, at_ms, clock) for name in names)
-            return [doubt for doubts in found for doubt in doubts]
+            doubt_lists = (directory_doubts(log_dir, name, at_ms, clock) for name in names)
+            return [doubt for doubts in doubt_lists for doubt in doubts]
 
         return self._asked(ask)
 
@@ -141,7 +141,7 @@ class DirectoryHome:
         columns: Sequence[str],
     ) -> "dict[TopicPartition, list[Split]]":
         """See `TableHome`."""
-        found: dict[TopicPartition, list[Split]] = {name: [] for name in names}
+        splits: dict[TopicPartition, list[Split]] = {name: [] for name in names}
         before = self._asked(lambda log_dir: {name: compacted_to(log_dir, name) for name in names})
         planned = plan(
             self.source,
@@ -156,8 +156,8 @@ class DirectoryHome:
         for split in planned.splits:
             name = split.topic_partition
             limit = max(before[name], planned.bounds[name][1])
-            found[name].append(replace(split, compacted_max=limit))
-        return found
+            splits[name].append(replace(split, compacted_max=limit))
+        return splits
 
     def compacted_to(self, name: TopicPartition) -> int:
         """See `TableHome`."""

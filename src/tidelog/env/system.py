@@ -292,21 +292,21 @@ class OsFileSystem:
         fd = _open_regular(path, os.O_RDONLY)
         try:
             length = os.fstat(fd).st_size
-            wanted = length if size is None else min(size, length)
-            if wanted <= SMALL_MAP_BYTES:
-                return memoryview(os.pread(fd, wanted, 0) if wanted else b"")
-            return map_descriptor(fd, wanted)
+            map_bytes = length if size is None else min(size, length)
+            if map_bytes <= SMALL_MAP_BYTES:
+                return memoryview(os.pread(fd, map_bytes, 0) if map_bytes else b"")
+            return map_descriptor(fd, map_bytes)
         finally:
             os.close(fd)
 
     def stat(self, path: str) -> FileStat:
         """Facts on a name; raises `FileNotFoundError` where there is none."""
-        found = os.stat(path)  # noqa: PTH116 - paths are str at this seam
+        result = os.stat(path)  # noqa: PTH116 - paths are str at this seam
         return FileStat(
-            found.st_size,
-            found.st_mtime_ns // 1_000_000,
-            stat.S_ISDIR(found.st_mode),
-            (found.st_dev, found.st_ino),
+            result.st_size,
+            result.st_mtime_ns // 1_000_000,
+            stat.S_ISDIR(result.st_mode),
+            (result.st_dev, result.st_ino),
         )
 
     def exists(self, path: str) -> bool:
@@ -316,9 +316,9 @@ class OsFileSystem:
     def list_dir(self, path: str) -> list[DirEntry]:
         """The names in a directory, sorted."""
         with os.scandir(path) as entries:
-            found = [DirEntry(e.name, e.is_dir(), is_link=e.is_symlink()) for e in entries]
-        found.sort(key=itemgetter(0))
-        return found
+            listed = [DirEntry(e.name, e.is_dir(), is_link=e.is_symlink()) for e in entries]
+        listed.sort(key=itemgetter(0))
+        return listed
 
     def make_dirs(self, path: str) -> None:
         """Create a directory and its parents, mode 0700; fine where it exists."""

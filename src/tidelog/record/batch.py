@@ -396,5 +396,5 @@ def _forget_lost_times(records: list[Record]) -> Iterator[Record]:
     producer's. Which of them wrote a batch can't be told when all create times equal the append
     time: then they are unknown.
     """
-    lost = all(record.create_timestamp == record.timestamp for record in records)
-    return (replace(r, create_timestamp=None) if lost else r for r in records)
+    is_lost = all(record.create_timestamp == record.timestamp for record in records)
+    return (replace(r, create_timestamp=None) if is_lost else r for r in records)

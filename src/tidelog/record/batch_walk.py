@@ -47,13 +47,13 @@ def frame_size(buffer: Buffer, at: int, end: int) -> int | None:
     Raises:
         CorruptBatch: The length is below the smallest, or the magic is none of 0, 1, 2.
     """
-    left = end - at
-    if left < LOG_OVERHEAD:
+    remaining = end - at
+    if remaining < LOG_OVERHEAD:
         return None
     (length,) = LENGTH.unpack_from(buffer, at + LENGTH_AT)
     if length < LENGTH_MIN:
         raise CorruptBatch(f"a batch of length {length}, at least {LENGTH_MIN} is needed", at=at)
-    if left < FRAME_PREFIX_SIZE:
+    if remaining < FRAME_PREFIX_SIZE:
         return None
     magic = buffer[at + MAGIC_AT]
     if magic > MAGIC_2:
@@ -62,7 +62,7 @@ def frame_size(buffer: Buffer, at: int, end: int) -> int | None:
         reason = f"length {length} of magic {magic}, at least {_MAGIC_LENGTH_MIN[magic]} is needed"
         raise CorruptBatch(reason, at=at)
     size: int = length + LOG_OVERHEAD
-    return size if size <= left else None
+    return size if size <= remaining else None
 
 
 def is_cut(data: Buffer) -> bool:

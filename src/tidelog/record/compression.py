@@ -77,11 +77,11 @@ def snappy_decompress(data: Buffer, limit: int, *, scratch: Scratch | None = Non
     """
     view = memoryview(data)
     blocks = _framed(view) if bytes(view[:8]) == MAGIC else [view]
-    sizes, left = [], limit
+    sizes, room = [], limit
     for block in blocks:
-        sizes.append(_size_of(block, left))
-        left -= sizes[-1]
-    total = limit - left
+        sizes.append(_size_of(block, room))
+        room -= sizes[-1]
+    total = limit - room
     out = memoryview(bytearray(total)) if scratch is None else scratch.take(total)
     at = 0
     for block, size in zip(blocks, sizes, strict=True):

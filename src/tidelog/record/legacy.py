@@ -514,17 +514,19 @@ class LegacyBatch:
 
     def _inner_view(self, body: Buffer, at: int) -> "LegacyBatch":
         """The message at `at` of the decompressed set, its frame checked."""
-        left = len(body) - at
-        if left < MESSAGE_TIMESTAMP_AT:
-            raise self._corrupt(CorruptRecord, f"{left} bytes are left after the inner messages")
+        remaining = len(body) - at
+        if remaining < MESSAGE_TIMESTAMP_AT:
+            raise self._corrupt(
+                CorruptRecord, f"{remaining} bytes are left after the inner messages"
+            )
         (size,) = LENGTH.unpack_from(body, at + 8)
         magic = body[at + MAGIC_AT]
         if magic > self.magic:
             raise self._corrupt(
                 CorruptRecord, f"an inner message of magic {magic} in magic {self.magic}"
             )
-        if not MESSAGE_LENGTH_MIN[magic] <= size <= left - LOG_OVERHEAD:
-            raise self._corrupt(CorruptRecord, f"an inner message of {size} bytes in {left}")
+        if not MESSAGE_LENGTH_MIN[magic] <= size <= remaining - LOG_OVERHEAD:
+            raise self._corrupt(CorruptRecord, f"an inner message of {size} bytes in {remaining}")
         message = LegacyBatch(body, at)
         if message.is_wrapper:
             raise self._corrupt(CorruptRecord, "a compressed message inside a wrapper")

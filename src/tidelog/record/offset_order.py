@@ -66,11 +66,11 @@ class Reach(NamedTuple):
 
 def reach_of(data: Buffer) -> Reach | None:
     """Say how far the batches in a buffer reach, None where there is no whole one."""
-    found: Reach | None = None
+    end: Reach | None = None
     with suppress(CorruptData):
         for at, batch in in_order(((each.at, each) for each in walk(data)), *ANY_OFFSETS, ""):
-            found = Reach(batch.last_offset + 1, at, None if found is None else found.next_offset)
-    return found
+            end = Reach(batch.last_offset + 1, at, None if end is None else end.next_offset)
+    return end
 
 
 def lies_behind_gap(data: Buffer, found: Reach) -> bool:
@@ -161,19 +161,19 @@ def in_order(
     before = next_offset  # what was next where the held batch stands
     failure: CorruptData | None = None
     try:
-        for found in batches:
-            problem = order_problem(found[1], next_offset, end_offset)
+        for placed in batches:
+            problem = order_problem(placed[1], next_offset, end_offset)
             if problem is not None:
-                if held is not None and _has_jumped(held[1], found[1], before, end_offset):
-                    failure, held = _jump(held, found[1], before, path), None
+                if held is not None and _has_jumped(held[1], placed[1], before, end_offset):
+                    failure, held = _jump(held, placed[1], before, path), None
                 else:
                     error = CorruptBatch(problem, at=0, offset=next_offset)
-                    failure = error.located(path, found[0])
+                    failure = error.located(path, placed[0])
                 break
             if held is not None:
                 yield held
-            before = next_offset if knows_next else first_known_offset(found[1])
-            held, next_offset, knows_next = found, found[1].last_offset + 1, True
+            before = next_offset if knows_next else first_known_offset(placed[1])
+            held, next_offset, knows_next = placed, placed[1].last_offset + 1, True
     except CorruptData as error:
         failure = error
     if held is not None:
@@ -182,16 +182,16 @@ def in_order(
         raise failure
 
 
-def _has_jumped(held: HasOffsets, found: HasOffsets, before: int, end_offset: int) -> bool:
+def _has_jumped(held: HasOffsets, batch: HasOffsets, before: int, end_offset: int) -> bool:
     """Whether the batch behind a held one would be in order without it, and so it is the wrong one.
 
     Where both may be, the one that is next without a gap is right.
     """
     is_next = first_known_offset(held) == before
-    return not is_next and order_problem(found, before, end_offset) is None
+    return not is_next and order_problem(batch, before, end_offset) is None
 
 
-def _jump(held: tuple[int, HasOffsets], found: HasOffsets, before: int, path: str) -> CorruptData:
+def _jump(held: tuple[int, HasOffsets], batch: HasOffsets, before: int, path: str) -> CorruptData:
     first, last = first_known_offset(held[1]), held[1].last_offset
-    problem = jump_problem(first, last, before, first_known_offset(found))
+    problem = jump_problem(first, last, before, first_known_offset(batch))
     return CorruptBatch(problem, at=0, offset=before).located(path, held[0])

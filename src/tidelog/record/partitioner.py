@@ -54,12 +54,12 @@ class Partitioner:
             if self._sticky is None:
                 self._sticky = self._random.randrange(self.partition_count)
             return self._sticky
-        found = self._known.get(key)
-        if found is None:
+        partition = self._known.get(key)
+        if partition is None:
             if len(self._known) >= REMEMBERED_KEYS:
                 self._known.clear()
-            found = self._known[key] = partition_of(key, self.partition_count)
-        return found
+            partition = self._known[key] = partition_of(key, self.partition_count)
+        return partition
 
     def switch(self) -> None:
         """Draw another partition for the next record without a key, as after a full batch."""

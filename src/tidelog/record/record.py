@@ -434,7 +434,7 @@ def read_pairs(body: bytes, count: int) -> list[Pair]:
     Raises:
         CorruptRecord: A length runs over its record, or there are more bytes than records.
     """
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     at, end = 0, len(body)
     try:
         for _ in range(count):
@@ -449,13 +449,13 @@ def read_pairs(body: bytes, count: int) -> list[Pair]:
             delta, at = read_varint(body, at + 1, stop)
             key, at = _field(body, at, stop)
             value, at = _field(body, at, stop)
-            found.append((delta, key, value))
+            pairs.append((delta, key, value))
             at = stop
     except IndexError:
         raise CorruptRecord("a record runs over the end of its batch", at=at) from None
     if at != end:
         raise CorruptRecord(f"{end - at} bytes behind the last record", at=at)
-    return found
+    return pairs
 
 
 def _field(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
@@ -480,5 +480,5 @@ def stamp_of(record: Record) -> int | None:
 
 def appended_at(record: Record, append_ms: int | None) -> Record:
     """The record with the append time that is known of it, else with the stamp that it bears."""
-    found = stamp_of(record) if append_ms is None else append_ms
-    return record if found is None else replace(record, append_timestamp=found)
+    append_time = stamp_of(record) if append_ms is None else append_ms
+    return record if append_time is None else replace(record, append_timestamp=append_time)

@@ -52,8 +52,8 @@ class Serde(Generic[T]):
         try:
             return self.encode(value)
         except (TypeError, ValueError, OverflowError, struct.error, RecursionError) as error:
-            shown = type(value).__name__
-            raise SerdeError(f"{self.name} can't write this {shown}: {error}") from error
+            kind = type(value).__name__
+            raise SerdeError(f"{self.name} can't write this {kind}: {error}") from error
 
     def deserialize(self, data: bytes | None) -> T | None:
         """The value of `data`, None for None.

@@ -68,10 +68,10 @@ def parse_rpk_range(text: str, *, now_ms: int, open_range: tuple[int, int]) -> t
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    found = _FORM.fullmatch(text)
-    if found is None or found[1] == "end" or text == "@":
+    match = _FORM.fullmatch(text)
+    if match is None or match[1] == "end" or text == "@":
         raise InvalidTime(text, _FORMS)
-    return found[1], found[2]
+    return match[1], match[2]
 
 
 def _read_rpk_side(text: str, side: str, now_ms: int, base_ns: int) -> tuple[int, bool]:
@@ -143,9 +143,9 @@ def parse_point(
 
 def _about(text: str, error: InvalidTime) -> InvalidTime:
     """The error about the whole text, which names the part that is wrong."""
-    shown = text[:TEXT_LIMIT]
-    whole = error.text in (text.strip(), shown)
-    return InvalidTime(shown, error.reason if whole else f"in {error.text!r}: {error.reason}")
+    shortened = text[:TEXT_LIMIT]
+    whole = error.text in (text.strip(), shortened)
+    return InvalidTime(shortened, error.reason if whole else f"in {error.text!r}: {error.reason}")
 
 
 def parse_range(text: str, *, now_ms: int, zone: tzinfo | str | None = None) -> tuple[int, int]:

@@ -176,19 +176,19 @@ def _check_size(text: str, number: int) -> None:
 
 
 def _read_wall(text: str) -> Moment:
-    found = _WALL.fullmatch(text)
-    if found is None:
+    match = _WALL.fullmatch(text)
+    if match is None:
         raise InvalidTime(text, _hint(text))
-    year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
-    is_midnight_after = (hour, minute, second, int(found[7] or 0)) == (24, 0, 0, 0)
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    is_midnight_after = (hour, minute, second, int(match[7] or 0)) == (24, 0, 0, 0)
     try:
         moment = datetime(  # noqa: DTZ001 - a wall time, its zone counts later
             year, month, day, 0 if is_midnight_after else hour, minute, second
         ) + timedelta(days=int(is_midnight_after))
     except (ValueError, OverflowError) as error:
         raise InvalidTime(text, f"no such date or time: {error}") from None
-    fraction = scaled(text, "0", found[7], NS_PER_SECOND) if found[7] else 0
-    wall = WallTime(text, moment, fraction, found[8], is_date=found[4] is None)
+    fraction = scaled(text, "0", match[7], NS_PER_SECOND) if match[7] else 0
+    wall = WallTime(text, moment, fraction, match[8], is_date=match[4] is None)
     return Moment(text, wall=wall)
 
 

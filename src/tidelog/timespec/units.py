@@ -72,9 +72,9 @@ def parse_spoken_duration(text: str) -> int:
 
 def _sum_parts(text: str, part: re.Pattern[str], units: dict[str, int]) -> int:
     at, total = 0, 0
-    while found := part.match(text, at):
-        total += scaled(text, found[1], found[2], units[found[3]])
-        at = found.end()
+    while match := part.match(text, at):
+        total += scaled(text, match[1], match[2], units[match[3]])
+        at = match.end()
     if at < len(text) or not text:
         rest = f" (can't go on at {text[at:]!r})" if at else ""
         raise InvalidTime(text, f"not a length of time{rest}; {FORMS}")
@@ -82,8 +82,8 @@ def _sum_parts(text: str, part: re.Pattern[str], units: dict[str, int]) -> int:
 
 
 def _parse_iso(text: str) -> int:
-    found = _ISO.fullmatch(text.upper())
-    numbers = found.groups() if found else ()
+    match = _ISO.fullmatch(text.upper())
+    numbers = match.groups() if match else ()
     if not any(numbers) or text[-1] in "Tt":
         raise InvalidTime(text, f"not an ISO 8601 duration; {FORMS}")
     total = 0

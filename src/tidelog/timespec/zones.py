@@ -54,8 +54,8 @@ def parse_zone(text: str, name: str) -> tzinfo:
     """
     if name in ("Z", "z"):
         return UTC
-    if found := _OFFSET.fullmatch(name):
-        return _parse_offset(text, found)
+    if match := _OFFSET.fullmatch(name):
+        return _parse_offset(text, match)
     try:
         if not _NAME.fullmatch(name):
             raise ValueError(name)
@@ -68,20 +68,20 @@ def _nearest(name: str) -> str:
     """A hint at the name meant, compared by the place, which comes last."""
     if name.isupper():
         return "; abbreviations are ambiguous, write a place (America/New_York) or an offset"
-    places = {zone.rsplit("/", 1)[-1].lower(): zone for zone in sorted(available_timezones())}
-    wanted = name.rsplit("/", 1)[-1].lower()
+    zones = {zone.rsplit("/", 1)[-1].lower(): zone for zone in sorted(available_timezones())}
+    city = name.rsplit("/", 1)[-1].lower()
     import difflib  # only for errors: it costs 3 ms
 
-    found = difflib.get_close_matches(wanted, places, n=1)
-    return f"; did you mean {places[found[0]]}?" if found else ""
+    matches = difflib.get_close_matches(city, zones, n=1)
+    return f"; did you mean {zones[matches[0]]}?" if matches else ""
 
 
-def _parse_offset(text: str, found: re.Match[str]) -> tzinfo:
-    hours, minutes = int(found[2]), int(found[3] or 0)
+def _parse_offset(text: str, match: re.Match[str]) -> tzinfo:
+    hours, minutes = int(match[2]), int(match[3] or 0)
     if hours > 18 or minutes > 59:
-        raise InvalidTime(text, f"offset {found[0]} is beyond 18 hours")
+        raise InvalidTime(text, f"offset {match[0]} is beyond 18 hours")
     size = timedelta(hours=hours, minutes=minutes)
-    return timezone(-size if found[1] == "-" else size)
+    return timezone(-size if match[1] == "-" else size)
 
 
 def instant_ns(wall: WallTime, default: tzinfo | None) -> int:
@@ -119,12 +119,12 @@ def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | N
 
 def _candidates(moment: datetime, zone: tzinfo) -> list[datetime]:
     """The two UTC readings of a wall time, the same one twice where it is plain."""
-    found = []
+    instants = []
     for fold in (0, 1):
         offset = moment.replace(tzinfo=zone, fold=fold).utcoffset()
         assert offset is not None
-        found.append(moment - offset)
-    return found
+        instants.append(moment - offset)
+    return instants
 
 
 def _exists(utc: datetime, moment: datetime, zone: tzinfo) -> bool:
@@ -141,12 +141,12 @@ def _instant(wall: WallTime, zone: tzinfo, offset: tzinfo | None) -> datetime:
     both = _candidates(moment, zone)
     real = sorted({utc for utc in both if _exists(utc, moment, zone)})
     if offset is not None:
-        wanted = _candidates(moment, offset)[0]
-        if wanted not in real:
+        instant = _candidates(moment, offset)[0]
+        if instant not in real:
             raise InvalidTime(
                 wall.text, f"that zone is at another offset then; write {_or(both, zone)}"
             )
-        return wanted
+        return instant
     if len(real) == 1:
         return real[0]
     happens = "happens twice" if real else "never happens"

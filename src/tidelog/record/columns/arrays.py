@@ -357,11 +357,11 @@ def _sequences(chunk: Chunk) -> "Column":
 def _headers(chunk: Chunk) -> "Column":
     if not chunk.progress[WITH_HEADERS]:
         return _shared_empty_lists(_round_up(chunk.rows)).slice(0, chunk.rows)
-    places = chunk.filled.headers_at[: chunk.rows]
-    count, key_bytes, value_bytes = count_headers(chunk.data, chunk.end, places)
+    positions = chunk.filled.headers_at[: chunk.rows]
+    count, key_bytes, value_bytes = count_headers(chunk.data, chunk.end, positions)
     ends = np.zeros(chunk.rows + 1, np.int32)
     out = HeaderColumns(ends, new_binary(count, key_bytes), new_binary(count, value_bytes))
-    is_ascii = fill_headers(chunk.data, chunk.end, places, out)
+    is_ascii = fill_headers(chunk.data, chunk.end, positions, out)
     keys = _binary(pa.string(), count, out.key, 0) if is_ascii else _decode_keys(count, out.key)
     values = _binary(pa.binary(), count, out.value, -1)
     pairs = pa.StructArray.from_arrays([keys, values], fields=[_HEADER_KEY, _HEADER_VALUE])

@@ -283,10 +283,10 @@ def _checked(
     error = first_bad_sum(log, group) if check_crc else None
     sound = group if error is None else group[group[:, layout.POSITION] < (error.at or 0)]
     mask = _select(sound, selection)
-    wanted = sound if mask.all() else sound[mask]
-    stats.add(sound, len(wanted))
-    if len(wanted):
-        yield Group(wanted, is_checked=True)
+    rows = sound if mask.all() else sound[mask]
+    stats.add(sound, len(rows))
+    if len(rows):
+        yield Group(rows, is_checked=True)
     if error is not None:
         raise error
 
@@ -307,8 +307,8 @@ def _cut(table: "Longs", rows: int, size_max: int) -> Iterator[tuple[int, int]]:
 def first_bad_sum(log: "Bytes", table: "Longs") -> CorruptBatch | None:
     """The first magic-2 batch whose CRC is wrong; legacy ones check theirs when they are opened."""
     if HAS_INSTRUCTION:
-        slot, found = find_bad_sum(log, table, shifts())
-        return None if slot == NONE_BAD else bad_sum(table[slot], found)
+        slot, crc = find_bad_sum(log, table, shifts())
+        return None if slot == NONE_BAD else bad_sum(table[slot], crc)
     is_current = table[:, layout.MAGIC] == MAGIC_2
     rows = table if is_current.all() else table[is_current]
     starts = (rows[:, layout.POSITION] + ATTRIBUTES_AT).tolist()
@@ -321,9 +321,9 @@ def first_bad_sum(log: "Bytes", table: "Longs") -> CorruptBatch | None:
     return bad_sum(rows[slot], sums[slot])
 
 
-def bad_sum(batch: "Longs", found: int) -> CorruptBatch:
+def bad_sum(batch: "Longs", crc: int) -> CorruptBatch:
     """The error for a batch whose bytes have another checksum than its header says."""
-    reason = f"CRC-32C is {found:#010x}, the header says {int(batch[layout.CRC]):#010x}"
+    reason = f"CRC-32C is {crc:#010x}, the header says {int(batch[layout.CRC]):#010x}"
     return CorruptBatch(
         reason, at=int(batch[layout.POSITION]), offset=int(batch[layout.BASE_OFFSET])
     )
@@ -331,15 +331,15 @@ def bad_sum(batch: "Longs", found: int) -> CorruptBatch:
 
 def _select(table: "Longs", selection: Selection) -> "Mask":
     """Which batches may hold rows that were asked for; of a legacy one only the frame is known."""
-    wanted = table[:, layout.LAST_OFFSET] >= selection.first_opened
-    wanted &= table[:, layout.BASE_OFFSET] < selection.offset_end
+    is_wanted = table[:, layout.LAST_OFFSET] >= selection.first_opened
+    is_wanted &= table[:, layout.BASE_OFFSET] < selection.offset_end
     if not selection.include_control:
-        wanted &= table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0
+        is_wanted &= table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0
     if selection.record_time is not None and not selection.opens_all:
-        wanted &= _may_match(table, *selection.record_time)
+        is_wanted &= _may_match(table, *selection.record_time)
     if selection.drop_batch is not None:
-        wanted &= ~selection.drop_batch(table)
-    return wanted
+        is_wanted &= ~selection.drop_batch(table)
+    return is_wanted
 
 
 def _may_match(table: "Longs", start_ms: int, end_ms: int) -> "Mask":
@@ -348,8 +348,8 @@ def _may_match(table: "Longs", start_ms: int, end_ms: int) -> "Mask":
     is_stamped = table[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
     is_open = end_ms == INT64_MAX
     in_range = (largest >= start_ms) & (~is_stamped | (largest < end_ms) | is_open)
-    found: Mask = in_range | (largest == NO_TIMESTAMP)
-    return found
+    may_match: Mask = in_range | (largest == NO_TIMESTAMP)
+    return may_match
 
 
 def lz4_frames(table: "Longs") -> list[slice | None]:
@@ -376,7 +376,7 @@ def open_body(view: memoryview, position: int, frame: slice | None, arena: Arena
         UnsupportedCompression: The codec is unknown.
     """
     if frame is not None:
-        found = decompress_single(view[frame], arena.take(BLOCK_BYTES))
-        if found is not None:
-            return found
+        body = decompress_single(view[frame], arena.take(BLOCK_BYTES))
+        if body is not None:
+            return body
     return RecordBatch(view, position).body(scratch=arena)

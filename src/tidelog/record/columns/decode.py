@@ -164,9 +164,9 @@ class Decoder:
     def _allocate(self, table: "Longs", first: int, capacity: int) -> Columns:
         """Empty columns for the batches from `first` on."""
         rest = table[first:]
-        left = int(rest[-1, layout.BODY_END] - rest[0, layout.BODY_START])
+        remaining = int(rest[-1, layout.BODY_END] - rest[0, layout.BODY_START])
         rows = int(np.minimum(np.maximum(rest[:, layout.RECORD_COUNT], 0).sum(), self._rows_limit))
-        size = min(left, capacity)
+        size = min(remaining, capacity)
         has_creates = "createTimestamp" in self._columns
         creates = new_array(np.int64, rows) if has_creates else NO_LONGS
         timestamps = NO_LONGS
@@ -218,12 +218,12 @@ def count_rows(
     log: "Bytes", table: "Longs", selection: Selection, stats: DecodeStats, *, check_crc: bool
 ) -> None:
     """Count the rows of a table's batches that a selection takes; errors as `Decoder.decode`."""
-    wanted = filter_of(selection)
+    row_filter = filter_of(selection)
     is_joined = not is_plain(table).all()
     parts = join_bodies(log, table, check_crc=check_crc) if is_joined else ((log, table),)
     for data, batches in parts:
-        taken, without_time, status, at = count_matches(data, batches, wanted)
-        stats.rows += taken
+        matches, without_time, status, at = count_matches(data, batches, row_filter)
+        stats.rows += matches
         stats.without_time += without_time
         if status != layout.DONE:
             raise corrupt(status, at, _batch_at(batches, at), is_joined=is_joined)
@@ -259,8 +259,8 @@ def _new_column(mode: int, rows: int, capacity: int) -> Binary:
 def _batch_at(table: "Longs", at: int) -> "Longs":
     """The batch in whose body a place lies."""
     slot = int(np.searchsorted(table[:, layout.BODY_START], at, side="right")) - 1
-    found: Longs = table[max(slot, 0)]
-    return found
+    batch: Longs = table[max(slot, 0)]
+    return batch
 
 
 def corrupt(status: int, at: int, batch: "Longs", *, is_joined: bool) -> CorruptRecord:
@@ -268,8 +268,8 @@ def corrupt(status: int, at: int, batch: "Longs", *, is_joined: bool) -> Corrupt
     reason, offset = REASONS[status], int(batch[layout.BASE_OFFSET])
     if not is_joined:
         return CorruptRecord(reason, at=at, offset=offset)
-    place = at - int(batch[layout.BODY_START])
-    reason = f"{reason} (byte {place} of the decompressed records)"
+    position = at - int(batch[layout.BODY_START])
+    reason = f"{reason} (byte {position} of the decompressed records)"
     return CorruptRecord(reason, at=int(batch[layout.POSITION]), offset=offset)
 
 
@@ -301,20 +301,20 @@ def fold_group(
     check_crc: bool,
 ) -> None:
     """Have the records of a group taken; errors as `Decoder.decode`, all before it is taken."""
-    wanted = filter_of(selection)
+    row_filter = filter_of(selection)
     if not group.is_checked:
-        _fold(log, group.table, wanted, shifts(), into, stats)
+        _fold(log, group.table, row_filter, shifts(), into, stats)
     elif is_plain(group.table).all():
-        _fold(log, group.table, wanted, NO_LONGS, into, stats)
+        _fold(log, group.table, row_filter, NO_LONGS, into, stats)
     else:
         for data, rows in join_bodies(log, group.table, check_crc=check_crc):
-            _fold(data, rows, wanted, NO_LONGS, into, stats, is_joined=True)
+            _fold(data, rows, row_filter, NO_LONGS, into, stats, is_joined=True)
 
 
 def _fold(  # noqa: PLR0913 - see `fold_group`
     data: "Bytes",
     table: "Longs",
-    wanted: "Filter",
+    row_filter: "Filter",
     sums: "Longs",
     into: Fold,
     stats: DecodeStats,
@@ -324,7 +324,7 @@ def _fold(  # noqa: PLR0913 - see `fold_group`
     mark_lost_creates(data, table)
     progress = np.zeros(progress_at.PROGRESS_FIELDS, np.int64)
     progress[progress_at.AT] = progress_at.UNOPENED
-    status, at = into.fold(data, table, wanted, sums, progress)
+    status, at = into.fold(data, table, row_filter, sums, progress)
     assert status != layout.FULL
     stats.rows += int(progress[progress_at.ROWS])
     stats.without_time += int(progress[progress_at.WITHOUT_TIME])
@@ -436,8 +436,10 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
     decoder = Decoder(kind, rows, selection, append_times, stats)
     log = np.frombuffer(buffer, np.uint8)
     log.flags.writeable = False  # one type of array for the kernels, whatever the caller has
-    found = groups(log, selection, stats, check_crc=check_crc, rows=rows, leaves_sums=True)
-    parts = (batch for group in found for batch in decoder.decode(log, group, check_crc=check_crc))
+    batch_groups = groups(log, selection, stats, check_crc=check_crc, rows=rows, leaves_sums=True)
+    parts = (
+        batch for group in batch_groups for batch in decoder.decode(log, group, check_crc=check_crc)
+    )
     yield from _merge_small(parts, rows)
 
 

@@ -210,8 +210,8 @@ def _whole_ms(column: "Column", now_ms: int) -> "Longs":
             per_ms = PER_MS.get(kind.unit, 1)
             column = column.cast(pa.int64())
         elif not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
-            wanted = "a timestamp or int64 ms"
-            raise InvalidRequest(f"column 'timestamp' is {column.type}; want {wanted}")
+            expected = "a timestamp or int64 ms"
+            raise InvalidRequest(f"column 'timestamp' is {column.type}; want {expected}")
         numbers = column.cast(pa.int64())
     except pa.ArrowInvalid as error:  # over 2^63-1
         raise InvalidRequest(f"column 'timestamp': {error}") from error
@@ -372,7 +372,7 @@ def choose_partitions(
     from tidelog.record.kernels.hashes import partitions_of
 
     chunks = keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]
-    found = [np.empty(0, np.int32)]
+    parts = [np.empty(0, np.int32)]
     for chunk in chunks:
         column = chunk.cast(pa.binary())
         out = np.empty(len(column), np.int32)
@@ -385,5 +385,5 @@ def choose_partitions(
             data = np.frombuffer(memoryview(data_buffer or b""), np.uint8)
             nulls = np.asarray(column.is_null(), np.uint8)
             partitions_of(data, offsets, nulls, partition_count, keyless, out)
-        found.append(out)
-    return np.concatenate(found)
+        parts.append(out)
+    return np.concatenate(parts)

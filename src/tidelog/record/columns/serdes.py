@@ -79,8 +79,8 @@ def _places(column: "Column") -> "tuple[Ints, Bytes]":
     """Where each value begins and the last one ends, and the bytes of all."""
     _, ends, data = column.buffers()
     assert ends is not None
-    places = np.frombuffer(memoryview(ends), np.int32)[column.offset :][: len(column) + 1]
-    return places, np.frombuffer(memoryview(data or b""), np.uint8)
+    bounds = np.frombuffer(memoryview(ends), np.int32)[column.offset :][: len(column) + 1]
+    return bounds, np.frombuffer(memoryview(data or b""), np.uint8)
 
 
 def wrong_values(column: "Column", encoding: str) -> "Iterator[tuple[int, SerdeError]]":
@@ -147,11 +147,11 @@ def _encode_numbers(column: "Column", encoding: str) -> "Column":
     if pa.types.is_boolean(column.type):
         raise SerdeError(f"{encoding} can't write a column of {column.type}")
     form = np.dtype(_FORMS[encoding])
-    found = _cast(column, COLUMN_KINDS[encoding], encoding)
-    is_null = np.asarray(found.is_null())
+    converted = _cast(column, COLUMN_KINDS[encoding], encoding)
+    is_null = np.asarray(converted.is_null())
     numbers: npt.NDArray[np.generic] = np.zeros(len(column), form)
     # Nulls may be any number below their mask; numpy has no null to cast.
-    numbers[~is_null] = np.asarray(found.drop_null()).astype(form)
+    numbers[~is_null] = np.asarray(converted.drop_null()).astype(form)
     if encoding == "double":
         # Java writes every NaN as this one.
         numbers[np.isnan(numbers.astype(np.float64))] = np.float64("nan")
