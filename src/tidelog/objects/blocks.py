@@ -1,102 +1,302 @@
-"""Cache of object blocks with read-ahead, bounded in blocks and in bytes.
+"""Blocks of objects that were read before, and the reading of an object by blocks.
 
-A look-up reads a header in one place and an index entry in another, and each read costs a request.
-So a read fetches the whole block, and a sequential reader gets larger blocks.
+A look-up reads a header here and an index entry there; each costs a request, so what lies around is
+read with it, a block at least. `BlockReader` reads one object at any position in as few requests as
+the cached blocks allow; `BlockCache` keeps blocks by name, in memory and, where one is given, in a
+folder. Both bounds are in bytes, and the least recently used block goes first.
+
+A block in the folder carries its name and a checksum over all; one that does not fit is removed and
+read from the store again, so damage costs time and never an answer. The folder holds nothing else
+and may be deleted at any time. Processes may share it, each of which looks now and then at what the
+others have put there.
+
+Invariant: a block's name belongs to bytes that never change, so no block is ever stale. Owns no
+store: a reader calls what fetches a range. Safe for several threads.
 """
 
+import hashlib
+import struct
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
-from tidelog.objects.store import ObjectInfo, ObjectStore
+from tidelog.env import FileSystem
+from tidelog.record.coding import crc32c
 
-BLOCK_BYTES: Final = 64 << 10
-CACHE_BYTES: Final = 64 << 20
-# Blocks in one request: 4 MB are fetched in the time of a few requests.
-_RUN_MAX: Final = 64
+# Blocks in one request, at most.
+RUN_MAX: Final = 64
+
+MAGIC: Final = b"TLCB"
+_HEAD: Final = struct.Struct(">4sIII")
+_BLOCK_SUFFIX: Final = ".block"
+_TMP_SUFFIX: Final = ".tmp"
+# After so many new blocks the folder is listed again, for what other processes have put there.
+_LIST_AGAIN: Final = 256
+
+
+class MemoryBlocks:
+    """At most `limit_bytes` of blocks in memory."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._blocks: OrderedDict[str, bytes] = OrderedDict()
+        self._size_bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that are held."""
+        return self._size_bytes
+
+    def get(self, name: str) -> bytes | None:
+        """A block, None where it is not held."""
+        with self._lock:
+            block = self._blocks.get(name)
+            if block is not None:
+                self._blocks.move_to_end(name)
+            return block
+
+    def put(self, name: str, data: bytes) -> None:
+        """Hold a block; one that is larger than the limit is passed over."""
+        if len(data) > self.limit_bytes:
+            return
+        with self._lock:
+            old = self._blocks.pop(name, b"")
+            self._blocks[name] = data
+            self._size_bytes += len(data) - len(old)
+            while self._size_bytes > self.limit_bytes:
+                self._size_bytes -= len(self._blocks.popitem(last=False)[1])
+
+    def drop(self, name: str) -> None:
+        """Let go of a block."""
+        with self._lock:
+            self._size_bytes -= len(self._blocks.pop(name, b""))
+
+
+class FolderBlocks:
+    """At most `limit_bytes` of blocks in files of a folder."""
+
+    def __init__(self, fs: FileSystem, folder: str, limit_bytes: int) -> None:
+        self._fs = fs
+        self._folder = folder.rstrip("/") or "/"
+        self._limit_bytes = limit_bytes
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._size_bytes = 0
+        self._until_listing = 0
+        self._number = 0
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> bytes | None:
+        """A block as it was put, None where there is none; a damaged one is removed."""
+        file_name = _file_name(name)
+        try:
+            data = self._read(file_name)
+        except OSError:
+            return None  # a cache that can't be read is as good as empty
+        block = None if data is None else decode_block(data, name)
+        with self._lock:
+            if block is None:
+                self._remove(file_name)
+            elif file_name in self._sizes:
+                self._sizes.move_to_end(file_name)
+        return block
+
+    def _read(self, file_name: str) -> bytes | None:
+        """A file's bytes, None of one that is larger than any that was put."""
+        file = self._fs.open(f"{self._folder}/{file_name}")
+        try:
+            size = file.size()
+            return file.pread(size, 0) if size <= self._limit_bytes else None
+        finally:
+            file.close()
+
+    def put(self, name: str, data: bytes) -> None:
+        """Keep a block; where the disk refuses, it is not kept."""
+        content = encode_block(data, name)
+        if len(content) > self._limit_bytes:
+            return
+        with self._lock, suppress(OSError):
+            if self._until_listing <= 0:
+                self._list()
+            self._make_room(len(content))
+            self._write(_file_name(name), content)
+
+    def drop(self, name: str) -> None:
+        """Remove a block."""
+        with self._lock:
+            self._remove(_file_name(name))
+
+    def _list(self) -> None:
+        """Count what is there, the oldest first."""
+        self._until_listing = _LIST_AGAIN
+        self._fs.make_dirs(self._folder)
+        entries = []
+        for entry in self._fs.list_dir(self._folder):
+            if entry.name.endswith(_BLOCK_SUFFIX):
+                with suppress(FileNotFoundError):
+                    stat = self._fs.stat(f"{self._folder}/{entry.name}")
+                    entries.append((stat.mtime_ms, entry.name, stat.size))
+            elif entry.name.endswith(_TMP_SUFFIX) and entry.name not in self._sizes:
+                with suppress(OSError):  # another process may be about to rename it: it tries again
+                    self._fs.remove(f"{self._folder}/{entry.name}")
+        used = {name: number for number, name in enumerate(self._sizes)}
+        entries.sort(key=lambda each: (used.get(each[1], -1), each[0]))
+        self._sizes = OrderedDict((name, size) for _, name, size in entries)
+        self._size_bytes = sum(self._sizes.values())
+
+    def _make_room(self, size: int) -> None:
+        while self._sizes and self._size_bytes + size > self._limit_bytes:
+            self._remove(next(iter(self._sizes)))
+
+    def _remove(self, file_name: str) -> None:
+        self._size_bytes -= self._sizes.pop(file_name, 0)
+        with suppress(OSError):
+            self._fs.remove(f"{self._folder}/{file_name}")
+
+    def _write(self, file_name: str, content: bytes) -> None:
+        """Not synced: what a crash leaves of it is recognized, as is a write that stops short."""
+        self._until_listing -= 1
+        self._number += 1
+        temporary = f"{self._folder}/{file_name}-{id(self):x}-{self._number}{_TMP_SUFFIX}"
+        file = self._fs.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.pwrite(content, 0)
+        finally:
+            file.close()
+        self._fs.rename(temporary, f"{self._folder}/{file_name}")
+        self._size_bytes += len(content) - self._sizes.pop(file_name, 0)
+        self._sizes[file_name] = len(content)
 
 
 class BlockCache:
-    """At most `cache_bytes` of blocks; the least recently used go first. Safe for threads.
+    """Blocks by name, in memory first."""
+
+    def __init__(self, memory: MemoryBlocks, folder: FolderBlocks | None = None) -> None:
+        self.memory = memory
+        self._folder = folder
+
+    def get(self, name: str) -> bytes | None:
+        """A block, None where it is not there, or damaged."""
+        block = self.memory.get(name)
+        if block is None and self._folder is not None:
+            block = self._folder.get(name)
+            if block is not None:
+                self.memory.put(name, block)
+        return block
+
+    def put(self, name: str, data: bytes) -> None:
+        """Keep a block."""
+        self.memory.put(name, data)
+        if self._folder is not None:
+            self._folder.put(name, data)
+
+    def drop(self, name: str) -> None:
+        """Forget a block, as where what it is part of turned out to be damaged."""
+        self.memory.drop(name)
+        if self._folder is not None:
+            self._folder.drop(name)
+
+
+class BlockReader:
+    """One object that never changes, for reading at any position.
 
     Attributes:
-        block_bytes: Size of a block; an object's last one may be shorter.
-        run_max: So many blocks are fetched at once, at most.
+        size_bytes: Its size.
     """
 
-    def __init__(self, *, block_bytes: int = BLOCK_BYTES, cache_bytes: int = CACHE_BYTES) -> None:
-        self.block_bytes = block_bytes
-        self._blocks_max = max(1, cache_bytes // block_bytes)
-        # What was read ahead must still be there when its turn comes.
-        self.run_max = max(1, min(_RUN_MAX, self._blocks_max // 2))
-        self._blocks: OrderedDict[tuple[str, str, int], bytes] = OrderedDict()
-        self._lock = threading.Lock()
+    def __init__(  # noqa: PLR0913 - the object, and how it is cut
+        self,
+        cache: BlockCache,
+        name: str,
+        size_bytes: int,
+        fetch: Callable[[int, int], bytes],
+        *,
+        block_bytes: int,
+        run_max: int = RUN_MAX,
+        reads_ahead: bool = False,
+    ) -> None:
+        """Nothing is read yet.
 
-    def get(self, info: ObjectInfo, number: int) -> bytes | None:
-        """A block of exactly this object, None where it is not there."""
-        name = (info.key, info.etag, number)
-        with self._lock:
-            found = self._blocks.get(name)
-            if found is not None:
-                self._blocks.move_to_end(name)
-            return found
-
-    def put(self, info: ObjectInfo, first: int, data: bytes) -> None:
-        """Keep the blocks that begin with number `first`."""
-        size = self.block_bytes
-        with self._lock:
-            for at in range(0, len(data), size):
-                self._blocks[info.key, info.etag, first + at // size] = data[at : at + size]
-            while len(self._blocks) > self._blocks_max:
-                self._blocks.popitem(last=False)
-
-
-class ObjectReader:
-    """One object, as it was when it was first looked at, for reading at any place."""
-
-    def __init__(self, store: ObjectStore, info: ObjectInfo, cache: BlockCache) -> None:
-        self.info = info
-        self._store = store
+        Args:
+            cache: Where blocks are kept.
+            name: The object's, which no other bytes have.
+            size_bytes: Its size.
+            fetch: Reads so many bytes from a position on, all of them; one request.
+            block_bytes: Size of a block; the last one may be shorter.
+            run_max: So many blocks are fetched at once, at most.
+            reads_ahead: Whether a read that goes on where the last one ended fetches more than it
+                needs, twice as much each time.
+        """
+        self.size_bytes = size_bytes
         self._cache = cache
+        self._name = name
+        self._fetch_range = fetch
+        self._block_bytes = block_bytes
+        self._run_max = run_max
+        self._reads_ahead = reads_ahead
         self._run = 1
         self._behind = -1  # number of the block behind the last one fetched
 
     def pread(self, size: int, position: int) -> bytes:
-        """At most `size` bytes; fewer only where the object ends.
-
-        Raises:
-            FileNotFoundError: It has gone, or is another object by now.
-        """
-        end = min(position + size, self.info.size)
+        """At most `size` bytes; fewer only where the object ends. Raises what `fetch` raises."""
+        end, block_bytes = min(position + size, self.size_bytes), self._block_bytes
         if end <= position:
             return b""
-        block = self._cache.block_bytes
-        first, last = position // block, (end - 1) // block
+        first, last = position // block_bytes, (end - 1) // block_bytes
         parts = []
         number = first
         while number <= last:
-            found = self._cache.get(self.info, number)
-            if found is None:
-                found = self._fetch(number, last)
-            parts.append(found)
-            number += -(-len(found) // block)
+            data = self._cache.get(f"{self._name}@{number}")
+            if data is None:
+                data = self._fetch(number, last)
+            parts.append(data)
+            number += -(-len(data) // block_bytes)
         data = parts[0] if len(parts) == 1 else b"".join(parts)
-        return data[position - first * block : end - first * block]
+        return data[position - first * block_bytes : end - first * block_bytes]
 
     def _fetch(self, first: int, last: int) -> bytes:
-        """Blocks from `first` up to the next one that is known: one request."""
-        block, run_max = self._cache.block_bytes, self._cache.run_max
-        self._run = min(self._run * 2, run_max) if first == self._behind else 1
-        blocks_max = -(-self.info.size // block)
+        """Blocks from `first` up to the next one that is cached: one request."""
+        block_bytes, run_max = self._block_bytes, self._run_max
+        is_next = self._reads_ahead and first == self._behind
+        self._run = min(self._run * 2, run_max) if is_next else 1
+        blocks_max = -(-self.size_bytes // block_bytes)
         behind = min(max(last + 1, first + self._run), first + run_max, blocks_max)
         count = 1
-        while first + count < behind and self._cache.get(self.info, first + count) is None:
+        while first + count < behind and self._cache.get(f"{self._name}@{first + count}") is None:
             count += 1
-        size = min(count * block, self.info.size - first * block)
-        data, _ = self._store.read_range(self.info.key, first * block, size, etag=self.info.etag)
-        found = bytes(data)
-        if len(found) < size:
-            raise FileNotFoundError(2, "Shorter than it was", f"{self._store.url}/{self.info.key}")
-        self._cache.put(self.info, first, found)
+        start = first * block_bytes
+        data = self._fetch_range(start, min(count * block_bytes, self.size_bytes - start))
+        for number in range(count):
+            at = number * block_bytes
+            self._cache.put(f"{self._name}@{first + number}", data[at : at + block_bytes])
         self._behind = first + count
-        return found
+        return data
+
+    def drop_cached(self) -> None:
+        """Let go of all blocks that are kept of it."""
+        for number in range(-(-self.size_bytes // self._block_bytes)):
+            self._cache.drop(f"{self._name}@{number}")
+
+
+def encode_block(data: bytes, name: str) -> bytes:
+    """A block's file: magic, lengths of name and data, CRC-32C over both; name; data."""
+    named = name.encode()
+    return _HEAD.pack(MAGIC, len(named), len(data), crc32c(data, crc32c(named))) + named + data
+
+
+def decode_block(content: bytes, name: str) -> bytes | None:
+    """The data of a block's file, None where it is damaged or another block's."""
+    if len(content) < _HEAD.size:
+        return None
+    magic, name_size, size, crc = _HEAD.unpack_from(content)
+    named = content[_HEAD.size : _HEAD.size + name_size]
+    data = content[_HEAD.size + name_size :]
+    fits = magic == MAGIC and named == name.encode() and len(data) == size
+    return data if fits and crc32c(data, crc32c(named)) == crc else None
+
+
+def _file_name(name: str) -> str:
+    return hashlib.blake2b(name.encode(), digest_size=20).hexdigest() + _BLOCK_SUFFIX

@@ -21,7 +21,7 @@ from typing import Final, NoReturn
 
 from tidelog.env import DirEntry, Env, File, FileStat, FileSystem, LockHandle, is_remote, os_env
 from tidelog.env.system import map_descriptor
-from tidelog.objects.blocks import BlockCache, ObjectReader
+from tidelog.objects.blocks import RUN_MAX, BlockCache, BlockReader, MemoryBlocks
 from tidelog.objects.folder_store import open_folder
 from tidelog.objects.fsspec_store import open_fsspec
 from tidelog.objects.obstore_store import open_obstore
@@ -84,6 +84,12 @@ class Listings:
 SMALL_BYTES: Final = 256 << 10
 
 
+# Size of a block of a large one.
+BLOCK_BYTES: Final = 64 << 10
+# How much is kept of them.
+CACHE_BYTES: Final = 64 << 20
+
+
 # A larger map is a file in the machine's folder for such, not memory.
 SPOOL_BYTES: Final = 16 << 20
 
@@ -105,6 +111,11 @@ def identity_of(info: ObjectInfo) -> tuple[int, int]:
 
 def _refuse(path: str) -> NoReturn:
     raise OSError(errno.EROFS, "A directory in an object store is read only", path)
+
+
+def _block_name(info: ObjectInfo) -> str:
+    """Name of a small object in the cache of blocks."""
+    return f"{info.key}#{info.etag}"
 
 
 class _ReadOnlyFile:
@@ -132,7 +143,7 @@ class _ReadOnlyFile:
 class _ObjectFile(_ReadOnlyFile):
     """A large object, by blocks."""
 
-    def __init__(self, path: str, reader: ObjectReader) -> None:
+    def __init__(self, path: str, reader: BlockReader) -> None:
         super().__init__(path)
         self._reader = reader
 
@@ -140,7 +151,7 @@ class _ObjectFile(_ReadOnlyFile):
         return self._reader.pread(size, position)
 
     def size(self) -> int:
-        return self._reader.info.size
+        return self._reader.size_bytes
 
 
 class _SmallFile(_ReadOnlyFile):
@@ -166,11 +177,19 @@ class ObjectFiles:
     """
 
     def __init__(
-        self, store: ObjectStore, *, local: FileSystem, blocks: BlockCache | None = None
+        self,
+        store: ObjectStore,
+        *,
+        local: FileSystem,
+        block_bytes: int = BLOCK_BYTES,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         self.store = store
         self.local = local
-        self._blocks = blocks or BlockCache()
+        self._block_bytes = block_bytes
+        # What was read ahead must still be there when its turn comes.
+        self._run_max = max(1, min(RUN_MAX, cache_bytes // block_bytes // 2))
+        self._blocks = BlockCache(MemoryBlocks(cache_bytes))
         self._listings = Listings(store)
         self._fetched: OrderedDict[str, bytes | None] = OrderedDict()
         self._lock = threading.Lock()
@@ -300,14 +319,34 @@ class ObjectFiles:
         if info is None:
             raise FileNotFoundError(errno.ENOENT, "No such object", path)
         if info.size > SMALL_BYTES or _is_log(key):
-            return _ObjectFile(path, ObjectReader(self.store, info, self._blocks))
-        fits = info.size <= self._blocks.block_bytes
-        if fits and (known := self._blocks.get(info, 0)) is not None:
+            return _ObjectFile(path, self._reader(info))
+        fits = info.size <= self._block_bytes
+        if fits and (known := self._blocks.get(_block_name(info))) is not None:
             return _SmallFile(path, known)
         data, found = self.store.read_with_info(key)
-        if found.size <= self._blocks.block_bytes:
-            self._blocks.put(found, 0, data)
+        if found.size <= self._block_bytes:
+            self._blocks.put(_block_name(found), data)
         return _SmallFile(path, data)
+
+    def _reader(self, info: ObjectInfo) -> BlockReader:
+        """Reads exactly the object that was listed."""
+
+        def fetch(position: int, size: int) -> bytes:
+            data, _ = self.store.read_range(info.key, position, size, etag=info.etag)
+            if len(data) < size:
+                path = f"{self.store.url}/{info.key}"
+                raise FileNotFoundError(errno.ENOENT, "Shorter than it was", path)
+            return bytes(data)
+
+        return BlockReader(
+            self._blocks,
+            _block_name(info),
+            info.size,
+            fetch,
+            block_bytes=self._block_bytes,
+            run_max=self._run_max,
+            reads_ahead=True,
+        )
 
     def map(self, path: str, size: int | None = None) -> memoryview:
         """A copy of the first `size` bytes: in memory, a large one in a file without a name."""

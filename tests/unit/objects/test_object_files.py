@@ -12,7 +12,6 @@ from tests.worlds.directories.random_logs import SPAN_MS, T0, TOPIC, make_log_di
 from tidelog.env import Env, ManualClock, OsFileSystem
 from tidelog.errors import InvalidRequest, OffsetsGone, ReadOnly
 from tidelog.objects import ObjectFiles, open_store
-from tidelog.objects.blocks import BlockCache
 from tidelog.scan import ReadOptions, ScanStats, Wanted, plan, read, to_table
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import ClockName, IsolationLevel, NewRecord
@@ -27,8 +26,10 @@ def store() -> CountingStore:
 
 def env_of(store: CountingStore, *, block_bytes: int = 1024) -> Env:
     """Small blocks, so that a small log has many."""
-    blocks = BlockCache(block_bytes=block_bytes, cache_bytes=8 * block_bytes)
-    files = ObjectFiles(store, local=OsFileSystem(), blocks=blocks)
+    cache_bytes = 8 * block_bytes
+    files = ObjectFiles(
+        store, local=OsFileSystem(), block_bytes=block_bytes, cache_bytes=cache_bytes
+    )
     return Env(files=files, clock=ManualClock(T0))
 
 
@@ -221,8 +222,7 @@ def test_a_large_map_is_no_memory(store: CountingStore) -> None:
 def test_blocks_are_bounded_and_a_reader_goes_on_faster(store: CountingStore) -> None:
     data = bytes(range(251)) * 4000
     store.put("x.log", data)
-    cache = BlockCache(block_bytes=1000, cache_bytes=20_000)
-    files = ObjectFiles(store, local=OsFileSystem(), blocks=cache)
+    files = ObjectFiles(store, local=OsFileSystem(), block_bytes=1000, cache_bytes=20_000)
     file = files.open(f"{store.url}/x.log")
     store.reset()
     assert b"".join(file.pread(777, at) for at in range(0, len(data), 777)) == data

@@ -16,6 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.env import (
@@ -33,25 +34,20 @@ from tidelog.env import (
 from tidelog.errors import ConfigError, CorruptFile, InvalidRequest, MissingFile
 from tidelog.record.coding import crc32c
 from tidelog.storage.clocks.zone_map import FileSum
-from tidelog.storage.tier.block_cache import (
-    FOLDER_BYTES,
-    MEMORY_BYTES,
-    FolderBlockCache,
-    FolderBlocks,
-    MemoryBlocks,
-)
 from tidelog.types import Buffer
 
 if TYPE_CHECKING:
+    from tidelog.objects.blocks import BlockCache, BlockReader
     from tidelog.objects.store import ObjectStore
+
+
+# How much is kept of objects, where no option says otherwise.
+FOLDER_BYTES: Final = 1 << 30
+MEMORY_BYTES: Final = 64 << 20
 
 
 # What one request brings at least: a header costs as much as this.
 BLOCK_BYTES: Final = 256 << 10
-
-
-# What one request brings at most where much is read.
-REQUEST_BYTES: Final = 16 << 20
 
 
 _MARK: Final = "!!"
@@ -152,13 +148,17 @@ class TierFiles:
     def __init__(self, below: FileSystem, options: TierOptions | None = None) -> None:
         self.below = below
         self.options = options or TierOptions()
-        folder = self.options.cache_dir
-        self._cache = FolderBlockCache(
-            MemoryBlocks(self.options.memory_bytes),
-            None if folder is None else FolderBlocks(below, folder, self.options.cache_bytes),
-        )
         self._stores: dict[str, ObjectStore] = {}
         self._lock = threading.Lock()
+
+    @cached_property
+    def _cache(self) -> "BlockCache":
+        from tidelog.objects.blocks import BlockCache, FolderBlocks, MemoryBlocks
+
+        memory, folder = MemoryBlocks(self.options.memory_bytes), self.options.cache_dir
+        if folder is None:
+            return BlockCache(memory)
+        return BlockCache(memory, FolderBlocks(self.below, folder, self.options.cache_bytes))
 
     def store(self, url: str) -> "ObjectStore":
         """The store at a URL, opened once.
@@ -217,73 +217,42 @@ class TierFiles:
 
     # -- reading objects ---------------------------------------------------------------------
 
-    def read(self, path: str, location: TierPath, size: int, position: int) -> bytes:
-        """At most `size` bytes of an object, by way of the cache."""
-        end = min(position + size, location.sum.size_bytes)
-        if position >= end:
-            return b""
-        if position == 0 and end == location.sum.size_bytes:
-            return self._read_whole(path, location)
-        return self._read_blocks(path, location, position, end)
+    def _reader(self, path: str, parts: TierPath) -> "BlockReader":
+        """Reads an object by way of the cache."""
+        from tidelog.objects.blocks import BlockReader
 
-    def _read_whole(self, path: str, location: TierPath) -> bytes:
-        """All of it, checked; where blocks of the cache are to blame, they are read again."""
-        size = location.sum.size_bytes
-        data = self._read_blocks(path, location, 0, size)
-        if crc32c(data) == location.sum.crc32c:
+        def fetch(position: int, size: int) -> bytes:
+            try:
+                data = self.store(parts.url).read(parts.key, position, size)
+            except FileNotFoundError as error:
+                # Perhaps it was exchanged since: a reader that refreshes finds what took its place.
+                reason = "not in the store; see `tidelog tier --verify`"
+                raise MissingFile(path, "read", reason) from error
+            if len(data) != size:
+                end, size_bytes = position + len(data), parts.sum.size_bytes
+                reason = f"the object ends after {end} of {size_bytes} bytes"
+                raise CorruptFile(f"{reason}; see `tidelog tier --verify`", path=path)
             return data
-        for number in range(-(-size // BLOCK_BYTES)):
-            self._cache.drop(_block_name(path, number))
-        data = self._read_blocks(path, location, 0, size)
-        if crc32c(data) != location.sum.crc32c:
-            reason = f"its checksum is {crc32c(data):08x}, {location.sum.crc32c:08x} was put there"
+
+        size_bytes = parts.sum.size_bytes
+        return BlockReader(self._cache, path, size_bytes, fetch, block_bytes=BLOCK_BYTES)
+
+    def read(self, path: str, parts: TierPath, size: int, position: int) -> bytes:
+        """At most `size` bytes of an object; all of it is checked, where all of it is read."""
+        reader = self._reader(path, parts)
+        data = reader.pread(size, position)
+        if len(data) < parts.sum.size_bytes or not data or crc32c(data) == parts.sum.crc32c:
+            return data
+        reader.drop_cached()  # where blocks of the cache are to blame, they are read again
+        data = reader.pread(size, position)
+        if crc32c(data) != parts.sum.crc32c:
+            reason = f"its checksum is {crc32c(data):08x}, {parts.sum.crc32c:08x} was put there"
             raise CorruptFile(f"{reason}; see `tidelog tier --verify`", path=path)
         return data
-
-    def _read_blocks(self, path: str, location: TierPath, start: int, end: int) -> bytes:
-        first, last = start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
-        parts: list[bytes] = []
-        number = first
-        while number <= last:
-            block = self._cache.get(_block_name(path, number))
-            if block is not None:
-                parts.append(block)
-                number += 1
-                continue
-            behind = self._first_cached(path, number + 1, last + 1)
-            parts.append(self._fetch(path, location, number, behind))
-            number = behind
-        skipped = start - first * BLOCK_BYTES
-        return b"".join(parts)[skipped : skipped + end - start]
 
     def drop_cached(self, path: str) -> None:
         """Let go of all that was kept of an object, in memory and in the folder."""
-        for number in range(-(-_parsed(path).sum.size_bytes // BLOCK_BYTES)):
-            self._cache.drop(_block_name(path, number))
-
-    def _first_cached(self, path: str, number: int, end: int) -> int:
-        """The first block from `number` on that the cache holds, or where a request is to end."""
-        limit = min(end, number - 1 + REQUEST_BYTES // BLOCK_BYTES)
-        while number < limit and self._cache.get(_block_name(path, number)) is None:
-            number += 1
-        return number
-
-    def _fetch(self, path: str, location: TierPath, first: int, behind: int) -> bytes:
-        start = first * BLOCK_BYTES
-        size = min(behind * BLOCK_BYTES, location.sum.size_bytes) - start
-        try:
-            data = self.store(location.url).read(location.key, start, size)
-        except FileNotFoundError as error:
-            # Perhaps it was exchanged since: a reader that refreshes finds what took its place.
-            reason = "not in the store; see `tidelog tier --verify`"
-            raise MissingFile(path, "read", reason) from error
-        if len(data) != size:
-            reason = f"the object ends after {start + len(data)} of {location.sum.size_bytes} bytes"
-            raise CorruptFile(f"{reason}; see `tidelog tier --verify`", path=path)
-        for number in range(first, behind):
-            at = number * BLOCK_BYTES - start
-            self._cache.put(_block_name(path, number), data[at : at + BLOCK_BYTES])
-        return data
+        self._reader(path, _parsed(path)).drop_cached()
 
     # -- what belongs to the file system below -----------------------------------------------
 
@@ -355,10 +324,6 @@ def _parsed(path: str) -> TierPath:
     if (location := parse_tier_path(path)) is None:
         raise FileNotFoundError(errno.ENOENT, "not in the tier's manifest", path)
     return location
-
-
-def _block_name(path: str, number: int) -> str:
-    return f"{path}@{number}"
 
 
 _shared: Final[OrderedDict[tuple[object, ...], TierFiles]] = OrderedDict()

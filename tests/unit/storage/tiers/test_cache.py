@@ -9,17 +9,18 @@ from tests.unit.storage.tiers.tiered import tier_env
 
 from tidelog.env import Env, OsFileSystem
 from tidelog.errors import ConfigError, CorruptFile, InvalidRequest
-from tidelog.record.coding import crc32c
-from tidelog.storage.clocks.zone_map import FileSum
-from tidelog.storage.tier.block_cache import (
-    FolderBlockCache,
+from tidelog.objects.blocks import (
+    BlockCache,
     FolderBlocks,
     MemoryBlocks,
     decode_block,
     encode_block,
 )
+from tidelog.record.coding import crc32c
+from tidelog.storage.clocks.zone_map import FileSum
 from tidelog.storage.tier.tier_files import (
     BLOCK_BYTES,
+    FOLDER_BYTES,
     TierFiles,
     TierOptions,
     check_tier_url,
@@ -88,7 +89,7 @@ def test_a_damaged_file_is_removed_and_a_full_disk_is_no_failure() -> None:
     assert blocks.get("a") is None
     assert not fs.list_dir(FOLDER)
     full = DamageFileSystem(limit_bytes=50)
-    cache = FolderBlockCache(MemoryBlocks(0), FolderBlocks(full, FOLDER, 10_000))
+    cache = BlockCache(MemoryBlocks(0), FolderBlocks(full, FOLDER, 10_000))
     cache.put("a", b"x" * 1000)
     assert cache.get("a") is None
 
@@ -121,7 +122,7 @@ def test_a_whole_object_is_checked_and_a_stale_block_read_again() -> None:
     store, fs = FakeStore(objects={"k": (data, "e", 0)}), DamageFileSystem()
     path = tier_path(URL, "k", FileSum(len(data), crc32c(data)))
     files = _files(store, fs, FOLDER)
-    blocks = FolderBlocks(fs, FOLDER)
+    blocks = FolderBlocks(fs, FOLDER, FOLDER_BYTES)
     blocks.put(f"{path}@1", b"?" * BLOCK_BYTES)  # whole as a block, and not what was put there
     assert bytes(files.map(path)) == data
     store.objects["k"] = (data[:-1] + b"?", "e", 0)
