@@ -27,7 +27,7 @@ from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.log.append import AppendResult
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.log_reader import LogReader, unknown_times_note
+from tidelog.storage.log.log_reader import LogView, unknown_times_note
 from tidelog.types import (
     ClockName,
     Codec,
@@ -165,7 +165,7 @@ class Directory(FrontDoor):
         """Change a topic's settings, None for back to the default."""
         return self._log_dir.alter_config(name, changes)
 
-    def partition(self, topic: str, partition: int) -> LogReader:
+    def partition(self, topic: str, partition: int) -> LogView:
         """One partition, for reading."""
         return self._log_dir.reader(topic, partition)
 

@@ -18,22 +18,22 @@ from tidelog.errors import CorruptData
 from tidelog.record.builder import build_batch
 from tidelog.record.legacy import build_legacy_set
 from tidelog.record.record import Record
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, Codec, TimestampType
 
 Answer: TypeAlias = tuple[int, int] | None
-Search: TypeAlias = Callable[[LogReader, int], Answer]
+Search: TypeAlias = Callable[[LogView, int], Answer]
 
 times = st.one_of(st.integers(0, 25), st.sampled_from((NO_TIMESTAMP, NO_TIMESTAMP, 5, INT64_MAX)))
 targets = st.integers(0, 27) | st.sampled_from((INT64_MAX, INT64_MAX - 1))
 
 
-def plain(reader: LogReader, target: int) -> Answer:
+def plain(reader: LogView, target: int) -> Answer:
     found = reader.offset_for_time(target)
     return None if found is None else (found.offset, found.timestamp)
 
 
-def kernels(reader: LogReader, target: int) -> Answer:
+def kernels(reader: LogView, target: int) -> Answer:
     reader.use_kernels()
     return plain(reader, target)
 
@@ -144,7 +144,7 @@ def test_damage_is_named_or_does_not_matter(search: Search, env: Env, data: st.D
 
 
 def answer_or_damage(
-    search: Search, reader: LogReader, target: int
+    search: Search, reader: LogView, target: int
 ) -> tuple[Answer, CorruptData | None]:
     try:
         return search(reader, target), None

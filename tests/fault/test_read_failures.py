@@ -14,7 +14,7 @@ from tests.faults.refused import logs_of
 from tidelog import scan
 from tidelog.errors import StorageFailure
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
 SEED = 15
@@ -57,7 +57,7 @@ def answers(directory: LogDir) -> list[object]:
     return found
 
 
-def partition_answers(reader: LogReader) -> list[object]:
+def partition_answers(reader: LogView) -> list[object]:
     records = list(reader.records())
     return [
         [(record.offset, record.value) for record in records],

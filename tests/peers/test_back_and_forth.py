@@ -12,7 +12,7 @@ from tests.worlds.records.samples import T0
 
 from tidelog.env import Env, ManualClock
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.types import Codec, IsolationLevel, NewRecord
 
 pytestmark = pytest.mark.kafka
@@ -69,7 +69,7 @@ class Model:
         latest = {key: offset for offset, key in sorted(self.keys.items())}
         assert set(latest.values()) <= set(found)
 
-    def check_times(self, reader: LogReader) -> None:
+    def check_times(self, reader: LogView) -> None:
         """Sort what the reader knows of append times."""
         for record in reader.records():
             told = reader.append_time_of(record.offset)

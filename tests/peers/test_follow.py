@@ -35,7 +35,7 @@ from tidelog.storage.directory.broker_files import GroupOffset, read_group_offse
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.files import encode_topic_id
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.text_files import read_partition_metadata
 from tidelog.types import Codec, IsolationLevel, NewRecord, TimestampType
 
@@ -65,7 +65,7 @@ def log_bytes(directory: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
 
 
-def reader(directory: Path, topic: str, partition: int = 0) -> LogReader:
+def reader(directory: Path, topic: str, partition: int = 0) -> LogView:
     return LogDir.open(str(directory)).reader(topic, partition)
 
 

@@ -38,7 +38,7 @@ from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle
 
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3_600)]  # a sweep makes 1,000 logs
 
@@ -147,7 +147,7 @@ def logs(home_of_logs: tuple[Broker, Logs]) -> Logs:
 
 
 @pytest.fixture(scope="module")
-def readers(home_of_logs: tuple[Broker, Logs]) -> Iterator[dict[tuple[str, int], LogReader]]:
+def readers(home_of_logs: tuple[Broker, Logs]) -> Iterator[dict[tuple[str, int], LogView]]:
     """Ours, on the broker's directory."""
     broker, logs = home_of_logs
     with LogDir.open(str(broker.log_dir)) as directory:
@@ -174,7 +174,7 @@ def test_the_logs_are_what_they_are_meant_to_be(logs: Logs) -> None:
     assert sum(count > 5 for count in gone) > len(gone) // 2
 
 
-def test_every_time_is_found_exactly(logs: Logs, readers: dict[tuple[str, int], LogReader]) -> None:
+def test_every_time_is_found_exactly(logs: Logs, readers: dict[tuple[str, int], LogView]) -> None:
     for name, told in logs.items():
         for time in times_of(told):
             found = readers[name].offset_for_time(time)
@@ -195,7 +195,7 @@ def test_kafka_finds_the_same_or_gives_up_too_early(logs: Logs) -> None:
     assert differences  # there is something that we do better
 
 
-def test_special_values(logs: Logs, readers: dict[tuple[str, int], LogReader]) -> None:
+def test_special_values(logs: Logs, readers: dict[tuple[str, int], LogView]) -> None:
     for name, told in logs.items():
         reader = readers[name]
         assert (reader.log_start_offset, -1) == told.of(EARLIEST) == told.of(EARLIEST_LOCAL), name
@@ -204,7 +204,7 @@ def test_special_values(logs: Logs, readers: dict[tuple[str, int], LogReader]) -
 
 
 def test_the_largest_timestamp_is_that_of_a_record_that_can_be_read(
-    logs: Logs, readers: dict[tuple[str, int], LogReader]
+    logs: Logs, readers: dict[tuple[str, int], LogView]
 ) -> None:
     deleted = 0
     for name, told in logs.items():

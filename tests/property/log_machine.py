@@ -22,7 +22,7 @@ from tidelog.env import FileSystem
 from tidelog.scan import ReadOptions, Wanted, plan, to_table
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.segment.segment import Segment
 from tidelog.types import INT64_MAX, ClockName, Codec, NewRecord, OffsetAndTimestamp
@@ -258,7 +258,7 @@ class LogMachine(RuleBasedStateMachine):
         self._check_lookups(reader, seen)
         self._check_range(seen)
 
-    def _as_seen(self, reader: LogReader) -> Model:
+    def _as_seen(self, reader: LogView) -> Model:
         """The model with the append times that a reader can prove while the writer goes on."""
         seen = replace(self.model, entries=[])
         for entry in self.model.visible():
@@ -267,7 +267,7 @@ class LogMachine(RuleBasedStateMachine):
             seen.entries.append(replace(entry, append_ms=UNKNOWN if known is None else known))
         return seen
 
-    def _check_records(self, log: LogReader) -> None:
+    def _check_records(self, log: LogView) -> None:
         found = [(r.offset, r.timestamp, r.value) for r in log.records()]
         assert found == [(e.offset, e.timestamp, e.value) for e in self.model.visible()]
         assert (log.log_start_offset, log.log_end_offset) == (
@@ -275,7 +275,7 @@ class LogMachine(RuleBasedStateMachine):
             self.model.log_end,
         )
 
-    def _check_lookups(self, log: LogReader, model: Model) -> None:
+    def _check_lookups(self, log: LogView, model: Model) -> None:
         for target in self._times(LOOKUPS_PER_STEP):
             for clock in ClockName:
                 found = log.offset_for_time(target, clock=clock)

@@ -12,7 +12,7 @@ from tests.worlds.directories.sick import PARTITION, T0, counting, full_log, loo
 from tidelog.record.record import Record
 from tidelog.storage import files
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.derived_files import IndexBuilder
@@ -81,11 +81,11 @@ def answers(env: SeededEnv) -> list[object]:
         return [records_of(log), committed, *lookups(log)]
 
 
-def records_of(log: LogReader) -> list[Record]:
+def records_of(log: LogView) -> list[Record]:
     return list(log.records())
 
 
-def lookups(log: LogReader) -> list[OffsetAndTimestamp | None]:
+def lookups(log: LogView) -> list[OffsetAndTimestamp | None]:
     times = [0, T0, *(T0 + step * 331 for step in range(70)), T0 + 10**9]
     return [log.offset_for_time(ms, clock=clock) for clock in ClockName for ms in times]
 

@@ -16,7 +16,7 @@ from tests.worlds.directories.logs import PATH, TOPIC, new_dir, reader_of
 
 from tidelog.scan import ReadOptions, Wanted, plan, to_table
 from tidelog.scan.latency import latency
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.types import INT64_MAX, ClockName, NewRecord
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "use-cases.md").read_text()
@@ -53,7 +53,7 @@ def take_events(events: Sequence[Event], config: dict[str, str] | None = None) -
     return env
 
 
-def position(reader: LogReader, time_ms: int, clock: ClockName) -> int:
+def position(reader: LogView, time_ms: int, clock: ClockName) -> int:
     """The offset to begin at, the log end where nothing is that late."""
     found = reader.offset_for_time(time_ms, clock=clock)
     return reader.log_end_offset if found is None else found.offset
@@ -245,7 +245,7 @@ def seconds(ms: int) -> str:
     return f"{ms / SECOND:.1f} s"
 
 
-def time_at(reader: LogReader, offset: int, clock: ClockName) -> int:
+def time_at(reader: LogView, offset: int, clock: ClockName) -> int:
     """The time on a clock of the record at an offset."""
     if clock is ClockName.RECORD:
         return next(iter(reader.records(offset, offset + 1))).timestamp

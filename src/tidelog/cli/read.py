@@ -36,7 +36,7 @@ from tidelog.remote import client as codes
 from tidelog.remote.cluster import as_record, decoded, partition_of
 from tidelog.remote.time_lookup import plan_remote
 from tidelog.scan.split import Split, Wanted
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.timespec import OPEN_END, OPEN_START
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartition
 
@@ -174,7 +174,7 @@ class _Reading:
             for log in self._logs:
                 log.refresh()
 
-    def _write(self, out: Writer, log: LogReader, wanted: Selection) -> None:
+    def _write(self, out: Writer, log: LogView, wanted: Selection) -> None:
         rows = self._rows(log, wanted)
         if self._left is not None:
             rows = islice(rows, self._left)
@@ -192,13 +192,13 @@ class _Reading:
             self._left -= len(chunk)
         return len(chunk)
 
-    def _rows(self, log: LogReader, wanted: Selection) -> Iterator[list[Cell]]:
+    def _rows(self, log: LogView, wanted: Selection) -> Iterator[list[Cell]]:
         number = log.topic_partition.partition
         for record, append_ms in select(log, wanted, self._untimed):
             yield self._maker.row(number, record, append_ms)
 
 
-def _next_offset(log: LogReader, wanted: Selection) -> int:
+def _next_offset(log: LogView, wanted: Selection) -> int:
     """Where a follower goes on."""
     seen = log.end_offset(wanted.isolation)
     return seen if wanted.start_offset is None else max(seen, wanted.start_offset)

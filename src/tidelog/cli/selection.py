@@ -28,7 +28,7 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.places import Place, place_options
 from tidelog.record.record import Record, stamp_of
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.index_proof import time_floor
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.slices import (
@@ -126,7 +126,7 @@ class Untimed:
 
 
 def select(
-    log: LogReader, wanted: Selection, untimed: Untimed
+    log: LogView, wanted: Selection, untimed: Untimed
 ) -> Iterator[tuple[Record, int | None]]:
     """The records wanted, in the order of their offsets, with append times where known (ms).
 
@@ -151,7 +151,7 @@ def select(
 
 
 def _ranges(
-    log: LogReader, segment: Segment, start: int, end: int, wanted: Selection
+    log: LogView, segment: Segment, start: int, end: int, wanted: Selection
 ) -> list[tuple[int, int]]:
     """Ranges of a segment's offsets that may hold matches or records without a time."""
     first, last = max(start, segment.base_offset), min(end, segment.end_offset)
@@ -172,7 +172,7 @@ def _ranges(
 
 
 def _matches(
-    log: LogReader, part: LogSlice, aborted: AbortedFilter, wanted: Selection, untimed: Untimed
+    log: LogView, part: LogSlice, aborted: AbortedFilter, wanted: Selection, untimed: Untimed
 ) -> Iterator[tuple[Record, int | None]]:
     for record, append_ms in _timed_records(log, part, aborted):
         if not wanted.has_times:
@@ -186,7 +186,7 @@ def _matches(
 
 
 def _timed_records(
-    log: LogReader, part: LogSlice, aborted: AbortedFilter
+    log: LogView, part: LogSlice, aborted: AbortedFilter
 ) -> Iterator[tuple[Record, int | None]]:
     """The data records of a slice with their append times."""
     times = log.append_times_of(part.segment)

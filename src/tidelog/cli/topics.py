@@ -21,7 +21,7 @@ from tidelog.errors import ConfigError, OffsetsGone
 from tidelog.storage import files
 from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo, check_new
 from tidelog.storage.files import encode_topic_id
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.segment_story import Notes, storm_of, times_of
 from tidelog.storage.log.segment_times import record_range
 from tidelog.storage.segment.gaps import GAP_REASON
@@ -480,7 +480,7 @@ def partition_facts(directory: Directory, topic: str, number: int) -> PartitionF
     )
 
 
-def _leaning(log: LogReader, notes: Notes, clock: RetentionClock) -> list[tuple[int, int]]:
+def _leaning(log: LogView, notes: Notes, clock: RetentionClock) -> list[tuple[int, int]]:
     """Where retention would do something else after a copy that changed the files' times."""
     spans: list[tuple[int, int]] = []
     for segment in log.segments:
@@ -494,14 +494,14 @@ def _leaning(log: LogReader, notes: Notes, clock: RetentionClock) -> list[tuple[
     return spans
 
 
-def _first_timestamp(log: LogReader) -> int | None:
+def _first_timestamp(log: LogView) -> int | None:
     with suppress(OffsetsGone):  # which the remarks tell
         for record in log.records():
             return None if record.timestamp == NO_TIMESTAMP else record.timestamp
     return None
 
 
-def _append_facts(log: LogReader) -> tuple[int | None, int | None, list[tuple[int, int]]]:
+def _append_facts(log: LogView) -> tuple[int | None, int | None, list[tuple[int, int]]]:
     """First and last known append time, and the ranges of offsets without one."""
     known: list[int] = []
     unknown: list[tuple[int, int]] = []

@@ -26,7 +26,7 @@ from tidelog.remote.view import ClusterView, Committed, Count, RemoteRecord, Wat
 from tidelog.server.coordinator.java_hash import partition_for
 from tidelog.server.groups.replay import LoadedGroup, Replay
 from tidelog.storage.directory.broker_files import GROUPS_FILE, read_group_offsets
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.types import OFFSETS_TOPIC, IsolationLevel, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
@@ -409,7 +409,7 @@ def read_groups(directory: Directory, env: Env) -> DirectoryGroups | None:
     )
 
 
-def _load(log: LogReader, notes: list[str]) -> dict[str, LoadedGroup]:
+def _load(log: LogView, notes: list[str]) -> dict[str, LoadedGroup]:
     """The groups in one partition of the topic."""
     replay = Replay()
     if log.log_end_offset > log.log_start_offset:

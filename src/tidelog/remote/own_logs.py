@@ -14,7 +14,7 @@ from tidelog.errors import InvalidRequest, UnknownTopic
 from tidelog.record.batch_walk import Batch
 from tidelog.remote.view import ClusterView, Count
 from tidelog.storage import files
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.slices import AbortedFilter, LogSlice, checked_records, slice_segment
 from tidelog.types import (
@@ -92,7 +92,7 @@ class OwnLogs:
         Exact, but for what the directory has not got: of offsets behind its end as many at most.
         """
 
-        def ask(log: LogReader) -> Count:
+        def ask(log: LogView) -> Count:
             here = max(min(end, log.log_end_offset), start)
             first = max(start, log.log_start_offset)
             counted = _count(log, first, here, isolation) if first < here else 0
@@ -116,14 +116,14 @@ class OwnLogs:
             InvalidRequest: Records that may be it have no known append time.
         """
 
-        def ask(log: LogReader) -> OffsetAndTimestamp | None:
+        def ask(log: LogView) -> OffsetAndTimestamp | None:
             match = log.offset_for_time(time_ms, clock=ClockName.APPEND)
             _refuse_unknown(log, log.log_end_offset if match is None else match.offset, time_ms)
             return match
 
         return self._ask(partition, ask)
 
-    def _ask(self, partition: TopicPartition, ask: Callable[[LogReader], _Answer]) -> _Answer:
+    def _ask(self, partition: TopicPartition, ask: Callable[[LogView], _Answer]) -> _Answer:
         log = self._directory.partition(partition.topic, partition.partition)
         for _ in range(_TRIES - 1):
             log.refresh()
@@ -135,7 +135,7 @@ class OwnLogs:
         return ask(log)
 
 
-def first_record(log: LogReader, offset: int, isolation: IsolationLevel) -> TimedRecord | None:
+def first_record(log: LogView, offset: int, isolation: IsolationLevel) -> TimedRecord | None:
     """The first data record of a log at or behind an offset, None where there is none."""
     first = max(offset, log.log_start_offset)
     if first >= log.log_end_offset:
@@ -149,7 +149,7 @@ def first_record(log: LogReader, offset: int, isolation: IsolationLevel) -> Time
     return None
 
 
-def _refuse_unknown(log: LogReader, end: int, time_ms: int) -> None:
+def _refuse_unknown(log: LogView, end: int, time_ms: int) -> None:
     """Raise where a record below `end` may have been appended at `time_ms` or later.
 
     Append times never fall, so it is enough to know the one of the last record below `end`.
@@ -163,7 +163,7 @@ def _refuse_unknown(log: LogReader, end: int, time_ms: int) -> None:
     )
 
 
-def _last_below(log: LogReader, end: int) -> int | None:
+def _last_below(log: LogView, end: int) -> int | None:
     """The last data record's offset below `end`, None where there is none."""
     step = 1
     while True:
@@ -174,7 +174,7 @@ def _last_below(log: LogReader, end: int) -> int | None:
         step *= 2
 
 
-def _count(log: LogReader, start: int, end: int, isolation: IsolationLevel) -> int:
+def _count(log: LogView, start: int, end: int, isolation: IsolationLevel) -> int:
     last = min(end, log.end_offset(isolation))
     aborted = log.aborted_filter(isolation, start, last)
     return sum(_count_segment(segment, start, last, aborted) for segment in log.segments)

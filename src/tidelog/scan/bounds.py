@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone
 from tidelog.scan.split import Wanted
-from tidelog.storage.log.log_reader import LogReader, unknown_times_note
+from tidelog.storage.log.log_reader import LogView, unknown_times_note
 from tidelog.types import (
     EARLIEST_OFFSET,
     INT64_MAX,
@@ -23,7 +23,7 @@ from tidelog.types import (
 
 
 class PartitionView(Protocol):
-    """A partition as far as its offsets go: a `LogReader`, or what brokers have told."""
+    """A partition as far as its offsets go: a `LogView`, or what brokers have told."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -44,8 +44,19 @@ class PartitionView(Protocol):
         """Offset behind the last record that a reader of that isolation sees."""
         ...
 
-    def offset_for_time(self, timestamp_ms: int, *, clock: ClockName) -> OffsetAndTimestamp | None:
-        """The earliest record whose time is `timestamp_ms` or later, None where there is none."""
+    def offset_for_time(
+        self, timestamp_ms: int, *, clock: ClockName, steps_over_losses: bool = False
+    ) -> OffsetAndTimestamp | None:
+        """The earliest record whose time is `timestamp_ms` or later, None where there is none.
+
+        Args:
+            timestamp_ms: Time in ms, 0 or more.
+            clock: Which of the record's two times is meant.
+            steps_over_losses: Search in what is left where offsets are lost.
+
+        Raises:
+            OffsetsGone: Offsets before the answer are lost, and `steps_over_losses` is false.
+        """
         ...
 
 
@@ -136,7 +147,7 @@ def resolve(
 
 
 def append_time_notes(
-    reader: LogReader, wanted: Wanted, question: Question, start: int
+    reader: LogView, wanted: Wanted, question: Question, start: int
 ) -> tuple[str, ...]:
     """Return notes about records before `start` that have no append time, if it stands for one."""
     is_position = question.times is TimeMode.POSITIONS and wanted.start_ms is not None
@@ -219,8 +230,6 @@ def _position(
     try:
         match = reader.offset_for_time(timestamp_ms, clock=clock)
     except OffsetsGone as error:
-        if not isinstance(reader, LogReader):
-            raise
         lost += error.lost
         match = reader.offset_for_time(timestamp_ms, clock=clock, steps_over_losses=True)
     if match is None and needs_match:

@@ -31,7 +31,7 @@ from tidelog.storage.clocks.latency import (
 )
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.zone_map_files import ZoneCache, load_or_build
 from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, ClockName, TopicPartition
@@ -140,7 +140,7 @@ def latency(
 
 
 def _spans_to_read(
-    reader: LogReader, hours: _Range, cache: ZoneCache | None, result: TopicLatency
+    reader: LogView, hours: _Range, cache: ZoneCache | None, result: TopicLatency
 ) -> Iterator[tuple[int, int]]:
     """Count what zone maps tell; the spans of offsets that are left, neighbours put together."""
     pending: tuple[int, int] | None = None
@@ -162,7 +162,7 @@ def _spans_to_read(
         yield pending
 
 
-def _zones_of(reader: LogReader, segment: Segment, cache: ZoneCache | None) -> ZoneMap | None:
+def _zones_of(reader: LogView, segment: Segment, cache: ZoneCache | None) -> ZoneMap | None:
     reader.append_times_of(segment)
     zones = segment.zones_on(ClockName.APPEND)
     if zones is None and cache is not None:

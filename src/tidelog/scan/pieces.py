@@ -23,7 +23,7 @@ from tidelog.scan.split import Piece
 from tidelog.scan.zone_pruning import ZoneQuestion, ZoneRange, find_ranges
 from tidelog.storage import files
 from tidelog.storage.clocks.zone_map import Question, ZoneMap
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.gaps import lost_at_end
 from tidelog.storage.segment.index_proof import first_offset_at, time_floor
@@ -62,7 +62,7 @@ class PieceFinder:
             time among them or not.
     """
 
-    reader: LogReader
+    reader: LogView
     bounds: Bounds
     clock: ClockName
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
@@ -287,7 +287,7 @@ def identity_text(identity: tuple[int, int]) -> str:
     return f"{identity[0]}:{identity[1]}"
 
 
-def _with_times(reader: LogReader, segment: Segment, piece: Piece) -> Piece:
+def _with_times(reader: LogView, segment: Segment, piece: Piece) -> Piece:
     """The piece with the place of its append times, and how far they are to be believed."""
     if segment.knows_all_append_times:
         path = segment.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
@@ -304,7 +304,7 @@ def _with_times(reader: LogReader, segment: Segment, piece: Piece) -> Piece:
     )
 
 
-def _times_path(reader: LogReader, segment: Segment) -> str:
+def _times_path(reader: LogView, segment: Segment) -> str:
     context = segment.context if segment.is_tiered else reader.context
     return context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
 

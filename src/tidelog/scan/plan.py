@@ -20,7 +20,7 @@ from tidelog.scan.bounds import Bounds, Question, TimeMode, append_time_notes, r
 from tidelog.scan.pieces import PieceFinder, UncutPiece, cut, cut_offsets
 from tidelog.scan.split import AbortedSpan, Piece, Split, Wanted, pack
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.open_files import typed_reads
 from tidelog.storage.segment.zone_map_files import ZoneCache
 from tidelog.types import (
@@ -306,7 +306,7 @@ class _Draft:
     """A partition's pieces before they are cut."""
 
     name: TopicPartition
-    reader: LogReader
+    reader: LogView
     bounds: Bounds
     uncut: list[UncutPiece]
     log_bytes: int
@@ -433,7 +433,7 @@ class _Planner:
             aborted=tuple(touching),
         )
 
-    def _aborted(self, reader: LogReader, start: int, end: int) -> tuple[AbortedSpan, ...]:
+    def _aborted(self, reader: LogView, start: int, end: int) -> tuple[AbortedSpan, ...]:
         """Aborted transactions that touch [start, end); their markers may lie far behind it."""
         if self._question.isolation is IsolationLevel.READ_UNCOMMITTED or start >= end:
             return ()

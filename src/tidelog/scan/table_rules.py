@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tidelog.storage.directory.log_dir import LogDir
-    from tidelog.storage.log.log_reader import LogReader
+    from tidelog.storage.log.log_reader import LogView
 
 
 # What a table as of a time that is not whole any more is answered with.
@@ -106,7 +106,7 @@ def directory_doubts(
 
 
 def _compaction_doubt(
-    log_dir: "LogDir", reader: "LogReader", at_ms: int, clock: ClockName
+    log_dir: "LogDir", reader: "LogView", at_ms: int, clock: ClockName
 ) -> Doubt | None:
     name, directory = reader.topic_partition, reader.context.directory
     history = read_history(log_dir.env.files, directory)

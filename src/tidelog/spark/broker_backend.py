@@ -218,6 +218,7 @@ class RemotePartition:
         timestamp_ms: int,
         *,
         clock: ClockName,  # noqa: ARG002 - one clock was asked
+        steps_over_losses: bool = False,  # noqa: ARG002 - brokers report no losses
     ) -> OffsetAndTimestamp | None:
         """The record that was found for the time."""
         return self.found[timestamp_ms]

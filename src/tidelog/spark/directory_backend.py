@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tidelog.scan import Split, Wanted
     from tidelog.storage.directory.log_dir import LogDir
     from tidelog.storage.log.leader_epochs import LeaderEpochs
-    from tidelog.storage.log.log_reader import LogReader
+    from tidelog.storage.log.log_reader import LogView
     from tidelog.types import OffsetAndTimestamp
 
 __all__ = ["Backend", "Task", "open_backend"]
@@ -134,7 +134,7 @@ class DirectoryBackend:
                 for name, reader in readers.items()
             }
 
-    def _visible(self, reader: "LogReader", flushed: Mapping[TopicPartition, int] | None) -> int:
+    def _visible(self, reader: "LogView", flushed: Mapping[TopicPartition, int] | None) -> int:
         """Offset behind what may be read, by isolation and `readUntil`."""
         end = reader.end_offset(self._options.isolation)
         if flushed is not None:
@@ -352,7 +352,7 @@ class DirectoryBackend:
                 for name in wanted
             )
 
-    def _facts(self, reader: "LogReader", flushed: Mapping[TopicPartition, int] | None) -> LogFacts:
+    def _facts(self, reader: "LogView", flushed: Mapping[TopicPartition, int] | None) -> LogFacts:
         first = reader.offset_for_time(0, clock=self._options.clock, steps_over_losses=True)
         by_record = self._options.clock is ClockName.RECORD
         last = reader.max_timestamp(steps_over_losses=True) if by_record else None

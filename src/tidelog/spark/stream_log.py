@@ -28,7 +28,7 @@ from tidelog.types import NO_LEADER_EPOCH, IsolationLevel, TopicPartition
 if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
     from tidelog.storage.directory.log_dir import LogDir
-    from tidelog.storage.log.log_reader import LogReader
+    from tidelog.storage.log.log_reader import LogView
     from tidelog.storage.segment.segment import Segment
     from tidelog.storage.segment.slices import LogSlice
 
@@ -226,7 +226,7 @@ class _Part(NamedTuple):
         return self.end_position - self.start_position
 
 
-def _parts(reader: "LogReader", start: int, end: int) -> Iterator[_Part]:
+def _parts(reader: "LogView", start: int, end: int) -> Iterator[_Part]:
     """The range in order. What has gone since it was found is left out."""
     first, last = max(start, reader.log_start_offset), min(end, reader.log_end_offset)
     for part in reader.slices(first, last) if first < last else ():
@@ -250,11 +250,11 @@ def _end_position(part: "LogSlice", begin: int) -> int:
     return max(ends, default=close.start_position)
 
 
-def _size(reader: "LogReader", start: int, end: int) -> int:
+def _size(reader: "LogView", start: int, end: int) -> int:
     return sum(part.size_bytes for part in _parts(reader, start, end))
 
 
-def _cut(reader: "LogReader", start: int, end: int, max_bytes: int) -> int:
+def _cut(reader: "LogView", start: int, end: int, max_bytes: int) -> int:
     """The offset behind the last whole batch within `max_bytes`, behind the first at least."""
     left = max_bytes
     reached: int | None = None

@@ -63,8 +63,8 @@ from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS, Buffer, NewRecord, Timestamp
 if TYPE_CHECKING:
     from tidelog.env import File
     from tidelog.storage.directory.log_dir import DirectoryAccess
-    from tidelog.storage.log.log import Log
-    from tidelog.storage.log.log_reader import LogReader
+    from tidelog.storage.log.log_access import LogAccess
+    from tidelog.storage.log.log_reader import LogView
 
 
 _CHUNK_BYTES: Final = 8 << 20
@@ -122,7 +122,7 @@ def search(log_dir: "DirectoryAccess", name: TopicPartition, key: bytes) -> list
     return found
 
 
-def _reader(log_dir: "DirectoryAccess", name: TopicPartition) -> "LogReader":
+def _reader(log_dir: "DirectoryAccess", name: TopicPartition) -> "LogView":
     if log_dir.is_writable:
         return log_dir.log(name.topic, name.partition)
     return log_dir.reader(name.topic, name.partition)
@@ -339,7 +339,7 @@ class _Purger:
     """One partition's purge."""
 
     def __init__(
-        self, log_dir: "DirectoryAccess", name: TopicPartition, log: "Log", work: Erasure
+        self, log_dir: "DirectoryAccess", name: TopicPartition, log: "LogAccess", work: Erasure
     ) -> None:
         self._log_dir = log_dir
         self._name = name

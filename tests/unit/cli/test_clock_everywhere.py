@@ -12,7 +12,7 @@ from tidelog.cli.app import app
 from tidelog.directory import Directory
 from tidelog.scan import plan
 from tidelog.spark.options import read_source_options
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.types import ClockName
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "clocks.md").read_text()
@@ -70,7 +70,7 @@ def test_the_page_names_the_commands_that_have_one() -> None:
         Directory.offsets_at,
         Directory.read,
         Directory.count,
-        LogReader.offset_for_time,
+        LogView.offset_for_time,
         plan,
     ],
 )

@@ -32,7 +32,7 @@ from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.job import Cleaned
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.tier_manager.mover import tier_partition
 from tidelog.storage.tier_manager.tier_compaction import Rewritten, TierCleaner, compact_tier
 from tidelog.storage.tier_manager.tier_store import verify
@@ -364,5 +364,5 @@ def test_files_of_another_size_are_not_swapped_in(held_broker: tuple[str, Broker
     assert held(place, TOPIC) == before
 
 
-def reader_of(place: str) -> LogReader:
+def reader_of(place: str) -> LogView:
     return LogDir.open(place).reader(TOPIC, 0)

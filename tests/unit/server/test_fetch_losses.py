@@ -16,7 +16,7 @@ from tidelog.server.partitions.segment_reads import (
     find_range,
     frames,
 )
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.segment import ColdRead, Segment
@@ -38,7 +38,7 @@ def closed_log(settings: dict[str, str] | None = None) -> tuple[SeededEnv, list[
     return env, list(reader_of(env).segments)
 
 
-def consume(log: LogReader, max_bytes: int) -> tuple[list[int], CorruptBatch | None]:
+def consume(log: LogView, max_bytes: int) -> tuple[list[int], CorruptBatch | None]:
     """What a consumer gets from the start on, and the error that it meets."""
     source, ends = SegmentBytes(log.context.pool, may_block=True), ReadEnds()
     limits = Limits(end_offset=log.log_end_offset, max_bytes=max_bytes, whole_first=True)
@@ -86,7 +86,7 @@ def torn(env: SeededEnv, segment: Segment) -> None:
     rewrite(env, segment, lambda data: data.__delitem__(slice(-30, None)))
 
 
-def mapped_anew(env: SeededEnv) -> LogReader:
+def mapped_anew(env: SeededEnv) -> LogView:
     """The log, with zone maps that were built of what is left."""
     zone_map_files.build_missing(reader_of(env).segments)
     return reader_of(env)
@@ -104,7 +104,7 @@ def test_what_is_lost_of_a_segment_is_an_error(
     lose: Callable[[SeededEnv, Segment], None],
     number: int,
     max_bytes: int,
-    opened: Callable[[SeededEnv], LogReader],
+    opened: Callable[[SeededEnv], LogView],
 ) -> None:
     env, segments = closed_log()
     if lose is gone and number == 0:

@@ -12,7 +12,7 @@ from tidelog.standby.topic_sync import TopicChoice
 from tidelog.storage.directory.broker_files import GroupOffset, read_group_offsets
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.types import ClockName, Codec, NewRecord, TopicPartition
 
 STANDBY = "/standby"
@@ -44,7 +44,7 @@ def log_bytes(log: Log) -> bytes:
     return b"".join(bytes(b.view) for part in log.slices() for _, b in part.batches())
 
 
-def values(log: LogReader) -> list[bytes | None]:
+def values(log: LogView) -> list[bytes | None]:
     return [record.value for record in log.records()]
 
 

@@ -17,7 +17,7 @@ from tests.worlds.directories.logs import (
 )
 
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 
 TIMES = [(time * 7) % 20 * 10 for time in range(20)]
 QUESTIONS = range(0, 202, 10)
@@ -34,18 +34,18 @@ def stopped(config: dict[str, str]) -> SeededEnv:
     return env
 
 
-def answers(reader: LogReader) -> list[object]:
+def answers(reader: LogView) -> list[object]:
     """Every answer of a reader."""
     found = [reader.offset_for_time(time) for time in QUESTIONS]
     ranges = [offsets(reader.records(start, start + 3)) for start in range(0, 17, 4)]
     return [found, ranges, reader.max_timestamp(), offsets(reader.records())]
 
 
-def plain(env: SeededEnv) -> LogReader:
+def plain(env: SeededEnv) -> LogView:
     return reader_of(env)
 
 
-def kernels(env: SeededEnv) -> LogReader:
+def kernels(env: SeededEnv) -> LogView:
     reader = reader_of(env)
     reader.use_kernels()
     return reader
@@ -55,7 +55,7 @@ def kernels(env: SeededEnv) -> LogReader:
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("config", [MANY, ONE], ids=["closed", "last"])
 def test_no_single_bit_of_an_index_hides_a_record(
-    open_reader: Callable[[SeededEnv], LogReader], suffix: str, config: dict[str, str]
+    open_reader: Callable[[SeededEnv], LogView], suffix: str, config: dict[str, str]
 ) -> None:
     env = stopped(config)
     name = f"{0:020d}{suffix}"
@@ -73,7 +73,7 @@ def test_no_single_bit_of_an_index_hides_a_record(
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("config", [MANY, ONE], ids=["closed", "last"])
 def test_an_index_that_ends_too_early_is_found_and_reported(
-    open_reader: Callable[[SeededEnv], LogReader], suffix: str, config: dict[str, str]
+    open_reader: Callable[[SeededEnv], LogView], suffix: str, config: dict[str, str]
 ) -> None:
     """Whole entries are missing: every rule of the file itself is kept."""
     env = stopped(config)

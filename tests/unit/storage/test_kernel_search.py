@@ -26,7 +26,7 @@ from tidelog.record.coding import crc32c
 from tidelog.record.header import ATTRIBUTES_AT, CRC_AT, MAX_TIMESTAMP_AT
 from tidelog.record.legacy import build_legacy_set
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.types import Codec
 
 FIRST_LOG = "00000000000000000000.log"
@@ -36,7 +36,7 @@ OFTEN = 40
 CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 
 
-def assert_exact(log: LogReader, targets: Iterable[int]) -> None:
+def assert_exact(log: LogView, targets: Iterable[int]) -> None:
     """Each search finds the first record by offset that has the time, or a later one.
 
     Twice: what was verified at the first time is believed at the second.
@@ -273,7 +273,7 @@ def test_an_index_entry_that_leads_astray_gives_no_wrong_answer() -> None:
     assert outcomes.count("right") > 35
 
 
-def outcome(reader: LogReader, time: int) -> str:
+def outcome(reader: LogView, time: int) -> str:
     try:
         found = reader.offset_for_time(time)
     except CorruptBatch:

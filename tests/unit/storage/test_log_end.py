@@ -38,7 +38,7 @@ from tidelog.storage.checks import DirectoryCheck, Finding
 from tidelog.storage.checks.repair import repair
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.files import write_atomically
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.types import INT64_MAX, ClockName
 
 LOG = "00000000000000000000.log"
@@ -88,7 +88,7 @@ def before_damage(env: SeededEnv) -> tuple[list[int], CorruptBatch | None]:
     return drain(LogDir.open(PATH, env=env).reader(TOPIC, 0))
 
 
-def drain(reader: LogReader) -> tuple[list[int], CorruptBatch | None]:
+def drain(reader: LogView) -> tuple[list[int], CorruptBatch | None]:
     found: list[int] = []
     try:
         for record in reader.records():
@@ -98,7 +98,7 @@ def drain(reader: LogReader) -> tuple[list[int], CorruptBatch | None]:
     return found, None
 
 
-def log_time(reader: LogReader, clock: ClockName) -> int | None:
+def log_time(reader: LogView, clock: ClockName) -> int | None:
     """The offset found behind all times that are there; None where the search meets damage."""
     with suppress(CorruptBatch):
         found = reader.offset_for_time(INT64_MAX, clock=clock)
@@ -412,7 +412,7 @@ class TestSettingDamageAside:
             assert there(log) == [0, 1, 2, 4, 5, 6, 7, COUNT]
 
 
-def there(log: LogReader) -> list[int]:
+def there(log: LogView) -> list[int]:
     """Offsets of all records; what a repair has lost is told to readers that pass over it."""
     found: list[int] = []
     for each in range(log.log_end_offset):

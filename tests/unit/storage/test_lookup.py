@@ -17,13 +17,13 @@ from tidelog.errors import CorruptBatch
 from tidelog.record.builder import build_batch, build_empty_batch
 from tidelog.record.legacy import build_legacy_set
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.types import ClockName, Codec, OffsetAndTimestamp, TimestampType
 
 FIRST_LOG = "00000000000000000000.log"
 
 
-def at(log: LogReader, time: int, clock: ClockName = ClockName.RECORD) -> tuple[int, int] | None:
+def at(log: LogView, time: int, clock: ClockName = ClockName.RECORD) -> tuple[int, int] | None:
     return pair(log.offset_for_time(time, clock=clock))
 
 

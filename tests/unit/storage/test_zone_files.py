@@ -27,7 +27,7 @@ from tests.worlds.directories.logs import (
 from tidelog.env import Env, File
 from tidelog.storage.directory.attach import attach
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.segment import Segment
@@ -284,7 +284,7 @@ class TestBelieving:
 
 
 class TestForeignDirectories:
-    def reader(self, env: Env) -> LogReader:
+    def reader(self, env: Env) -> LogView:
         found = reader_of(env)
         assert closed(found.segments)
         return found

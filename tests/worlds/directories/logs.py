@@ -10,7 +10,7 @@ from tidelog.record.builder import build_batch
 from tidelog.record.record import Record
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.types import Codec, NewRecord
 
 PATH = "/data"
@@ -43,7 +43,7 @@ def reopen(env: Env) -> tuple[LogDir, Log]:
     return directory, directory.log(TOPIC, 0)
 
 
-def reader_of(env: Env) -> LogReader:
+def reader_of(env: Env) -> LogView:
     """The partition as a process that only reads sees it."""
     return LogDir.open(PATH, env=env).reader(TOPIC, 0)
 

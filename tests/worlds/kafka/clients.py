@@ -13,7 +13,7 @@ from tests.worlds.records.samples import tell_records
 from tests.worlds.waiting import until_so
 
 from tidelog.record.record import Record
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.types import Codec, IsolationLevel, NewRecord
 
 Told: TypeAlias = dict[str, object]
@@ -73,7 +73,7 @@ def our_view(record: Record) -> Seen:
     )
 
 
-def read_ours(reader: LogReader, isolation: IsolationLevel) -> list[Seen]:
+def read_ours(reader: LogView, isolation: IsolationLevel) -> list[Seen]:
     """The whole partition as our reader sees it."""
     return [our_view(record) for record in reader.records(isolation=isolation)]
 

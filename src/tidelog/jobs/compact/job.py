@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from tidelog.control.client import ControlClient
     from tidelog.env import File, FileStat
     from tidelog.storage.compaction.eligibility import CleaningDecision
-    from tidelog.storage.log.log_reader import LogReader
+    from tidelog.storage.log.log_reader import LogView
 
 
 _REWRITTEN: Final = "rewritten string"
@@ -396,7 +396,7 @@ def row_of(report: CleaningReport) -> tuple[object, ...]:
 class SparkWorker:
     """Carries a cleaning's job out by tasks of Spark; a `Worker` of the cleaner."""
 
-    def __init__(self, spark: "SparkSession", log: "LogReader", part_bytes: int) -> None:
+    def __init__(self, spark: "SparkSession", log: "LogView", part_bytes: int) -> None:
         self._spark, self._log, self._part_bytes = spark, log, part_bytes
 
     def clean(self, job: CleaningJob) -> Cleaned:
@@ -419,7 +419,7 @@ class SparkWorker:
         return together(found)
 
 
-def _is_plain_partition(log: "LogReader", job: CleaningJob) -> bool:
+def _is_plain_partition(log: "LogView", job: CleaningJob) -> bool:
     """Whether it is known that no transaction is in the job's segments."""
     bases = {source.base_offset for source in job.sources}
     zones = [s.zones for s in log.segments if s.base_offset in bases]

@@ -46,7 +46,7 @@ def find_offset(log: Log, time_ms: int, end: int, work: Work) -> Match | Search:
         work: Threads for what is not in memory.
 
     Raises:
-        Errors as `LogReader.offset_for_time`, from the returned search where there is one.
+        Errors as `LogView.offset_for_time`, from the returned search where there is one.
     """
     if time_ms < 0 and time_ms != MAX_TIMESTAMP:
         return _find_special(log, time_ms, end)
@@ -74,7 +74,7 @@ def _search(log: Log, time_ms: int, clock: ClockName) -> Match:
 
 
 def find_appended(log: Log, time_ms: int, end: int) -> tuple[Match, int]:
-    """Search by append time, in a thread; errors as `LogReader.offset_for_time`.
+    """Search by append time, in a thread; errors as `LogView.offset_for_time`.
 
     Returns:
         The match below `end`, and the number of records before it (before `end` without a match)

@@ -46,7 +46,7 @@ from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.directory.log_dir import DirectoryAccess
-    from tidelog.storage.log.log import Log
+    from tidelog.storage.log.log_access import LogAccess
 
 
 # The log first: whoever finds it under its new name needs no other to know what it replaces.
@@ -63,7 +63,7 @@ class _CleanedChange(Change):
 
     keeps_old = True
 
-    def __init__(self, log: "Log", old: Sequence[ClosedSegment], group: CleanedGroup) -> None:
+    def __init__(self, log: "LogAccess", old: Sequence[ClosedSegment], group: CleanedGroup) -> None:
         super().__init__(log, old)
         self.bases = [group.base_offset]
         known = [suffix for suffix in _ORDER if suffix in group.suffixes]
@@ -186,7 +186,7 @@ class CleaningReport:
 # -- swapping in ---------------------------------------------------------------------------------
 
 
-def swap_in(log_dir: "DirectoryAccess", log: "Log", plan: CleaningPlan, cleaned: Cleaned) -> None:
+def swap_in(log_dir: "DirectoryAccess", log: "LogAccess", plan: CleaningPlan, cleaned: Cleaned) -> None:
     """Swap the segments of a job in, and move the checkpoint behind them.
 
     Raises:
@@ -256,12 +256,12 @@ def _in_order(job: CleaningJob, cleaned: Cleaned) -> Sequence[CleanedGroup]:
     return (*reversed(mapped), *cleaned.groups[: -len(mapped) or None])
 
 
-def _size_of(log: "Log", base_offset: int) -> tuple[int, int]:
+def _size_of(log: "LogAccess", base_offset: int) -> tuple[int, int]:
     name = files.log_file_name(base_offset) + files.CLEANED_SUFFIX
     return base_offset, log.context.env.files.stat(f"{log.context.directory}/{name}").size
 
 
-def _ensure_there(log: "Log", segments: Sequence[ClosedSegment]) -> None:
+def _ensure_there(log: "LogAccess", segments: Sequence[ClosedSegment]) -> None:
     if not log.swaps.still_has(segments):
         raise CleaningAborted(
             f"{log.topic_partition}: segments that were being cleaned have been cut, deleted or"

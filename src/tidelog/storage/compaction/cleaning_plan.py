@@ -69,8 +69,8 @@ from tidelog.types import NO_OFFSET, NO_TIMESTAMP, UNKNOWN_MS, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.directory.log_dir import DirectoryAccess
-    from tidelog.storage.log.log import Log
-    from tidelog.storage.log.log_reader import LogReader
+    from tidelog.storage.log.log_access import LogAccess
+    from tidelog.storage.log.log_reader import LogView
     from tidelog.storage.log.producers import ProducerStates
     from tidelog.storage.segment.index import AbortedTxn
 
@@ -251,7 +251,7 @@ class Finished:
     """A finished segment as `eligibility` asks for it."""
 
     segment: ClosedSegment
-    log: "LogReader"
+    log: "LogView"
 
     @property
     def base_offset(self) -> int:
@@ -311,7 +311,7 @@ class Scheduler(Protocol):
         """The settings by which the head's share, bytes and age are judged."""
 
     def judge(
-        self, log: "Log", segments: Sequence[ClosedSegment], state: LogState, asking: Asking
+        self, log: "LogAccess", segments: Sequence[ClosedSegment], state: LogState, asking: Asking
     ) -> CleaningDecision:
         """What may be cleaned, and whether it is due.
 
@@ -330,7 +330,7 @@ class Scheduler(Protocol):
     ) -> Choice:
         """What of these segments a due cleaning reads and rewrites."""
 
-    def record_cleaning(self, log: "Log", job: CleaningJob, cleaned: Cleaned) -> int:
+    def record_cleaning(self, log: "LogAccess", job: CleaningJob, cleaned: Cleaned) -> int:
         """Remember a cleaning whose segments are in place.
 
         Returns:
@@ -362,7 +362,7 @@ class BruteForce:
         return config
 
     def judge(
-        self, log: "Log", _segments: Sequence[ClosedSegment], state: LogState, asking: Asking
+        self, log: "LogAccess", _segments: Sequence[ClosedSegment], state: LogState, asking: Asking
     ) -> CleaningDecision:
         """See `Scheduler`."""
         return judge(state, log.context.config, asking.now_ms, is_asked=asking.is_asked)
@@ -388,7 +388,7 @@ class BruteForce:
         )
         return Choice(sources, groups, decision.first_dirty)
 
-    def record_cleaning(self, _log: "Log", _job: CleaningJob, cleaned: Cleaned) -> int:
+    def record_cleaning(self, _log: "LogAccess", _job: CleaningJob, cleaned: Cleaned) -> int:
         """See `Scheduler`."""
         return cleaned.mapped_to
 
@@ -425,7 +425,7 @@ class CleaningState:
     """
 
     name: TopicPartition
-    log: "Log"
+    log: "LogAccess"
     segments: Sequence[ClosedSegment]
     finished: Sequence[ClosedSegment]
     decision: CleaningDecision
@@ -538,7 +538,7 @@ def inspect_tier(
 
 def _inspect(  # noqa: PLR0913 - what differs between a log and its tier
     log_dir: "DirectoryAccess",
-    log: "Log",
+    log: "LogAccess",
     segments: Sequence[ClosedSegment],
     finished: Sequence[ClosedSegment],
     active_base: int,
@@ -569,7 +569,7 @@ def _inspect(  # noqa: PLR0913 - what differs between a log and its tier
 
 
 def _state_of(
-    log: "Log | LogReader",
+    log: "LogView",
     segments: Sequence[ClosedSegment],
     active_base: int,
     history: CompactionHistory | None,
@@ -588,7 +588,7 @@ def _state_of(
     )
 
 
-def believed_history(log: "Log | LogReader") -> CompactionHistory | None:
+def believed_history(log: "LogView") -> CompactionHistory | None:
     """What is noted of earlier cleanings; None where nothing is, or where it is damaged."""
     try:
         return load_history(log.context.env.files, log.context.directory)
@@ -661,7 +661,7 @@ def plan_cleaning(
     )
 
 
-def _sources(log: "Log", segments: Sequence[ClosedSegment]) -> list[SourceSegment]:
+def _sources(log: "LogAccess", segments: Sequence[ClosedSegment]) -> list[SourceSegment]:
     trusted = log.trusted_end()
     return [
         SourceSegment(
@@ -683,7 +683,7 @@ def _active_producers(states: "ProducerStates") -> dict[int, tuple[int, int]]:
     }
 
 
-def _aborted(log: "Log", sources: Sequence[ClosedSegment]) -> list["AbortedTxn"]:
+def _aborted(log: "LogAccess", sources: Sequence[ClosedSegment]) -> list["AbortedTxn"]:
     """Aborted transactions that touch the sources; their markers may lie behind them."""
     start, end = sources[0].base_offset, sources[-1].end_offset
     return [

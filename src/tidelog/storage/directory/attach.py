@@ -44,7 +44,7 @@ from tidelog.storage.directory.staging import (
     staging_path,
     write_staged,
 )
-from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_access import LogAccess
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.types import TopicPartition
@@ -276,7 +276,7 @@ def _drop_forgotten(log_dir: DirectoryAccess) -> None:
 class _StagedChange(Change):
     """A change whose log files lie staged beside the partition."""
 
-    def __init__(self, root: str, log: Log, old: Sequence[ClosedSegment] = ()) -> None:
+    def __init__(self, root: str, log: LogAccess, old: Sequence[ClosedSegment] = ()) -> None:
         super().__init__(log, old)
         self._root = root
 
@@ -330,7 +330,7 @@ class _StagedChange(Change):
 class _Attachment(_StagedChange):
     """The staged segments of one partition on their way behind its end."""
 
-    def __init__(self, root: str, log: Log, segments: Sequence[StagedSegment]) -> None:
+    def __init__(self, root: str, log: LogAccess, segments: Sequence[StagedSegment]) -> None:
         super().__init__(root, log)
         self.segments = segments
         self._adoption: Adoption | None = None
@@ -433,7 +433,7 @@ class _Exchange(_StagedChange):
     """One exchange on its way."""
 
     def __init__(
-        self, root: str, log: Log, old: Sequence[ClosedSegment], new: Sequence[NewSegment]
+        self, root: str, log: LogAccess, old: Sequence[ClosedSegment], new: Sequence[NewSegment]
     ) -> None:
         super().__init__(root, log, old)
         self._new = new

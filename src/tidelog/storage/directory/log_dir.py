@@ -30,7 +30,7 @@ from tidelog.storage.directory.open_partitions import OpeningRules, OpenPartitio
 from tidelog.storage.directory.topic_admin import DirectoryContext, TopicAdmin
 from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.producers import PRODUCER_ID_EXPIRATION_MS
 from tidelog.storage.log.record_rules import BodyCheck, check_body
 from tidelog.storage.open_files import as_storage_failure, typed_reads
@@ -119,7 +119,7 @@ class DirectoryAccess(Protocol):
     def knows_age_limit(self, name: str) -> bool:
         """Whether a topic's `retention.ms` is its own or a broker's."""
 
-    def reader(self, topic: str, partition: int) -> LogReader:
+    def reader(self, topic: str, partition: int) -> LogView:
         """The partition for reading."""
 
     def log(self, topic: str, partition: int) -> Log:
@@ -406,7 +406,7 @@ class LogDir(Closing):
         """Delete a topic and all its records; see `TopicAdmin.delete`."""
         self.topic_admin.delete([name])
 
-    def reader(self, topic: str, partition: int) -> LogReader:
+    def reader(self, topic: str, partition: int) -> LogView:
         """The partition for reading; see `OpenPartitions.reader`."""
         return self.open_partitions.reader(TopicPartition(topic, partition))
 

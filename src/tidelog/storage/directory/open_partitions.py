@@ -24,7 +24,7 @@ from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.log.durability import AT_ONCE
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_loader import LogOptions
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogReader, LogView
 from tidelog.storage.log.record_rules import BodyCheck
 from tidelog.storage.log.recovery import rewrite_unsynced
 from tidelog.storage.open_files import FilePool, MapCache, as_storage_failure, typed_reads
@@ -102,7 +102,7 @@ class OpenPartitions:
 
     # -- opening -----------------------------------------------------------------------------
 
-    def reader(self, name: TopicPartition) -> LogReader:
+    def reader(self, name: TopicPartition) -> LogView:
         """The partition for reading; the open log itself where the directory is writable.
 
         Raises:

@@ -31,7 +31,7 @@ from tidelog.storage import commits, files
 from tidelog.storage.commits import Commit, Mark, Move, Removal
 from tidelog.storage.directory.log_dir import DirectoryAccess
 from tidelog.storage.directory.staging import remove_quietly
-from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_access import LogAccess
 from tidelog.storage.log.segment_swaps import Swap
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.storage.segment.closed_segment import ClosedSegment
@@ -50,7 +50,7 @@ class Change(ABC):
 
     keeps_old = False
 
-    def __init__(self, log: Log, old: Sequence[ClosedSegment] = ()) -> None:
+    def __init__(self, log: LogAccess, old: Sequence[ClosedSegment] = ()) -> None:
         self.log = log
         self.old = old
         self.bases: list[int] = []

@@ -33,7 +33,7 @@ from tidelog.storage.log.deletion import HIGH_WATERMARK, Deleter
 from tidelog.storage.log.follower_log import FollowerLog
 from tidelog.storage.log.leader_epochs import LeaderEpochs
 from tidelog.storage.log.log_loader import LogOptions, LogParts, load_log
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.message_sets import PreparedSet
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.segment_roller import SegmentRoller
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["AppendOrigin", "AppendResult", "Log", "LogOptions"]
 
 
-class Log(LogReader):
+class Log(LogView):
     """A partition that takes appends.
 
     Attributes:
@@ -185,7 +185,7 @@ class Log(LogReader):
         self._is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
 
     def use_kernels(self) -> "KernelSearch":
-        """Search and check appends with kernels from now on; see `LogReader.use_kernels`."""
+        """Search and check appends with kernels from now on; see `LogView.use_kernels`."""
         search = super().use_kernels()
         self._rules.use_kernels()
         self._roller.map_waiting()

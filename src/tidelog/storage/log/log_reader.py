@@ -1,9 +1,11 @@
-"""One partition, open for reading: offsets, lookups by time, records. No lock, nothing written.
+"""Reads of one partition: offsets, lookups by time, records.
 
-A reader shows the partition as it was when it was opened or last refreshed: whole, valid batches
-up to the last one on disk. The writer's `Log` is a `LogReader` that also appends.
+`LogView` reads over a `SegmentList`, and is common to `LogReader` and the writer's `Log`. A
+`LogReader` needs no lock and writes nothing: it shows the partition as it was when it was opened or
+last refreshed, whole valid batches up to the last one on disk.
 """
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
@@ -49,38 +51,22 @@ def _records_of(part: LogSlice, aborted: AbortedFilter) -> Iterator[Record]:
     ensure_no_gap(part.segment, *(yield from records_of(part, aborted)))
 
 
-class LogReader:
-    """A partition as a reader sees it: reads over a list of segments, without state of its own."""
+class LogView(ABC):
+    """Reads over a partition's list of segments, without state of its own.
+
+    `LogReader` is the view of a directory that another process may write to, `Log` the writer's.
+    """
 
     def __init__(self, segments: SegmentList) -> None:
         self._list = segments
 
-    @classmethod
-    def open(
-        cls,
-        context: SegmentContext,
-        *,
-        log_start_offset: int = 0,
-        tiers: TierAccess | None = None,
-    ) -> "LogReader":
-        """Open a partition's directory for reading.
-
-        Args:
-            context: Where it is and what it shares.
-            log_start_offset: From the directory's checkpoint, 0 where it has none.
-            tiers: How to read what lies in the tier; None shows local files only.
-
-        Raises:
-            CorruptFile, UnsupportedVersion: The record of the tier can't be read.
-        """
-        reader = cls(SegmentList(context, LogTier(tiers), log_start_offset=log_start_offset))
-        reader.refresh()
-        return reader
-
-    @typed_read
+    @abstractmethod
     def refresh(self) -> None:
-        """See what is on disk now; see `SegmentList.refresh`."""
-        self._list.refresh()
+        """See what is on disk now."""
+
+    @abstractmethod
+    def producer_states(self) -> ProducerStates:
+        """Producers and open transactions at the log end."""
 
     @property
     def context(self) -> SegmentContext:
@@ -373,7 +359,36 @@ class LogReader:
                 break
         return AbortedFilter(aborted)
 
-    # -- producers ---------------------------------------------------------------------------
+
+class LogReader(LogView):
+    """A partition that is read without the lock, as it was when it was opened or last refreshed."""
+
+    @classmethod
+    def open(
+        cls,
+        context: SegmentContext,
+        *,
+        log_start_offset: int = 0,
+        tiers: TierAccess | None = None,
+    ) -> "LogReader":
+        """Open a partition's directory for reading.
+
+        Args:
+            context: Where it is and what it shares.
+            log_start_offset: From the directory's checkpoint, 0 where it has none.
+            tiers: How to read what lies in the tier; None shows local files only.
+
+        Raises:
+            CorruptFile, UnsupportedVersion: The record of the tier can't be read.
+        """
+        reader = cls(SegmentList(context, LogTier(tiers), log_start_offset=log_start_offset))
+        reader.refresh()
+        return reader
+
+    @typed_read
+    def refresh(self) -> None:
+        """See what is on disk now; see `SegmentList.refresh`."""
+        self._list.refresh()
 
     @typed_read
     def producer_states(self) -> ProducerStates:

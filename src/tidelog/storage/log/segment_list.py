@@ -2,7 +2,7 @@
 
 `SegmentList` owns the list, the log start, how far append times are proven, and what a search by
 time remembers of the list. `show` is the only way to exchange local segments, so whatever is
-derived from the list is forgotten with it. `LogReader` reads through the list; the parts of a
+derived from the list is forgotten with it. `LogView` reads through the list; the parts of a
 writer's log change it.
 """
 
@@ -157,7 +157,7 @@ class SegmentList:
     # -- search by time ----------------------------------------------------------------------
 
     def use_kernels(self) -> "KernelSearch":
-        """Search with kernels from now on; see `LogReader.use_kernels`."""
+        """Search with kernels from now on; see `LogView.use_kernels`."""
         if self.kernels is None:
             try:
                 from tidelog.storage.segment.time_search_kernels import KernelSearch

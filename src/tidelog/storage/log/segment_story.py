@@ -10,7 +10,7 @@ from typing import Final
 
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
 from tidelog.errors import CorruptData, LostOffsets
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.open_files import typed_reads
 from tidelog.storage.segment.retention import (
@@ -108,7 +108,7 @@ class PartitionStory:
 class Notes:
     """The notes of a partition as they are on disk, held against its segments."""
 
-    def __init__(self, log: LogReader) -> None:
+    def __init__(self, log: LogView) -> None:
         self._notes, self.problems = read_notes(log.context)
 
     def of(self, segment: Segment) -> SegmentNote | None:
@@ -141,7 +141,7 @@ class Notes:
         return note.seen_ms
 
 
-def times_of(log: LogReader, notes: Notes, segment: Segment) -> SegmentTimes:
+def times_of(log: LogView, notes: Notes, segment: Segment) -> SegmentTimes:
     """A segment's times as the policy `record-capped` asks for them, which asks for most."""
     times = read_times(log, segment, clock=RetentionClock.RECORD_CAPPED)
     if times.is_append_known:
@@ -152,7 +152,7 @@ def times_of(log: LogReader, notes: Notes, segment: Segment) -> SegmentTimes:
     return read_times(log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms)
 
 
-def explain(log: LogReader, config: TopicConfig) -> PartitionStory:
+def explain(log: LogView, config: TopicConfig) -> PartitionStory:
     """What each segment of a partition is there for.
 
     Raises:
@@ -163,7 +163,7 @@ def explain(log: LogReader, config: TopicConfig) -> PartitionStory:
         return _Explanation(log, config).run()
 
 
-def storm_of(log: LogReader, notes: Notes) -> RollStorm | None:
+def storm_of(log: LogView, notes: Notes) -> RollStorm | None:
     """What the last rolls of a partition are, by its notes; None where they are no storm."""
     closed = [segment for segment in log.segments if not segment.is_active][-STORM_ROLLS:]
     if len(closed) < STORM_ROLLS:
@@ -174,7 +174,7 @@ def storm_of(log: LogReader, notes: Notes) -> RollStorm | None:
     return find_storm(rolls, segment_bytes=log.context.config.segment_size_limit)
 
 
-def due_deletions(log: LogReader, config: TopicConfig) -> list[Deletion]:
+def due_deletions(log: LogView, config: TopicConfig) -> list[Deletion]:
     """Return the segments that retention would delete now, oldest first; changes nothing."""
     with typed_reads(log.context.directory):
         return _Explanation(log, config).plan()
@@ -183,7 +183,7 @@ def due_deletions(log: LogReader, config: TopicConfig) -> list[Deletion]:
 class _Explanation:
     """The explanation of one partition under way."""
 
-    def __init__(self, log: LogReader, config: TopicConfig) -> None:
+    def __init__(self, log: LogView, config: TopicConfig) -> None:
         self._log = log
         self._config = config
         self._notes = Notes(log)

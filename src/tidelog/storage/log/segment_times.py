@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.config import RetentionClock
 from tidelog.errors import CorruptData
 from tidelog.storage.clocks.zone_map import ZoneMap
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.retention import CountedTime, SegmentTimes, TimeBasis
 from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.storage.segment.slices import records_of, slices
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def read_times(
-    log: "LogReader", segment: Segment, *, clock: RetentionClock, seen_ms: int = UNKNOWN_MS
+    log: "LogView", segment: Segment, *, clock: RetentionClock, seen_ms: int = UNKNOWN_MS
 ) -> SegmentTimes:
     """The times of one of a log's segments, as far as a policy asks for them.
 
@@ -82,7 +82,7 @@ def read_times(
     return dataclasses.replace(times, capped=arrivals.largest_capped(segment, times))
 
 
-def youngest_ms(log: "LogReader", segment: Segment) -> int:
+def youngest_ms(log: "LogView", segment: Segment) -> int:
     """Largest timestamp of a segment's records, but not later than its last append; -1 for none.
 
     `min.compaction.lag.ms` counts from it: a time in the future, from a producer whose clock is
@@ -202,7 +202,7 @@ class RecordRange:
             self.smallest_ms = ms
 
 
-def record_range(log: LogReader) -> RecordRange:
+def record_range(log: LogView) -> RecordRange:
     """The smallest record time from the log start on.
 
     Raises:

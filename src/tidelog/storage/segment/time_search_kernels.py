@@ -9,7 +9,7 @@ before the answer is given, once for each batch of a mapped part.
 `KernelSearch` owns arrays over maps of at most `PARTS_MAX` segments, and no decoded batch.
 Equal to `time_search.search_segment` but for speed.
 
-Imports numpy and numba: reached only through `LogReader.use_kernels`.
+Imports numpy and numba: reached only through `LogView.use_kernels`.
 """
 
 from collections import OrderedDict

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tidelog.config import RetentionClock
 from tidelog.errors import CorruptData, InvalidRequest, OffsetsGone, TierConflict
 from tidelog.storage import files
-from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_access import LogAccess
 from tidelog.storage.log.log_tier import is_copied, is_followed_by_hole
 from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.open_files import typed_reads
@@ -282,7 +282,7 @@ class Mover:
     """One run over one partition."""
 
     def __init__(
-        self, log: Log, tier: PartitionTier, record: TierRecord, options: MoveOptions
+        self, log: LogAccess, tier: PartitionTier, record: TierRecord, options: MoveOptions
     ) -> None:
         self.log = log
         self.tier = tier
@@ -506,7 +506,7 @@ def _same_bytes(segment: Segment, row: TierSegment) -> bool:
     )
 
 
-def _record_of(log_dir: "DirectoryAccess", log: Log, options: MoveOptions) -> TierRecord:
+def _record_of(log_dir: "DirectoryAccess", log: LogAccess, options: MoveOptions) -> TierRecord:
     """The partition's record, or a first one."""
     name = log.topic_partition
     given = options.url or log.context.config.tidelog_tier_url
@@ -530,7 +530,7 @@ def _record_of(log_dir: "DirectoryAccess", log: Log, options: MoveOptions) -> Ti
     return first_record(log_dir, log, url)
 
 
-def first_record(log_dir: "DirectoryAccess", log: Log, url: str) -> TierRecord:
+def first_record(log_dir: "DirectoryAccess", log: LogAccess, url: str) -> TierRecord:
     """The record of a partition whose tier is empty; raises InvalidRequest without a topic id."""
     name = log.topic_partition
     topic_id = log_dir.topic(name.topic).topic_id

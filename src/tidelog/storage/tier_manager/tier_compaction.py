@@ -64,7 +64,7 @@ from tidelog.types import NO_TIMESTAMP, Buffer, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.directory.log_dir import DirectoryAccess
-    from tidelog.storage.log.log_reader import LogReader
+    from tidelog.storage.log.log_reader import LogView
 
 
 _READ: tuple[str, ...] = (files.LOG_SUFFIX, files.APPEND_TIME_SUFFIX)
@@ -147,7 +147,7 @@ class Workplace:
         directory: Where `.cleaned` files lie until they are copied.
     """
 
-    log: "LogReader"
+    log: "LogView"
     directory: str
 
     @property
@@ -156,7 +156,7 @@ class Workplace:
         return replace(self.log.context, directory=self.directory)
 
     @classmethod
-    def beside(cls, log: "LogReader") -> "Workplace":
+    def beside(cls, log: "LogView") -> "Workplace":
         """The partition's own directory; needs the lock."""
         return cls(log, log.context.directory)
 

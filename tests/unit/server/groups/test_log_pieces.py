@@ -19,7 +19,7 @@ from tidelog.server.groups.records import offset_record
 from tidelog.server.groups.replay import LoadedGroup, LoadedPending, Replay
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.files import CLEAN_SHUTDOWN_FILE
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.log_end import COPIED_GAPS_FILE
 from tidelog.storage.segment.slices import LogSlice
 from tidelog.types import Codec, NewRecord
@@ -90,7 +90,7 @@ class Writer:
 
 
 @contextmanager
-def log_of(path: Path, segments: dict[int, bytearray]) -> Iterator[LogReader]:
+def log_of(path: Path, segments: dict[int, bytearray]) -> Iterator[LogView]:
     """A log with these segments, as a reader finds it."""
     with LogDir.open(str(path), options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic("t")

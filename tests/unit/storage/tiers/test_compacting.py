@@ -10,7 +10,7 @@ from tidelog.record.builder import build_batch
 from tidelog.storage.compaction.cleaner import CleaningReport
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.compaction_history import read_history
 from tidelog.storage.tier_manager.orphans import collect
 from tidelog.storage.tier_manager.tier_compaction import compact_tier
@@ -60,7 +60,7 @@ def transact(tiered: Tiered, number: int, *, commit: bool) -> None:
     )
 
 
-def table(log: LogReader) -> Table:
+def table(log: LogView) -> Table:
     found = {record.key: record.value for record in log.records(isolation=COMMITTED)}
     return {key: value for key, value in found.items() if value is not None}
 

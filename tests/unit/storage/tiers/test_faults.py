@@ -14,7 +14,7 @@ from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE
 from tidelog.errors import CorruptBatch, CorruptData, CorruptFile, StorageFailure
 from tidelog.objects.store import ObjectInfo
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.tier.tier_record import read_record
 from tidelog.storage.tier_manager.orphans import collect
 from tidelog.storage.tier_manager.tier_store import verify
@@ -181,7 +181,7 @@ def _recorded() -> tuple[Tiered, Recorder]:
     return tiered, recorder
 
 
-def _seen_before_recovery(reader: LogReader) -> list[int]:
+def _seen_before_recovery(reader: LogView) -> list[int]:
     """Offsets up to the first page that the disk has lost, which nobody was promised."""
     found = []
     with contextlib.suppress(CorruptBatch):

@@ -17,7 +17,7 @@ from tests.unit.storage.tiers.tiered import NAME, Tiered
 from tidelog.errors import StorageFailure
 from tidelog.record.builder import build_batch
 from tidelog.record.record import Record
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.tier_manager.orphans import collect
 from tidelog.storage.tier_manager.tier_store import verify
 from tidelog.types import ClockName, IsolationLevel, NewRecord
@@ -178,7 +178,7 @@ class TwoTiers(RuleBasedStateMachine):
         for reader in (self.tiered.log, self.tiered.reader()):
             self._check(reader)
 
-    def _check(self, reader: LogReader) -> None:
+    def _check(self, reader: LogView) -> None:
         assert reader.log_start_offset == self.start
         assert _shown(list(reader.records())) == [(r.offset, r.value) for r in self.rows]
         committed = list(reader.records(isolation=IsolationLevel.READ_COMMITTED))
@@ -196,7 +196,7 @@ class TwoTiers(RuleBasedStateMachine):
             self._look_up(reader, sure, row.append_ms, ClockName.APPEND)
 
     def _look_up(
-        self, reader: LogReader, times: list[tuple[int, int]], ms: int, clock: ClockName
+        self, reader: LogView, times: list[tuple[int, int]], ms: int, clock: ClockName
     ) -> None:
         """The first record of that time, or the marker of a transaction in front of it."""
         expected = next((offset for time, offset in times if time >= ms), None)

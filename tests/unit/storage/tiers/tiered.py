@@ -9,7 +9,7 @@ from tests.worlds.directories.logs import PATH, SMALL, TOPIC, WRITABLE
 from tidelog.env import Env
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.tier.tier_files import TierFiles, TierOptions
 from tidelog.storage.tier_manager.mover import MoveOptions, MoveReport, tier_partition
 from tidelog.types import NewRecord, TopicPartition
@@ -71,7 +71,7 @@ class Tiered:
         self.directory = LogDir.open(PATH, env=self.env, options=WRITABLE)
         return self
 
-    def reader(self) -> LogReader:
+    def reader(self) -> LogView:
         """As a process that only reads sees it."""
         return LogDir.open(PATH, env=self.env).reader(TOPIC, 0)
 
@@ -87,7 +87,7 @@ class Tiered:
         return tier_partition(self.directory, NAME, MoveOptions(**options))  # type: ignore[arg-type]
 
 
-def values(reader: LogReader) -> list[int]:
+def values(reader: LogView) -> list[int]:
     """What the records say is their offset, in order."""
     found = []
     for record in reader.records():

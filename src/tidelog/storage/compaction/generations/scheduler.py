@@ -72,7 +72,7 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
-    from tidelog.storage.log.log import Log
+    from tidelog.storage.log.log_access import LogAccess
 
 
 def counted_of(row: SegmentRow, keys: int, found_bytes: int) -> Counted:
@@ -542,7 +542,7 @@ class SpaceBound:
         )
 
     def judge(
-        self, log: "Log", segments: Sequence[ClosedSegment], state: LogState, asking: Asking
+        self, log: "LogAccess", segments: Sequence[ClosedSegment], state: LogState, asking: Asking
     ) -> CleaningDecision:
         """See `Scheduler`; reads the keys of segments that are new since the last inspection."""
         context, config = log.context, log.context.config
@@ -585,7 +585,7 @@ class SpaceBound:
         ]
         return Choice(sources, plan.groups, plan.map_from)
 
-    def record_cleaning(self, log: "Log", job: CleaningJob, cleaned: Cleaned) -> int:
+    def record_cleaning(self, log: "LogAccess", job: CleaningJob, cleaned: Cleaned) -> int:
         """See `Scheduler`."""
         memory, plan = self._memory, self._plan
         assert memory is not None
