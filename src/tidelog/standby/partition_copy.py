@@ -716,7 +716,7 @@ class Copy:
             return
         self._jump = None
         if is_first:
-            self.log.deleter.advance_start(next_offset)
+            self.log.advance_start(next_offset)
 
     def _append_sound(self, records: memoryview, batches: Sequence[Batch], append_ms: int) -> None:
         """Append batches at once; one by one where one of them is refused."""

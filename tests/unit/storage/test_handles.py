@@ -10,6 +10,7 @@ from tests.worlds.directories.logs import batch, names, new_log, path_of, put, r
 
 from tidelog.env import OsFileSystem
 from tidelog.errors import CorruptBatch
+from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.open_files import FilePool, MapCache, PooledFile, walk_file
 
 

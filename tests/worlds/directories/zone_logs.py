@@ -1,22 +1,20 @@
 """Finished segments in memory for tests of zone maps, and what a map of them has to say."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from uuid import UUID
 
 from hypothesis import strategies as st
 from tests.worlds.records.kernel_logs import batches, contents, times
 
-from tidelog.env import File, FileStat
-from tidelog.record.batch_walk import Batch, walk
+from tidelog.record.batch_walk import walk
 from tidelog.record.coding import crc32c
 from tidelog.record.header import assign_offset
 from tidelog.record.legacy import build_legacy_set
 from tidelog.record.record import Record
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.zone_map import Zone
-from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
+from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.types import (
     INT64_MAX,
     INT64_MIN,
@@ -29,66 +27,32 @@ from tidelog.types import (
 TOPIC_ID = UUID(int=9)
 
 
-@dataclass
-class MemorySegment:
+class MemorySegment(ClosedSegment):
     """A finished segment without files."""
 
-    base_offset: int
-    data: bytes
-    append_times: AppendTimes
-    end_offset: int
-    log_path: str = "/t-0/log"
-    is_active: bool = False
-    has_known_end: bool = True
-    damaged: None = None
-    is_mapped: bool = True
-    is_tiered: bool = False
-    largest_timestamp: int = -1
-    zones: None = None
-    reports: list[str] = field(default_factory=list)
+    log_path = "/t-0/log"
+    is_mapped = True
+
+    def __init__(
+        self, base_offset: int, data: bytes, append_times: AppendTimes, end_offset: int
+    ) -> None:
+        self.base_offset, self.end_offset = base_offset, end_offset
+        self.data = data
+        self.set_append_times(append_times)
+
+    def __repr__(self) -> str:
+        times = [*self.append_times.rows()]
+        return f"MemorySegment({self.base_offset}, {self.data!r}, {times}, {self.end_offset})"
 
     @property
     def size_bytes(self) -> int:
         return len(self.data)
-
-    @property
-    def offset_index(self) -> OffsetIndex:
-        return OffsetIndex(self.base_offset)
-
-    @property
-    def time_index(self) -> TimeIndex:
-        return TimeIndex(self.base_offset)
-
-    @property
-    def txn_index(self) -> TxnIndex:
-        return TxnIndex.decode(b"", self.base_offset)
-
-    def zones_on(self, clock: ClockName) -> None:
-        return None
-
-    def may_reach_append_ms(self, append_ms: int) -> bool:
-        raise NotImplementedError
 
     def view(self, start: int, end: int) -> memoryview:
         return memoryview(self.data)[start:end]
 
     def whole(self) -> memoryview:
         return memoryview(self.data)
-
-    def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
-        raise NotImplementedError
-
-    def open_file(self) -> File:
-        raise NotImplementedError
-
-    def mtime_ms(self) -> int:
-        return 0
-
-    def distrust_indexes(self, problem: str) -> None:
-        raise NotImplementedError
-
-    def stat(self) -> FileStat:
-        raise NotImplementedError
 
 
 @st.composite

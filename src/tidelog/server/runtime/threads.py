@@ -11,24 +11,33 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar
 
 from tidelog.env import Env
 from tidelog.errors import Closed
-from tidelog.storage.commits import CommitRecords
+from tidelog.record.builder import BATCH_BYTES
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.commits import Commit, CommitRecords
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.directory.topic_registry import TopicInfo
-from tidelog.storage.log.deletion import Deleter
+from tidelog.storage.log.append import AppendResult
 from tidelog.storage.log.durability import Done
 from tidelog.storage.log.durability import Work as Job
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.segment_swaps import SegmentSwaps
+from tidelog.storage.log.log_access import LogAccess, SwapAccess
+from tidelog.storage.log.producers import ProducerStates
+from tidelog.storage.log.segment_swaps import Adoption, Swap
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.retention import Deletion
+from tidelog.storage.segment.roll import RollReason, SegmentNote
+from tidelog.storage.segment.segment import Segment
 from tidelog.storage.tier.tier_files import TierFiles
-from tidelog.types import TopicPartition
+from tidelog.storage.tier.tier_record import TierRecord
+from tidelog.types import Codec, NewRecord, TopicPartition
 
 _Result = TypeVar("_Result")
 
@@ -189,10 +198,6 @@ class Beside:
             item.done(None)
 
 
-# Parts of a log that change it.
-_PARTS: Final = (SegmentSwaps, Deleter)
-
-
 class LoopGate:
     """The way to the loop, which can be closed: calls that come later are refused."""
 
@@ -215,22 +220,109 @@ class LoopGate:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
-class OnLoop:
-    """Stands for a log of the loop's thread."""
+class SwapsOnLoop:
+    """Stands for a log's `SegmentSwaps` in another thread: a `SwapAccess`."""
 
-    def __init__(self, target: object, gate: LoopGate) -> None:
-        self._target = target
+    def __init__(self, swaps: SwapAccess, gate: LoopGate) -> None:
+        self._swaps = swaps
         self._gate = gate
 
-    def __getattr__(self, name: str) -> object:
-        """A plain value, a method that is carried out on the loop, or a part of a log likewise."""
-        found: object = getattr(self._target, name)
-        if isinstance(found, _PARTS):
-            return OnLoop(found, self._gate)
-        return partial(self._call, found) if callable(found) else found
+    def prepare_adoption(self) -> Adoption:
+        """Make ready to take segments in at the log end."""
+        return self._gate.run(self._swaps.prepare_adoption)
 
-    def _call(self, function: Callable[..., object], *args: object, **keywords: object) -> object:
-        return self._gate.run(function, *args, **keywords)
+    def finished_run(self, bases: Sequence[int]) -> list[ClosedSegment]:
+        """The finished local segments with these base offsets, which follow each other."""
+        return self._gate.run(self._swaps.finished_run, bases)
+
+    def cleanable_segments(self) -> list[ClosedSegment]:
+        """The finished segments, oldest first."""
+        return self._gate.run(self._swaps.cleanable_segments)
+
+    def still_has(self, segments: Iterable[Segment]) -> bool:
+        """Whether the log still shows exactly these objects."""
+        return self._gate.run(self._swaps.still_has, segments)
+
+    def show(self, swap: Swap, commit: Commit, operation: str) -> list[str]:
+        """Give the files of new segments their names, and show the segments."""
+        return self._gate.run(self._swaps.show, swap, commit, operation)
+
+    def go_offline(self, operation: str, reason: str) -> None:
+        """Take the partition offline."""
+        self._gate.run(self._swaps.go_offline, operation, reason)
+
+
+class LogOnLoop(LogAccess):
+    """Stands for a log of the loop's thread in another thread.
+
+    Calls that change the log, or what it remembers, are carried out on the loop. Which segments
+    there are, and where the log begins and ends, is read at once.
+    """
+
+    def __init__(self, log: Log, gate: LoopGate) -> None:
+        super().__init__(log.segment_list)
+        self._log = log
+        self._gate = gate
+        self._swaps = SwapsOnLoop(log.swaps, gate)
+
+    @property
+    def swaps(self) -> SwapsOnLoop:
+        """Takes finished segments in, or exchanges them."""
+        return self._swaps
+
+    def refresh(self) -> None:
+        """Do nothing: the writer's own view is always the present one."""
+
+    def producer_states(self) -> ProducerStates:
+        """Producers and open transactions at the log end."""
+        return self._log.producer_states()
+
+    @property
+    def recovery_point(self) -> int:
+        """Offset below which all is durable."""
+        return self._log.recovery_point
+
+    def trusted_end(self) -> int:
+        """Offset below which every append time on disk is right."""
+        return self._gate.run(self._log.trusted_end)
+
+    def append_times_of(self, segment: Segment) -> AppendTimes:
+        """A segment's append times, limited to what is proven."""
+        return self._gate.run(self._log.append_times_of, segment)
+
+    def append(
+        self,
+        records: Iterable[NewRecord],
+        *,
+        codec: Codec = Codec.NONE,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> AppendResult:
+        """Append records."""
+        return self._gate.run(self._log.append, records, codec=codec, batch_bytes=batch_bytes)
+
+    def flush(self) -> None:
+        """Make everything that was appended durable."""
+        self._gate.run(self._log.flush)
+
+    def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
+        """Finish the active segment."""
+        return self._gate.run(self._log.roll, reason)
+
+    def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
+        """The note of a local segment, and by when its records were there, in ms."""
+        return self._gate.run(self._log.note_of, segment)
+
+    def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
+        """Delete the segments that the topic's policy lets go."""
+        return self._gate.run(self._log.apply_retention, by_age=by_age)
+
+    def advance_start(self, offset: int) -> None:
+        """Move the log start, whatever the topic's policy says of deletion."""
+        self._gate.run(self._log.advance_start, offset)
+
+    def take_tier(self, record: TierRecord) -> None:
+        """Go by another record of the tier."""
+        self._gate.run(self._log.take_tier, record)
 
 
 class LogDirOnLoop:
@@ -281,13 +373,13 @@ class LogDirOnLoop:
         """Whether a topic's `retention.ms` is its own or a broker's."""
         return self._gate.run(self._log_dir.knows_age_limit, name)
 
-    def reader(self, topic: str, partition: int) -> Log:
+    def reader(self, topic: str, partition: int) -> LogAccess:
         """The open log itself, as `log`."""
         return self.log(topic, partition)
 
-    def log(self, topic: str, partition: int) -> Log:
+    def log(self, topic: str, partition: int) -> LogAccess:
         """A stand-in for the open log, which belongs to the loop as its directory does."""
-        return cast("Log", OnLoop(self._gate.run(self._log_dir.log, topic, partition), self._gate))
+        return LogOnLoop(self._gate.run(self._log_dir.log, topic, partition), self._gate)
 
     def flush(self) -> None:
         """Make everything that was appended durable."""

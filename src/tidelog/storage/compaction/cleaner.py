@@ -186,7 +186,9 @@ class CleaningReport:
 # -- swapping in ---------------------------------------------------------------------------------
 
 
-def swap_in(log_dir: "DirectoryAccess", log: "LogAccess", plan: CleaningPlan, cleaned: Cleaned) -> None:
+def swap_in(
+    log_dir: "DirectoryAccess", log: "LogAccess", plan: CleaningPlan, cleaned: Cleaned
+) -> None:
     """Swap the segments of a job in, and move the checkpoint behind them.
 
     Raises:
@@ -328,7 +330,7 @@ class PartitionTarget(ABC):
         return self._inspected[0].scheduler.goes_on
 
     @property
-    def _log(self) -> "Log":
+    def _log(self) -> "LogAccess":
         assert self._inspected is not None
         return self._inspected[0].log
 

@@ -30,6 +30,7 @@ from tidelog.storage.directory.open_partitions import OpeningRules, OpenPartitio
 from tidelog.storage.directory.topic_admin import DirectoryContext, TopicAdmin
 from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo
 from tidelog.storage.log.log import Log
+from tidelog.storage.log.log_access import LogAccess
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.producers import PRODUCER_ID_EXPIRATION_MS
 from tidelog.storage.log.record_rules import BodyCheck, check_body
@@ -122,7 +123,7 @@ class DirectoryAccess(Protocol):
     def reader(self, topic: str, partition: int) -> LogView:
         """The partition for reading."""
 
-    def log(self, topic: str, partition: int) -> Log:
+    def log(self, topic: str, partition: int) -> LogAccess:
         """The partition for writing, opened at first use."""
 
     def flush(self) -> None:

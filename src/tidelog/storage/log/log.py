@@ -32,8 +32,8 @@ from tidelog.storage.log.append_writer import AppendWriter
 from tidelog.storage.log.deletion import HIGH_WATERMARK, Deleter
 from tidelog.storage.log.follower_log import FollowerLog
 from tidelog.storage.log.leader_epochs import LeaderEpochs
+from tidelog.storage.log.log_access import LogAccess
 from tidelog.storage.log.log_loader import LogOptions, LogParts, load_log
-from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.message_sets import PreparedSet
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.segment_roller import SegmentRoller
@@ -41,11 +41,11 @@ from tidelog.storage.log.segment_swaps import SegmentSwaps
 from tidelog.storage.log.truncation import Truncator
 from tidelog.storage.log.validator import AppendRules
 from tidelog.storage.open_files import typed_failures
-from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint
 from tidelog.storage.segment.retention import Deletion
 from tidelog.storage.segment.roll import RollReason, SegmentNote
 from tidelog.storage.segment.segment import Segment, SegmentContext
+from tidelog.storage.tier.tier_record import TierRecord
 from tidelog.types import UNKNOWN_MS, Buffer, Codec, NewRecord, TimestampType
 
 if TYPE_CHECKING:
@@ -54,14 +54,14 @@ if TYPE_CHECKING:
 __all__ = ["AppendOrigin", "AppendResult", "Log", "LogOptions"]
 
 
-class Log(LogView):
+class Log(LogAccess):
     """A partition that takes appends.
 
     Attributes:
+        segment_list: Its segments, local and in the tier.
         writer: Writes validated appends.
         truncator: Cuts the log's end.
         deleter: Moves its start.
-        swaps: Takes finished segments in, or exchanges them.
         follower: Copies a leader's batches.
         recovery_report: What the opening has mended.
         opened_end_offset: The log end when it was opened.
@@ -72,6 +72,7 @@ class Log(LogView):
         segments, guard, epochs, clock = parts.segments, parts.guard, parts.epochs, parts.clock
         flusher, producers, notes = parts.flusher, parts.producers, parts.notes
         super().__init__(segments)
+        self.segment_list = segments
         self.recovery_report = parts.report
         self.opened_end_offset = segments.end_offset
         self._guard = guard
@@ -88,7 +89,7 @@ class Log(LogView):
             segments, guard, epochs, producers, flusher, clock, notes, options
         )
         self.deleter = Deleter(segments, guard, epochs, self._roller, clock, notes, options)
-        self.swaps = SegmentSwaps(
+        self._swaps = SegmentSwaps(
             segments,
             guard,
             epochs,
@@ -119,9 +120,9 @@ class Log(LogView):
         """Do nothing: the writer's own view is always the present one."""
 
     @property
-    def active(self) -> ActiveSegment:
-        """The segment that takes appends."""
-        return self._list.active
+    def swaps(self) -> SegmentSwaps:
+        """Takes finished segments in, or exchanges them."""
+        return self._swaps
 
     @property
     def failure(self) -> StorageFailure | None:
@@ -492,6 +493,14 @@ class Log(LogView):
     def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
         """Delete the segments that the topic's policy lets go; see `Deleter.apply_retention`."""
         return self.deleter.apply_retention(by_age=by_age)
+
+    def advance_start(self, offset: int) -> None:
+        """Move the log start for its owner; see `Deleter.advance_start`."""
+        self.deleter.advance_start(offset)
+
+    def take_tier(self, record: TierRecord) -> None:
+        """Go by another record of the tier; see `Deleter.take_tier`."""
+        self.deleter.take_tier(record)
 
     # -- closing -----------------------------------------------------------------------------
 

@@ -314,7 +314,7 @@ class Mover:
         if config.remote_storage_enable and not config.remote_log_copy_disable:
             self._copy_all()
         if not config.remote_storage_enable and config.remote_log_delete_on_disable:
-            self.log.deleter.advance_start(self.log.local_start_offset)
+            self.log.advance_start(self.log.local_start_offset)
         self._retain()
         self._clean()
         return self._report
@@ -381,7 +381,7 @@ class Mover:
         self._claim = OWN
         record = self.record.with_manifest(written)
         if record != self.record or self.log.tier is None:
-            self.log.deleter.take_tier(record)
+            self.log.take_tier(record)
         self.record = record
         return written
 
@@ -389,7 +389,7 @@ class Mover:
         """Draw the name of the next manifest and note it, before the store is asked to take it."""
         drawn = uuid.UUID(int=self.log.context.env.random.getrandbits(128)).hex
         self.record = self.record.with_pending(drawn)
-        self.log.deleter.take_tier(self.record)
+        self.log.take_tier(self.record)
         return drawn
 
     def _now_ms(self) -> int:

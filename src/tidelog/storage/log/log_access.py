@@ -1,0 +1,98 @@
+"""The calls that long jobs make on an open log, whichever thread they run in.
+
+An attach, a cleaning, a copy to the tier and an erasure work on a `LogAccess`. In the thread that a
+log belongs to, that is the `Log`. A broker's logs belong to the event loop: other threads get a
+stand-in, whose calls are carried out there. So a job must not call anything else of a log.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from tidelog.record.builder import BATCH_BYTES
+from tidelog.storage.commits import Commit
+from tidelog.storage.log.append import AppendResult
+from tidelog.storage.log.log_reader import LogView
+from tidelog.storage.log.segment_swaps import Adoption, Swap
+from tidelog.storage.segment.active_segment import ActiveSegment
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.retention import Deletion
+from tidelog.storage.segment.roll import RollReason, SegmentNote
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.tier.tier_record import TierRecord
+from tidelog.types import Codec, NewRecord
+
+
+class SwapAccess(Protocol):
+    """The calls that jobs make on `SegmentSwaps`, which documents them."""
+
+    def prepare_adoption(self) -> Adoption:
+        """Make ready to take segments in at the log end."""
+
+    def finished_run(self, bases: Sequence[int]) -> list[ClosedSegment]:
+        """The finished local segments with these base offsets, which follow each other."""
+
+    def cleanable_segments(self) -> list[ClosedSegment]:
+        """The finished segments, oldest first."""
+
+    def still_has(self, segments: Iterable[Segment]) -> bool:
+        """Whether the log still shows exactly these objects."""
+
+    def show(self, swap: Swap, commit: Commit, operation: str) -> list[str]:
+        """Give the files of new segments their names, and show the segments."""
+
+    def go_offline(self, operation: str, reason: str) -> None:
+        """Take the partition offline."""
+
+
+class LogAccess(LogView):
+    """A log for long jobs: its reads, and the calls that change it. `Log` documents those."""
+
+    @property
+    @abstractmethod
+    def swaps(self) -> SwapAccess:
+        """Takes finished segments in, or exchanges them."""
+
+    @property
+    def active(self) -> ActiveSegment:
+        """The segment that takes appends."""
+        return self._list.active
+
+    @property
+    @abstractmethod
+    def recovery_point(self) -> int:
+        """Offset below which all is durable."""
+
+    @abstractmethod
+    def append(
+        self,
+        records: Iterable[NewRecord],
+        *,
+        codec: Codec = Codec.NONE,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> AppendResult:
+        """Append records."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Make everything that was appended durable."""
+
+    @abstractmethod
+    def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
+        """Finish the active segment."""
+
+    @abstractmethod
+    def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
+        """The note of a local segment, and by when its records were there, in ms."""
+
+    @abstractmethod
+    def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
+        """Delete the segments that the topic's policy lets go."""
+
+    @abstractmethod
+    def advance_start(self, offset: int) -> None:
+        """Move the log start, whatever the topic's policy says of deletion."""
+
+    @abstractmethod
+    def take_tier(self, record: TierRecord) -> None:
+        """Go by another record of the tier."""
