@@ -60,9 +60,9 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(f"tidelog.{home}"), name)
-    globals()[name] = found
-    return found
+    value: object = getattr(import_module(f"tidelog.{home}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

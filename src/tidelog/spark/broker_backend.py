@@ -105,13 +105,13 @@ class BrokerEpochs:
         by_node: dict[int, dict[TopicPartition, int]] = {}
         for name, epoch in epochs.items():
             by_node.setdefault(self._node_of(name), {})[name] = epoch
-        found = dict.fromkeys(epochs, UNKNOWN)
-        for node_id, asked in by_node.items():
-            for name, end in leader.ends_of_epochs(node_id, asked).items():
+        ends = dict.fromkeys(epochs, UNKNOWN)
+        for node_id, epochs_of_node in by_node.items():
+            for name, end in leader.ends_of_epochs(node_id, epochs_of_node).items():
                 if isinstance(end, ClusterFailure):
                     raise end
-                found[name] = (end.epoch, end.end_offset)
-        return found
+                ends[name] = (end.epoch, end.end_offset)
+        return ends
 
     def epochs_below(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The epoch of the last offset below each end, -1 where unknown.
@@ -119,19 +119,19 @@ class BrokerEpochs:
         Walks down from the newest epoch: most logs are asked twice.
         """
         self._refresh()
-        found = dict.fromkeys(ends, NO_LEADER_EPOCH)
-        left = {name: self._epoch_of(name) for name, end in ends.items() if end > 0}
-        left = {name: epoch for name, epoch in left.items() if epoch >= 0}
-        while left:
-            for name, (epoch, end) in self.ends_of(left).items():
+        epochs = dict.fromkeys(ends, NO_LEADER_EPOCH)
+        remaining = {name: self._epoch_of(name) for name, end in ends.items() if end > 0}
+        remaining = {name: epoch for name, epoch in remaining.items() if epoch >= 0}
+        while remaining:
+            for name, (epoch, end) in self.ends_of(remaining).items():
                 if epoch < 0 or end < ends[name]:
-                    del left[name]  # the epoch above it wrote the offset
+                    del remaining[name]  # the epoch above it wrote the offset
                     continue
-                found[name] = epoch
-                left[name] = epoch - 1
+                epochs[name] = epoch
+                remaining[name] = epoch - 1
                 if epoch == 0:
-                    del left[name]
-        return found
+                    del remaining[name]
+        return epochs
 
     def _epoch_of(self, name: TopicPartition) -> int:
         return self._partition(name).leader_epoch
@@ -141,11 +141,13 @@ class BrokerEpochs:
 
     def _partition(self, name: TopicPartition) -> LeaderPartition:
         topic = self._topics.get(name.topic)
-        found = None if topic is None else topic.partitions.get(name.partition)
-        if found is None or found.leader_id < 0:
-            reason = "nobody leads it now" if found is not None else "there is no such partition"
+        partition = None if topic is None else topic.partitions.get(name.partition)
+        if partition is None or partition.leader_id < 0:
+            reason = (
+                "nobody leads it now" if partition is not None else "there is no such partition"
+            )
             raise ClusterFailure(",".join(self._servers), f"ask for epochs of {name}", reason)
-        return found
+        return partition
 
     def _refresh(self) -> Leader:
         """The server asked, after it told who leads what; the next time another if it is gone."""
@@ -274,10 +276,10 @@ class BrokerBackend:
         return sorted(TopicPartition(t, number) for t in topics for number in range(counts[t]))
 
     def _refuse(self, topic: str, partition: int | None = None) -> None:
-        there = self._cluster.partitions(topic)  # raises where the topic is unknown
+        existing = self._cluster.partitions(topic)  # raises where the topic is unknown
         if partition is not None:
             raise UnknownTopic(
-                f"{self._options.bootstrap}: topic {topic} has partitions 0 to {len(there) - 1},"
+                f"{self._options.bootstrap}: topic {topic} has partitions 0 to {len(existing) - 1},"
                 f" not {partition}"
             )
 
@@ -285,10 +287,8 @@ class BrokerBackend:
         """See `Backend`."""
         from tidelog.storage.files import decode_topic_id
 
-        found = self._ask(partial(self._cluster.topic_ids, sorted(set(topics))))
-        return {
-            name: "" if one is None else decode_topic_id(one).hex for name, one in found.items()
-        }
+        ids = self._ask(partial(self._cluster.topic_ids, sorted(set(topics))))
+        return {name: "" if one is None else decode_topic_id(one).hex for name, one in ids.items()}
 
     # -- offsets -----------------------------------------------------------------------------
 
@@ -308,8 +308,8 @@ class BrokerBackend:
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
         """See `Backend`; on the append clock only of topics whose brokers know append times."""
-        found = self._lookup(times, self._options.clock)
-        return {name: None if hit is None else hit.offset for name, hit in found.items()}
+        matches = self._lookup(times, self._options.clock)
+        return {name: None if hit is None else hit.offset for name, hit in matches.items()}
 
     def _lookup(
         self, times: Mapping[TopicPartition, int], clock: ClockName
@@ -317,7 +317,7 @@ class BrokerBackend:
         for name, time_ms in times.items():
             if time_ms < 0:
                 raise InvalidRequest(f"{name}: time {time_ms} is negative")
-        found = self._ask(
+        matches = self._ask(
             partial(self._cluster.offsets_for_times, times, isolation=self._options.isolation)
         )
         topics = {name.topic for name in times}
@@ -326,18 +326,18 @@ class BrokerBackend:
             # What the search said of these was about append times.
             names = [name for name in times if name.topic in by_append]
             marks = self._marks(names, self._options.isolation) if names else {}
-            return found | {n: self._first_read(n, marks[n], times[n]) for n in names}
+            return matches | {n: self._first_read(n, marks[n], times[n]) for n in names}
         marks = self._marks(
             [name for name in times if name.topic not in by_append], IsolationLevel.READ_UNCOMMITTED
         )
-        told: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        answers: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for time_ms in sorted({times[name] for name in marks}):
             same = {name: mark for name, mark in marks.items() if times[name] == time_ms}
-            told |= self._ask(partial(self._cluster.first_appended, same, time_ms))
-        found |= told
-        marks = {name: mark for name, mark in marks.items() if name not in told}
-        theirs = {name: found[name] for name in marks}
-        return found | first_stamped(self._cluster, marks, theirs, choice="clock=append")
+            answers |= self._ask(partial(self._cluster.first_appended, same, time_ms))
+        matches |= answers
+        marks = {name: mark for name, mark in marks.items() if name not in answers}
+        theirs = {name: matches[name] for name in marks}
+        return matches | first_stamped(self._cluster, marks, theirs, choice="clock=append")
 
     def _first_read(
         self, name: TopicPartition, mark: Watermarks, time_ms: int
@@ -356,12 +356,12 @@ class BrokerBackend:
         if self._epochs.is_direct:
             return self._ask(partial(self._epochs.epochs_below, ends))
         marks = self._marks(list(ends), IsolationLevel.READ_UNCOMMITTED)
-        found = {}
+        epochs = {}
         for name, end in ends.items():
             last = last_record_below(self._cluster, name, marks[name].start, end)
             epoch = None if last is None else last.leader_epoch
-            found[name] = NO_LEADER_EPOCH if epoch is None else epoch
-        return found
+            epochs[name] = NO_LEADER_EPOCH if epoch is None else epoch
+        return epochs
 
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
@@ -375,8 +375,8 @@ class BrokerBackend:
 
     def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
         """See `Backend`."""
-        found = [OffsetRange(name, *span) for name, span in sorted(ranges.items())]
-        return list(self._tasks(found, self._options.clock, {}))
+        offset_ranges = [OffsetRange(name, *span) for name, span in sorted(ranges.items())]
+        return list(self._tasks(offset_ranges, self._options.clock, {}))
 
     def _tasks(
         self,
@@ -475,20 +475,20 @@ class BrokerBackend:
         clock: ClockName,
     ) -> dict[TopicPartition, int]:
         """Where reading may begin: before it no record is in the range of time."""
-        starts = {name: found.start for name, found in bounds.items()}
+        starts = {name: limits.start for name, limits in bounds.items()}
         if clock is ClockName.APPEND:
             return starts
         by_time: dict[int, dict[TopicPartition, Watermarks]] = {}
-        ranged = {name for name, found in bounds.items() if found.time_range is not None}
+        ranged = {name for name, limits in bounds.items() if limits.time_range is not None}
         by_append = self._ask(
             partial(searched_by_append, self._cluster, {name.topic for name in ranged})
         )
         for name in ranged:
-            found = bounds[name]
+            limits = bounds[name]
             if name.topic in by_append:
                 continue  # the broker's search says nothing of create times
-            first_ms = INT64_MIN if found.time_range is None else found.time_range[0]
-            if first_ms > 0 and found.start < found.end:
+            first_ms = INT64_MIN if limits.time_range is None else limits.time_range[0]
+            if first_ms > 0 and limits.start < limits.end:
                 mark = Watermarks(views[name].log_start_offset, views[name].log_end_offset)
                 by_time.setdefault(first_ms, {})[name] = mark
         for first_ms, marks in by_time.items():

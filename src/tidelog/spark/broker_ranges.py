@@ -36,33 +36,33 @@ def split_ranges(
             are cut in proportion to their spans.
         max_records: No part has more offsets.
     """
-    found = [one for one in ranges if one.span > 0]
+    parts = [one for one in ranges if one.span > 0]
     if max_records is not None:
-        found = [part for one in found for part in _cut(one, -(-one.span // max_records))]
-    if min_partitions <= len(found):
-        return found
-    counts = _shares(found, min_partitions)
-    return [part for one, count in zip(found, counts, strict=True) for part in _cut(one, count)]
+        parts = [part for one in parts for part in _cut(one, -(-one.span // max_records))]
+    if min_partitions <= len(parts):
+        return parts
+    counts = _shares(parts, min_partitions)
+    return [part for one, count in zip(parts, counts, strict=True) for part in _cut(one, count)]
 
 
-def _shares(ranges: list[OffsetRange], wanted: int) -> list[int]:
-    """In how many parts each range is cut, so that there are about `wanted`.
+def _shares(ranges: list[OffsetRange], count: int) -> list[int]:
+    """In how many parts each range is cut, so that there are about `count`.
 
     Ranges too small for two parts keep one each; the others share what is left.
     """
     total = sum(one.span for one in ranges)
-    is_whole = [_share(one.span, total, wanted) == 1 for one in ranges]
+    is_whole = [_share(one.span, total, count) == 1 for one in ranges]
     rest = sum(one.span for one, whole in zip(ranges, is_whole, strict=True) if not whole)
-    left = max(wanted - sum(is_whole), 1)
+    remaining = max(count - sum(is_whole), 1)
     return [
-        1 if whole else _share(one.span, rest, left)
+        1 if whole else _share(one.span, rest, remaining)
         for one, whole in zip(ranges, is_whole, strict=True)
     ]
 
 
-def _share(span: int, total: int, wanted: int) -> int:
-    """`span / total` of `wanted`, halves rounded up, at least 1."""
-    return max((2 * span * wanted + total) // (2 * total), 1)
+def _share(span: int, total: int, count: int) -> int:
+    """`span / total` of `count`, halves rounded up, at least 1."""
+    return max((2 * span * count + total) // (2 * total), 1)
 
 
 def _cut(one: OffsetRange, count: int) -> Iterator[OffsetRange]:

@@ -106,21 +106,21 @@ def read_settings(options: SourceOptions) -> BrokerSettings:
         ConfigError: One that can't be obeyed, with the reason.
     """
     ignored = sorted(_IGNORED & options.client.keys())
-    given = {name: text for name, text in options.client.items() if name not in _IGNORED}
-    timeout_s = question_timeout_s(given)
+    texts = {name: text for name, text in options.client.items() if name not in _IGNORED}
+    timeout_s = question_timeout_s(texts)
     for name in _TIMEOUTS:
-        given.pop(name, None)
-    is_plain = given.keys() <= _PLAIN | _IGNORED_DIRECTLY and (
-        given.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT"
+        texts.pop(name, None)
+    is_plain = texts.keys() <= _PLAIN | _IGNORED_DIRECTLY and (
+        texts.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT"
     )
-    _tell(tuple(ignored + sorted(_IGNORED_DIRECTLY & given.keys() if is_plain else ())))
-    fetch = _fetch(given, options) if is_plain else None
-    poll_records = _number(_POLL_RECORDS, given.pop(_POLL_RECORDS, str(POLL_RECORDS)))
-    group = given.pop(_GROUP, None)
-    for name in given:
+    _tell(tuple(ignored + sorted(_IGNORED_DIRECTLY & texts.keys() if is_plain else ())))
+    fetch = _fetch(texts, options) if is_plain else None
+    poll_records = _number(_POLL_RECORDS, texts.pop(_POLL_RECORDS, str(POLL_RECORDS)))
+    group = texts.pop(_GROUP, None)
+    for name in texts:
         if name in WITHOUT_MEANING:
             raise ConfigError(f"kafka.{name}", None, "only Java's clients know it; leave it out")
-    renamed = {_RENAMED.get(name, name): value for name, value in given.items()}
+    renamed = {_RENAMED.get(name, name): value for name, value in texts.items()}
     return BrokerSettings(
         client=translate_settings(renamed),
         fetch=fetch,
@@ -138,23 +138,23 @@ def _tell(ignored: tuple[str, ...]) -> None:
         _LOG.warning("ignored: %s (a read writes nothing, and joins no group)", names)
 
 
-def _fetch(given: Mapping[str, str], options: SourceOptions) -> FetchSettings:
-    numbers = {_NUMBERS[name]: _number(name, given[name]) for name in _NUMBERS if name in given}
+def _fetch(texts: Mapping[str, str], options: SourceOptions) -> FetchSettings:
+    numbers = {_NUMBERS[name]: _number(name, texts[name]) for name in _NUMBERS if name in texts}
     return FetchSettings(
         isolation=options.isolation,
-        client_id=given.get("client.id", "tidelog"),
+        client_id=texts.get("client.id", "tidelog"),
         timeout_ms=options.poll_timeout_ms,
         **numbers,
     )
 
 
-def question_timeout_s(given: Mapping[str, str]) -> float:
+def question_timeout_s(texts: Mapping[str, str]) -> float:
     """How long a request to the brokers may take, by the settings of a client, in seconds.
 
     Raises:
         ConfigError: One that is no number.
     """
-    timeouts = [_number(name, given[name]) for name in _TIMEOUTS if name in given]
+    timeouts = [_number(name, texts[name]) for name in _TIMEOUTS if name in texts]
     return min(max(timeouts) / 1000, TIMEOUT_MAX_S) if timeouts else TIMEOUT_S
 
 

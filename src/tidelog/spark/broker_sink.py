@@ -155,13 +155,13 @@ class ClaimedTopics:
     def marks(self, note: str) -> tuple[str, list[tuple[bytes, bytes]]]:
         """Return the key that chooses the partition, and the keys and values of the markers."""
         marker = Marker(self._claim.batch, note)
-        found = {self._key: marker}
+        markers = {self._key: marker}
         if self._claim.topics_of is not None:
-            found = {
+            markers = {
                 topic_key(self._key, topic): marker._replace(topic_id=topic_id)
                 for topic, topic_id in sorted(self._topics.items())
             }
-        return self._key, [(key.encode(), encode_marker(each)) for key, each in found.items()]
+        return self._key, [(key.encode(), encode_marker(each)) for key, each in markers.items()]
 
     def _marker_of(self, topic: str | None) -> Marker | None:
         """Return the marker by which rows are there: the topic's own, or one for all topics."""
@@ -223,9 +223,9 @@ def send(
         return _Task(cluster, options, task, claim, on_sent).run(batches)
 
 
-def client_settings(given: Mapping[str, str]) -> dict[str, str]:
+def client_settings(texts: Mapping[str, str]) -> dict[str, str]:
     """Librdkafka's settings for those of a Java producer."""
-    rest = dict(given)
+    rest = dict(texts)
     own: dict[str, str] = {}
     if "max.request.size" in rest:
         own["message.max.bytes"] = rest.pop("max.request.size")
@@ -407,22 +407,22 @@ class _Task:
         try:
             self._producer.abort_transaction(STEP_TIMEOUT_S)
         except KafkaException as error:
-            found = typed_error(self._cluster, "write", error.args[0])
-            return found if isinstance(found, WriterFenced) else None
+            problem = typed_error(self._cluster, "write", error.args[0])
+            return problem if isinstance(problem, WriterFenced) else None
         return None
 
     def _step(self, operation: str, action: Callable[[float], object]) -> None:
         """One step of a transaction, again where the library says that this may help."""
         from confluent_kafka import KafkaException
 
-        left = self._cluster.deadline()
+        time_left = self._cluster.deadline()
         while True:
             try:
                 action(STEP_TIMEOUT_S)
                 return
             except KafkaException as error:
                 self._raise_failure()
-                if not (error.args[0].retriable() and left()):
+                if not (error.args[0].retriable() and time_left()):
                     raise typed_error(self._cluster, operation, error.args[0]) from error
 
     # -- rows --------------------------------------------------------------------------------
@@ -576,8 +576,8 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's name
         """Log a batch that was there already. Every task has committed its own rows."""
-        told = [message for message in messages if isinstance(message, SentMessage)]
-        batch = next((message.batch for message in told if message.sent.was_done), None)
+        sent_messages = [message for message in messages if isinstance(message, SentMessage)]
+        batch = next((message.batch for message in sent_messages if message.sent.was_done), None)
         if batch is not None:
             log_repeated(batch, self._options.bootstrap)
 

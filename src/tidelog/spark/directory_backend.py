@@ -164,17 +164,17 @@ class DirectoryBackend:
     ) -> dict[TopicPartition, int | None]:
         """See `Backend`."""
         with self._open() as log_dir:
-            found = log_dir.offsets_for_times(times, clock=self._options.clock)
+            matches = log_dir.offsets_for_times(times, clock=self._options.clock)
             if self._options.clock is ClockName.APPEND:
-                self._warn_of_unknown(log_dir, found)
-        return {name: None if hit is None else hit.offset for name, hit in found.items()}
+                self._warn_of_unknown(log_dir, matches)
+        return {name: None if hit is None else hit.offset for name, hit in matches.items()}
 
     def _warn_of_unknown(
-        self, log_dir: "LogDir", found: "Mapping[TopicPartition, OffsetAndTimestamp | None]"
+        self, log_dir: "LogDir", matches: "Mapping[TopicPartition, OffsetAndTimestamp | None]"
     ) -> None:
         from tidelog.storage.log.log_reader import unknown_times_note
 
-        for name, hit in found.items():
+        for name, hit in matches.items():
             reader = log_dir.reader(name.topic, name.partition)
             count = hit.without_time if hit is not None else reader.without_append_time()
             if count:
@@ -184,7 +184,7 @@ class DirectoryBackend:
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
         """See `Backend`."""
-        found = {}
+        times = {}
         with self._open() as log_dir:
             for name, offset in offsets.items():
                 # What can't be read is told by the task that reads it.
@@ -193,16 +193,16 @@ class DirectoryBackend:
                     records = reader.records(max(offset, reader.log_start_offset))
                     if (record := next(records, None)) is not None:
                         created = None if record.timestamp < 0 else record.timestamp
-                        found[name] = created, reader.append_time_of(record.offset)
-        return found
+                        times[name] = created, reader.append_time_of(record.offset)
+        return times
 
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """See `Backend`; as `leader-epoch-checkpoint` knows them."""
-        found = {}
+        epochs = {}
         for name, end in ends.items():
             epoch = self._epochs(name).epoch_for(end - 1)
-            found[name] = NO_LEADER_EPOCH if epoch is None else epoch
-        return found
+            epochs[name] = NO_LEADER_EPOCH if epoch is None else epoch
+        return epochs
 
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
@@ -233,13 +233,13 @@ class DirectoryBackend:
             return plan_table(directory_home(self._options), self._options, self._columns, self)
         wanted = self._wanted(limits)
         plan = self._scan_plan(wanted, limits)
-        found = {split.topic_partition for split in plan.splits}
-        told = self._explain(
+        names = {split.topic_partition for split in plan.splits}
+        empty = self._explain(
             {
                 name: one
                 for name, one in wanted.items()
                 if name in plan.bounds
-                and (name not in found or may_be_gone(one, LogBounds(*plan.bounds[name], None)))
+                and (name not in names or may_be_gone(one, LogBounds(*plan.bounds[name], None)))
             },
             plan.bounds,
         )
@@ -247,8 +247,8 @@ class DirectoryBackend:
             tasks=tuple(SplitTask(split, self._columns, self._options) for split in plan.splits),
             bounds=plan.bounds,
             lost=plan.lost,
-            empty=tuple(one for one in told if one.name not in found),
-            doubtful=tuple(one for one in told if one.name in found and is_doubtful(one)),
+            empty=tuple(one for one in empty if one.name not in names),
+            doubtful=tuple(one for one in empty if one.name in names and is_doubtful(one)),
             scan_bytes=plan.scan_bytes,
             log_bytes=plan.log_bytes,
             reports=plan.reports,
@@ -323,13 +323,13 @@ class DirectoryBackend:
         flushed = self._flushed()
         if flushed is None:
             return dict(wanted)
-        found = {}
+        limited = {}
         for name, one in wanted.items():
             limit = min(
                 flushed.get(name, 0), INT64_MAX if one.limit_offset is None else one.limit_offset
             )
-            found[name] = replace(one, limit_offset=limit)
-        return found
+            limited[name] = replace(one, limit_offset=limit)
+        return limited
 
     def _explain(
         self,

@@ -188,8 +188,8 @@ class DirectoryWriter(DataSourceArrowWriter):
         txn, topic = self._options.txn, self._options.topic
         if txn is None:
             return None
-        found = {segment.topic_partition.topic for segment in staged} if topic is None else {topic}
-        return WriterVersion(app_writer(txn.app_id), txn.version, topics=tuple(sorted(found)))
+        topics = {segment.topic_partition.topic for segment in staged} if topic is None else {topic}
+        return WriterVersion(app_writer(txn.app_id), txn.version, topics=tuple(sorted(topics)))
 
     def write(  # type: ignore[override] # Spark's own hint is that of its row writers
         self, iterator: "Iterator[pa.RecordBatch]"
@@ -206,10 +206,10 @@ class DirectoryWriter(DataSourceArrowWriter):
         """Make the rows of all tasks visible, together; log topics that had them already."""
         staged = _staged(messages)
         version = self._version(staged)
-        found = attach_staged(self._options, staged, commit_id=self._commit_id, version=version)
+        attached = attach_staged(self._options, staged, commit_id=self._commit_id, version=version)
         drop_staged(self._options, self._commit_id)
         if self._options.txn is not None:
-            log_skipped(self._options.txn, found.skipped, self._options.path)
+            log_skipped(self._options.txn, attached.skipped, self._options.path)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
         """Remove what the tasks have staged, of failed and repeated attempts too."""
@@ -238,10 +238,10 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
         assert batch.number == batchId
         commit_id = batch_commit_id(batch)
         version = WriterVersion(f"query/{batch.query_id}", batch.number)
-        found = attach_staged(
+        attached = attach_staged(
             self._options, _staged(messages), commit_id=commit_id, version=version
         )
-        if found.was_done:
+        if attached.was_done:
             log_repeated(batch, self._options.path)
         drop_staged(self._options, commit_id)
 
@@ -386,8 +386,8 @@ def _earliest(table: pa.Table, now_ms: int) -> int:
     column = table.column("timestamp")
     per_ms = PER_MS.get(column.type.unit, 1) if pa.types.is_timestamp(column.type) else 1
     numbers = column.cast(pa.int64()).combine_chunks()
-    known = np.asarray(numbers.drop_null() if numbers.null_count else numbers) // per_ms
-    timed = known[known != NO_TIMESTAMP]
+    milliseconds = np.asarray(numbers.drop_null() if numbers.null_count else numbers) // per_ms
+    timed = milliseconds[milliseconds != NO_TIMESTAMP]
     earliest = int(timed.min()) if timed.size else INT64_MAX
     return min(earliest, now_ms) if column.null_count else earliest
 
@@ -430,8 +430,8 @@ class TaskWriter:
             self._encode_all()
 
     def _rows_of(self, partition: TopicPartition) -> _PartitionRows:
-        found = self._partitions.get(partition)
-        if found is None:
+        rows = self._partitions.get(partition)
+        if rows is None:
             config = self._log_dir.topic(partition.topic).config
             writer = StagedWriter(
                 self._pool,
@@ -441,9 +441,9 @@ class TaskWriter:
                 name=self._name,
                 order=(self._task,),
             )
-            found = _PartitionRows(writer, config, self._options)
-            self._partitions[partition] = found
-        return found
+            rows = _PartitionRows(writer, config, self._options)
+            self._partitions[partition] = rows
+        return rows
 
     def _encode_all(self) -> None:
         for rows in self._partitions.values():

@@ -26,9 +26,9 @@ from tidelog.spark.stream_offset import (
     Checked,
     Extent,
     Json,
+    LogSnapshot,
     LossCheck,
     Position,
-    Seen,
     StreamOffset,
     deleted_before,
     find_new,
@@ -44,36 +44,38 @@ _LOST_LIMIT: Final = 20
 Times: TypeAlias = Mapping[TopicPartition, tuple[int | None, int | None]]
 
 
-def left_over(seen: Seen, consumed: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+def left_over(
+    snapshot: LogSnapshot, consumed: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
     """Where each partition goes on that has more than is in this batch or an earlier one."""
     return {
         name: max(consumed.get(name, start), start)
-        for name, (start, end) in seen.extents.items()
+        for name, (start, end) in snapshot.extents.items()
         if max(consumed.get(name, start), start) < end
     }
 
 
-def seconds_behind(left: Mapping[TopicPartition, int], times: Times, now_ms: int) -> Json:
+def seconds_behind(first_offsets: Mapping[TopicPartition, int], times: Times, now_ms: int) -> Json:
     """How old the oldest record is that is left, in seconds by record and by append time.
 
     Args:
-        left: As `left_over`.
+        first_offsets: As `left_over`.
         times: Record and append time in ms of the first record left in each partition.
         now_ms: The time now.
 
     Returns:
         `record` and `append`; 0 where nothing is left, None where no time is known.
     """
-    found: Json = {}
+    seconds: Json = {}
     for number, clock in enumerate(("record", "append")):
-        known = [of_clock for pair in times.values() if (of_clock := pair[number]) is not None]
-        oldest = max((now_ms - min(known)) / 1000, 0.0) if known else None
-        found[clock] = oldest if left else 0.0
-    return found
+        ages = [of_clock for pair in times.values() if (of_clock := pair[number]) is not None]
+        oldest = max((now_ms - min(ages)) / 1000, 0.0) if ages else None
+        seconds[clock] = oldest if first_offsets else 0.0
+    return seconds
 
 
 def report(
-    seen: Seen,
+    snapshot: LogSnapshot,
     consumed: Mapping[TopicPartition, int],
     lost: Iterable[LostOffsets],
     seconds: Json,
@@ -81,7 +83,7 @@ def report(
     """The progress of a micro-batch.
 
     Args:
-        seen: The log as it was when the batch was planned.
+        snapshot: The log as it was when the batch was planned.
         consumed: Offsets up to which everything is in this batch or an earlier one; a partition
             that is not there yet counts from its log start.
         lost: What was found lost when it was planned.
@@ -93,7 +95,7 @@ def report(
     """
     latest: dict[str, dict[str, int]] = {}
     behind: dict[str, dict[str, int]] = {}
-    for name, (start, end) in sorted(seen.extents.items()):
+    for name, (start, end) in sorted(snapshot.extents.items()):
         left = max(end - consumed.get(name, start), 0)
         latest.setdefault(name.topic, {})[str(name.partition)] = end
         behind.setdefault(name.topic, {})[str(name.partition)] = left
@@ -107,7 +109,7 @@ def report(
 
 
 def _metrics(behind: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
-    all_of_them = [left for of_topic in behind.values() for left in of_topic.values()] or [0]
+    all_of_them = [offsets for of_topic in behind.values() for offsets in of_topic.values()] or [0]
     total = sum(all_of_them)
     return {
         "minOffsetsBehindLatest": min(all_of_them),
@@ -123,13 +125,13 @@ TimeLookup: TypeAlias = Callable[
 
 
 def start_offsets(
-    start: Start, seen: Seen, offsets_for_times: TimeLookup
+    start: Start, snapshot: LogSnapshot, offsets_for_times: TimeLookup
 ) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
     """The first offset to read of each partition, and what was asked for and is not there.
 
     Args:
         start: What the options say.
-        seen: The partitions and what they hold.
+        snapshot: The partitions and what they hold.
         offsets_for_times: The first offset that is so late, None where none is.
 
     Raises:
@@ -137,13 +139,13 @@ def start_offsets(
             record is as late as asked, and the strategy is `error`.
     """
     if start.times is not None:
-        times = _spread("start times", start.times, seen)
-        found = offsets_for_times(times)
-        return {name: _by_time(name, times, found, start, seen) for name in times}, []
-    offsets = _spread("startingOffsets", start.offsets, seen)
+        times = _spread("start times", start.times, snapshot)
+        matches = offsets_for_times(times)
+        return {name: _by_time(name, times, matches, start, snapshot) for name in times}, []
+    offsets = _spread("startingOffsets", start.offsets, snapshot)
     lost = []
     for name, asked in offsets.items():
-        offset, gone = _inside(name, asked, seen.extents[name])
+        offset, gone = _inside(name, asked, snapshot.extents[name])
         offsets[name] = offset
         lost += gone
     return offsets, lost
@@ -152,46 +154,46 @@ def start_offsets(
 def _by_time(
     name: TopicPartition,
     times: Mapping[TopicPartition, int],
-    found: Mapping[TopicPartition, int | None],
+    matches: Mapping[TopicPartition, int | None],
     start: Start,
-    seen: Seen,
+    snapshot: LogSnapshot,
 ) -> int:
-    offset = found[name]
+    offset = matches[name]
     if offset is None and start.needs_match:
         raise InvalidRequest(
             f"{name}: no record at {times[name]} ms or later; with"
             " startingOffsetsByTimestampStrategy=latest the stream starts at the end then"
         )
-    first, end = seen.extents[name]
+    first, end = snapshot.extents[name]
     return end if offset is None else min(max(offset, first), end)
 
 
-def _inside(name: TopicPartition, asked: int, extent: Extent) -> tuple[int, list[LostOffsets]]:
+def _inside(name: TopicPartition, offset: int, extent: Extent) -> tuple[int, list[LostOffsets]]:
     """The offset asked for moved into the log, and what of it is not there."""
     start, end = extent
-    if asked == EARLIEST_OFFSET:
+    if offset == EARLIEST_OFFSET:
         return start, []
-    if asked == LATEST_OFFSET:
+    if offset == LATEST_OFFSET:
         return end, []
-    if asked < start:
+    if offset < start:
         reason = f"startingOffsets asks for them, the log starts at {start}"
-        return start, [LostOffsets(name.topic, name.partition, asked, start, reason)]
-    if asked > end:
+        return start, [LostOffsets(name.topic, name.partition, offset, start, reason)]
+    if offset > end:
         reason = f"startingOffsets lies behind the log, which ends at {end}"
-        return end, [LostOffsets(name.topic, name.partition, end, asked, reason)]
-    return asked, []
+        return end, [LostOffsets(name.topic, name.partition, end, offset, reason)]
+    return offset, []
 
 
-def _spread(what: str, given: Given, seen: Seen) -> dict[TopicPartition, int]:
+def _spread(what: str, values: Given, snapshot: LogSnapshot) -> dict[TopicPartition, int]:
     """One value for each partition."""
-    assert given is not None
-    if isinstance(given, int):
-        return dict.fromkeys(seen.extents, given)
-    if missing := sorted(seen.extents.keys() - given.keys()):
+    assert values is not None
+    if isinstance(values, int):
+        return dict.fromkeys(snapshot.extents, values)
+    if missing := sorted(snapshot.extents.keys() - values.keys()):
         raise InvalidRequest(f"{what} by partition: {missing[0]} is missing, all must be named")
-    if others := sorted(given.keys() - seen.extents.keys()):
+    if others := sorted(values.keys() - snapshot.extents.keys()):
         raise InvalidRequest(f"{what} by partition: {others[0]} is not among those read")
-    return {name: given[name] for name in seen.extents}
+    return {name: values[name] for name in snapshot.extents}
 
 
 _LOG: Final = logging.getLogger("tidelog.spark")
@@ -219,7 +221,7 @@ class MicroBatches:
         self._losses = LossCheck(log.backend.epoch_ends, log.backend.leader_epochs, log.log_ends)
         self._initial: Json | None = None
         self._initial_lost: list[LostOffsets] = []
-        self._frozen: Seen | None = None
+        self._frozen: LogSnapshot | None = None
         self._last_ends: dict[TopicPartition, int] = {}
         self._planned: tuple[Json, Json] | None = None
         self._progress: Json | None = None
@@ -249,16 +251,16 @@ class MicroBatches:
         return self._initial
 
     def _find_initial(self) -> StreamOffset:
-        seen = self._visible(self._log.look_at_all())
+        snapshot = self._visible(self._log.look_at_all())
         lookup = self._log.backend.offsets_for_times
-        starts, lost = start_offsets(self._options.start, seen, lookup)
+        starts, lost = start_offsets(self._options.start, snapshot, lookup)
         self._tell(lost)
         self._initial_lost = lost
         epochs = self._log.epochs_at(starts)
         positions = {name: Position(start, epochs[name]) for name, start in starts.items()}
-        return StreamOffset(positions=positions, topic_ids=seen.topic_ids, is_initial=True)
+        return StreamOffset(positions=positions, topic_ids=snapshot.topic_ids, is_initial=True)
 
-    def _visible(self, now: Seen) -> Seen:
+    def _visible(self, now: LogSnapshot) -> LogSnapshot:
         return now if self._frozen is None else freeze(now, self._frozen)
 
     # -- the next one ------------------------------------------------------------------------
@@ -274,15 +276,15 @@ class MicroBatches:
         if not start.is_initial:
             self.commit(given)
         now = self._log.look()
-        seen = self._visible(now)
-        checked = self._losses.check(start, seen, self._last_ends)
-        fresh, lost = find_new(start, checked, seen)
+        snapshot = self._visible(now)
+        checked = self._losses.check(start, snapshot, self._last_ends)
+        fresh, lost = find_new(start, checked, snapshot)
         lost = checked.lost + lost
         self._tell(lost)
         begins = {name: place.offset for name, place in checked.positions.items()} | fresh
         has_to_move = start.is_initial or bool(lost)
-        ends = self._ends(begins, seen, limits, has_to_move=has_to_move)
-        end = self._offset(start, checked, fresh, ends, seen)
+        ends = self._ends(begins, snapshot, limits, has_to_move=has_to_move)
+        end = self._offset(start, checked, fresh, ends, snapshot)
         self._last_ends |= {name: extent.end for name, extent in now.extents.items()}
         shown = self._initial_lost + lost if start.is_initial else lost
         left = left_over(now, ends)
@@ -296,22 +298,22 @@ class MicroBatches:
     def _ends(
         self,
         begins: Mapping[TopicPartition, int],
-        seen: Seen,
+        snapshot: LogSnapshot,
         limits: Limits,
         *,
         has_to_move: bool,
     ) -> dict[TopicPartition, int]:
         """Where the batch ends in each partition; where it begins if it is not worth one yet."""
-        backlogs = {name: max(seen.extents[name].end - at, 0) for name, at in begins.items()}
+        backlogs = {name: max(snapshot.extents[name].end - at, 0) for name, at in begins.items()}
         backlog = sum(backlogs.values())
         # What is there now is all that AvailableNow will ever see: waiting for more has no end.
         may_wait = limits.min_offsets is not None and self._frozen is None and not has_to_move
         if not backlog or (may_wait and not self._gate.passes(backlog)):
             return dict(begins)
-        taken = backlogs if limits.max_offsets is None else share(backlogs, limits.max_offsets)
-        ends = {name: at + taken[name] for name, at in begins.items()}
+        shares = backlogs if limits.max_offsets is None else share(backlogs, limits.max_offsets)
+        ends = {name: at + shares[name] for name, at in begins.items()}
         if limits.max_bytes is not None:
-            ranges = {name: (begins[name], end) for name, end in ends.items() if taken[name]}
+            ranges = {name: (begins[name], end) for name, end in ends.items() if shares[name]}
             ends |= self._log.cut_by_bytes(ranges, limits.max_bytes)
         return ends
 
@@ -321,27 +323,33 @@ class MicroBatches:
         checked: Checked,
         fresh: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
-        seen: Seen,
+        snapshot: LogSnapshot,
     ) -> StreamOffset:
         """The offset of these ends. What did not move keeps its epoch: its text must not change."""
         # A new partition is taken up when something of it is read.
         names = [name for name, end in ends.items() if name not in fresh or end > fresh[name]]
-        kept = {
+        unmoved = {
             name: checked.positions[name]
             for name in names
             if name not in fresh
             and name not in checked.moved
             and checked.positions[name].offset == ends[name]
         }
-        moved = {name: ends[name] for name in names if name not in kept}
+        moved = {name: ends[name] for name in names if name not in unmoved}
         epochs = self._log.epochs_at(moved)
-        begins = {name: place.offset for name, place in checked.positions.items()} | dict(fresh)
-        told = names if start.is_initial else [n for n in names if n in fresh or n in checked.moved]
+        begins = {name: position.offset for name, position in checked.positions.items()} | dict(
+            fresh
+        )
+        with_begin = (
+            names if start.is_initial else [n for n in names if n in fresh or n in checked.moved]
+        )
         topics = {name.topic for name in names}
         return StreamOffset(
-            positions=kept | {name: Position(end, epochs[name]) for name, end in moved.items()},
-            topic_ids={topic: seen.topic_id(topic) or start.topic_id(topic) for topic in topics},
-            starts={name: begins[name] for name in told},
+            positions=unmoved | {name: Position(end, epochs[name]) for name, end in moved.items()},
+            topic_ids={
+                topic: snapshot.topic_id(topic) or start.topic_id(topic) for topic in topics
+            },
+            starts={name: begins[name] for name in with_begin},
         )
 
     # -- tasks -------------------------------------------------------------------------------
@@ -366,9 +374,11 @@ class MicroBatches:
         Where the log was rewritten inside of it, only what both logs have is read: the next batch
         finds the same out about its start, and goes on from there.
         """
-        seen = self._log.look()
+        snapshot = self._log.look()
         asked = {name: until.positions[name] for name in ranges}
-        checked = self._losses.check(StreamOffset(positions=asked, topic_ids=until.topic_ids), seen)
+        checked = self._losses.check(
+            StreamOffset(positions=asked, topic_ids=until.topic_ids), snapshot
+        )
         reasons = {TopicPartition(one.topic, one.partition): one for one in checked.lost}
         kept: Ranges = {}
         lost: list[LostOffsets] = []
@@ -380,7 +390,7 @@ class MicroBatches:
             place = checked.positions.get(name)
             if place is None or place.offset > last:
                 continue
-            log_start = seen.extents[name].start
+            log_start = snapshot.extents[name].start
             if first < log_start:
                 lost.append(_lost(name, first, log_start, deleted_before(log_start)))
             kept[name] = max(first, log_start), min(last, place.offset)
@@ -391,12 +401,12 @@ class MicroBatches:
 
     def _tell(self, lost: Iterable[LostOffsets]) -> None:
         """Fail because of what is lost, or warn of it."""
-        found = tuple(lost)
-        if found and self._options.source.fail_on_data_loss:
-            error = OffsetsGone(found)
+        ranges = tuple(lost)
+        if ranges and self._options.source.fail_on_data_loss:
+            error = OffsetsGone(ranges)
             error.add_note(_HINT)
             raise error
-        for one in found:
+        for one in ranges:
             _LOG.warning("not in the log any more: %s", one)
 
     def commit(self, done: Json) -> None:

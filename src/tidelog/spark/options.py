@@ -136,14 +136,14 @@ _Value = TypeVar("_Value")
 class Options:
     """Option texts by name, whatever the case. Reads them and says what is wrong with one."""
 
-    def __init__(self, given: Mapping[str, str], known: Mapping[str, str]) -> None:
+    def __init__(self, texts: Mapping[str, str], names: Mapping[str, str]) -> None:
         """Take the options.
 
         Raises:
             InvalidRequest: One that is not known, with the nearest that is.
         """
-        self._given = {name.lower(): text for name, text in given.items()}
-        self._names = {name.lower(): name for name in known}
+        self._given = {name.lower(): text for name, text in texts.items()}
+        self._names = {name.lower(): name for name in names}
         if not self._given:
             raise InvalidRequest(f"there are no options at all. {_NO_CATALOG}")
         for name in self._given:
@@ -165,15 +165,15 @@ class Options:
 
     def need(self, name: str, why: str) -> str:
         """The option's text; raises InvalidRequest where it was not given."""
-        found = self.text(name)
-        if not found:
+        value = self.text(name)
+        if not value:
             raise InvalidRequest(f"option {name} is missing: {why}")
-        return found
+        return value
 
     def flag(self, name: str, *, default: bool) -> bool:
         """`true` or `false`."""
-        found = self.text(name)
-        return default if found is None else self._choose(name, found, _TRUTH)
+        value = self.text(name)
+        return default if value is None else self._choose(name, value, _TRUTH)
 
     def choice(self, name: str, allowed: Mapping[str, _Value], default: str) -> _Value:
         """One of a few words."""
@@ -187,12 +187,12 @@ class Options:
 
     def number(self, name: str, default: int, *, at_least: int = 1) -> int:
         """A whole number."""
-        found = self.text(name)
-        if found is None:
+        value = self.text(name)
+        if value is None:
             return default
-        if not re.fullmatch(r"[0-9]{1,18}", found.strip()) or int(found) < at_least:
-            raise InvalidRequest(f"option {name}={found}: a number from {at_least} on")
-        return int(found)
+        if not re.fullmatch(r"[0-9]{1,18}", value.strip()) or int(value) < at_least:
+            raise InvalidRequest(f"option {name}={value}: a number from {at_least} on")
+        return int(value)
 
     def names(self, name: str) -> tuple[str, ...]:
         """Words separated by commas; empty where not given."""
@@ -201,21 +201,21 @@ class Options:
 
     def prefixed(self, prefix: str) -> dict[str, str]:
         """The options of a prefix, in lower case and without it."""
-        given = self._given.items()
-        return {name.removeprefix(prefix): text for name, text in given if name.startswith(prefix)}
+        items = self._given.items()
+        return {name.removeprefix(prefix): text for name, text in items if name.startswith(prefix)}
 
     def json(self, name: str) -> dict[str, object]:
         """A JSON object."""
         text = self.text(name)
         assert text is not None
         try:
-            found = json.loads(text)
+            value = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise InvalidRequest(f"option {name}={text}: not JSON: {error}") from error
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             meaning = (READ_OPTIONS | WRITE_OPTIONS)[name]
             raise InvalidRequest(f"option {name}={text}: {meaning}")
-        return found
+        return value
 
 
 def read_serdes(options: Options) -> dict[str, str]:
@@ -232,9 +232,9 @@ def read_serdes(options: Options) -> dict[str, str]:
     }
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names_known: Iterable[str]) -> str:
     """What may have been meant by a name that nobody knows, and what there is."""
-    names = {one.lower(): one for one in known}
+    names = {one.lower(): one for one in names_known}
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f"did you mean {names[near[0]]}? " if near else ""
     return f"{hint}there are: {', '.join(names.values())}"
@@ -291,12 +291,12 @@ def read_time_option(options: Options, name: str, by_partition: str, now_ms: int
 
 def time_texts(options: Options, start_ms: Given, end_ms: Given) -> dict[int, str]:
     """Times that were given as text, not as a number of ms, and that text."""
-    found = {}
+    texts = {}
     for name, time_ms in (("startingTimestamp", start_ms), ("endingTimestamp", end_ms)):
         text = (options.text(name) or "").strip()
         if isinstance(time_ms, int) and text and not text.lstrip("-").isdigit():
-            found[time_ms] = text
-    return found
+            texts[time_ms] = text
+    return texts
 
 
 def _read_time(where: str, value: object, now_ms: int) -> int:
@@ -529,17 +529,17 @@ class SourceOptions:
         return self.start_ms is not None or self.end_ms is not None
 
 
-def read_source_options(given: Mapping[str, str], env: Env | None = None) -> SourceOptions:
+def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> SourceOptions:
     """The options of a read.
 
     Args:
-        given: As Spark hands them over.
+        texts: As Spark hands them over.
         env: Its clock is what `now` means in times.
 
     Raises:
         InvalidRequest, InvalidTime: One that is missing, unknown or can't be read.
     """
-    options = Options(given, READ_OPTIONS)
+    options = Options(texts, READ_OPTIONS)
     now_ms = (env or os_env()).clock.now_ms()
     start_ms = read_time_option(options, "startingTimestamp", "startingOffsetsByTimestamp", now_ms)
     end_ms = read_time_option(options, "endingTimestamp", "endingOffsetsByTimestamp", now_ms)
@@ -622,8 +622,10 @@ def _place(options: Options) -> tuple[str, str]:
     """Path and brokers, one of them empty; raises InvalidRequest for what fits the other only."""
     path, bootstrap = local_path(options.text("path") or ""), options.text(BOOTSTRAP) or ""
     if bool(path) == bool(bootstrap):
-        given = "not both" if path else "neither is there"
-        raise InvalidRequest(f"give path (a directory of topics) or {BOOTSTRAP} (brokers), {given}")
+        problem = "not both" if path else "neither is there"
+        raise InvalidRequest(
+            f"give path (a directory of topics) or {BOOTSTRAP} (brokers), {problem}"
+        )
     for name, reason in (_NOT_OF_BROKERS if bootstrap else _OF_BROKERS).items():
         if options.text(name) is not None:
             raise InvalidRequest(f"option {name} {reason}")
@@ -683,11 +685,11 @@ def scan_columns(columns: Sequence[str], serdes: Mapping[str, str]) -> tuple[str
     column of reasons, columns with a serializer are read even where they are not shown: a record is
     sound or not whatever columns a query names.
     """
-    found = tuple(name for name in columns if name != REASON)
+    names = tuple(name for name in columns if name != REASON)
     if REASON in columns:
-        found += tuple(name for name in ("key", "value") if name in serdes and name not in found)
-    may_fail = any(name in TIME_COLUMNS or serdes.get(name, "bytes") != "bytes" for name in found)
-    return (*found, "offset") if may_fail and "offset" not in found else found
+        names += tuple(name for name in ("key", "value") if name in serdes and name not in names)
+    may_fail = any(name in TIME_COLUMNS or serdes.get(name, "bytes") != "bytes" for name in names)
+    return (*names, "offset") if may_fail and "offset" not in names else names
 
 
 def _isolation(options: Options) -> IsolationLevel:
@@ -702,9 +704,9 @@ def _assigned(options: Options) -> tuple[TopicPartition, ...]:
     text = options.text("assign")
     if text is None:
         return ()
-    found = []
+    partitions = []
     for topic, numbers in options.json("assign").items():
         if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
             raise InvalidRequest(f"option assign={text}: {READ_OPTIONS['assign']}")
-        found += [TopicPartition(topic, number) for number in numbers]
-    return tuple(found)
+        partitions += [TopicPartition(topic, number) for number in numbers]
+    return tuple(partitions)

@@ -109,12 +109,12 @@ def do_parts(
     """
     rows: list[Row] = []
     for start in range(0, len(parts), PARTS_AT_ONCE):
-        mine = tuple(parts[start : start + PARTS_AT_ONCE])
-        numbers = spark.range(0, len(mine), 1, len(mine))
-        done = numbers.mapInArrow(_Mapper(mine, work, schema), f"part bigint, {schema}")
+        batch = tuple(parts[start : start + PARTS_AT_ONCE])
+        numbers = spark.range(0, len(batch), 1, len(batch))
+        done = numbers.mapInArrow(_Mapper(batch, work, schema), f"part bigint, {schema}")
         with _watched(spark, _Done(listener, start, len(parts))):
             rows += done.toArrow().sort_by("part").to_pylist()
-        listener.at(start + len(mine), len(parts))
+        listener.at(start + len(batch), len(parts))
     return rows
 
 

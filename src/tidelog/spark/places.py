@@ -90,12 +90,12 @@ def _check_servers(text: str, servers: str) -> None:
             )
 
 
-def as_place(given: "Place | str | PathLike[str]") -> Place:
+def as_place(value: "Place | str | PathLike[str]") -> Place:
     """Return a place, read where it is text or a path; raises InvalidRequest for anything else."""
-    if isinstance(given, Place):
-        return given
-    if isinstance(given, str | PathLike):
-        return Place.parse(fspath(given))
+    if isinstance(value, Place):
+        return value
+    if isinstance(value, str | PathLike):
+        return Place.parse(fspath(value))
     raise InvalidRequest(
-        f"a place is {given!r:.60}; give kafka://HOST:PORT, a path, a URL or a Place"
+        f"a place is {value!r:.60}; give kafka://HOST:PORT, a path, a URL or a Place"
     )

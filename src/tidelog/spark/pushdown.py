@@ -249,13 +249,13 @@ def _microseconds(value: object) -> int | None:
 
 
 def _floor_ms(value: object) -> int | None:
-    found = _microseconds(value)
-    return None if found is None else found // 1000
+    microseconds = _microseconds(value)
+    return None if microseconds is None else microseconds // 1000
 
 
 def _ceil_ms(value: object) -> int | None:
-    found = _microseconds(value)
-    return None if found is None else -(-found // 1000)
+    microseconds = _microseconds(value)
+    return None if microseconds is None else -(-microseconds // 1000)
 
 
 NO_RANGE: Final = "nothing to read: filters leave no offset, or no time"
@@ -309,12 +309,12 @@ def wanted_of(
     }
 
 
-def _spread(what: str, given: Given, names: list[TopicPartition]) -> list[int | None]:
+def _spread(what: str, values: Given, names: list[TopicPartition]) -> list[int | None]:
     """One value for each partition."""
-    if given is None or isinstance(given, int):
-        return [given] * len(names)
-    if missing := [name for name in names if name not in given]:
+    if values is None or isinstance(values, int):
+        return [values] * len(names)
+    if missing := [name for name in names if name not in values]:
         raise InvalidRequest(f"{what} by partition: {missing[0]} is missing, all must be named")
-    if others := sorted(given.keys() - set(names)):
+    if others := sorted(values.keys() - set(names)):
         raise InvalidRequest(f"{what} by partition: {others[0]} is not among what is read")
-    return [given[name] for name in names]
+    return [values[name] for name in names]

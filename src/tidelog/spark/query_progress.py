@@ -40,8 +40,10 @@ class Progress:
     def __str__(self) -> str:
         """One line, for a log."""
         ages = [("created", self.seconds_behind), ("appended", self.append_seconds_behind)]
-        known = [f"{word} {age:,.1f} s ago" for word, age in ages if age is not None]
-        oldest = f" (the oldest {', '.join(known)})" if self.offsets_behind and known else ""
+        ages_text = [f"{word} {age:,.1f} s ago" for word, age in ages if age is not None]
+        oldest = (
+            f" (the oldest {', '.join(ages_text)})" if self.offsets_behind and ages_text else ""
+        )
         lost = f", {len(self.lost)} ranges lost" if self.lost else ""
         return (
             f"{', '.join(self.topics)}: batch {self.batch}, {self.offsets_behind:,} offsets"
@@ -65,10 +67,10 @@ def read_progress(batches: "Sequence[Mapping[str, object]]") -> Progress:
     """The progress in what Spark tells of micro-batches, oldest first; errors as `progress`."""
     if not batches:
         return Progress()
-    told = [_told(batch) for batch in batches]
-    if not told[-1]:
+    reports = [_told(batch) for batch in batches]
+    if not reports[-1]:
         raise InvalidRequest('the query reads nothing from format("tidelog")')
-    last = told[-1]
+    last = reports[-1]
     rows_read = sum(_count(batch, "numInputRows") for batch in batches)
     written = [_count(_mapping(batch.get("sink")), "numOutputRows") for batch in batches]
     return Progress(
@@ -79,37 +81,37 @@ def read_progress(batches: "Sequence[Mapping[str, object]]") -> Progress:
         append_seconds_behind=_oldest(last, "append"),
         rows_read=rows_read,
         rows_written=sum(written) if all(count >= 0 for count in written) else rows_read,
-        lost=_lost(told),
+        lost=_lost(reports),
     )
 
 
 def _told(batch: Mapping[str, object]) -> list[Mapping[str, object]]:
     """What our sources told with a micro-batch."""
     sources = batch.get("sources")
-    found = []
+    reports = []
     for source in sources if isinstance(sources, list) else []:
         latest = source.get("latestOffset")
         content = _mapping(json.loads(latest) if isinstance(latest, str) else latest)
         if "metrics" in content and "behind" in content:
-            found.append(content)
-    return found
+            reports.append(content)
+    return reports
 
 
-def _lost(told: list[list[Mapping[str, object]]]) -> tuple[str, ...]:
-    texts = [one.get("lost") for of_batch in told for one in of_batch]
+def _lost(reports: list[list[Mapping[str, object]]]) -> tuple[str, ...]:
+    texts = [one.get("lost") for of_batch in reports for one in of_batch]
     return tuple(str(text) for of_one in texts if isinstance(of_one, list) for text in of_one)
 
 
-def _oldest(told: list[Mapping[str, object]], clock: str) -> float | None:
-    ages = [_mapping(one.get("secondsBehind")).get(clock) for one in told]
-    known = [float(age) for age in ages if isinstance(age, int | float)]
-    return max(known, default=None)
+def _oldest(reports: list[Mapping[str, object]], clock: str) -> float | None:
+    ages = [_mapping(one.get("secondsBehind")).get(clock) for one in reports]
+    numbers = [float(age) for age in ages if isinstance(age, int | float)]
+    return max(numbers, default=None)
 
 
-def _mapping(found: object) -> Mapping[str, object]:
-    return found if isinstance(found, Mapping) else {}
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _count(of: Mapping[str, object], name: str) -> int:
-    found = of.get(name, 0)
-    return int(found) if isinstance(found, int | float) else 0
+    value = of.get(name, 0)
+    return int(value) if isinstance(value, int | float) else 0

@@ -101,10 +101,10 @@ def row_type(columns: Sequence[str], serdes: Serdes = NO_SERDES) -> StructType:
     return StructType([StructField(name, types[name]) for name in columns])
 
 
-def check_row_type(asked: StructType, serdes: Serdes = NO_SERDES) -> tuple[str, ...]:
+def check_row_type(requested: StructType, serdes: Serdes = NO_SERDES) -> tuple[str, ...]:
     """The columns of a schema that a user has given; raises InvalidRequest where one differs."""
-    columns = tuple(asked.fieldNames())
-    for ours, theirs in zip(row_type(columns, serdes), asked, strict=True):
+    columns = tuple(requested.fieldNames())
+    for ours, theirs in zip(row_type(columns, serdes), requested, strict=True):
         if ours.dataType != theirs.dataType:
             raise InvalidRequest(
                 f"column {ours.name} is {ours.dataType.simpleString()},"
@@ -188,8 +188,8 @@ class SparkRows:
             reasons.setdefault(row, []).append(f"{_place(batch, name, row)} {error}")
         is_wrong = np.zeros(len(column), np.bool_)
         is_wrong[list(wrong)] = True
-        kept = pc.if_else(pa.array(is_wrong), pa.scalar(None, column.type), column)
-        return converter.convert(kept)
+        valid = pc.if_else(pa.array(is_wrong), pa.scalar(None, column.type), column)
+        return converter.convert(valid)
 
 
 def _told(reasons: Mapping[int, Sequence[str]], count: int) -> "Column":
@@ -341,19 +341,19 @@ class Router:
         self._counts[topic] = count
         if "partition" not in batch.schema.names:
             return self._chosen(batch, count)
-        given = batch.column("partition")
-        if not given.null_count:
-            numbers = np.asarray(given).astype(np.int64, copy=False)
+        column = batch.column("partition")
+        if not column.null_count:
+            numbers = np.asarray(column).astype(np.int64, copy=False)
             is_given = np.ones(len(numbers), np.bool_)
         else:
-            numbers = np.asarray(given.fill_null(0)).astype(np.int64, copy=False)
-            is_given = np.asarray(given.is_valid())
+            numbers = np.asarray(column.fill_null(0)).astype(np.int64, copy=False)
+            is_given = np.asarray(column.is_valid())
         wrong = is_given & ((numbers < 0) | (numbers >= count))
         if wrong.any():
             raise InvalidRequest(
                 f"partition {numbers[wrong][0]}: topic {topic} has partitions 0 to {count - 1}"
             )
-        if not given.null_count:
+        if not column.null_count:
             return numbers.astype(np.int32)
         return np.where(is_given, numbers.astype(np.int32), self._chosen(batch, count))
 

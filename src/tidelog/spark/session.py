@@ -64,17 +64,17 @@ def check_versions(spark: str, java: str | None) -> None:
         UnsupportedVersion: The text says which are right and how to choose them.
     """
     if ".".join(spark.split(".")[:2]) not in SPARK_VERSIONS:
-        wanted = " and ".join(SPARK_VERSIONS)
+        versions = " and ".join(SPARK_VERSIONS)
         raise UnsupportedVersion(
-            f"tidelog works with Spark {wanted}, this is {spark}:"
+            f"tidelog works with Spark {versions}, this is {spark}:"
             f" pip install 'pyspark~={SPARK_VERSIONS[-1]}.0', on the driver, the cluster and in"
             " its archives alike"
         )
     if java is not None and java.split(".")[0] not in JAVA_VERSIONS:
-        wanted = " and ".join(JAVA_VERSIONS)
+        versions = " and ".join(JAVA_VERSIONS)
         raise UnsupportedVersion(
-            f"tidelog works with Spark on Java {wanted}, this is Java {java}: set JAVA_HOME to one"
-            " of these where Spark's driver and executors start"
+            f"tidelog works with Spark on Java {versions}, this is Java {java}: set JAVA_HOME to"
+            " one of these where Spark's driver and executors start"
         )
 
 
@@ -160,10 +160,10 @@ def driver_java(proc: Path = Path("/proc"), pid: int | None = None) -> str | Non
 
 def _release_of(home: Path) -> str | None:
     try:
-        found = _RELEASE.search((home / "release").read_text(encoding="utf-8", errors="replace"))
+        match = _RELEASE.search((home / "release").read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
-    return None if found is None else found[1]
+    return None if match is None else match[1]
 
 
 # With it Spark hands filters to the source; the source then has a reader that takes them.
@@ -262,26 +262,26 @@ def start(
 
 def settings(options: SessionOptions, directory: Path, logging: Path) -> dict[str, str]:
     """Spark's settings for a session of a command."""
-    found = {
+    values = {
         "spark.sql.session.timeZone": options.time_zone,
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         PUSHDOWN: "true",
     }
     if not options.is_connect:
         properties = f"-Dlog4j2.configurationFile={logging.resolve().as_uri()}"
-        found |= {
+        values |= {
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.extraJavaOptions": properties,
             "spark.sql.warehouse.dir": str((directory / "warehouse").resolve()),
         }
     if options.is_local:
-        found |= {
+        values |= {
             "spark.ui.enabled": "false",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.local.dir": str((directory / "tmp").resolve()),
         }
-    return found | dict(options.conf)
+    return values | dict(options.conf)
 
 
 @contextmanager
@@ -345,9 +345,9 @@ def described(spark: "SparkSession", job: str, topics: Iterable[object]) -> Iter
         return
     names = sorted(set(map(str, topics)))
     more = len(names) - _TOPICS_SHOWN
-    shown = ", ".join(names[:_TOPICS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    listed = ", ".join(names[:_TOPICS_SHOWN]) + (f" and {more} more" if more > 0 else "")
     before = context.getLocalProperty(_DESCRIPTION)
-    context.setJobDescription(f"tidelog {job}: {shown}")
+    context.setJobDescription(f"tidelog {job}: {listed}")
     try:
         yield
     finally:
@@ -385,5 +385,5 @@ def our_words(text: str) -> tuple[str, str] | None:
 
     A task's error reaches the driver as a traceback in text; the last one of ours is the cause.
     """
-    found = _OURS.findall(text)
-    return (found[-1][0], found[-1][1].strip()) if found else None
+    matches = _OURS.findall(text)
+    return (matches[-1][0], matches[-1][1].strip()) if matches else None

@@ -131,7 +131,7 @@ _SERDE_KINDS: Final[Mapping[str, _Kinds]] = {
 
 
 def make_writer(
-    given: Mapping[str, str], schema: StructType, *, overwrite: bool
+    texts: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> "DataSourceArrowWriter":
     """The writer of a batch, on the driver.
 
@@ -142,7 +142,7 @@ def make_writer(
     """
     if overwrite:
         raise InvalidRequest('a log is only appended to: use mode("append")')
-    options = _read(given, schema)
+    options = _read(texts, schema)
     make_missing_topic(options)
     if options.bootstrap:
         from tidelog.spark.broker_sink import BrokerWriter
@@ -155,7 +155,7 @@ def make_writer(
 
 
 def make_stream_writer(
-    given: Mapping[str, str], schema: StructType
+    texts: Mapping[str, str], schema: StructType
 ) -> "DataSourceStreamArrowWriter":
     """The writer of a streaming query, on the driver; Spark asks for it in every batch.
 
@@ -164,7 +164,7 @@ def make_stream_writer(
     Raises:
         InvalidRequest: Options or columns that can't be written.
     """
-    options = _read(given, schema)
+    options = _read(texts, schema)
     if options.txn is not None:
         raise InvalidRequest("txnAppId and txnVersion are of batch writes: a query counts itself")
     make_missing_topic(options)
@@ -177,8 +177,8 @@ def make_stream_writer(
     return DirectoryStreamWriter(options)
 
 
-def _read(given: Mapping[str, str], schema: StructType) -> SinkOptions:
-    options = read_sink_options(given)
+def _read(texts: Mapping[str, str], schema: StructType) -> SinkOptions:
+    options = read_sink_options(texts)
     check_columns(schema, options.topic, options.serdes)
     return options
 

@@ -127,9 +127,9 @@ class SinkOptions:
         return os_env() if self.clock_ms is None else Env(clock=ManualClock(self.clock_ms))
 
 
-def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
+def read_sink_options(texts: Mapping[str, str]) -> SinkOptions:
     """The options of a write; raises InvalidRequest for one that is missing, unknown or wrong."""
-    options = Options(given, WRITE_OPTIONS)
+    options = Options(texts, WRITE_OPTIONS)
     path, bootstrap = _place(options)
     txn = _txn(options)
     return SinkOptions(
@@ -166,19 +166,21 @@ def _create(options: Options) -> int | None:
 def _create_config(options: Options) -> dict[str, str]:
     if options.text("createConfig") is None:
         return {}
-    found = options.json("createConfig")
-    for name, value in found.items():
+    settings = options.json("createConfig")
+    for name, value in settings.items():
         if not isinstance(value, str | int) or isinstance(value, bool):
             raise InvalidRequest(f"option createConfig: {name} is {value!r}, a text is needed")
-    return {name: str(value) for name, value in found.items()}
+    return {name: str(value) for name, value in settings.items()}
 
 
 def _place(options: Options) -> tuple[str, str]:
     """Path and brokers, one of them empty; raises InvalidRequest for what fits the other only."""
     path, bootstrap = local_path(options.text("path") or ""), options.text(BOOTSTRAP) or ""
     if bool(path) == bool(bootstrap):
-        found = "not both" if path else "neither is there"
-        raise InvalidRequest(f"give path (a directory of topics) or {BOOTSTRAP} (brokers), {found}")
+        problem = "not both" if path else "neither is there"
+        raise InvalidRequest(
+            f"give path (a directory of topics) or {BOOTSTRAP} (brokers), {problem}"
+        )
     for name, reason in (_NOT_OF_BROKERS if bootstrap else _NOT_OF_DIRECTORIES).items():
         if options.text(name) is not None:
             raise InvalidRequest(f"option {name} {reason}")

@@ -131,14 +131,14 @@ class TidelogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One partition per task; never an empty list, which Spark would replace by its own."""
         with open_backend(self._options, self._columns) as backend:
-            found = backend.plan_batch(self._limits)
-        for lost in found.lost:
+            plan = backend.plan_batch(self._limits)
+        for lost in plan.lost:
             _LOG.warning("not in the log: %s", lost)
-        for told in (*found.empty, *found.doubtful, *found.reports):
-            is_new = isinstance(told, EmptyRange) and told.why is WhyEmpty.NEVER_WRITTEN
+        for note in (*plan.empty, *plan.doubtful, *plan.reports):
+            is_new = isinstance(note, EmptyRange) and note.why is WhyEmpty.NEVER_WRITTEN
             # A partition that nobody has written to yet is nothing to wonder about.
-            _LOG.log(logging.INFO if is_new else logging.WARNING, "%s", told)
-        return [TaskPartition(task) for task in found.tasks] or [TaskPartition(None)]
+            _LOG.log(logging.INFO if is_new else logging.WARNING, "%s", note)
+        return [TaskPartition(task) for task in plan.tasks] or [TaskPartition(None)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of one task."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.errors import ClusterFailure, RequestError, UnknownTopic
 from tidelog.spark.options import SourceOptions
-from tidelog.spark.stream_offset import Extent, Seen, StreamOffset
+from tidelog.spark.stream_offset import Extent, LogSnapshot, StreamOffset
 from tidelog.spark.stream_options import share
 from tidelog.spark.tasks import Backend
 from tidelog.types import NO_LEADER_EPOCH, IsolationLevel, TopicPartition
@@ -71,7 +71,7 @@ class StreamLog:
         self._tolerant: Backend | None = None
         self._cluster: Cluster | None = None
 
-    def look_at_all(self) -> Seen:
+    def look_at_all(self) -> LogSnapshot:
         """The partitions that are named, all of them, and what they hold.
 
         Raises:
@@ -79,7 +79,7 @@ class StreamLog:
         """
         return self._look(self.backend)
 
-    def look(self) -> Seen:
+    def look(self) -> LogSnapshot:
         """Those of the partitions meant that there are, and what they hold."""
         for _ in range(_TRIES - 1):
             with suppress(UnknownTopic):
@@ -93,7 +93,7 @@ class StreamLog:
             self._tolerant = self._open(tolerant(self._options), self._columns)
         return self._tolerant
 
-    def _look(self, backend: Backend) -> Seen:
+    def _look(self, backend: Backend) -> LogSnapshot:
         names = backend.partitions()
         if assigned := set(self._options.assigned):
             names = [name for name in names if name in assigned]
@@ -102,7 +102,7 @@ class StreamLog:
         # at once; the other way round its offsets would be taken for those of the former one.
         ids = backend.topic_ids({name.topic for name in names})
         extents = {name: Extent(*bounds[name]) for name in names}
-        return Seen(extents=extents, topic_ids=ids)
+        return LogSnapshot(extents=extents, topic_ids=ids)
 
     def log_ends(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where logs end, whatever the isolation level or `readUntil` show of them."""
@@ -110,7 +110,7 @@ class StreamLog:
             self._options, isolation=IsolationLevel.READ_UNCOMMITTED, until_flushed=False
         )
         with self._open(options, self._columns) as everything:
-            return {name: found.end_offset for name, found in everything.bounds(names).items()}
+            return {name: bounds.end_offset for name, bounds in everything.bounds(names).items()}
 
     def epochs_at(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Leader epoch of the last batch below each offset, -1 where it would be of no use.
@@ -118,10 +118,10 @@ class StreamLog:
         It is where the log can't tell where epochs end. To find an epoch there means to read a
         record of each partition, so it is not asked for at all.
         """
-        told = self.backend.epoch_ends(dict.fromkeys(ends, 0)) if ends else {}
-        useful = {name: end for name, end in ends.items() if told[name][0] >= 0}
-        found = self.backend.leader_epochs(useful) if useful else {}
-        return {name: found.get(name, NO_LEADER_EPOCH) for name in ends}
+        epoch_ends = self.backend.epoch_ends(dict.fromkeys(ends, 0)) if ends else {}
+        useful = {name: end for name, end in ends.items() if epoch_ends[name][0] >= 0}
+        epochs = self.backend.leader_epochs(useful) if useful else {}
+        return {name: epochs.get(name, NO_LEADER_EPOCH) for name in ends}
 
     def cut_by_bytes(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
@@ -141,12 +141,12 @@ class StreamLog:
         """
         from tidelog.remote.view import Committed
 
-        places = {
-            name: Committed(place.offset, None if place.epoch < 0 else place.epoch)
-            for name, place in offset.positions.items()
+        offsets = {
+            name: Committed(position.offset, None if position.epoch < 0 else position.epoch)
+            for name, position in offset.positions.items()
         }
         try:
-            self._connect().commit(group, places)
+            self._connect().commit(group, offsets)
         except (ClusterFailure, RequestError) as error:
             _LOG.warning("offsets not committed to group %s: %s", group, error)
 
@@ -170,7 +170,7 @@ class StreamLog:
             self._cluster.close()
 
 
-def freeze(now: Seen, then: Seen) -> Seen:
+def freeze(now: LogSnapshot, then: LogSnapshot) -> LogSnapshot:
     """What there is `now` of what there was `then`: no later records, partitions or topics.
 
     Topic ids are those of now, so that topics that were deleted since then are found out.
@@ -181,7 +181,7 @@ def freeze(now: Seen, then: Seen) -> Seen:
         if old is None or _is_other(name, now.topic_ids, then.topic_ids):
             continue
         extents[name] = Extent(start, max(min(end, old.end), start))
-    return Seen(extents=extents, topic_ids=now.topic_ids)
+    return LogSnapshot(extents=extents, topic_ids=now.topic_ids)
 
 
 def _is_other(name: TopicPartition, now: Mapping[str, str], then: Mapping[str, str]) -> bool:
@@ -256,13 +256,15 @@ def _size(reader: "LogView", start: int, end: int) -> int:
 
 def _cut(reader: "LogView", start: int, end: int, max_bytes: int) -> int:
     """The offset behind the last whole batch within `max_bytes`, behind the first at least."""
-    left = max_bytes
+    remaining = max_bytes
     reached: int | None = None
     for part in _parts(reader, start, end):
-        if part.size_bytes > left:
-            found = _last_offset(part, part.start_position + left, is_first=reached is None)
-            return end if found is None else min(found + 1, end)
-        left -= part.size_bytes
+        if part.size_bytes > remaining:
+            last_offset = _last_offset(
+                part, part.start_position + remaining, is_first=reached is None
+            )
+            return end if last_offset is None else min(last_offset + 1, end)
+        remaining -= part.size_bytes
         reached = part.segment.end_offset
     return end
 
@@ -274,17 +276,17 @@ def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
     """
     from tidelog.storage.segment.segment import iterate_batches
 
-    found: int | None = None
+    last: int | None = None
     begin = max(part.start_position, _indexed(part.segment, limit))
     for position, batch in iterate_batches(part.segment, begin, part.end_position):
         fits = position + batch.size_bytes <= limit
-        if fits or (found is None and is_first):
-            found = batch.last_offset
-        elif found is None:
-            found = part.segment.base_offset - 1
+        if fits or (last is None and is_first):
+            last = batch.last_offset
+        elif last is None:
+            last = part.segment.base_offset - 1
         if not fits:
             break
-    return found
+    return last
 
 
 def _indexed(segment: "Segment", position: int) -> int:
@@ -296,5 +298,5 @@ def _indexed(segment: "Segment", position: int) -> int:
 
     index = segment.offset_index
     slot = bisect_right(range(index.entry_count), position, key=lambda n: index.entry(n)[1]) - 2
-    found = position_floor(segment, index.entry(slot)[0]) if slot >= 0 else 0
-    return found if found < position else 0
+    floor = position_floor(segment, index.entry(slot)[0]) if slot >= 0 else 0
+    return floor if floor < position else 0

@@ -33,7 +33,7 @@ Cases, in this order:
   part, so that everything that is in the log now is read;
 - the log ends before the position, and its epochs tell nothing: likewise, from its end.
 
-Pure: takes what was seen of the log, see `Seen`.
+Pure: takes what was seen of the log, see `LogSnapshot`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -91,111 +91,113 @@ class StreamOffset:
         Raises:
             InvalidRequest: A partition that neither of the two says a start of.
         """
-        found = {}
+        ranges = {}
         for name, (end, _) in self.positions.items():
             start = self.starts.get(name)
             if start is None:
-                known = before.positions.get(name)
-                if known is None:
+                start_position = before.positions.get(name)
+                if start_position is None:
                     raise InvalidRequest(f"offset of the stream: no start of {name} is known")
-                start = known.offset
+                start = start_position.offset
             if start < end:
-                found[name] = (start, end)
-        return found
+                ranges[name] = (start, end)
+        return ranges
 
     def encode(self) -> Json:
         """The offset as JSON, always spelled the same."""
         topics: dict[str, Json] = {}
         for topic, numbers in _by_topic(self.positions).items():
-            shown = {
-                str(number): {"epoch": place.epoch, "offset": place.offset}
-                for number, place in numbers.items()
+            partitions = {
+                str(number): {"epoch": position.epoch, "offset": position.offset}
+                for number, position in numbers.items()
             }
-            topics[topic] = {"id": self.topic_id(topic), "partitions": _sorted(shown)}
-        found: Json = {"topics": _sorted(topics), "version": VERSION}
+            topics[topic] = {"id": self.topic_id(topic), "partitions": _sorted(partitions)}
+        encoded: Json = {"topics": _sorted(topics), "version": VERSION}
         if self.starts:
             starts = _by_topic(self.starts)
-            found["from"] = _sorted(
+            encoded["from"] = _sorted(
                 {topic: _sorted({str(n): s for n, s in of.items()}) for topic, of in starts.items()}
             )
         if self.is_initial:
-            found["initial"] = True
-        return _sorted(found)
+            encoded["initial"] = True
+        return _sorted(encoded)
 
     @classmethod
-    def decode(cls, found: Mapping[str, object]) -> "StreamOffset":
+    def decode(cls, encoded: Mapping[str, object]) -> "StreamOffset":
         """The offset that `encode` spelled, or one of Spark's Kafka connector.
 
         Raises:
             UnsupportedVersion: Written by a later release.
             InvalidRequest: Something else.
         """
-        version = found.get("version")
+        version = encoded.get("version")
         if isinstance(version, dict) or version is None:
-            return cls(positions=_numbers(found, "the offset"), topic_ids={})
+            return cls(positions=_numbers(encoded, "the offset"), topic_ids={})
         if version != VERSION:
             raise UnsupportedVersion(
                 f"offset of the stream: version {version!r}, this release knows {VERSION}"
             )
         positions: dict[TopicPartition, Position] = {}
         topic_ids: dict[str, str] = {}
-        for topic, about in _object(found.get("topics"), "topics").items():
-            told = _object(about, topic)
-            topic_ids[topic] = _text(told.get("id"), f"{topic}: id")
-            for number, place in _object(told.get("partitions"), f"{topic}: partitions").items():
+        for topic, about in _object(encoded.get("topics"), "topics").items():
+            topic_fields = _object(about, topic)
+            topic_ids[topic] = _text(topic_fields.get("id"), f"{topic}: id")
+            for number, position in _object(
+                topic_fields.get("partitions"), f"{topic}: partitions"
+            ).items():
                 name = TopicPartition(topic, _partition(number))
-                positions[name] = _position(name, _object(place, str(name)))
-        starts = _numbers(_object(found.get("from", {}), "from"), "from")
+                positions[name] = _position(name, _object(position, str(name)))
+        starts = _numbers(_object(encoded.get("from", {}), "from"), "from")
         return cls(
             positions=positions,
             topic_ids=topic_ids,
-            starts={name: place.offset for name, place in starts.items()},
-            is_initial=found.get("initial") is True,
+            starts={name: position.offset for name, position in starts.items()},
+            is_initial=encoded.get("initial") is True,
         )
 
 
 def _by_topic(values: Mapping[TopicPartition, _Value]) -> dict[str, dict[int, _Value]]:
-    found: dict[str, dict[int, _Value]] = {}
+    by_topic: dict[str, dict[int, _Value]] = {}
     for name, value in values.items():
-        found.setdefault(name.topic, {})[name.partition] = value
-    return found
+        by_topic.setdefault(name.topic, {})[name.partition] = value
+    return by_topic
 
 
-def _sorted(found: Mapping[str, _Value]) -> dict[str, _Value]:
-    return dict(sorted(found.items()))
+def _sorted(values: Mapping[str, _Value]) -> dict[str, _Value]:
+    return dict(sorted(values.items()))
 
 
-def _numbers(found: Mapping[str, object], what: str) -> dict[TopicPartition, Position]:
+def _numbers(topics: Mapping[str, object], what: str) -> dict[TopicPartition, Position]:
     """`{"topic": {"0": OFFSET}}`."""
     return {
         name: Position(_number(offset, f"{what}: {name}", 0))
-        for topic, numbers in found.items()
+        for topic, numbers in topics.items()
         for number, offset in _object(numbers, f"{what}: {topic}").items()
         for name in (TopicPartition(topic, _partition(number)),)
     }
 
 
-def _position(name: TopicPartition, told: Mapping[str, object]) -> Position:
-    offset = _number(told.get("offset"), f"{name}: offset", 0)
-    return Position(offset, _number(told.get("epoch"), f"{name}: epoch", NO_LEADER_EPOCH))
+def _position(name: TopicPartition, fields: Mapping[str, object]) -> Position:
+    offset = _number(fields.get("offset"), f"{name}: offset", 0)
+    return Position(offset, _number(fields.get("epoch"), f"{name}: epoch", NO_LEADER_EPOCH))
 
 
-def _object(found: object, what: str) -> Json:
-    if not isinstance(found, dict):
-        raise _wrong(what, found, "an object")
-    return cast("Json", found)
+def _object(value: object, what: str) -> Json:
+    if not isinstance(value, dict):
+        raise _wrong(what, value, "an object")
+    return cast("Json", value)
 
 
-def _text(found: object, what: str) -> str:
-    if not isinstance(found, str):
-        raise _wrong(what, found, "a text")
-    return found
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise _wrong(what, value, "a text")
+    return value
 
 
-def _number(found: object, what: str, at_least: int) -> int:
-    if type(found) is not int or not at_least <= found <= INT64_MAX:
-        raise _wrong(what, found, f"a number from {at_least} on")
-    return found
+def _number(value: object, what: str, at_least: int) -> int:
+    if type(value) is not int or not at_least <= value <= INT64_MAX:
+        raise _wrong(what, value, f"a number from {at_least} on")
+    return value
 
 
 def _partition(text: str) -> int:
@@ -204,8 +206,8 @@ def _partition(text: str) -> int:
     return int(text)
 
 
-def _wrong(what: str, found: object, right: str) -> InvalidRequest:
-    return InvalidRequest(f"offset of the stream: {what} is {found!r}, {right} is needed")
+def _wrong(what: str, value: object, right: str) -> InvalidRequest:
+    return InvalidRequest(f"offset of the stream: {what} is {value!r}, {right} is needed")
 
 
 # For each partition and epoch asked: the largest epoch there is up to it, and its end offset,
@@ -241,7 +243,7 @@ class EpochEnd(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class LogSnapshot:
     """What was seen of the log at one moment.
 
     Attributes:
@@ -287,56 +289,60 @@ class LossCheck:
     def check(
         self,
         offset: StreamOffset,
-        seen: Seen,
+        snapshot: LogSnapshot,
         last_ends: Mapping[TopicPartition, int] | None = None,
     ) -> Checked:
         """Where to read on after `offset`, and what is lost.
 
         Args:
             offset: How far the stream is.
-            seen: The log as it is now.
+            snapshot: The log as it is now.
             last_ends: Ends of partitions as last seen: how much of a deleted topic was unread.
         """
-        found = Checked()
-        kept: dict[TopicPartition, Position] = {}
-        for name, place in sorted(offset.positions.items()):
-            if (reason := _gone(name, offset, seen)) is not None:
-                end = max((last_ends or {}).get(name, 0), place.offset)
-                found.lost.append(_lost(name, place.offset, end, reason))
-            elif place.offset < (start := seen.extents[name].start):
-                found.lost.append(_lost(name, place.offset, start, deleted_before(start)))
-                found.positions[name] = Position(start)
-                found.moved.add(name)
+        checked = Checked()
+        candidates: dict[TopicPartition, Position] = {}
+        for name, position in sorted(offset.positions.items()):
+            if (reason := _gone(name, offset, snapshot)) is not None:
+                end = max((last_ends or {}).get(name, 0), position.offset)
+                checked.lost.append(_lost(name, position.offset, end, reason))
+            elif position.offset < (start := snapshot.extents[name].start):
+                checked.lost.append(_lost(name, position.offset, start, deleted_before(start)))
+                checked.positions[name] = Position(start)
+                checked.moved.add(name)
             else:
-                kept[name] = place
-        told = self._ask_ends(kept, seen)
-        latest = self._ask_latest(kept, told, seen)
-        behind = [name for name, place in kept.items() if place.offset > seen.extents[name].end]
+                candidates[name] = position
+        epoch_ends = self._ask_ends(candidates, snapshot)
+        latest = self._ask_latest(candidates, epoch_ends, snapshot)
+        behind = [
+            name
+            for name, position in candidates.items()
+            if position.offset > snapshot.extents[name].end
+        ]
         log_ends = self._log_ends(behind) if behind else {}
-        for name, place in kept.items():
-            epoch, end = told.get(name, _UNKNOWN)
+        for name, position in candidates.items():
+            epoch, end = epoch_ends.get(name, _UNKNOWN)
             if epoch < 0:
-                epoch = latest.get(name, place.epoch)
-            start, visible_end = seen.extents[name]
+                epoch = latest.get(name, position.epoch)
+            start, visible_end = snapshot.extents[name]
             extent = Extent(start, log_ends.get(name, visible_end))
-            _add_kept(found, name, place, EpochEnd(epoch, end), extent)
-        return found
+            _add_kept(checked, name, position, EpochEnd(epoch, end), extent)
+        return checked
 
     def _ask_ends(
-        self, places: Mapping[TopicPartition, Position], seen: Seen
+        self, positions: Mapping[TopicPartition, Position], snapshot: LogSnapshot
     ) -> Mapping[TopicPartition, tuple[int, int]]:
-        asked = {
-            name: place.epoch
-            for name, place in places.items()
-            if place.epoch != NO_LEADER_EPOCH and place.offset > seen.extents[name].start
+        epochs = {
+            name: position.epoch
+            for name, position in positions.items()
+            if position.epoch != NO_LEADER_EPOCH and position.offset > snapshot.extents[name].start
         }
-        return self._epoch_ends(asked) if asked else {}
+        return self._epoch_ends(epochs) if epochs else {}
 
     def _ask_latest(
         self,
-        places: Mapping[TopicPartition, Position],
-        told: Mapping[TopicPartition, tuple[int, int]],
-        seen: Seen,
+        positions: Mapping[TopicPartition, Position],
+        epoch_ends: Mapping[TopicPartition, tuple[int, int]],
+        snapshot: LogSnapshot,
     ) -> dict[TopicPartition, int]:
         """The latest epochs of logs that have none as high as the one asked for.
 
@@ -344,23 +350,23 @@ class LossCheck:
         apart.
         """
         ends = {
-            name: seen.extents[name].end
-            for name, answer in told.items()
+            name: snapshot.extents[name].end
+            for name, answer in epoch_ends.items()
             if answer[0] < 0 and name not in self._blind
         }
-        ends = {name: end for name, end in ends.items() if end > seen.extents[name].start}
-        found = self._leader_epochs(ends) if ends else {}
-        lower = {n: epoch for n, epoch in found.items() if 0 <= epoch < places[n].epoch}
+        ends = {name: end for name, end in ends.items() if end > snapshot.extents[name].start}
+        epochs = self._leader_epochs(ends) if ends else {}
+        lower = {n: epoch for n, epoch in epochs.items() if 0 <= epoch < positions[n].epoch}
         self._blind |= ends.keys() - lower.keys()
         return lower
 
 
-def _gone(name: TopicPartition, offset: StreamOffset, seen: Seen) -> str | None:
+def _gone(name: TopicPartition, offset: StreamOffset, snapshot: LogSnapshot) -> str | None:
     """Why the partition is not there any more; None where it is."""
-    before, now = offset.topic_id(name.topic), seen.topic_id(name.topic)
+    before, now = offset.topic_id(name.topic), snapshot.topic_id(name.topic)
     if before and now and before != now:
         return f"the topic was deleted and created anew: its id was {before}, now {now}"
-    if name not in seen.extents:
+    if name not in snapshot.extents:
         return "deleted, or not among those read any more; how much came behind is not known"
     return None
 
@@ -371,43 +377,43 @@ def deleted_before(log_start: int) -> str:
 
 
 def _add_kept(
-    found: Checked, name: TopicPartition, place: Position, told: EpochEnd, extent: Extent
+    checked: Checked, name: TopicPartition, position: Position, epoch_end: EpochEnd, extent: Extent
 ) -> None:
     """Add a partition that is still there and reaches back to the position.
 
     `extent` is that of the log: a reader of committed transactions may see less of it than one
     that read on before, and has lost nothing.
     """
-    if told.epoch == place.epoch and told.end_offset >= place.offset:
-        found.positions[name] = place
+    if epoch_end.epoch == position.epoch and epoch_end.end_offset >= position.offset:
+        checked.positions[name] = position
         return
-    ends_before = 0 <= told.end_offset < place.offset
-    if told.epoch < place.epoch and not ends_before:
-        lost_from, go_on = extent.start, min(place.offset, extent.end)
+    ends_before = 0 <= epoch_end.end_offset < position.offset
+    if epoch_end.epoch < position.epoch and not ends_before:
+        lost_from, go_on = extent.start, min(position.offset, extent.end)
         reason = (
             f"rewritten after they were read, from an offset on that is not known: batches before"
-            f" {place.offset} were of leader epoch {place.epoch}, now of {told.epoch}"
+            f" {position.offset} were of leader epoch {position.epoch}, now of {epoch_end.epoch}"
         )
     elif ends_before:
         # What lies behind is of later epochs than the position's, so none of it was read.
-        lost_from = go_on = max(told.end_offset, extent.start)
+        lost_from = go_on = max(epoch_end.end_offset, extent.start)
         reason = (
-            f"rewritten after they were read up to leader epoch {place.epoch}: of epochs up to it"
-            f" the log has none behind {told.end_offset} any more"
+            f"rewritten after they were read up to leader epoch {position.epoch}: of epochs up to"
+            f" it the log has none behind {epoch_end.end_offset} any more"
         )
-    elif place.offset > extent.end:
+    elif position.offset > extent.end:
         lost_from = go_on = extent.end
         reason = f"not in the log any more, which ends at {extent.end}"
     else:
-        found.positions[name] = place
+        checked.positions[name] = position
         return
-    found.lost.append(_lost(name, lost_from, place.offset, reason))
-    found.positions[name] = Position(go_on)
-    found.moved.add(name)
+    checked.lost.append(_lost(name, lost_from, position.offset, reason))
+    checked.positions[name] = Position(go_on)
+    checked.moved.add(name)
 
 
 def find_new(
-    offset: StreamOffset, checked: Checked, seen: Seen
+    offset: StreamOffset, checked: Checked, snapshot: LogSnapshot
 ) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
     """Partitions that hold records and are not among those checked, with where they start.
 
@@ -415,7 +421,7 @@ def find_new(
     may have been written and deleted between two looks.
     """
     starts, lost = {}, []
-    for name, (start, end) in sorted(seen.extents.items()):
+    for name, (start, end) in sorted(snapshot.extents.items()):
         if name in checked.positions or start >= end:
             continue
         starts[name] = start

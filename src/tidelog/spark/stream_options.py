@@ -169,36 +169,36 @@ class StreamOptions:
     commit_group: str | None = None
 
 
-def refuse_stream_options(given: Mapping[str, str]) -> None:
+def refuse_stream_options(texts: Mapping[str, str]) -> None:
     """Raise InvalidRequest where a batch is given what only a stream can do."""
-    _refuse(given, _STREAM_ONLY)
+    _refuse(texts, _STREAM_ONLY)
 
 
-def read_common_options(given: Mapping[str, str], env: Env | None = None) -> SourceOptions:
+def read_common_options(texts: Mapping[str, str], env: Env | None = None) -> SourceOptions:
     """What a batch and a stream have in common: all but starts and what only a stream can do.
 
     Raises:
         InvalidRequest, InvalidTime: As `read_source_options`.
     """
     others = {name.lower() for name in (*_START, *STREAM_OPTIONS)}
-    common = {name: text for name, text in given.items() if name.lower() not in others}
+    common = {name: text for name, text in texts.items() if name.lower() not in others}
     return read_source_options(common, env)
 
 
-def read_stream_options(given: Mapping[str, str], env: Env | None = None) -> StreamOptions:
+def read_stream_options(texts: Mapping[str, str], env: Env | None = None) -> StreamOptions:
     """The options of a stream.
 
     Args:
-        given: As Spark hands them over.
+        texts: As Spark hands them over.
         env: Its clock is what `now` means in times.
 
     Raises:
         InvalidRequest, InvalidTime: One that is missing, unknown, or can't be read, or that has
             no meaning in a stream.
     """
-    options = Options(given, READ_OPTIONS | STREAM_OPTIONS)
-    _refuse(given, _BATCH_ONLY)
-    source = read_common_options(given, env)
+    options = Options(texts, READ_OPTIONS | STREAM_OPTIONS)
+    _refuse(texts, _BATCH_ONLY)
+    source = read_common_options(texts, env)
     if options.text("groupIdPrefix") is None:
         source = dataclasses.replace(source, group_prefix=_GROUP_PREFIX)
     _check_place(options, source)
@@ -210,8 +210,8 @@ def read_stream_options(given: Mapping[str, str], env: Env | None = None) -> Str
     )
 
 
-def _refuse(given: Mapping[str, str], reasons: Mapping[str, str]) -> None:
-    names = {name.lower() for name in given}
+def _refuse(texts: Mapping[str, str], reasons: Mapping[str, str]) -> None:
+    names = {name.lower() for name in texts}
     for name, reason in reasons.items():
         if name.lower() in names:
             raise InvalidRequest(f"option {name} {reason}")

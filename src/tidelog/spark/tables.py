@@ -94,15 +94,15 @@ def table_of(
     home: TableHome, name: TopicPartition, options: SourceOptions, columns: Sequence[str]
 ) -> Table:
     """The table that the options ask for, of one partition."""
-    asked = options.table
-    assert asked is not None
+    request = options.table
+    assert request is not None
     return Table(
         home=home,
         topic=name,
-        at_ms=asked.at_ms,
+        at_ms=request.at_ms,
         clock=options.clock,
         columns=columns,
-        inexact=asked.inexact,
+        inexact=request.inexact,
     )
 
 
@@ -118,8 +118,8 @@ def plan_table(
     tasks = []
     reports = []
     for name in chooser.partitions():
-        wanted = scan_columns(columns, options.serdes)
-        table = table_of(home, name, options, wanted)
+        decoded = scan_columns(columns, options.serdes)
+        table = table_of(home, name, options, decoded)
         for splits in table.plan().values():
             reports += [f"not exact: {doubt}" for doubt in table.doubts()]
             if splits:
@@ -215,10 +215,10 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
         InvalidRequest, InvalidTime, UnknownTopic, InexactTable: Before anything is read; what is
             met while reading fails the query.
     """
-    asked = _Asked.make(source, topic, at, clock, inexact, split_bytes)
+    request = _Asked.make(source, topic, at, clock, inexact, split_bytes)
     serdes = {"key": key_as, "value": value_as}
     names = dict.fromkeys((*columns, *_KEY, "offset"))
-    winners = asked.winners(spark, tuple(names), serdes)
+    winners = request.winners(spark, tuple(names), serdes)
     return winners.where("value_lives").select(*columns)
 
 
@@ -340,11 +340,11 @@ class _Asked:
         for name in serdes.values():
             if name not in SERDE_NAMES:
                 raise InvalidRequest(f"no serializer {name!r}; there are: {', '.join(SERDE_NAMES)}")
-        wanted = tuple(dict.fromkeys((*columns, "value")))
+        needed = tuple(dict.fromkeys((*columns, "value")))
         best = f.max_by(f.struct("*"), f.struct(_VERSION, "offset"))
-        found = self._reduced(spark, wanted, serdes)
+        reduced = self._reduced(spark, needed, serdes)
         return (
-            found.groupBy(*[f.col(name).alias(f"of_{name}") for name in _KEY])
+            reduced.groupBy(*[f.col(name).alias(f"of_{name}") for name in _KEY])
             .agg(best.alias("best"))
             .select("best.*")
         )
@@ -357,12 +357,12 @@ class _Asked:
             planned = self.table(home, columns).plan()
         parts = [encode_split(split) for splits in planned.values() for split in splits]
         kind = _row_type(columns, serdes)
-        found = []
+        frames = []
         for start in range(0, max(len(parts), 1), PARTS_AT_ONCE):
-            mine = tuple(parts[start : start + PARTS_AT_ONCE])
-            numbers = spark.range(0, len(mine), 1, max(len(mine), 1))
-            found.append(numbers.mapInArrow(_Reduce(mine, self, columns, serdes), kind))
-        return reduce(lambda one, other: one.unionAll(other), found)
+            batch = tuple(parts[start : start + PARTS_AT_ONCE])
+            numbers = spark.range(0, len(batch), 1, max(len(batch), 1))
+            frames.append(numbers.mapInArrow(_Reduce(batch, self, columns, serdes), kind))
+        return reduce(lambda one, other: one.unionAll(other), frames)
 
     def table(self, home: TableHome, columns: Sequence[str]) -> Table:
         """The same as a table of the library."""
@@ -381,8 +381,8 @@ def _row_type(columns: Sequence[str], serdes: dict[str, str]) -> "StructType":
 
     from tidelog.spark.rows import row_type
 
-    found = row_type(columns, serdes)
-    return found.add(_VERSION, LongType()).add("value_lives", BooleanType())
+    columns_type = row_type(columns, serdes)
+    return columns_type.add(_VERSION, LongType()).add("value_lives", BooleanType())
 
 
 @contextmanager
@@ -433,15 +433,15 @@ class _Reduce:
         rows, stats = SparkRows(self.columns, self.serdes), TableStats()
         name = split.topic_partition
         with open_home(self.asked.place) as home:
-            asked = replace(self.asked, topic=name)
-            how = fold_of(home, [name], asked.clock, MEMORY_BYTES)
-            found = split_winners(home.rows(), [split], rows.scanned, how, stats)
-            ranked = checked(asked.table(home, rows.scanned), name, [split], found, stats)
+            request = replace(self.asked, topic=name)
+            how = fold_of(home, [name], request.clock, MEMORY_BYTES)
+            winners = split_winners(home.rows(), [split], rows.scanned, how, stats)
+            ranked = checked(request.table(home, rows.scanned), name, [split], winners, stats)
             for batch in ranked:
                 records, version = batch.select(list(rows.scanned)), batch.column(_VERSION)
                 lives = records.column("value").is_valid()
-                shown = rows.convert(records, name)
-                arrays = [*shown.columns, version, lives]
+                listed = rows.convert(records, name)
+                arrays = [*listed.columns, version, lives]
                 yield pa.RecordBatch.from_arrays(
-                    arrays, names=[*shown.schema.names, _VERSION, "value_lives"]
+                    arrays, names=[*listed.schema.names, _VERSION, "value_lives"]
                 )

@@ -120,9 +120,9 @@ def may_be_gone(wanted: Wanted, bounds: Bounds) -> bool:
     return has_end and bounds.start > 0
 
 
-def is_doubtful(found: EmptyRange) -> bool:
+def is_doubtful(empty: EmptyRange) -> bool:
     """Whether what was explained as empty, though something is read, is so but for stragglers."""
-    return found.why is WhyEmpty.DELETED
+    return empty.why is WhyEmpty.DELETED
 
 
 def _of_log(facts: LogFacts) -> tuple[WhyEmpty, str] | None:
@@ -334,8 +334,8 @@ def matching(options: SourceOptions, topics: Iterable[str]) -> Sequence[str]:
         InvalidRequest: The pattern can't be read.
     """
     if options.pattern is None:
-        there = frozenset(topics)
-        return [name for name in options.topics if name in there or not options.if_there]
+        existing = frozenset(topics)
+        return [name for name in options.topics if name in existing or not options.if_there]
     try:
         pattern = re.compile(options.pattern)
     except re.error as error:

@@ -90,15 +90,15 @@ def decode_marker(value: bytes) -> Marker:
     return Marker(batch, note, topic_id)
 
 
-def last_marker(known: Marker | None, read: Marker) -> Marker:
+def last_marker(current: Marker | None, read: Marker) -> Marker:
     """Return the marker that counts of two of a key: of the same topic, the one of the later batch.
 
     Args:
-        known: The one that counted so far.
+        current: The one that counted so far.
         read: One that stands behind it. Of another topic it counts, since that topic is newer.
     """
-    is_same = known is not None and known.topic_id == read.topic_id
-    return max(known, read) if known is not None and is_same else read
+    is_same = current is not None and current.topic_id == read.topic_id
+    return max(current, read) if current is not None and is_same else read
 
 
 def topic_key(key: str, topic: str) -> str:
@@ -163,8 +163,8 @@ class Markers:
 
     def _await_partitions(self) -> int:
         """The new topic's number of partitions, once its brokers know of it."""
-        left = self._cluster.deadline()
-        while left():
+        time_left = self._cluster.deadline()
+        while time_left():
             count = self._partition_count()
             if count is not None:
                 return count
@@ -181,13 +181,13 @@ class Markers:
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
         future = self._cluster.admin().describe_configs([resource])[resource]
         try:
-            found = future.result(timeout=self._cluster.timeout_s)["cleanup.policy"].value
+            policy = future.result(timeout=self._cluster.timeout_s)["cleanup.policy"].value
         except KafkaException as error:
             raise typed_error(self._cluster, "look at the marker topic", error.args[0]) from error
-        if found != "compact":
+        if policy != "compact":
             raise InvalidRequest(
-                f"topic {self.topic} has cleanup.policy={found}, by which markers would be deleted:"
-                " set it to compact, or give another markerTopic"
+                f"topic {self.topic} has cleanup.policy={policy}, by which markers would be"
+                " deleted: set it to compact, or give another markerTopic"
             )
 
     def last(self, key: str, at_least: int) -> Marker | None:
@@ -206,11 +206,11 @@ class Markers:
             ClusterFailure, NotAuthorized: It can't be read within the time-out.
             CorruptMessage: The topic holds something else.
         """
-        found, end = self._read(key, "read_uncommitted", 0)
-        if all(marker.batch < at_least for marker in found.values()):
+        markers, end = self._read(key, "read_uncommitted", 0)
+        if all(marker.batch < at_least for marker in markers.values()):
             return {}
-        found, _ = self._read(key, "read_committed", end)
-        return {name: marker for name, marker in found.items() if marker.batch >= at_least}
+        markers, _ = self._read(key, "read_committed", end)
+        return {name: marker for name, marker in markers.items() if marker.batch >= at_least}
 
     def _read(self, key: str, isolation: str, end: int) -> tuple[dict[str, Marker], int]:
         """Return the markers that count of a key and of its topics, and the last one's end.
@@ -223,22 +223,22 @@ class Markers:
         from confluent_kafka import TopicPartition
 
         consumer = self._cluster.consumer(isolation_level=isolation, auto_offset_reset="earliest")
-        found: dict[str, Marker] = {}
+        markers: dict[str, Marker] = {}
         own, of_topics = key.encode(), topic_key(key, "").encode()
         # Transactions of other tasks that died end when these come again, which may take a while.
-        left = self._cluster.deadline(times=_PATIENCE if end else 1)
+        time_left = self._cluster.deadline(times=_PATIENCE if end else 1)
         try:
             consumer.assign([TopicPartition(self.topic, self.partition_of(key), 0)])
-            while left():
+            while time_left():
                 for message in consumer.consume(_CHUNK, timeout=_POLL_S):
                     reached = self._end_of(message)
                     if reached is not None and reached >= end:
-                        return found, reached
+                        return markers, reached
                     name = message.key() or b""
                     if reached is None and (name == own or name.startswith(of_topics)):
                         marker = decode_marker(message.value() or b"")
                         text = name.decode()
-                        found[text] = last_marker(found.get(text), marker)
+                        markers[text] = last_marker(markers.get(text), marker)
         finally:
             consumer.close()
         raise ClusterFailure(
@@ -266,8 +266,8 @@ def partition_count(cluster: "Cluster", topic: str) -> int:
         UnknownTopic: There is no such topic; names the nearest one.
         NotAuthorized, ClusterFailure: The cluster refuses, or can't be asked.
     """
-    found = _described(cluster, topic)
-    return len(cluster.partitions(topic)) if found is None else found[0]
+    described = _described(cluster, topic)
+    return len(cluster.partitions(topic)) if described is None else described[0]
 
 
 def find_topic_id(cluster: "Cluster", topic: str) -> str:
@@ -276,12 +276,12 @@ def find_topic_id(cluster: "Cluster", topic: str) -> str:
     Raises:
         UnknownTopic, NotAuthorized, ClusterFailure: As `partition_count`.
     """
-    left = cluster.deadline()
+    time_left = cluster.deadline()
     while True:
-        found = _described(cluster, topic)
-        if found is not None:
-            return found[1]
-        if not left():
+        described = _described(cluster, topic)
+        if described is not None:
+            return described[1]
+        if not time_left():
             reason = "some brokers do not know it yet"
             raise ClusterFailure(cluster.bootstrap, f"look up the id of topic {topic}", reason)
         threading.Event().wait(_POLL_S)
@@ -296,8 +296,8 @@ def _described(cluster: "Cluster", topic: str) -> tuple[int, str] | None:
 
     future = cluster.admin().describe_topics(TopicCollection([topic]))[topic]
     try:
-        found = future.result(timeout=cluster.timeout_s)
-        return len(found.partitions), id_text(found.topic_id) or ""
+        topic_description = future.result(timeout=cluster.timeout_s)
+        return len(topic_description.partitions), id_text(topic_description.topic_id) or ""
     except KafkaException as error:
         if error.args[0].code() != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise typed_error(cluster, f"look at topic {topic}", error.args[0]) from error

@@ -186,12 +186,12 @@ def check_workers(spark: "SparkSession") -> None:
     try:
         (row,) = spark.range(1, numPartitions=1).mapInArrow(_probe(), _PROBED).collect()
     except PySparkException as error:
-        found = _MISMATCH.search(str(error))
-        if found is None:
+        match = _MISMATCH.search(str(error))
+        if match is None:
             raise
         here = f"{sys.version_info.major}.{sys.version_info.minor}"
         raise MissingDependency(
-            f"Spark's workers run another Python than this one ({here}): {found[0]}; {_HINT}"
+            f"Spark's workers run another Python than this one ({here}): {match[0]}; {_HINT}"
         ) from error
     if row.tidelog != __version__:
         what = f"tidelog {row.tidelog}, not {__version__}" if row.tidelog else "no tidelog"
@@ -210,11 +210,11 @@ def _probe() -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
         import pyarrow as pa
 
         try:
-            from tidelog import __version__ as found
+            from tidelog import __version__ as release
         except ImportError:
-            found = ""
+            release = ""
         for _ in batches:
-            columns = [[sys.executable], [platform.python_version()], [found]]
+            columns = [[sys.executable], [platform.python_version()], [release]]
             names = ["path", "version", "tidelog"]
             yield pa.RecordBatch.from_arrays([pa.array(one) for one in columns], names)
 
@@ -255,14 +255,14 @@ def acknowledge_now() -> int:
 
 def _sockets() -> list[int]:
     """Descriptors of this process's sockets; none where the system does not say."""
-    found = []
+    descriptors = []
     with suppress(OSError):
         paths = sorted(Path(_DESCRIPTORS).iterdir(), key=lambda path: int(path.name))
         for path in paths[:_DESCRIPTORS_MAX]:
             with suppress(OSError):  # the one that the listing itself had open is gone
                 if str(path.readlink()).startswith("socket:"):
-                    found.append(int(path.name))
-    return found
+                    descriptors.append(int(path.name))
+    return descriptors
 
 
 def _ask(descriptor: int, option: int) -> bool:
