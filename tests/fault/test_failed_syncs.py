@@ -209,3 +209,27 @@ def start(env: SeededEnv) -> None:
         directory.log("t", 0)
     finally:
         directory.abandon()
+
+
+@pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
+@pytest.mark.parametrize("is_reopened", [False, True], ids=["opened", "reopened"])
+def test_a_log_that_has_lost_its_only_segment_is_opened_again(
+    kind: FaultKind, is_reopened: bool
+) -> None:
+    """Where a log begins elsewhere its old segment goes before the new one is there."""
+    call, failed = 0, ""
+    while failed is not None:
+        env = seeded_env(1)
+        directory, log = durable_first(env)
+        log.truncate_to(0)
+        failed = failing(env, call, partial(log.truncator.begin_at, 100), kind)
+        if not is_reopened:
+            directory.abandon()
+            directory = LogDir.open(ROOT, env=env, options=LogDirOptions(writable=True))
+        log = directory.reopen("t", 0)
+        assert log.log_end_offset in (0, 100)
+        append(log, SECOND)
+        directory.close()
+        assert not env.files.exists(MARK)
+        call += 1
+    assert call > 5

@@ -25,6 +25,7 @@ anew, and so does the next opening by another process: a mark tells it.
 Owns no open state. Source: docs/recovery.md, "Opening for writing".
 """
 
+import itertools
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -556,9 +557,8 @@ def _mark(context: SegmentContext) -> str:
 
 def _unsynced(context: SegmentContext, recovery_point: int) -> list[int]:
     """Base offsets of the segments that end beyond a recovery point, and that of the last one."""
-    bases = list_bases(context)
-    ends = [*bases[1:], INT64_MAX]
-    return [base for base, end in zip(bases, ends, strict=True) if end > recovery_point]
+    spans = itertools.pairwise([*list_bases(context), INT64_MAX])
+    return [base for base, end in spans if end > recovery_point]
 
 
 def _sync(context: SegmentContext, path: str) -> None:
