@@ -540,7 +540,7 @@ class Reading:
         self._at += 1
         if read.size_bytes:
             self._whole_first = False
-            self._left = max(self._left - read.size_bytes, 0)
+        self._left = max(self._left - read.size_bytes, 0)  # a limit below 0 refuses one partition
 
 
 async def finish(reading: Reading, work: Work, end: int | None = None) -> None:
