@@ -65,10 +65,10 @@ def request(
     return b"".join(pieces)[LENGTH_BYTES:]
 
 
-def said(node: Node, frame: bytes) -> bytes | str:
+def said(node: Node, frame: bytes, facts: ConnectionFacts = FACTS) -> bytes | str:
     """What a broker sends for a frame, or why it sends nothing now."""
     try:
-        found = dispatch.answer(node, FACTS, memoryview(frame))
+        found = dispatch.answer(node, facts, memoryview(frame))
     except TidelogError as error:
         return f"{type(error).__name__}: {error}"
     if isinstance(found, dispatch.Later):
@@ -110,17 +110,28 @@ def test_templates_say_what_the_codecs_say(
     isolation: int,
     ids: list[bytes],
 ) -> None:
+    facts = ConnectionFacts(2, "127.0.0.1")
     for time, correlation_id in zip(times, ids, strict=False):
         plain = request(version, [(number, time)], epoch=epoch, isolation=isolation)
         frame = plain[:4] + correlation_id + plain[8:]
-        assert said(node, frame) == said_by_codecs(node, frame)
+        assert said(node, frame, facts) == said_by_codecs(node, frame)
+
+
+@pytest.mark.parametrize("version", [1, 4, 7, 11])
+def test_many_rows_are_answered_as_by_the_codecs(node: Node, version: int) -> None:
+    facts = ConnectionFacts(2, "127.0.0.1")
+    for rows in ([(0, 1500)], [(0, 1500), (1, -1)], [(1, -2), (0, 2500)], [(0, 999), (0, 999)]):
+        frame = request(version, rows)
+        for _ in range(2):
+            assert said(node, frame, facts) == said_by_codecs(node, frame)
 
 
 @pytest.mark.parametrize("version", [1, 7, 11])
 def test_a_question_that_comes_again_takes_fewer_steps(node: Node, version: int) -> None:
+    facts = ConnectionFacts(2, "127.0.0.1")
     frames = [request(version, [(0, time)]) for time in (1500, 1700)]
-    said(node, frames[0])
-    again = steps(lambda: said(node, frames[1]))
+    said(node, frames[0], facts)
+    again = steps(lambda: said(node, frames[1], facts))
     assert again < steps(lambda: said_by_codecs(node, frames[1])) * 0.85
 
 
@@ -142,8 +153,9 @@ def test_a_question_that_comes_again_takes_fewer_steps(node: Node, version: int)
     ],
 )
 def test_other_questions_are_answered_as_by_the_codecs(node: Node, frame: bytes) -> None:
-    for _ in range(2):
-        assert said(node, frame) == said_by_codecs(node, frame)
+    facts = ConnectionFacts(2, "127.0.0.1")
+    for each in (request(7, [(0, 1500)]), frame, frame):
+        assert said(node, each, facts) == said_by_codecs(node, each)
 
 
 @given(
@@ -157,12 +169,13 @@ def test_changed_bytes_get_what_they_would_have_got(
 ) -> None:
     frame = bytearray(request(min(version, 11), [(0, 1500)]))
     frame[2:4] = version.to_bytes(2, "big")
-    said(node, bytes(frame))  # so that it is known
+    facts = ConnectionFacts(2, "127.0.0.1")
+    said(node, bytes(frame), facts)  # so that it is known
     for at, byte in changes:
         # Not the API: who asks for what else changes something.
         frame[2 + at % (len(frame) - 2)] = byte
     changed = bytes(frame[: len(frame) - cut])
-    assert said(node, changed) == said_by_codecs(node, changed)
+    assert said(node, changed, facts) == said_by_codecs(node, changed)
 
 
 def test_only_so_many_questions_are_remembered(node: Node) -> None:

@@ -75,8 +75,6 @@ class Broker(Fetching):
         """What is sent, and for how long the connection is muted."""
         key = principal, frame[1:2]
         connection = self._connections.get(key)
-        if not self.repeats:
-            self.node.repeated_lookups = None
         if connection is None or not self.repeats:
             connection = self._connections[key] = ConnectionFacts(1, "somewhere", principal)
         said = self.say(connection, frame)

@@ -96,7 +96,7 @@ class Charges:
     A response that comes later is awaited through `timed`.
     """
 
-    __slots__ = ("_context", "_produced", "_throttles", "_time", "_watch")
+    __slots__ = ("_context", "_fetched", "_produced", "_throttles", "_time", "_watch")
 
     def __init__(
         self,
@@ -105,6 +105,7 @@ class Charges:
         watch: Stopwatch,
         time: "Limit | None",
         produced: "tuple[Limit, int] | None",
+        fetched: "Limit | None",
     ) -> None:
         """`time`: the quota of loop time. `produced`: that of bytes produced, and the bytes."""
         self._context = context
@@ -112,6 +113,7 @@ class Charges:
         self._watch = watch
         self._time = time
         self._produced = produced
+        self._fetched = fetched
 
     def timed(self, said: Awaitable[_T]) -> Awaitable[_T]:
         """An answer on its way, with an eye on the clock where that counts."""
@@ -128,6 +130,16 @@ class Charges:
         throttle_ms = self.finish()
         if throttle_ms and response is not None and hasattr(response, "throttle_time_ms"):
             cast("_Throttled", response).throttle_time_ms = throttle_ms
+
+    def fetched(self, size_bytes: int) -> int:
+        """Count the bytes of a Fetch response, unless that takes its client over the quota.
+
+        Returns:
+            The throttle time of the empty response in its place; 0 where it is to be sent.
+        """
+        if self._fetched is None:
+            return 0
+        return self._throttles.charge_or_not(FETCHED, self._fetched, size_bytes)
 
     def finish(self) -> int:
         """Count the request, and note for how long its connection is to be muted.
@@ -166,10 +178,11 @@ def charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> Charg
     if context.api is PRODUCE:
         limit = throttles.find(PRODUCED, connection.principal, context.client_id)
         produced = None if limit is None else (limit, size_bytes)
-    if time is None and produced is None:
+    fetched = _limit(context) if context.api is FETCH else None
+    if time is None and produced is None and fetched is None:
         return None
     watch = Stopwatch(context.node.env.clock, began_ns)
-    return Charges(context, throttles, watch, time, produced)
+    return Charges(context, throttles, watch, time, produced, fetched)
 
 
 def most_bytes(context: RequestContext) -> int | None:

@@ -5,12 +5,14 @@ Parts: one request: client, version, `Access` (its rights), `LargeResponse`.
 Which topics who asks may know of.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from uuid import UUID
 
 from tidelog.protocol.messages import BY_KEY, AnyApi
+from tidelog.protocol.row_templates import AllFacts, AllRecords, Row
 from tidelog.server.api.node import Address, ConnectionFacts, Node
 from tidelog.server.security.operations import Client, Operation, ResourceType
 from tidelog.types import Buffer
@@ -136,6 +138,31 @@ def may_topic(node: Node, connection: ConnectionFacts, operation: Operation, top
         return True
     client = Client(connection.principal, connection.host)
     return authorizer.may(client, operation, ResourceType.TOPIC, topic)
+
+
+# A topic of a request that fits a template: its name, its id where the request names it by that,
+# and its rows.
+TopicRows: TypeAlias = tuple[str, UUID | None, Sequence[Row]]
+
+
+# What a response says of the rows, and what is called once it is sure that the response is sent.
+RowAnswers: TypeAlias = tuple[AllFacts, AllRecords, Callable[[], None] | None]
+
+
+class RowFunctions(NamedTuple):
+    """How an API takes part in templates (`protocol/row_templates.py`).
+
+    Attributes:
+        operation: What its client must be allowed to do to each topic.
+        may_repeat: Whether a message of a version may become a template.
+        answer: Answers rows, by the context, the message without topics, and the topics, which the
+            client may use so. None where they have to be handled as any other request: nothing was
+            changed then. It may also return the handler's own form of an answer.
+    """
+
+    operation: Operation
+    may_repeat: Callable[..., bool]
+    answer: "Callable[..., RowAnswers | Answer]"
 
 
 def sees_topics(context: RequestContext) -> Callable[[str], bool]:

@@ -6,13 +6,11 @@ Source: Kafka's protocol guide; KIP-511 (an unknown version of ApiVersions is an
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import cache
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedRequest
-from tidelog.protocol.messages import API_VERSIONS, BY_KEY, FETCH, LIST_OFFSETS, PRODUCE
-from tidelog.protocol.messages.fetch import FetchResponse
-from tidelog.protocol.messages.produce import ProduceResponse
+from tidelog.protocol.messages import API_VERSIONS, BY_KEY
 from tidelog.protocol.requests import (
     LongRequest,
     ReceivedRequest,
@@ -20,29 +18,40 @@ from tidelog.protocol.requests import (
     write_response,
     write_response_around,
 )
-from tidelog.server.api.context import Answer, Long, RequestContext, Response, Written, key_of
+from tidelog.protocol.row_templates import (
+    CORRELATION_ID,
+    RequestTopic,
+    Template,
+    Templates,
+)
+from tidelog.server.api.context import (
+    Answer,
+    Long,
+    RequestContext,
+    Response,
+    RowAnswers,
+    TopicRows,
+    Written,
+    key_of,
+    may_topic,
+)
 from tidelog.server.api.guards import Access, Denied
 from tidelog.server.api.node import ConnectionFacts, Node
-from tidelog.server.api.table import guard_of, handler_of, items_at_once, served_versions
+from tidelog.server.api.table import (
+    guard_of,
+    handler_of,
+    items_at_once,
+    row_functions_of,
+    served_versions,
+)
 from tidelog.server.runtime.reply import Promise
+from tidelog.server.security.operations import Operation
 from tidelog.types import Buffer
 
 if TYPE_CHECKING:
     from tidelog.server.api.charges import Charges
-    from tidelog.server.api.repeated_fetches import RepeatedFetches
-    from tidelog.server.api.repeated_lookups import RepeatedLookups
-    from tidelog.server.api.repeated_produces import RepeatedProduces
 
 __all__ = ["CorruptMessage", "Later", "Outcome", "Pieces", "Promised", "answer"]
-
-
-_PRODUCE: Final = PRODUCE.key
-
-
-_FETCH: Final = FETCH.key
-
-
-_LIST_OFFSETS: Final = LIST_OFFSETS.key
 
 
 Pieces: TypeAlias = list[Buffer]
@@ -125,9 +134,9 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
         UnsupportedVersion: An API or version that is not served, as Kafka closes the connection.
     """
     began_ns = None if node.throttles is None else node.env.clock.monotonic_ns()
-    told = _repeated(node, connection, frame, began_ns)
-    if told is not None:
-        return told
+    repeated = _answer_rows(node, connection, frame, began_ns)
+    if repeated is not None:
+        return repeated
     legacy = node.config.tidelog_legacy_clients
     try:
         request = read_request(frame, served_versions(legacy), items_at_once)
@@ -143,10 +152,12 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
     charges = None if began_ns is None else _charges_of(context, len(frame), began_ns)
     if charges is not None:
         charges.worked(said)
-    if type(said) is ProduceResponse:
-        _learn_produce(node, connection, frame, request)
-    elif type(said) is FetchResponse:
-        _learn_fetch(node, connection, frame, request, said)
+    functions = row_functions_of(api.key)
+    if functions is not None and type(said) is _response_of(api.key):
+        if connection.templates is None:
+            connection.templates = Templates()
+        if functions.may_repeat(request.version, request.message):
+            connection.templates.learn(frame, request, said, served_versions(legacy))
     return _written(node, request, said, charges)
 
 
@@ -193,21 +204,82 @@ def _answer_long(
     return Later(node, head, said, charges)
 
 
-def _repeated(
+def _answer_rows(
     node: Node, connection: ConnectionFacts, frame: Buffer, began_ns: int | None
 ) -> Outcome:
-    """What to send for a request as it came before; None where it is of another kind."""
-    key = key_of(frame)
-    if key == _LIST_OFFSETS:
-        lookups = node.repeated_lookups or _begin_lookups(node)
-        return cast("RepeatedLookups", lookups).answer(connection, frame, began_ns)
-    if key == _PRODUCE and connection.repeated_produces is not None:
-        produces = cast("RepeatedProduces", connection.repeated_produces)
-        told = produces.answer(frame, began_ns)
-        return told if told is None or isinstance(told, list) else _written(node, *told)
-    if key == _FETCH and connection.repeated_fetches is not None:
-        return cast("RepeatedFetches", connection.repeated_fetches).answer(frame, began_ns)
-    return None
+    """What to send for a request that fits a template; None where it goes the whole way.
+
+    Rights are asked and quotas are charged for each request, as on the whole way.
+    """
+    key, templates = key_of(frame), connection.templates
+    template = None if templates is None else templates.find(key)
+    functions = None if template is None else row_functions_of(key)
+    if template is None or functions is None:
+        return None
+    topics = template.rows(frame)
+    if topics is None:
+        return None
+    head = template.request
+    context = RequestContext(node, head.api, head.version, head.client_id, connection)
+    named = _usable_topics(context, template, topics, functions.operation)
+    answers = None if named is None else functions.answer(context, head.message, named)
+    if answers is None:
+        return None
+    if isinstance(answers, tuple):
+        return _encode_rows(context, template, topics, answers, (frame, began_ns))
+    number = int.from_bytes(frame[CORRELATION_ID], "big", signed=True)
+    request = ReceivedRequest(head.api, head.version, number, head.client_id, head.message)
+    charges = None if began_ns is None else _charges_of(context, len(frame), began_ns)
+    if charges is not None:
+        charges.worked(answers)
+    return _written(node, request, answers, charges)
+
+
+def _usable_topics(
+    context: RequestContext,
+    template: Template,
+    topics: list[RequestTopic],
+    operation: Operation,
+) -> list[TopicRows] | None:
+    """The topics by name; None where one is unknown, named twice or not the client's to use so."""
+    node, named = context.node, []
+    if len(topics) > 1 and len({key for key, _ in topics}) < len(topics):
+        return None
+    for key, rows in topics:
+        reference = template.reference(key)
+        if isinstance(reference, str):
+            topic: TopicRows = reference, None, rows
+        else:
+            info = node.topics.find_by_id(reference)
+            if info is None:
+                return None
+            topic = info.name, reference, rows
+        if not may_topic(node, context.connection, operation, topic[0]):
+            return None
+        named.append(topic)
+    return named
+
+
+def _encode_rows(
+    context: RequestContext,
+    template: Template,
+    topics: list[RequestTopic],
+    answers: RowAnswers,
+    asked: tuple[Buffer, int | None],
+) -> Pieces | None:
+    """The response with these rows, once it is charged; None for a consumer over its quota."""
+    facts, records, on_sent = answers
+    frame, began_ns = asked
+    pieces = template.encode(frame[CORRELATION_ID], topics, facts, records)
+    charges = None if began_ns is None else _charges_of(context, len(frame), began_ns)
+    if charges is not None and charges.fetched(sum(map(len, pieces)) - template.header_bytes):
+        return None
+    if on_sent is not None:
+        on_sent()
+    throttle_ms = 0 if charges is None else charges.finish()
+    if throttle_ms:
+        template.set_throttle(pieces, throttle_ms)
+    return pieces
 
 
 def _written(
@@ -229,45 +301,10 @@ def _response_of(key: int) -> type[Response]:
     return BY_KEY[key].response
 
 
-def _learn_produce(
-    node: Node, connection: ConnectionFacts, frame: Buffer, request: ReceivedRequest
-) -> None:
-    """Remember what a Produce means: its sender will go on like this."""
-    if connection.repeated_produces is None:
-        from tidelog.server.api.repeated_produces import RepeatedProduces  # most clients only read
-
-        connection.repeated_produces = RepeatedProduces(node, connection)
-    served = served_versions(node.config.tidelog_legacy_clients)
-    cast("RepeatedProduces", connection.repeated_produces).learn(frame, request, served)
-
-
-def _learn_fetch(
-    node: Node,
-    connection: ConnectionFacts,
-    frame: Buffer,
-    request: ReceivedRequest,
-    said: FetchResponse,
-) -> None:
-    """Remember what a Fetch means: a consumer goes on like this."""
-    if connection.repeated_fetches is None:
-        from tidelog.server.api.repeated_fetches import RepeatedFetches  # many clients only write
-
-        connection.repeated_fetches = RepeatedFetches(node, connection)
-    cast("RepeatedFetches", connection.repeated_fetches).learn(frame, request, said)
-
-
 def _charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> "Charges | None":
     from tidelog.server.api.charges import charges_of  # few have quotas
 
     return charges_of(context, size_bytes, began_ns)
-
-
-def _begin_lookups(node: Node) -> "RepeatedLookups":
-    from tidelog.server.api.repeated_lookups import RepeatedLookups  # most clients ask for none
-
-    found = RepeatedLookups(node, served_versions(node.config.tidelog_legacy_clients))
-    node.repeated_lookups = found
-    return found
 
 
 def _versions_in_v0(correlation_id: int, *, legacy: bool) -> Pieces:

@@ -13,11 +13,11 @@ cache is full (KIP-227).
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, cast
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
-from tidelog.protocol.fetch_layouts import BY_ID_SINCE, REPLICA_STATE_SINCE
+from tidelog.errors import TidelogError
 from tidelog.protocol.messages.fetch import (
     FetchableTopic,
     FetchRequest,
@@ -26,20 +26,38 @@ from tidelog.protocol.messages.fetch import (
     PartitionData,
 )
 from tidelog.protocol.requests import ReceivedRequest
-from tidelog.server.api.context import RequestContext
+from tidelog.protocol.row_templates import Row
+from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
 from tidelog.server.api.leader_epochs import find_partition, opened_first
 from tidelog.server.api.node import Node
-from tidelog.server.partitions.fetch import PartitionRead, Reading, ReadOrder, Wait, finish
+from tidelog.server.partitions.fetch import (
+    PartitionRead,
+    Reading,
+    ReadOrder,
+    Wait,
+    aborted_transactions,
+    finish,
+)
 from tidelog.server.partitions.fetch_sessions import (
+    LAST_EPOCH,
+    NO_SESSION,
     Asked,
     CachedPartition,
     Fetching,
     PartitionKey,
     SessionRequest,
 )
+from tidelog.server.partitions.legacy_clients import MAGIC_2_SINCE
 from tidelog.server.partitions.partition import Partition
+from tidelog.server.partitions.segment_reads import Limits, SegmentBytes, find_range
 from tidelog.server.runtime.loop import Slices
-from tidelog.types import ISOLATION_LEVELS, IsolationLevel
+from tidelog.server.security.operations import Operation
+from tidelog.storage.segment.segment import ColdRead
+from tidelog.types import ISOLATION_LEVELS, NO_LEADER_EPOCH, Buffer, IsolationLevel
+
+# Since which versions topics are named by id, and the replica is a tagged field.
+BY_ID_SINCE: Final = 13
+REPLICA_STATE_SINCE: Final = 15
 
 
 def fetch(
@@ -111,12 +129,7 @@ def replica_of(version: int, request: FetchRequest) -> int:
 def order_of(context: RequestContext, request: FetchRequest) -> ReadOrder:
     """What a request asks of all its partitions."""
     replica_id = replica_of(context.version, request)
-    most = min(request.max_bytes, context.node.config.fetch_max_bytes)
-    if context.node.throttles is not None and replica_id < 0:
-        from tidelog.server.api.charges import most_bytes  # few have quotas
-
-        allowed = most_bytes(context)
-        most = most if allowed is None else min(most, allowed)
+    most = _most_bytes(context, request, is_copy=replica_id >= 0)
     return ReadOrder(
         context.version,
         IsolationLevel(request.isolation_level),
@@ -125,6 +138,17 @@ def order_of(context: RequestContext, request: FetchRequest) -> ReadOrder:
         most,
         request.with_append_times,
     )
+
+
+def _most_bytes(context: RequestContext, request: FetchRequest, *, is_copy: bool = False) -> int:
+    """Bytes that all partitions together may get; quotas don't bound copies."""
+    most = min(request.max_bytes, context.node.config.fetch_max_bytes)
+    if context.node.throttles is None or is_copy:
+        return most
+    from tidelog.server.api.charges import most_bytes  # few have quotas
+
+    allowed = most_bytes(context)
+    return most if allowed is None else min(most, allowed)
 
 
 def _session_request(context: RequestContext, request: FetchRequest) -> SessionRequest:
@@ -256,6 +280,131 @@ def is_enough(request: FetchRequest, order: ReadOrder, reads: Sequence[Partition
         or any(read.must_answer for read in reads)
         or sum(read.size_bytes for read in reads) >= order.min_bytes
     )
+
+
+# -- rows of requests that repeat --------------------------------------------------------------
+
+
+def _may_repeat(version: int, request: FetchRequest) -> bool:
+    """Whether a consumer fetches without a session, and without our own fields."""
+    return (
+        version >= MAGIC_2_SINCE
+        and replica_of(version, request) < 0
+        and request.session_id == NO_SESSION
+        and request.session_epoch == LAST_EPOCH
+        and not request.with_append_times
+        and request.isolation_level in ISOLATION_LEVELS
+        and request.max_bytes >= 0
+        and bool(request.topics)
+    )
+
+
+class _Unusual(Exception):
+    """A row has to be read as any other."""
+
+
+def _answer_rows(
+    context: RequestContext, request: FetchRequest, topics: Sequence[TopicRows]
+) -> RowAnswers | None:
+    """What is read for each row; None for errors, waits, cold reads and all that is not plain."""
+    node = context.node
+    reading = _RowReads(request, _most_bytes(context, request))
+    facts, records = [], []
+    try:
+        for name, topic_id, rows in topics:
+            if len({row[0] for row in rows}) < len(rows):
+                return None
+            reads = [reading.read(node, name, topic_id, row) for row in rows]
+            facts.append([each[0] for each in reads])
+            records.append([each[1] for each in reads])
+    except (_Unusual, ColdRead, OSError, TidelogError):
+        return None
+    if reading.must_wait:
+        return None
+
+    def on_sent() -> None:
+        note = context.connection.fetches.note_one
+        for partition, offset, size_bytes in reading.done:
+            note(node.metrics, partition, offset, size_bytes)
+
+    return facts, records, on_sent
+
+
+class _RowReads:
+    """One pass over the rows of a request.
+
+    Attributes:
+        done: Partitions, the offsets that were asked for, and the bytes found.
+    """
+
+    __slots__ = ("_is_committed", "_left", "_min_bytes", "_whole_first", "done")
+
+    def __init__(self, request: FetchRequest, most: int) -> None:
+        """`most`: bytes of all rows together."""
+        self._is_committed = request.isolation_level == IsolationLevel.READ_COMMITTED
+        self._left = most
+        self._min_bytes = min(request.min_bytes, most) if request.max_wait_ms > 0 else 0
+        self._whole_first = True
+        self.done: list[tuple[Partition, int, int]] = []
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether too little was found to answer at once."""
+        return sum(size for _, _, size in self.done) < self._min_bytes
+
+    def read(
+        self, node: Node, name: str, topic_id: UUID | None, row: Row
+    ) -> tuple[tuple[int, ...], Buffer | None]:
+        """The facts and records of a row; as `PartitionRead`, where that is plain.
+
+        Raises:
+            _Unusual, ColdRead, OSError, TidelogError: It is not.
+        """
+        number, epoch, offset, last_epoch, _start, max_bytes = row
+        partition = node.partitions.find_used(name, number)
+        if partition is None or partition.is_gone:
+            raise _Unusual
+        log = partition.log
+        if topic_id is not None and topic_id != log.context.topic_id:
+            raise _Unusual
+        start = log.log_start_offset
+        if last_epoch != NO_LEADER_EPOCH or max_bytes < 0:
+            raise _Unusual
+        if epoch != NO_LEADER_EPOCH and epoch != log.leader_epoch:
+            raise _Unusual
+        if not start <= offset <= log.log_end_offset:
+            raise _Unusual
+        if log.context.config.tidelog_expose_append_time:
+            raise _Unusual
+        high_watermark, stable = partition.high_watermark, partition.last_stable_offset
+        end, records, size = stable if self._is_committed else high_watermark, None, 0
+        if offset < end:
+            records = self._find(partition, offset, end, max_bytes)
+        if records is not None:
+            size = len(records)
+            self._whole_first = False
+            self._left = max(self._left - size, 0)
+        self.done.append((partition, offset, size))
+        return (number, 0, high_watermark, stable, start), records
+
+    def _find(self, partition: Partition, offset: int, end: int, max_bytes: int) -> Buffer | None:
+        log, ends = partition.log, partition.read_ends
+        source = SegmentBytes(log.context.pool, may_block=False, at_hand=ends.at_hand)
+        segments = log.segments
+        limits = Limits(
+            end_offset=end, max_bytes=min(max_bytes, self._left), whole_first=self._whole_first
+        )
+        found = find_range(segments, offset, limits, source, ends)
+        if found is None or not found.size_bytes:
+            return None
+        if found.segment.is_tiered:
+            raise _Unusual
+        if self._is_committed and aborted_transactions(segments, offset, found, source):
+            raise _Unusual
+        return cast("Buffer", source.records(found.segment, found.start, found.end))
+
+
+FETCH_ROWS: Final = RowFunctions(Operation.READ, _may_repeat, _answer_rows)
 
 
 # -- the response ------------------------------------------------------------------------------

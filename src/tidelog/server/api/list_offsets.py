@@ -8,7 +8,7 @@ Source: Kafka's protocol guide, API 2; KIP-79, KIP-734 (-3), KIP-405 (-4), KIP-1
 KIP-1023 (-6); for version 0 Kafka's getOffsetsBefore. API 23; KIP-101, KIP-320.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias, cast
@@ -27,7 +27,7 @@ from tidelog.protocol.messages.list_offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from tidelog.server.api.context import RequestContext
+from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
 from tidelog.server.api.guards import Access, Denied, Guarded
 from tidelog.server.api.leader_epochs import find_partition, opened_first
 from tidelog.server.api.node import Node
@@ -361,6 +361,38 @@ def _one(context: RequestContext, topic: str, asked: OffsetForLeaderPartition) -
     return EpochEndOffset(
         partition=asked.partition, error_code=0, leader_epoch=epoch, end_offset=end
     )
+
+
+# -- rows of requests that repeat --------------------------------------------------------------
+
+
+def _may_repeat(version: int, request: ListOffsetsRequest) -> bool:
+    is_known_level = request.isolation_level in ISOLATION_LEVELS
+    return version > 0 and is_known_level and not request.by_append_time
+
+
+def _answer_rows(
+    context: RequestContext, request: ListOffsetsRequest, topics: Sequence[TopicRows]
+) -> RowAnswers | None:
+    """What is found for each row; None where it takes a while, or a partition is named twice."""
+    node, version, facts = context.node, context.version, []
+    for name, _, rows in topics:
+        if len(rows) > 1 and len({row[0] for row in rows}) < len(rows):
+            return None
+        found = []
+        for number, epoch, time in rows:
+            place = node.partitions.find_used(name, number)
+            if place is None:
+                return None
+            row = find_row(node, version, request, place, epoch, time)
+            if type(row) is not tuple:
+                return None
+            found.append((number, *row))
+        facts.append(found)
+    return facts, None, None
+
+
+LIST_OFFSETS_ROWS: Final = RowFunctions(Operation.DESCRIBE, _may_repeat, _answer_rows)
 
 
 def guard_list_offsets(access: Access, request: ListOffsetsRequest) -> Guarded[ListOffsetsRequest]:

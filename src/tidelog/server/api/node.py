@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import BrokerConfig
+from tidelog.protocol.row_templates import Templates
 from tidelog.server.admin.cluster_metadata import ClusterSettings, MetadataLog
 from tidelog.server.partitions.fetch import FetchCounts
 from tidelog.server.partitions.partitions import Cleanings
@@ -71,7 +72,6 @@ class Node(Services):
         throttles: How much clients with quotas have used; None where no client has one.
         authorizer: Who may do what; None where everybody may everything.
         metrics_address: Where /metrics is served, None for nowhere.
-        repeated_lookups: Questions for times that clients have asked before, from the first one on.
     """
 
     def __init__(self, log_dir: LogDir, config: BrokerConfig, syncs: Work | None = None) -> None:
@@ -112,7 +112,6 @@ class Node(Services):
 
             for texts in self.cluster.state.groups.values():
                 ensure_group_texts(texts)
-        self.repeated_lookups: object = None
         # A plain field: every request looks at it.
         self.authorizer: Authorizer | None = None
         if config.authorizer_class_name:
@@ -299,9 +298,7 @@ class ConnectionFacts:
         software: Name and version as ApiVersions gave them; empty where not known.
         fetches: What its fetches have got, for metrics.
         throttle_ms: How long it is to be silent after the answer that is being made.
-        repeated_produces: What `dispatch` remembers of its requests of Produce, None before the
-            first one.
-        repeated_fetches: What it remembers of those of Fetch, likewise.
+        templates: Requests that it repeats; None before the first one that may be.
         closers: Called when it is closed, by what each is about.
     """
 
@@ -312,13 +309,12 @@ class ConnectionFacts:
     software: tuple[str, str] = ("", "")
     fetches: FetchCounts = field(default_factory=FetchCounts)
     throttle_ms: int = 0
-    repeated_produces: object = None
-    repeated_fetches: object = None
+    templates: Templates | None = None
     closers: "dict[object, Callable[[], None]]" = field(default_factory=dict)
 
     def close(self) -> None:
         """It is closed: tell who wants to know, once."""
-        self.repeated_produces = self.repeated_fetches = None  # they know these facts: a circle
+        self.templates = None
         closers, self.closers = self.closers, {}
         for closer in closers.values():
             closer()

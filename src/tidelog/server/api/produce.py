@@ -41,12 +41,12 @@ Source: Kafka 4.3's ReplicaManager.handleProduceAppend, AddPartitionsToTxnManage
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from struct import Struct
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
@@ -72,7 +72,7 @@ from tidelog.record.header import (
     MAGIC_AT,
     TRANSACTIONAL_BIT,
 )
-from tidelog.server.api.context import RequestContext
+from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
 from tidelog.server.api.guards import Access, Denied, Guarded
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.partition import Guard, Partition, append_in_transaction
@@ -1094,6 +1094,43 @@ def _raise_first_error(context: RequestContext, topics: Iterable[TopicProduceRes
                     f" {context.client_id}, which wants no answer (acks=0)",
                     answer.error_code,
                 )
+
+
+# -- rows of requests that repeat --------------------------------------------------------------
+
+
+def _may_repeat(version: int, request: ProduceRequest) -> bool:
+    """Whether it has records for one partition, in batches of format 2, and wants a response."""
+    topics = request.topic_data
+    is_one = len(topics) == 1 and len(topics[0].partition_data) == 1
+    return is_one and version >= BATCHES_FIRST_VERSION and request.acks != 0
+
+
+def _answer_rows(
+    context: RequestContext, request: ProduceRequest, topics: Sequence[TopicRows]
+) -> "RowAnswers | Said":
+    """Append one plain batch to a partition that is open; None for anything else."""
+    ((name, topic_id, rows),) = topics
+    ((index, records),) = cast("Sequence[tuple[int, Buffer]]", rows)
+    if not is_one_batch(records) or records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT:
+        return None
+    partitions = context.node.partitions
+    if partitions.holds or partitions.find_used(name, index) is None:
+        return None
+    common = Request(context, request.acks, [], None, [])
+    said = append(common, name, PartitionProduceData(index=index, records=records))
+    if said.error_code or common.waiting or common.long:
+        topic = TopicProduceResponse(partition_responses=[said])
+        if topic_id is None:
+            topic.name = name
+        else:
+            topic.topic_id = topic_id
+        return said_once_shown(common, request, [topic])
+    facts = index, 0, said.base_offset, said.log_append_time_ms, said.log_start_offset
+    return [[facts]], None, None
+
+
+PRODUCE_ROWS: Final = RowFunctions(Operation.WRITE, _may_repeat, _answer_rows)
 
 
 def guard_produce(access: Access, request: ProduceRequest) -> Guarded[ProduceRequest]:

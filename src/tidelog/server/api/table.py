@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.garbage import collection_paused, take_as_old
-from tidelog.server.api.context import Answer, Handler, Long, RequestContext
+from tidelog.server.api.context import Answer, Handler, Long, RequestContext, RowFunctions
 from tidelog.server.api.guards import (
     closed,
     needs_all,
@@ -48,6 +48,7 @@ class Row:
         announced_first: Lowest version announced where it is below what is served; else None.
         guard: Its guard, or the name of one in the same module; empty for an API that only clients
             with all rights on the cluster may call.
+        rows: The name of its `RowFunctions`, in the same module; empty without templates.
         parts: For requests with long lists: `request list=response list`, by paths of fields. The
             first pair that the version has counts; without one, long requests are refused.
         at_once: How many list elements of a request are worked on without a stop: as many as take
@@ -60,6 +61,7 @@ class Row:
     first: int
     last: int
     guard: "str | AnyGuard" = ""
+    rows: str = ""
     legacy_first: int | None = None
     announced_first: int | None = None
     parts: tuple[str, ...] = ()
@@ -84,12 +86,13 @@ ROWS: Final = (
         3,
         13,
         guard="guard_produce",
+        rows="PRODUCE_ROWS",
         legacy_first=0,
         announced_first=0,
         parts=("topic_data/partition_data=responses/partition_responses",),
         at_once=2000,
     ),
-    Row(1, "fetch", "fetch", 4, 18, legacy_first=0, at_once=8000),
+    Row(1, "fetch", "fetch", 4, 18, rows="FETCH_ROWS", legacy_first=0, at_once=8000),
     Row(
         2,
         "list_offsets",
@@ -97,6 +100,7 @@ ROWS: Final = (
         1,
         11,
         guard="guard_list_offsets",
+        rows="LIST_OFFSETS_ROWS",
         legacy_first=0,
         parts=("topics/partitions=topics/partitions",),
     ),
@@ -632,6 +636,16 @@ def served_versions(legacy: bool) -> "Mapping[int, tuple[int, int]]":
 # The handlers of Fetch, ShareFetch and ShareAcknowledge check rights themselves. The others are
 # about versions, authentication and the client's own telemetry.
 OPEN_TO_ALL: Final = frozenset({1, 17, 18, 36, 71, 72, 78, 79})
+
+
+@cache
+def row_functions_of(key: int) -> RowFunctions | None:
+    """How an API takes part in templates; None where it doesn't."""
+    row = BY_KEY.get(key)
+    if row is None or not row.rows:
+        return None
+    module = import_module(f"tidelog.server.api.{row.module}")
+    return cast("RowFunctions", getattr(module, row.rows))
 
 
 @cache

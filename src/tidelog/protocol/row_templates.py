@@ -1,0 +1,738 @@
+"""Row templates: a shorter way through the bytes of requests that a client repeats.
+
+A consumer or producer sends the same request again and again, and only its rows differ: the topics
+and partitions with an offset, a time or a batch. A `Template` keeps the bytes before and behind the
+rows, reads rows by a `Struct` made from the message's declaration, and writes the response's rows
+likewise. `Templates` holds the last one of each API for one connection.
+
+Owns bytes only. A row is answered by the API's row function (`server/api`), which makes every check
+that its handler makes; rights and quotas are applied around it. A frame with any unusual byte (a
+tagged field, a cut row, another setting) has no rows here, and is decoded by its codec.
+
+Invariants:
+
+- Nothing is believed without proof: before a template is used, the codec has read the same rows
+  from the frame, other rows from a frame in which each field of each row was changed, and has
+  written the response with the same bytes.
+- Every length is compared with what is left of the frame before bytes are taken.
+- Memory is bounded: one template an API and connection, of at most `FRAME_BYTES_MAX` bytes.
+- Learning costs as much as some tens of requests save. Each costs credit, which later requests earn
+  back, so that a client that varies its requests pays for it now and then.
+
+Source: `protocol.messages`; KIP-482 (compact lengths, tagged fields).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import groupby
+from operator import itemgetter
+from struct import Struct, error
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
+from uuid import UUID
+
+from tidelog.errors import CorruptMessage, TidelogError
+from tidelog.protocol.framing import LENGTH_BYTES
+from tidelog.protocol.messages import BY_KEY
+from tidelog.protocol.requests import ReceivedRequest, read_request, write_response
+from tidelog.protocol.schema import Field, Form, fields_of
+from tidelog.protocol.wire import read_varint, varint_bytes
+from tidelog.types import Buffer
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+FRAME_BYTES_MAX: Final = 64 << 10
+# What stands before the records in a request with records.
+LEAD_BYTES_MAX: Final = 1024
+# Names of topics that a template remembers.
+TOPICS_MAX: Final = 100
+CREDIT_MAX: Final = 128
+LEARNING_CREDIT: Final = 64
+# Records of fewer bytes are copied into the piece before them.
+COPIED_BELOW: Final = 16 << 10
+
+# API, version, correlation id, length of the client id.
+_REQUEST_HEAD: Final = Struct(">hhih")
+_HEAD_BYTES: Final = 4
+CORRELATION_ID: Final = slice(4, 8)  # of a request, and of a response behind its length
+_BODY_AT: Final = 8
+_UUID_BYTES: Final = 16
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+# Put in the place of a request's records in its proof.
+_OTHER_RECORDS: Final = b"\xc0\xc1\xf5"
+_OTHER_THROTTLE_MS: Final = 0x0102_0304
+
+# The values of fixed size of a request's row, as in the API's newest version; then its records,
+# where it has any.
+Row: TypeAlias = tuple[int, ...]
+# The values of fixed size that a response's row begins with, as in the API's newest version.
+Facts: TypeAlias = Sequence[int]
+# A topic's name, or its id.
+TopicRef: TypeAlias = str | UUID
+
+
+# A topic of a request: its name or id as bytes of the frame, and its rows. Tuples without names:
+# these are made for each request.
+RequestTopic: TypeAlias = tuple[bytes, Sequence[Row]]
+# Of each topic of a response, in the request's order: the facts of its rows, and the rows' records,
+# None for a row without any; None for all where responses have no records.
+AllFacts: TypeAlias = Sequence[Sequence[Facts]]
+AllRecords: TypeAlias = Sequence[Sequence[Buffer | None]] | None
+
+
+# -- rows of a declaration -------------------------------------------------------------------------
+
+
+class _Rows(NamedTuple):
+    """How a message lists topics and their rows, in one version.
+
+    Attributes:
+        topics: Name of the message's list of topics.
+        partitions: Name of a topic's list of rows.
+        key: Name of a topic's field with its name or id.
+        is_by_id: Whether that is an id.
+        before: Fields before the list of topics.
+        behind: Fields behind it.
+        names: The leading fields of fixed size of a row, as in the newest version.
+        present: Which of them this version has.
+        missing: The others, with their values.
+        struct: Those of this version.
+        between: Fields between those and the records.
+        records: Name of the field of records; None without one.
+    """
+
+    topics: str
+    partitions: str
+    key: str
+    is_by_id: bool
+    before: Sequence[Field]
+    behind: Sequence[Field]
+    names: Sequence[str]
+    present: Sequence[str]
+    missing: Mapping[str, object]
+    struct: Struct
+    between: Sequence[Field]
+    records: str | None
+
+    def keys_and_rows(
+        self, message: "DataclassInstance"
+    ) -> "list[tuple[bytes, list[DataclassInstance]]]":
+        """Keys and rows of a message's topics."""
+        return [
+            (_key_bytes(getattr(topic, self.key)), getattr(topic, self.partitions))
+            for topic in getattr(message, self.topics)
+        ]
+
+    def values(self, row: "DataclassInstance") -> tuple[int, ...]:
+        """A row's values of fixed size."""
+        return tuple(getattr(row, name) for name in self.names)
+
+
+def _key_bytes(key: TopicRef) -> bytes:
+    return key.bytes if isinstance(key, UUID) else key.encode()
+
+
+def _fields(declaration: "type[DataclassInstance]", version: int) -> list[Field]:
+    fields = fields_of(declaration, version)
+    return [field for field in fields if field.is_there and field.tag is None]
+
+
+def _is_fixed(field: Field) -> bool:
+    return len(field.kind.form.value) == 1
+
+
+def _leading(fields: Sequence[Field]) -> list[Field]:
+    """The fields of fixed size that a declaration begins with."""
+    count = next((n for n, field in enumerate(fields) if not _is_fixed(field)), len(fields))
+    return list(fields[:count])
+
+
+def _item(field: Field) -> "type[DataclassInstance] | None":
+    """The declaration of a list's items; None for another field."""
+    return None if field.kind.item is None else field.kind.item.struct
+
+
+@cache
+def _rows_of(declaration: "type[DataclassInstance]", version: int, newest: int) -> _Rows:
+    """How a message lists its topics: the first list of structs that have a list of structs."""
+    fields = _fields(declaration, version)
+    for field in fields:
+        topic = _item(field)
+        partitions = None if topic is None else _fields(topic, version)[-1]
+        row = None if partitions is None else _item(partitions)
+        if topic is not None and partitions is not None and row is not None:
+            break
+    else:
+        raise ValueError(f"{declaration.__name__} has no rows")
+    at = fields.index(field)
+    key, here = _fields(topic, version)[0], _fields(row, version)
+    names = [each.name for each in _leading(_fields(row, newest))]
+    leading, rest = _leading(here), here[len(_leading(here)) :]
+    has_records = bool(rest) and rest[-1].kind.form is Form.BYTES
+    return _Rows(
+        topics=field.name,
+        partitions=partitions.name,
+        key=key.name,
+        is_by_id=key.kind.form is Form.UUID,
+        before=fields[:at],
+        behind=fields[at + 1 :],
+        names=names,
+        present=[each.name for each in leading],
+        missing={
+            each.name: each.default
+            for each in fields_of(row, version)
+            if each.name in names and not each.is_there
+        },
+        struct=Struct(">" + "".join(each.kind.form.value for each in leading)),
+        between=rest[:-1] if has_records else rest,
+        records=rest[-1].name if has_records else None,
+    )
+
+
+class _Unusual(Exception):
+    """Bytes or values that a template doesn't read or write."""
+
+
+class _Layout:
+    """Requests and responses of one API in one version."""
+
+    def __init__(self, key: int, version: int) -> None:
+        api = BY_KEY[key]
+        self.is_flexible = api.is_flexible(version)
+        self.request = _rows_of(api.request, version, api.last)
+        self.response = _rows_of(api.response, version, api.last)
+        self.tags = b"\0" if self.is_flexible else b""
+        rows = self.request
+        # Behind each row stands the number of its tagged fields.
+        self.row = Struct(rows.struct.format + ("x" if self.is_flexible else ""))
+        order = [*rows.present, *rows.missing]
+        self._pick = itemgetter(*map(order.index, rows.names)) if rows.missing else None
+        self._defaults = tuple(rows.missing.values())
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def topics_at(self, request: ReceivedRequest) -> int:
+        """Where the list of topics begins in a request's frame, as clients write it."""
+        at = _REQUEST_HEAD.size + len((request.client_id or "").encode()) + len(self.tags)
+        message = request.message
+        return at + len(self.constant(self.request.before, message))
+
+    def topics(self, data: bytes, at: int) -> tuple[list[RequestTopic], list[int], int]:
+        """The topics at an offset of a frame, where their rows begin, and the offset behind all.
+
+        Raises:
+            _Unusual: Anything else stands there.
+        """
+        topics, places = [], []
+        try:
+            count, at = self._count(data, at)
+            if not 0 < count <= len(data) - at:
+                raise _Unusual
+            for _ in range(count):
+                size = _UUID_BYTES
+                if not self.request.is_by_id:
+                    size, at = self._text_size(data, at)
+                if not 0 <= size <= len(data) - at:
+                    raise _Unusual
+                key, at = data[at : at + size], at + size
+                count, at = self._count(data, at)
+                end = at + count * self.row.size
+                if not 0 < count <= len(data) or end > len(data):
+                    raise _Unusual
+                topics.append((key, self.rows(data[at:end])))
+                places.append(at)
+                at = end + len(self.tags)
+                if data[end:at] != self.tags:
+                    raise _Unusual
+        except (IndexError, error, CorruptMessage):
+            raise _Unusual from None
+        return topics, places, at
+
+    def rows(self, data: bytes) -> Sequence[Row]:
+        """Rows of one topic; raises _Unusual for one with tagged fields."""
+        size = self.row.size
+        if self.is_flexible and any(data[size - 1 :: size]):
+            raise _Unusual
+        rows = self.row.iter_unpack(data)
+        pick, defaults = self._pick, self._defaults
+        return list(rows) if pick is None else [pick(row + defaults) for row in rows]
+
+    def _count(self, data: bytes, at: int) -> tuple[int, int]:
+        if not self.is_flexible:
+            return _INT32.unpack_from(data, at)[0], at + _INT32.size
+        count, at = read_varint(memoryview(data), at)
+        return count - 1, at
+
+    def _text_size(self, data: bytes, at: int) -> tuple[int, int]:
+        if not self.is_flexible:
+            return _INT16.unpack_from(data, at)[0], at + _INT16.size
+        size, at = read_varint(memoryview(data), at)
+        return size - 1, at
+
+    # -- responses ---------------------------------------------------------------------------
+
+    def list_size(self, count: int) -> bytes:
+        """The number of a list's items; -1 for null."""
+        return varint_bytes(count + 1) if self.is_flexible else _INT32.pack(count)
+
+    def key(self, key: bytes) -> bytes:
+        """A topic's key, as its field lies in bytes."""
+        if self.response.is_by_id:
+            return key
+        size = len(key)
+        return (varint_bytes(size + 1) if self.is_flexible else _INT16.pack(size)) + key
+
+    def records_size(self, size: int) -> bytes:
+        """The length of records."""
+        if not self.is_flexible:
+            return _INT32.pack(size)
+        coded = size + 1
+        if 1 << 14 <= coded < 1 << 21:  # mostly so
+            return bytes((coded & 0x7F | 0x80, coded >> 7 & 0x7F | 0x80, coded >> 14))
+        return varint_bytes(coded)
+
+    def constant(self, fields: Sequence[Field], message: object) -> bytes:
+        """Fields of a message that stay the same in each request or response.
+
+        Raises:
+            _Unusual: A list or a struct that is not empty.
+        """
+        parts = []
+        for field in fields:
+            value = getattr(message, field.name)
+            if _is_fixed(field):
+                parts.append(Struct(">" + field.kind.form.value).pack(value))
+            elif field.kind.form is Form.STRING:
+                text = None if value is None else value.encode()
+                size = -1 if text is None else len(text)
+                head = varint_bytes(size + 1) if self.is_flexible else _INT16.pack(size)
+                parts.append(head + (text or b""))
+            elif field.kind.form is Form.ARRAY and not value:
+                parts.append(self.list_size(-1 if value is None else 0))
+            else:
+                raise _Unusual
+        return b"".join(parts)
+
+
+_layout_of: Final = cache(_Layout)
+
+
+# -- templates -------------------------------------------------------------------------------------
+
+
+class _Response:
+    """What stays the same in responses to a request, and how their rows are written."""
+
+    def __init__(self, layout: _Layout, response: "DataclassInstance") -> None:
+        """`response`: one with a row. Raises _Unusual where it can't stand for others."""
+        names, tags = layout.response, layout.tags
+        rows = [row for _, rows in names.keys_and_rows(response) for row in rows]
+        if not rows:
+            raise _Unusual
+        response = replace(response, **_throttle_of(response, 0))
+        self._layout = layout
+        self.header_bytes = CORRELATION_ID.stop - CORRELATION_ID.start + len(tags)
+        header = bytes(LENGTH_BYTES + self.header_bytes)
+        self._head = header + layout.constant(names.before, response)
+        self._tail = layout.constant(names.behind, response) + tags
+        self._facts = names.struct
+        self._facts_count = len(names.present)
+        self._between = layout.constant(names.between, rows[0])
+        # Where the throttle time lies: in the head from its start on, in the tail from its end on.
+        self._throttle_at: int | None = None
+        if any(field.name == "throttle_time_ms" for field in names.before):
+            self._throttle_at = LENGTH_BYTES + self.header_bytes
+        elif any(field.name == "throttle_time_ms" for field in names.behind):
+            self._throttle_at = -len(self._tail)
+        self._one: tuple[bytes | None, bytes, int] = (None, b"", 0)
+
+    def encode(
+        self,
+        correlation_id: Buffer,
+        topics: Sequence[tuple[bytes, object]],
+        all_facts: AllFacts,
+        records: AllRecords,
+    ) -> list[Buffer]:
+        """The pieces of a response, its length in front; of `topics` the keys count."""
+        if records is not None or len(topics) > 1 or len(all_facts[0]) > 1:
+            return self._encode(correlation_id, topics, all_facts, records)
+        # Of one row: the last one's bytes are kept.
+        key, facts = topics[0][0], all_facts[0][0]
+        kept_key, kept, at = self._one
+        if kept_key != key:
+            (made,) = self._encode(correlation_id, topics, all_facts, records)
+            behind = len(self._layout.tags) * 2 + len(self._between) + len(self._tail)
+            self._one = key, bytes(made), len(made) - behind - self._facts.size
+            return [made]
+        out = bytearray(kept)
+        out[CORRELATION_ID] = correlation_id
+        if len(facts) > self._facts_count:
+            facts = facts[: self._facts_count]
+        self._facts.pack_into(out, at, *facts)
+        return [out]
+
+    def _encode(
+        self,
+        correlation_id: Buffer,
+        topics: Sequence[tuple[bytes, object]],
+        all_facts: AllFacts,
+        records: AllRecords,
+    ) -> list[Buffer]:
+        layout, pack, count = self._layout, self._facts.pack, self._facts_count
+        between, sized, tags = self._between, layout.records_size, layout.tags
+        out = bytearray(self._head)
+        first, pieces, size = out, [out], 0
+        out += layout.list_size(len(topics))
+        for at, (key, _) in enumerate(topics):
+            out += layout.key(key) + layout.list_size(len(all_facts[at]))
+            for number, row in enumerate(all_facts[at]):
+                out += pack(*row[:count]) + between
+                if records is not None:
+                    data = records[at][number]
+                    if data is None:
+                        out += sized(0)
+                    elif (nbytes := len(data)) < COPIED_BELOW:
+                        out += sized(nbytes)
+                        out += data
+                    else:
+                        out += sized(nbytes)
+                        out = bytearray()
+                        pieces += (data, out)  # type: ignore[arg-type]
+                        size += nbytes
+                out += tags
+            out += tags
+        out += self._tail
+        size += sum(len(each) for each in pieces[::2])
+        _INT32.pack_into(first, 0, size - LENGTH_BYTES)
+        first[CORRELATION_ID] = correlation_id
+        if not out:
+            pieces.pop()
+        return pieces  # type: ignore[return-value]
+
+    def set_throttle(self, pieces: Sequence[Buffer], throttle_ms: int) -> None:
+        """Report a throttle time; nothing in a version that has no field for it."""
+        at = self._throttle_at
+        if at is not None:
+            _INT32.pack_into(pieces[0 if at >= 0 else -1], at, throttle_ms)
+
+
+class Template:
+    """A request that a client repeats, without its rows, and what its responses have in common.
+
+    Attributes:
+        request: What the frame means; its message has no topics.
+        encode: Writes a response.
+        set_throttle: Puts a throttle time into one.
+        header_bytes: Of a response's header, behind its length.
+    """
+
+    __slots__ = (
+        "_head",
+        "_last",
+        "_layout",
+        "_lead",
+        "_one",
+        "_references",
+        "_row_bytes",
+        "_tail",
+        "_unpack",
+        "encode",
+        "header_bytes",
+        "request",
+        "set_throttle",
+    )
+
+    def __init__(
+        self,
+        request: ReceivedRequest,
+        layout: _Layout,
+        lead: bytes,
+        tail: bytes,
+        response: _Response,
+    ) -> None:
+        """`lead` and `tail`: the frame's bytes before its rows, and behind them."""
+        self.request = request
+        self._layout = layout
+        self._head = lead[:_HEAD_BYTES]
+        self._lead = lead[_BODY_AT:]
+        self._tail = tail
+        # Of the last frame with one topic: its size, the bytes before its rows without correlation
+        # id, where its rows begin and end, the bytes behind them, the topic's key.
+        self._last: tuple[int, bytes, int, int, bytes, bytes] = (0, b"", 0, 0, b"", b"")
+        self._row_bytes = layout.request.struct.size
+        self._unpack = None if layout.request.missing else layout.request.struct.unpack_from
+        # The one partition of a request with records.
+        self._one: tuple[bytes, int] | None = None
+        self._references: dict[bytes, TopicRef] = {}
+        self.encode = response.encode
+        self.set_throttle = response.set_throttle
+        self.header_bytes = response.header_bytes
+
+    def use_partition(self, key: bytes, index: int) -> None:
+        """Its rows are records for this partition, whose topic and number end the lead."""
+        self._one = key, index
+
+    def rows(self, frame: Buffer) -> list[RequestTopic] | None:
+        """The topics of a request with their rows; None where any other byte differs."""
+        try:
+            if self._one is not None:
+                key, index = self._one
+                return [(key, [cast("Row", (index, self._records(frame)))])]
+            size, start, at, end, tail, key = self._last
+            if len(frame) == size:  # mostly it is the last one with other values
+                data = bytes(frame)
+                if data[:_HEAD_BYTES] + data[_BODY_AT:at] == start and data[end:] == tail:
+                    if self._unpack is not None and end - at == self._row_bytes:
+                        return [(key, [self._unpack(data, at)])]
+                    return [(key, self._layout.rows(data[at:end]))]
+            return None if len(frame) > FRAME_BYTES_MAX else self._topics(bytes(frame))
+        except _Unusual:
+            return None
+
+    def reference(self, key: bytes) -> TopicRef:
+        """A topic's name or id."""
+        known = self._references.get(key)
+        if known is None:
+            by_id = self._layout.request.is_by_id
+            known = UUID(bytes=key) if by_id else str(key, "utf-8", "replace")
+            if len(self._references) >= TOPICS_MAX:
+                self._references.clear()
+            self._references[key] = known
+        return known
+
+    def _topics(self, data: bytes) -> list[RequestTopic]:
+        at = _BODY_AT + len(self._lead)
+        if not data.startswith(self._head) or data[_BODY_AT:at] != self._lead:
+            raise _Unusual
+        topics, places, end = self._layout.topics(data, at)
+        if data[end:] != self._tail:
+            raise _Unusual
+        if len(topics) == 1:
+            key, rows = topics[0]
+            at, end = places[0], places[0] + len(rows) * self._layout.row.size
+            if len(rows) == 1 and self._unpack is not None:
+                # Its number of tagged fields belongs to the bytes that stay the same.
+                end -= len(self._layout.tags)
+            self._last = len(data), self._head + data[_BODY_AT:at], at, end, data[end:], key
+        return topics
+
+    def _records(self, frame: Buffer) -> Buffer:
+        """The records of a request for one partition."""
+        at, end = _BODY_AT + len(self._lead), len(frame) - len(self._tail)
+        head = bytes(frame[:at])
+        if head[_BODY_AT:] != self._lead or not head.startswith(self._head):
+            raise _Unusual
+        try:
+            if self._layout.is_flexible:
+                size, at = read_varint(memoryview(frame), at)
+                size -= 1
+            else:
+                (size,) = _INT32.unpack_from(frame, at)
+                at += _INT32.size
+        except (IndexError, error, CorruptMessage):
+            raise _Unusual from None
+        if size <= 0 or at + size != end or bytes(frame[end:]) != self._tail:
+            raise _Unusual
+        return frame[at:end]
+
+
+class Templates:
+    """The last template of each API on one connection. Belongs to the loop's thread."""
+
+    __slots__ = ("_credit", "_known")
+
+    def __init__(self) -> None:
+        self._known: dict[int, Template] = {}
+        self._credit: dict[int, int] = {}
+
+    def find(self, key: int) -> Template | None:
+        """The template of an API, None for none."""
+        return self._known.get(key)
+
+    def learn(
+        self,
+        frame: Buffer,
+        request: ReceivedRequest,
+        response: "DataclassInstance",
+        served: Mapping[int, tuple[int, int]],
+    ) -> None:
+        """Make a template of a request that was answered without errors, if credit allows.
+
+        Args:
+            frame: Its bytes.
+            request: What the codec has read from them.
+            response: Its response.
+            served: The versions of each API that are served, both inclusive.
+        """
+        key, names = request.api.key, _layout_of(request.api.key, request.version).response
+        known = self._known.get(key)
+        if known is not None and known.rows(frame) is not None:
+            return
+        if any(row.error_code for _, rows in names.keys_and_rows(response) for row in rows):  # type: ignore[attr-defined]
+            return
+        credit = self._credit.setdefault(key, CREDIT_MAX)
+        if credit < LEARNING_CREDIT:
+            self._credit[key] = credit + 1
+            return
+        self._credit[key] = credit - LEARNING_CREDIT
+        try:
+            self._known[key] = learned(frame, request, response, served)
+        except (_Unusual, TidelogError, error):
+            self._known.pop(key, None)
+
+
+# -- learning --------------------------------------------------------------------------------------
+
+
+def learned(
+    frame: Buffer,
+    request: ReceivedRequest,
+    response: "DataclassInstance",
+    served: Mapping[int, tuple[int, int]],
+) -> Template:
+    """A template of a request and its response; arguments as of `Templates.learn`.
+
+    Raises:
+        _Unusual: None can be made.
+        TidelogError: The changed request can't be read.
+    """
+    layout = _layout_of(request.api.key, request.version)
+    written = _Response(layout, response)
+    _prove_response(request, response, written, layout)
+    if layout.request.records is not None:
+        return _with_records(frame, request, written, served)
+    if len(frame) > FRAME_BYTES_MAX:
+        raise _Unusual
+    data, at = bytes(frame), layout.topics_at(request)
+    topics, places, end = layout.topics(data, at)
+    _ensure_same(topics, request, layout)
+    changed = bytearray(data)
+    for place, topic in zip(places, topics, strict=True):
+        for number, row in enumerate(layout.row.iter_unpack(data[place:][: _size(topic, layout)])):
+            where = place + number * layout.row.size
+            layout.row.pack_into(changed, where, *(~value for value in row))
+    kept = read_request(changed, served)
+    others, _, _ = layout.topics(bytes(changed), at)
+    _ensure_same(others, kept, layout)
+    _ensure_same_settings(kept, request, layout)
+    template = Template(kept, layout, data[:at], data[end:], written)
+    for _ in range(2):  # the second time as most frames are read
+        if template.rows(frame) != topics:
+            raise _Unusual
+    return template
+
+
+def _size(topic: RequestTopic, layout: _Layout) -> int:
+    return len(topic[1]) * layout.row.size
+
+
+def _with_records(
+    frame: Buffer,
+    request: ReceivedRequest,
+    written: _Response,
+    served: Mapping[int, tuple[int, int]],
+) -> Template:
+    """A template of a request with records for one partition."""
+    layout = _layout_of(request.api.key, request.version)
+    names = layout.request
+    ((key, rows),) = names.keys_and_rows(request.message)
+    (row,) = rows
+    records = getattr(row, cast("str", names.records))
+    if not records:
+        raise _Unusual
+    tail = layout.tags * 3  # of the partition, the topic and the request
+    at = len(frame) - len(tail) - len(records) - len(layout.records_size(len(records)))
+    if not _BODY_AT < at <= LEAD_BYTES_MAX:
+        raise _Unusual
+    lead = bytes(frame[:at])
+    size = layout.records_size(len(_OTHER_RECORDS))
+    # Looks at no buffer that is to serve again.
+    kept = read_request(memoryview(lead + size + _OTHER_RECORDS + tail), served)
+    ((other_key, others),) = names.keys_and_rows(kept.message)
+    (other,) = others
+    is_same = other_key == key and names.values(other) == names.values(row)
+    if not is_same or getattr(other, cast("str", names.records)) != _OTHER_RECORDS:
+        raise _Unusual
+    _ensure_same_settings(kept, request, layout)
+    template = Template(kept, layout, lead, tail, written)
+    template.use_partition(key, *names.values(row))
+    if template.rows(frame) is None:
+        raise _Unusual
+    return template
+
+
+def _ensure_same(topics: Sequence[RequestTopic], request: ReceivedRequest, layout: _Layout) -> None:
+    """Whether the codec has read the same rows; raises _Unusual where not."""
+    names = layout.request
+    expected = [
+        (key, [names.values(row) for row in rows])
+        for key, rows in names.keys_and_rows(request.message)
+    ]
+    if expected != [(key, list(rows)) for key, rows in topics]:
+        raise _Unusual
+
+
+def _ensure_same_settings(kept: ReceivedRequest, request: ReceivedRequest, layout: _Layout) -> None:
+    """Whether two requests differ in their rows alone, which `kept` has no more after this."""
+    without: dict[str, object] = {layout.request.topics: []}
+    kept.message = replace(kept.message, **without)
+    if kept.client_id != request.client_id or kept.message != replace(request.message, **without):
+        raise _Unusual
+
+
+def _prove_response(
+    request: ReceivedRequest,
+    response: "DataclassInstance",
+    written: _Response,
+    layout: _Layout,
+) -> None:
+    """Whether the codec writes other facts as the template does; raises _Unusual where not."""
+    names = layout.response
+    marks = {name: -2 - number for number, name in enumerate(names.present)}
+    keys, facts, marked = [], [], []
+    records: list[Sequence[Buffer | None]] = []
+    for topic in getattr(response, names.topics):
+        keys.append((_key_bytes(getattr(topic, names.key)), None))
+        rows = [replace(row, **marks) for row in getattr(topic, names.partitions)]
+        records.append([_one_buffer(row, names) for row in rows])
+        facts.append([names.values(row) for row in rows])
+        without: dict[str, object] = {names.partitions: rows}
+        marked.append(replace(topic, **without))
+    changes = {names.topics: marked, **_throttle_of(response, _OTHER_THROTTLE_MS)}
+    pieces = written.encode(
+        request.correlation_id.to_bytes(4, "big", signed=True),
+        keys,
+        facts,
+        None if names.records is None else records,
+    )
+    written.set_throttle(pieces, _OTHER_THROTTLE_MS)
+    if _joined(pieces) != _joined(write_response(request, replace(response, **changes))):
+        raise _Unusual
+
+
+def _throttle_of(response: "DataclassInstance", throttle_ms: int) -> dict[str, object]:
+    return {"throttle_time_ms": throttle_ms} if hasattr(response, "throttle_time_ms") else {}
+
+
+def _one_buffer(row: "DataclassInstance", names: _Rows) -> Buffer | None:
+    """A row's records, where they are one buffer; None for none."""
+    found = None if names.records is None else getattr(row, names.records)
+    if found is None or isinstance(found, bytes | bytearray | memoryview):
+        return found or None
+    if len(found) > 1:
+        raise _Unusual
+    return found[0] if found else None
+
+
+def _joined(pieces: Sequence[Buffer]) -> list[object]:
+    """Pieces of files as they are, bytes between them in one."""
+    joined: list[object] = []
+    for is_bytes, group in groupby(pieces, lambda piece: isinstance(piece, _BYTES)):
+        same = list(group)
+        joined += [b"".join(same)] if is_bytes else same
+    return joined
+
+
+_BYTES: Final = (bytes, bytearray, memoryview)
