@@ -71,7 +71,7 @@ def test_the_header_of_append_times() -> None:
 
 def test_the_suffixes_are_those_of_the_code() -> None:
     suffixes = {row["suffix"] for row in tables("Files of a partition")[0]}
-    assert suffixes == {*files.SEGMENT_SUFFIXES, files.SNAPSHOT_SUFFIX}
+    assert suffixes == {file.suffix for file in files.LOG_FILES}
     for suffix in (
         files.DELETED_SUFFIX,
         files.CLEANED_SUFFIX,

@@ -53,7 +53,6 @@ from tidelog.storage.segment import index as time_index
 from tidelog.storage.segment import segment_notes
 from tidelog.storage.segment.append_time_trust import fingerprint
 from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
-from tidelog.storage.segment.zone_map_files import SIBLING_SUFFIXES
 from tidelog.types import INT64_MAX, NO_TIMESTAMP
 
 
@@ -636,7 +635,7 @@ def _check_zone(dump: DumpFile, log_path: str, number: int, zone: Zone) -> None:
 
 
 def _check_siblings(dump: DumpFile, found: ZoneMap) -> None:
-    for suffix in SIBLING_SUFFIXES:
+    for suffix in files.SUMMED_SUFFIXES:
         path = dump.beside(files.file_name(dump.base_offset, suffix))
         there = dump.file_system.exists(path)
         known = found.siblings.get(suffix)

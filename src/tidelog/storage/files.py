@@ -1,9 +1,8 @@
-"""Names; the table of files beside a log: suffix, primary or derived, order of sync and removal.
+"""Names of files and directories, the table of files beside a log, and whole reads and writes.
 
-Names of files and directories, and loops over short reads and writes.
-
-Owns how a directory of topics is spelled. What small text files say is in `text_files`, and in the
-modules of those that have one of their own.
+Owns how a directory of topics is spelled, and `LOG_FILES`: which files a log has beside it, which
+of them are primary, and in which order they are synced and removed. The content of small text files
+belongs to `text_files` and to the modules of those files.
 
 Source: Kafka 4.x LogFileUtils; docs/format.md.
 """
@@ -16,7 +15,8 @@ import re
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from tidelog.env import MAX_BUFFERS_PER_WRITE, File, FileSystem, NotRegularFile
 from tidelog.errors import CorruptFile, InvalidTopic
@@ -63,15 +63,66 @@ TMP_SUFFIX: Final = ".tmp"
 REMOVED_SUFFIX: Final = ".removed"  # of what `commits.overlay` says is gone
 
 
-# The files of one segment that are named by its base offset.
-SEGMENT_SUFFIXES: Final = (
-    LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    APPEND_TIME_SUFFIX,
-    ZONES_SUFFIX,
+class LogFile(NamedTuple):
+    """A kind of file that is named by a base offset: a log, or a file beside it.
+
+    Attributes:
+        suffix: Of its name.
+        is_primary: Whether no other file can replace it; a derived file is built from the log.
+        sync_rank: Place in the order in which a segment's files are synced; None for a file that
+            nothing syncs: it has a checksum of itself, and is built again.
+        is_of_segment: Whether it comes and goes with the segment; a snapshot belongs to an offset.
+        is_summed: Whether a zone map holds its length and checksum.
+    """
+
+    suffix: str
+    is_primary: bool = False
+    sync_rank: int | None = None
+    is_of_segment: bool = True
+    is_summed: bool = False
+
+
+# A file beside the log is one row here. The log comes first: a rename or removal in this order
+# leaves files without a log, which recovery drops.
+LOG_FILES: Final = (
+    LogFile(LOG_SUFFIX, is_primary=True, sync_rank=1),
+    LogFile(OFFSET_INDEX_SUFFIX, sync_rank=2, is_summed=True),
+    LogFile(TIME_INDEX_SUFFIX, sync_rank=3, is_summed=True),
+    LogFile(TXN_INDEX_SUFFIX, sync_rank=4, is_summed=True),
+    # Synced before the log: no durable record is without its time.
+    LogFile(APPEND_TIME_SUFFIX, is_primary=True, sync_rank=0, is_summed=True),
+    LogFile(ZONES_SUFFIX),
+    LogFile(SNAPSHOT_SUFFIX, is_of_segment=False),
 )
+
+
+# All of them, the log first, and the log last.
+LOG_FIRST: Final = tuple(file.suffix for file in LOG_FILES)
+
+
+LOG_LAST: Final = (*LOG_FIRST[1:], LOG_FIRST[0])
+
+
+SEGMENT_SUFFIXES: Final = tuple(file.suffix for file in LOG_FILES if file.is_of_segment)
+
+
+SUMMED_SUFFIXES: Final = tuple(file.suffix for file in LOG_FILES if file.is_summed)
+
+
+# In the order of syncs.
+SYNCED_FILES: Final = sorted(
+    (file for file in LOG_FILES if file.sync_rank is not None), key=attrgetter("sync_rank")
+)
+
+
+SYNCED_SUFFIXES: Final = tuple(file.suffix for file in SYNCED_FILES)
+
+
+PRIMARY_SUFFIXES: Final = tuple(file.suffix for file in SYNCED_FILES if file.is_primary)
+
+
+# Of both indexes, as `(OffsetIndex, TimeIndex)` pairs are ordered.
+INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 LOCK_FILE: Final = ".lock"

@@ -43,13 +43,6 @@ from tidelog.storage.segment.segment_notes import SEGMENT_NOTES_FILE, decode_not
 from tidelog.storage.tier.tier_record import TIER_FILE
 from tidelog.types import INT64_MAX
 
-_BESIDE: Final = (
-    files.OFFSET_INDEX_SUFFIX,
-    files.TIME_INDEX_SUFFIX,
-    files.TXN_INDEX_SUFFIX,
-    files.APPEND_TIME_SUFFIX,
-)
-
 
 @dataclass(slots=True)
 class SegmentCheck:
@@ -122,7 +115,7 @@ class SegmentCheck:
         self._doubted.clear()
         self._sums.clear()
         self._indexed_to = -1
-        for suffix in _BESIDE:
+        for suffix in files.SUMMED_SUFFIXES:
             try:
                 data = self._read(suffix)
             except CorruptFile as error:
@@ -244,7 +237,7 @@ def _check_name(path: str, name: str, bases: Set[int]) -> Iterator[Finding]:
         yield note(path, "damage that a repair has set aside", "remove it once nobody needs it")
         return
     parsed = files.parse_file_name(name)
-    if parsed is None or parsed[1] not in (*files.SEGMENT_SUFFIXES, files.SNAPSHOT_SUFFIX):
+    if parsed is None or parsed[1] not in files.LOG_FIRST:
         yield note(path, "no file of the log by its name", "it is left alone")
     elif parsed[1] != files.SNAPSHOT_SUFFIX and parsed[0] not in bases:
         yield _orphan(path, parsed[1])

@@ -33,8 +33,6 @@ from tidelog.storage.segment.index import TxnIndex
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.types import Buffer, TopicPartition
 
-_INDEXES = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
-
 
 def lock(env: Env, path: str) -> LockHandle:
     """The lock of a directory that is to be repaired.
@@ -146,7 +144,7 @@ class PartitionRepair:
             self._repair_snapshot(name, base)
         elif base not in self._bases:
             self._remove(name)
-        elif suffix in _INDEXES:
+        elif suffix in files.INDEX_SUFFIXES:
             try:
                 built = self._built_index(base, suffix)
             except CorruptData as error:  # readers index what lies before it, in memory
@@ -184,7 +182,7 @@ class PartitionRepair:
                 builder.add(batch, position)
         finally:
             file.close()
-        return builder.finish()[_INDEXES.index(suffix)].encoded
+        return builder.finish()[files.INDEX_SUFFIXES.index(suffix)].encoded
 
     def _repair_text(self, name: str) -> None:
         place, learned = self.place, self.learned

@@ -219,15 +219,14 @@ def _write_times(context: SegmentContext, times: AppendTimes) -> None:
 def _drop_derived(context: SegmentContext, base: int) -> None:
     for suffix in files.SEGMENT_SUFFIXES:
         path = context.path(base, suffix)
-        is_derived = suffix not in (files.LOG_SUFFIX, files.APPEND_TIME_SUFFIX)
-        if is_derived and context.env.files.exists(path):
+        if suffix not in files.PRIMARY_SUFFIXES and context.env.files.exists(path):
             context.pool.forget(path)
             context.maps.forget(path)
             context.env.files.remove(path)
 
 
 def _sync(context: SegmentContext, base: int) -> None:
-    for suffix in (files.APPEND_TIME_SUFFIX, files.LOG_SUFFIX):
+    for suffix in files.PRIMARY_SUFFIXES:
         path = context.path(base, suffix)
         if context.env.files.exists(path):
             file = context.env.files.open(path, write=True)

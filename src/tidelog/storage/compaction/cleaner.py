@@ -49,10 +49,6 @@ if TYPE_CHECKING:
     from tidelog.storage.log.log_access import LogAccess
 
 
-# The log first: whoever finds it under its new name needs no other to know what it replaces.
-_ORDER: Final = files.SEGMENT_SUFFIXES
-
-
 class _CleanedChange(Change):
     """One cleaned segment, whose `.cleaned` files are durable, on its way into the log.
 
@@ -66,7 +62,8 @@ class _CleanedChange(Change):
     def __init__(self, log: "LogAccess", old: Sequence[ClosedSegment], group: CleanedGroup) -> None:
         super().__init__(log, old)
         self.bases = [group.base_offset]
-        known = [suffix for suffix in _ORDER if suffix in group.suffixes]
+        # The log first: under its new name it tells by itself what it replaces.
+        known = [suffix for suffix in files.SEGMENT_SUFFIXES if suffix in group.suffixes]
         self._names = [files.file_name(group.base_offset, suffix) for suffix in known]
 
     def _path(self, name: str, suffix: str) -> str:

@@ -89,8 +89,7 @@ class Change(ABC):
         taken = {move.final for move in moves}
         for base in (segment.base_offset for segment in self.old):
             # A snapshot at a base that stays tells of what lies before it, which is as it was.
-            more = () if base in self.bases else (files.SNAPSHOT_SUFFIX,)
-            for suffix in (*files.SEGMENT_SUFFIXES, *more):
+            for suffix in files.SEGMENT_SUFFIXES if base in self.bases else files.LOG_FIRST:
                 name = files.file_name(base, suffix)
                 if name not in taken and self._fs.exists(f"{self._directory}/{name}"):
                     yield Removal(self._partition_dir, name)

@@ -377,16 +377,13 @@ class Flusher:
         self.last_flush_ms = now_ms
 
 
-_SIDE_FILES: Final = tuple(s for s in files.SEGMENT_SUFFIXES if s != files.LOG_SUFFIX)
-
-
 def set_aside(context: SegmentContext, base_offset: int) -> list[str]:
     """Rename a segment's files, the log first: without it the others are orphans; their new names.
 
     May run in any thread; raises OSError.
     """
     fs, renamed = context.env.files, []
-    for suffix in (files.LOG_SUFFIX, *_SIDE_FILES, files.SNAPSHOT_SUFFIX):
+    for suffix in files.LOG_FIRST:
         path = context.path(base_offset, suffix)
         if fs.exists(path):
             context.pool.forget(path)

@@ -316,7 +316,7 @@ class _Loading:
                 self._restore(active.base_offset, files.TXN_INDEX_SUFFIX, aborted.encoded)
 
     def _restore_index(self, segment: ClosedSegment, names: AbstractSet[str]) -> None:
-        suffixes = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
+        suffixes = files.INDEX_SUFFIXES
         base = segment.base_offset
         missing = [s for s in suffixes if files.file_name(base, s) not in names]
         if not missing:

@@ -111,10 +111,9 @@ def _apply_swap(
     if logs:
         first = min(logs)
         end = max(_next_offset(context, base) for base in logs)
-        replaced = (*files.SEGMENT_SUFFIXES, files.SNAPSHOT_SUFFIX)
         for name in names:
             parsed = files.parse_file_name(name)
-            if parsed is not None and first <= parsed[0] < end and parsed[1] in replaced:
+            if parsed is not None and first <= parsed[0] < end and parsed[1] in files.LOG_FIRST:
                 context.env.files.remove(f"{context.directory}/{name}")
         # Before the new names: if an old segment came back beside them, offsets would be twice.
         context.env.files.sync_dir(context.directory)
@@ -139,13 +138,12 @@ def _next_offset(context: SegmentContext, base: int) -> int:
 def _remove_orphans(context: SegmentContext, report: RecoveryReport) -> bool:
     """Indexes and sidecars whose log file has gone; snapshots stay, they belong to offsets."""
     bases = set(list_bases(context))
-    kept = (files.SNAPSHOT_SUFFIX, files.LOG_SUFFIX)
     orphans = []
     for entry in context.env.files.list_dir(context.directory):
         parsed = None if entry.is_dir else files.parse_file_name(entry.name)
-        if parsed is None or parsed[1] in kept or parsed[1] not in files.SEGMENT_SUFFIXES:
+        if parsed is None or parsed[1] not in files.SEGMENT_SUFFIXES:
             continue
-        if parsed[0] not in bases:
+        if parsed[1] != files.LOG_SUFFIX and parsed[0] not in bases:
             orphans.append(entry.name)
     if orphans:
         report.actions.append(f"{context.directory}: dropped {len(orphans)} orphaned files")
@@ -381,8 +379,7 @@ def _drop_segments(context: SegmentContext, bases: Sequence[int], report: Recove
 
 def remove_segment_files(context: SegmentContext, base: int) -> None:
     """Remove a segment's files, the log last: without it the others are orphans."""
-    suffixes = [s for s in files.SEGMENT_SUFFIXES if s != files.LOG_SUFFIX]
-    for suffix in (*suffixes, files.SNAPSHOT_SUFFIX, files.LOG_SUFFIX):
+    for suffix in files.LOG_LAST:
         path = context.path(base, suffix)
         context.pool.forget(path)
         context.maps.forget(path)
@@ -463,17 +460,6 @@ _WITHOUT_SYNC: Final = frozenset(
 )
 
 
-# Append times first, so that no durable record is without its time. Zone maps are derived, and know
-# their own checksums.
-_SYNCED: Final = (
-    files.APPEND_TIME_SUFFIX,
-    files.LOG_SUFFIX,
-    files.OFFSET_INDEX_SUFFIX,
-    files.TIME_INDEX_SUFFIX,
-    files.TXN_INDEX_SUFFIX,
-)
-
-
 def sync_unsynced(context: SegmentContext, recovery_point: int) -> None:
     """Make everything durable that lies in a partition's files now.
 
@@ -493,7 +479,7 @@ def _sync_all(context: SegmentContext, recovery_point: int) -> None:
     fs = context.env.files
     names = {entry.name for entry in fs.list_dir(context.directory)}
     for base in _unsynced(context, recovery_point):
-        for suffix in _SYNCED:
+        for suffix in files.SYNCED_SUFFIXES:
             if files.file_name(base, suffix) in names:
                 _sync(context, context.path(base, suffix))
     fs.sync_dir(context.directory)
@@ -543,7 +529,7 @@ def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
         OSError: The disk fails still; every file has its old or its new copy.
     """
     for base in _unsynced(context, recovery_point):
-        for suffix in (files.APPEND_TIME_SUFFIX, files.LOG_SUFFIX):
+        for suffix in files.PRIMARY_SUFFIXES:
             path = context.path(base, suffix)
             if context.env.files.exists(path):
                 _rewrite(context, path)

@@ -432,11 +432,7 @@ class ActiveSegment(TailSegment):
         for suffix in files.SEGMENT_SUFFIXES:
             segment.forget(suffix)
             _remove_if_there(context, context.path(base_offset, suffix))
-        for suffix in (
-            files.LOG_SUFFIX,
-            files.OFFSET_INDEX_SUFFIX,
-            files.TIME_INDEX_SUFFIX,
-        ):
+        for suffix in (files.LOG_SUFFIX, *files.INDEX_SUFFIXES):
             context.pool.get(context.path(base_offset, suffix), create=True)
         segment.set_append_times(AppendTimes(base_offset, context.topic_id))
         return segment
@@ -673,13 +669,7 @@ class ActiveSegment(TailSegment):
 
     def sync(self) -> None:
         """Make the segment durable: append times first, so that no record is without its time."""
-        for suffix in (
-            files.APPEND_TIME_SUFFIX,
-            files.LOG_SUFFIX,
-            files.OFFSET_INDEX_SUFFIX,
-            files.TIME_INDEX_SUFFIX,
-            files.TXN_INDEX_SUFFIX,
-        ):
+        for suffix in files.SYNCED_SUFFIXES:
             self._sync(suffix)
 
     def sync_records(self) -> None:

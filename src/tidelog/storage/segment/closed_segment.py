@@ -92,7 +92,7 @@ class ClosedSegment(Segment):
         self._forget_indexes()
         self._largest_timestamp = None
         self.use_zones(None, loaded=False)
-        for suffix in (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
+        for suffix in (files.LOG_SUFFIX, *files.INDEX_SUFFIXES):
             self.context.maps.forget(self.context.path(self.base_offset, suffix))
         if not self.is_mapped:
             self.context.pool.forget(self.log_path)

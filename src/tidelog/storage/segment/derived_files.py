@@ -89,7 +89,7 @@ def load_indexes(
     get_map = context.maps.get if on_evict is None else partial(context.maps.get, on_evict=on_evict)
     limit = index_limit_bytes(context.config)
     loaded = []
-    for suffix in (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
+    for suffix in files.INDEX_SUFFIXES:
         path = context.path(base_offset, suffix)
         try:
             data = get_map(path) if mapped else files.read_file(context.env.files, path)

@@ -27,14 +27,6 @@ from tidelog.types import Buffer, ClockName
 NOT_USED: Final = "not used"
 
 
-# The files whose sums a map has; snapshots belong to offsets and come and go.
-SIBLING_SUFFIXES: Final = tuple(
-    suffix
-    for suffix in files.SEGMENT_SUFFIXES
-    if suffix not in (files.LOG_SUFFIX, files.ZONES_SUFFIX)
-)
-
-
 _CHUNK_BYTES: Final = 1 << 20
 
 
@@ -296,7 +288,7 @@ def drop_unfit(context: SegmentContext, base_offset: int) -> None:
 def sum_siblings(context: SegmentContext, base_offset: int) -> dict[str, FileSum]:
     """Length and checksum of each file beside a log, by suffix."""
     found = {}
-    for suffix in SIBLING_SUFFIXES:
+    for suffix in files.SUMMED_SUFFIXES:
         path = context.path(base_offset, suffix)
         if context.env.files.exists(path):
             found[suffix] = sum_file(context, path)

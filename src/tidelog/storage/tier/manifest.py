@@ -26,10 +26,7 @@ from tidelog.storage.text_files import Fields, read_json
 from tidelog.types import INT64_MAX, INT64_MIN, UNKNOWN_MS
 
 # What a segment may consist of in the tier; `.snapshot` is the one at its base offset.
-TIER_SUFFIXES: Final = (*files.SEGMENT_SUFFIXES, files.SNAPSHOT_SUFFIX)
-
-
-_SUFFIXES: Final = frozenset(TIER_SUFFIXES)
+_SUFFIXES: Final = frozenset(files.LOG_FIRST)
 
 
 _UID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)

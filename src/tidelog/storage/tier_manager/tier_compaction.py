@@ -49,7 +49,6 @@ from tidelog.storage.segment.append_time_trust import last_batch
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.segment import SegmentContext, read_optional
 from tidelog.storage.tier.manifest import (
-    TIER_SUFFIXES,
     TierNote,
     TierSegment,
     TierTimes,
@@ -253,7 +252,7 @@ def copy_rewritten(
 
 def drop_rewritten(place: Workplace, base_offset: int) -> None:
     """Remove the `.cleaned` files of a segment; never raises, an opening drops them, too."""
-    for suffix in TIER_SUFFIXES:
+    for suffix in files.LOG_FIRST:
         remove_quietly(place.context.env.files, place.path(base_offset, suffix))
 
 
@@ -285,7 +284,7 @@ def _shown(place: Workplace, base: int, end: int) -> ClosedSegment:
     """The `.cleaned` files as a segment."""
     context = place.context
     overlay = {}
-    for suffix in TIER_SUFFIXES:
+    for suffix in files.LOG_FIRST:
         name = files.file_name(base, suffix)
         is_there = context.env.files.exists(place.path(base, suffix))
         overlay[name] = f"{name}{files.CLEANED_SUFFIX if is_there else files.REMOVED_SUFFIX}"
@@ -300,7 +299,7 @@ def _forget(segment: ClosedSegment) -> None:
     """Let go of files that the next segment of the same base has under the same names."""
     context = segment.context
     segment.unload()
-    for suffix in TIER_SUFFIXES:
+    for suffix in files.LOG_FIRST:
         path = context.path(segment.base_offset, suffix)
         context.pool.forget(path)
         context.maps.forget(path)

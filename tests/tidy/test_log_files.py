@@ -1,0 +1,41 @@
+"""A file beside a log is one row of `files.LOG_FILES`: nothing else lists suffixes."""
+
+import ast
+from pathlib import Path
+
+import tidelog
+from tidelog.storage import files
+
+SOURCE = Path(tidelog.__file__).parent
+SUFFIXES = [row.suffix for row in files.LOG_FILES]
+SUFFIX_NAMES = {name for name, value in vars(files).items() if value in SUFFIXES}
+
+
+def test_nothing_else_lists_suffixes() -> None:
+    lists = []
+    for path in SOURCE.rglob("*.py"):
+        if path == SOURCE / "storage" / "files.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Tuple | ast.List | ast.Set):
+                named = [n.attr for n in node.elts if isinstance(n, ast.Attribute)]
+                if len(SUFFIX_NAMES & {*named}) > 2:
+                    lists.append(f"{path.relative_to(SOURCE)}:{node.lineno}")
+    assert not lists
+
+
+def test_the_log_stands_first_or_last() -> None:
+    assert (".log", *files.LOG_LAST[:-1]) == files.LOG_FIRST
+    assert files.LOG_LAST[-1] == ".log"
+    assert {*files.LOG_FIRST} == {*files.SEGMENT_SUFFIXES, ".snapshot"}
+
+
+def test_append_times_are_synced_before_the_log_and_that_before_what_is_derived() -> None:
+    assert files.PRIMARY_SUFFIXES == (".appendtime", ".log")
+    assert files.SYNCED_SUFFIXES[:2] == files.PRIMARY_SUFFIXES
+    ranks = [row.sync_rank for row in files.SYNCED_FILES]
+    assert ranks == [*range(len(ranks))]
+
+
+def test_a_zone_map_sums_what_lies_beside_its_log() -> None:
+    assert {*files.SUMMED_SUFFIXES} == {*files.SEGMENT_SUFFIXES} - {".log", ".zones"}
