@@ -17,7 +17,7 @@ from bench.harness import Case
 from tidelog.directory import Directory
 from tidelog.env import OsFileSystem
 from tidelog.record.builder import build_batch
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append import AppendOrigin, AppendTerms
 from tidelog.types import NewRecord
 
 RECORD_BYTES = 100
@@ -80,7 +80,7 @@ def _prepared(target: Target, batch: bytes, count: int, *, trusted: bool) -> Cal
     def run() -> float:
         log = target.opened.log("t", 0)
         for _ in range(count):
-            log.append_batches(batch, origin=origin, trusted=trusted)
+            log.append_batches(batch, AppendTerms(origin, trusted=trusted))
         return count * len(batch) / 1e6
 
     return run
@@ -187,7 +187,7 @@ def _synced_case(batch: bytes, count: int) -> Case:
         target.renew()
         log = target.opened.log("t", 0)
         for _ in range(count):
-            log.append_batches(batch, origin=AppendOrigin.SINK, trusted=True)
+            log.append_batches(batch, AppendTerms(AppendOrigin.SINK, trusted=True))
         target.drop()
         return count
 

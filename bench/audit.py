@@ -24,7 +24,7 @@ from tidelog.jobs.audit.results import Audited
 from tidelog.record.columns.encode import encode_table
 from tidelog.spark.places import Place
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append import BUILT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,7 +114,7 @@ def append(log: "Log", keys: Longs, numbers: Longs) -> None:
     for start in range(0, len(numbers), CHUNK_ROWS):
         part = numbers[start : start + CHUNK_ROWS]
         data = bytearray().join(encode_table(rows(keys[part], part), now_ms=0))
-        log.append_batches(data, origin=AppendOrigin.SINK, owned=True, trusted=True)
+        log.append_batches(data, BUILT)
 
 
 class Topics:

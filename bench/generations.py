@@ -34,7 +34,7 @@ from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append import AppendTerms
 from tidelog.types import NewRecord, TopicPartition
 
 NAME = TopicPartition("keys", 0)
@@ -96,7 +96,7 @@ class _Drive:
         count = 0
         for at in range(0, len(keys), BATCH_RECORDS):
             batch = build_batch([self._record(key) for key in keys[at : at + BATCH_RECORDS]])
-            self._log.append_batches(batch, owned=True, origin=AppendOrigin.CLIENT)
+            self._log.append_batches(batch, AppendTerms(owned=True))
             if len(self._log.segments) != count:
                 peak = max(peak, self._space())
                 self._clean()

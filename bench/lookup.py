@@ -20,7 +20,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
 from tidelog.record.header import BASE_TIMESTAMP_AT, HEADER_SIZE, MAX_TIMESTAMP_AT, seal
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append import BUILT
 from tidelog.types import Codec, NewRecord
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Fixture:
         for number in range(batches):
             batch = bytearray(template)
             _move(batch, START_MS + number * batch_records)
-            self.log.append_batches(batch, origin=AppendOrigin.SINK, owned=True, trusted=True)
+            self.log.append_batches(batch, BUILT)
             if number * segments // batches != last:
                 last = number * segments // batches
                 self.log.roll()

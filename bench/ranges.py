@@ -24,7 +24,7 @@ from tidelog.scan import COLUMNS, ScanStats, Wanted, count, plan, to_reader
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append import BUILT
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, fingerprint
@@ -113,7 +113,7 @@ class Topic:
             for number, time_ms in enumerate(self.append_times):
                 clock.set(time_ms)
                 batch = self.batches.at(number, self.batch_times[number])
-                log.append_batches(batch, origin=AppendOrigin.SINK, owned=True, trusted=True)
+                log.append_batches(batch, BUILT)
                 if (number + 1) * SEGMENTS // total != number * SEGMENTS // total:
                     log.roll()
             log.build_zones()

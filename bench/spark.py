@@ -30,7 +30,7 @@ from tidelog.spark.rows import SparkRows, row_type
 from tidelog.spark.source import plan_options
 from tidelog.spark.tasks import BATCH_ROWS
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append import BUILT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,7 +81,7 @@ def fill(path: str, rows: int) -> None:
         for number in range(rows // CHUNK_ROWS):
             batches = encode_table(random_rows(CHUNK_ROWS, number), now_ms=0)
             data = bytearray().join(batches)
-            log.append_batches(data, origin=AppendOrigin.SINK, owned=True, trusted=True)
+            log.append_batches(data, BUILT)
 
 
 class NothingSource(DataSource):

@@ -25,7 +25,7 @@ from bench.harness import Case
 from tidelog import scan
 from tidelog.record.columns.encode import encode_table
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append import AppendOrigin, AppendTerms
 from tidelog.types import Codec
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ def fill_codec(log_dir: LogDir, codec: Codec) -> None:
         stamps = pa.array(1_700_000_000_000 + np.arange(chunk) + number * chunk)
         table = pa.table({"value": value, "timestamp": stamps})
         batches = encode_table(table, now_ms=0, codec=codec)
-        log.append_batches(bytearray().join(batches), origin=AppendOrigin.SINK, owned=True)
+        log.append_batches(bytearray().join(batches), AppendTerms(AppendOrigin.SINK, owned=True))
 
 
 def sink_case(spark: "SparkSession", rows: int) -> Case:

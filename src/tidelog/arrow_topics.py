@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.errors import InvalidRequest
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.append import AppendOrigin, AppendResult
+from tidelog.storage.log.append import BUILT, AppendResult
 from tidelog.storage.log.log import Log
 from tidelog.types import Codec
 
@@ -130,7 +130,7 @@ def append_encoded(log: Log, batches: Iterable[bytearray]) -> AppendResult:
     """Append sealed batches by pieces of about `APPEND_BYTES`; the last piece's answer."""
     answer = None
     for piece in _pieces(batches):
-        answer = log.append_batches(piece, origin=AppendOrigin.SINK, owned=True, trusted=True)
+        answer = log.append_batches(piece, BUILT)
     if answer is None:
         raise InvalidRequest("an append needs at least one record")
     return answer

@@ -19,6 +19,7 @@ from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.attach import ensure_finished
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+from tidelog.storage.log.append import AppendTerms
 from tidelog.storage.log.segment_swaps import SegmentSwaps, Swap
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
@@ -61,7 +62,7 @@ def make(env: SeededEnv) -> None:
                     base_sequence=0,
                     transactional=True,
                 )
-                log.append_batches(data, owned=True)
+                log.append_batches(data, AppendTerms(owned=True))
                 log.end_transaction(
                     producer_id=9, producer_epoch=0, coordinator_epoch=0, commit=False
                 )

@@ -13,7 +13,7 @@ from tests.faults.refused import opened
 
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendResult
+from tidelog.storage.log.append import AppendResult, AppendTerms
 from tidelog.storage.log.log import append_together
 from tidelog.types import NewRecord
 
@@ -52,9 +52,9 @@ class Life:
             asked = [
                 (log, memoryview(growing_batch(value, number))) for number, log in enumerate(logs)
             ]
-            for number, made in enumerate(append_together(asked)):
-                assert made is not None
-                assert isinstance(made.result, AppendResult)
+            terms = AppendTerms(owned=True, is_bounded=True)
+            for number, outcome in enumerate(append_together(asked, terms)):
+                assert isinstance(outcome, AppendResult)
                 self.sent[number] += [value] * (number + 1)
             self.tell()
             if turn == ROUNDS // 2:

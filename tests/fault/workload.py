@@ -14,7 +14,7 @@ from tests.faults import DamageFileSystem, SeededEnv, seeded_env
 
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendOrigin, AppendResult
+from tidelog.storage.log.append import AppendResult, AppendTerms
 from tidelog.storage.log.log import Log
 from tidelog.types import Codec, NewRecord, TopicPartition
 
@@ -237,7 +237,7 @@ class Workload:
             base_sequence=transaction.next_sequence,
             transactional=True,
         )
-        result = self.log.append_batches(batch, origin=AppendOrigin.CLIENT, owned=True)
+        result = self.log.append_batches(batch, AppendTerms(owned=True))
         transaction.next_sequence += len(records)
         self._tell(self._appended(result, records, transaction.producer_id))
 

@@ -13,7 +13,7 @@ from tidelog.config import TopicConfig
 from tidelog.env import Env, ManualClock
 from tidelog.errors import DamagedLog, TidelogError
 from tidelog.storage.clocks.append_clock import ClockWatch
-from tidelog.storage.log.append import AppendOrigin, AppendResult
+from tidelog.storage.log.append import AppendOrigin, AppendResult, AppendTerms
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_loader import LogOptions
 from tidelog.storage.open_files import FilePool, MapCache
@@ -94,7 +94,7 @@ def _append(ours: OurLog, step: Step) -> Answer:
         return _answer(ours.log.follower.append(data))
     if ours.log.leader_epoch != epoch:
         ours.log.fence(epoch)
-    return _answer(ours.log.append_batches(data, origin=origin))
+    return _answer(ours.log.append_batches(data, AppendTerms(origin)))
 
 
 def _answer(result: AppendResult) -> Answer:

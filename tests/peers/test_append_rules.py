@@ -30,7 +30,7 @@ from tidelog.record.header import (
     RECORD_COUNT_AT,
     seal,
 )
-from tidelog.storage.log.append import AppendContext, write_anew
+from tidelog.storage.log.append import FOREIGN, AppendContext, write_anew
 from tidelog.storage.log.validator import Validator
 from tidelog.types import INT64_MAX, Codec, NewRecord, TimestampType, TopicPartition
 
@@ -135,9 +135,7 @@ def ask_ours(config: dict[str, str], appends: list[bytearray]) -> tuple[list[Ans
     validator = Validator(PARTITION, TopicConfig.parse(config)[0])
     answers, written, next_offset = [], bytearray(), 0
     for data in appends:
-        context = AppendContext(
-            next_offset=next_offset, leader_epoch=4, now_ms=NOW, append_time_ms=NOW
-        )
+        context = AppendContext(FOREIGN, next_offset, 4, now_ms=NOW, append_ms=NOW, stamp_ms=NOW)
         try:
             valid = validator.validate(bytes(data), context)
         except TidelogError as error:

@@ -19,6 +19,7 @@ from tidelog.storage.compaction.cleaner import CleaningReport, clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+from tidelog.storage.log.append import AppendTerms
 from tidelog.storage.log.log import Log
 from tidelog.storage.segment.compaction_history import read_history
 from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord, TopicPartition
@@ -77,7 +78,7 @@ def append_keyed(log: Log, dice: random.Random, clock: ManualClock) -> None:
             data = build_batch(
                 records, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True
             )
-            log.append_batches(data, owned=True)
+            log.append_batches(data, AppendTerms(owned=True))
             log.append([record(dice, number)])
             log.end_transaction(
                 producer_id=producer,

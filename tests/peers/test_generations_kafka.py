@@ -31,6 +31,7 @@ from tidelog.record.builder import build_batch
 from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.worker import InProcess
+from tidelog.storage.log.append import AppendTerms
 from tidelog.storage.log.log import Log
 from tidelog.types import NewRecord
 
@@ -120,7 +121,7 @@ def add_cold(log: Log) -> None:
     """
     sent = [NewRecord(key=b"sent", value=b"once", timestamp=T0)]
     data = build_batch(sent, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
-    log.append_batches(data, owned=True)
+    log.append_batches(data, AppendTerms(owned=True))
     for number in range(COLD_KEYS):
         log.append([NewRecord(key=b"cold-%d" % number, value=b"." * 40, timestamp=T0)])
     log.roll()

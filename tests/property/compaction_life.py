@@ -23,6 +23,7 @@ from tidelog.record.record import Record
 from tidelog.storage.compaction.cleaner import CleaningReport, Worker, clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions, inspect_log
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+from tidelog.storage.log.append import AppendTerms
 from tidelog.storage.log.log import Log
 from tidelog.storage.segment.compaction_history import read_history
 from tidelog.storage.segment.segment import iterate_batches
@@ -156,7 +157,7 @@ class Life:
         data = build_batch(
             records, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True
         )
-        result = self.log.append_batches(data, owned=True)
+        result = self.log.append_batches(data, AppendTerms(owned=True))
         self.model.fates[producer] = None
         self._note(records, result.base_offset, result.append_time_ms, producer)
 

@@ -11,7 +11,7 @@ from tidelog.config import TopicConfig
 from tidelog.errors import CorruptData, RequestError, TidelogError
 from tidelog.record.legacy import build_legacy_set
 from tidelog.record.record import Record
-from tidelog.storage.log.append import AppendContext, ValidatedAppend
+from tidelog.storage.log.append import AppendContext, AppendTerms, PendingAppend
 from tidelog.storage.log.message_set_kernels import KernelPasses
 from tidelog.storage.log.validator import Validator
 from tidelog.types import Codec, NewRecord, TimestampType, TopicPartition
@@ -47,7 +47,7 @@ class Sent:
             )
         )
 
-    def validate(self, data: bytearray) -> ValidatedAppend:
+    def validate(self, data: bytearray) -> PendingAppend:
         """What the leader makes of it."""
         given = {
             "compression.type": "producer" if self.target is None else _name(self.target),
@@ -57,12 +57,12 @@ class Sent:
             "cleanup.policy": "compact" if self.is_compacted else "delete",
         }
         context = AppendContext(
+            AppendTerms(owned=self.is_owned, takes_legacy=True),
             next_offset=START,
             leader_epoch=1,
             now_ms=NOW,
-            append_time_ms=NOW + 1,
-            owned=self.is_owned,
-            takes_legacy=True,
+            append_ms=NOW + 1,
+            stamp_ms=NOW + 1,
         )
         passes = KernelPasses() if self.by_kernels else None
         config = TopicConfig.parse(given)[0]
@@ -133,13 +133,12 @@ def test_what_goes_in_comes_out_with_new_offsets(sent: Sent) -> None:
     check_summary(sent, result, found)
 
 
-def check_summary(sent: Sent, result: ValidatedAppend, found: list[Record]) -> None:
+def check_summary(sent: Sent, result: PendingAppend, found: list[Record]) -> None:
     """What the log is told of the append, and the format."""
     count = len(found)
     kind = TimestampType.LOG_APPEND_TIME if sent.stamps else TimestampType.CREATE_TIME
     codec = sent.codec if sent.target is None else sent.target
     assert (result.first_offset, result.last_offset) == (START, START + count - 1)
-    assert result.record_count == count
     assert result.max_timestamp == max(record.timestamp for record in found)
     assert sum(batch.size_bytes for batch in result.batches) == len(result.data)
     assert len(result.batches) == (1 if codec is not Codec.NONE else count)

@@ -12,7 +12,6 @@ from tidelog.errors import RequestError
 from tidelog.storage import files
 from tidelog.storage.checks import Severity
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.append import AppendOrigin
 from tidelog.storage.log.log import Log
 from tidelog.types import Codec
 
@@ -80,7 +79,7 @@ class Life:
                 base_sequence=self.sequences[producer],
                 transactional=True,
             )
-            self.log.append_batches(data, origin=AppendOrigin.CLIENT)
+            self.log.append_batches(data)
             self.sequences[producer] += 1
         except RequestError:
             last = self.log.producer_states().producers.get(producer)

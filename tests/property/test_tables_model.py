@@ -27,7 +27,6 @@ from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.files import CLEANER_CHECKPOINT_FILE, write_atomically
-from tidelog.storage.log.append import AppendOrigin
 from tidelog.storage.segment.compaction_history import HISTORY_FILE
 from tidelog.types import NO_TIMESTAMP, ClockName, Header, NewRecord, TopicPartition
 
@@ -156,7 +155,7 @@ def play_steps(
                     producer_epoch=0,
                     base_sequence=sequence,
                 )
-                answer = log.append_batches(batch, origin=AppendOrigin.CLIENT)
+                answer = log.append_batches(batch)
                 sequence += 1
             else:
                 answer = log.append([record])

@@ -24,7 +24,7 @@ import tidelog
 from tidelog.env import Env, ManualClock
 from tidelog.errors import MissingDependency
 from tidelog.record.columns.encode import choose_partitions, encode_table
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append import BUILT
 from tidelog.storage.log.log import Log
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def _append_all(
             pending[number] = pending[number] + batch if number in pending else batch
         clock.set(departed_ms[first])
         for number, data in pending.items():
-            logs[number].append_batches(data, origin=AppendOrigin.SINK, owned=True, trusted=True)
+            logs[number].append_batches(data, BUILT)
         appends += len(pending)
         if tick % _TICKS_PER_REPORT == 0:
             advance(end - done)

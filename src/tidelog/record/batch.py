@@ -274,7 +274,9 @@ class RecordBatch:
         """
         if self.size_bytes < HEADER_SIZE:
             raise self._corrupt(f"{self.size_bytes} bytes, a header alone has {HEADER_SIZE}")
-        computed = crc32c(self.view[ATTRIBUTES_AT:])
+        at, buffer = self.at, self._buffer
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
+        computed = crc32c(view[at + ATTRIBUTES_AT : at + self.size_bytes])
         if computed != self.crc:
             raise self._corrupt(f"CRC-32C is {computed:#010x}, the header says {self.crc:#010x}")
 

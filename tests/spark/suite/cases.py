@@ -20,7 +20,6 @@ from tests.worlds.records.samples import T0, draw_headers
 from tidelog.env import Env, ManualClock
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendOrigin
 from tidelog.storage.log.log import Log
 from tidelog.types import Codec, IsolationLevel, NewRecord
 
@@ -231,7 +230,7 @@ def _append(log: Log, send: Send, number: int) -> None:
         base_sequence=0,
         transactional=True,
     )
-    log.append_batches(batch, origin=AppendOrigin.CLIENT)
+    log.append_batches(batch)
     log.end_transaction(
         producer_id=1_000 + number, producer_epoch=0, coordinator_epoch=0, commit=send.commit
     )

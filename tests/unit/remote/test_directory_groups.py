@@ -24,7 +24,7 @@ from tidelog.server.groups.committed_offsets import CommittedOffset
 from tidelog.server.groups.records import offset_record
 from tidelog.storage.directory.broker_files import GroupOffset, GroupOffsets, write_group_offsets
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append import AppendOrigin, AppendTerms
 from tidelog.types import OFFSETS_TOPIC, IsolationLevel, NewRecord, TopicPartition
 
 ENV = Env(clock=ManualClock(T0 + 5_000))
@@ -57,12 +57,12 @@ def commit(
     with LogDir.open(path, env=ENV, options=LogDirOptions(writable=True)) as log_dir:
         log = log_dir.log(OFFSETS_TOPIC, number)
         if not transaction:
-            log.append_batches(build_batch([made]), origin=AppendOrigin.COORDINATOR)
+            log.append_batches(build_batch([made]), AppendTerms(AppendOrigin.COORDINATOR))
             return
         opened = build_batch(
             [made], producer_id=5, producer_epoch=0, base_sequence=0, transactional=True
         )
-        log.append_batches(opened, origin=AppendOrigin.COORDINATOR)
+        log.append_batches(opened, AppendTerms(AppendOrigin.COORDINATOR))
         if transaction != "open":
             marker = build_end_marker(
                 commit=transaction == "commit",
@@ -72,7 +72,7 @@ def commit(
                 timestamp=T0,
                 base_offset=0,
             )
-            log.append_batches(marker, origin=AppendOrigin.COORDINATOR)
+            log.append_batches(marker, AppendTerms(AppendOrigin.COORDINATOR))
 
 
 def found(path: str) -> DirectoryGroups:

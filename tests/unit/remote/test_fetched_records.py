@@ -16,7 +16,6 @@ from tidelog.remote.records import fetched_records
 from tidelog.remote.rows import fetched
 from tidelog.scan.batch_filters import reach
 from tidelog.scan.split import ScanStats, Split
-from tidelog.storage.log.append import AppendOrigin
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def test_aborted_transactions_and_markers_are_left_out(leader: FakeLeader) -> No
             base_sequence=number,
             transactional=True,
         )
-        log.append_batches(batch, origin=AppendOrigin.CLIENT)
+        log.append_batches(batch)
         log.end_transaction(producer_id=7, producer_epoch=0, coordinator_epoch=0, commit=commit)
     committed = [r.offset for r, _ in fetched_records(open_fetch(leader, COMMITTED), 12, 18)]
     assert committed == [14]

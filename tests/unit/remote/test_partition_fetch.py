@@ -20,7 +20,6 @@ from tidelog.record.builder import build_batch
 from tidelog.remote.broker_connection import split_server
 from tidelog.remote.partition_fetch import Fetched, FetchSeams, FetchSettings, PartitionFetch
 from tidelog.scan.batch_filters import aborted_spans, reach
-from tidelog.storage.log.append import AppendOrigin
 from tidelog.types import INT64_MAX, NewRecord, TopicPartition
 
 if TYPE_CHECKING:
@@ -226,7 +225,7 @@ def test_aborted_transactions_end_at_their_markers(leader: FakeLeader) -> None:
             base_sequence=number,
             transactional=True,
         )
-        log.append_batches(batch, origin=AppendOrigin.CLIENT)
+        log.append_batches(batch)
         log.end_transaction(producer_id=7, producer_epoch=0, coordinator_epoch=0, commit=commit)
     (part,) = open_fetch(leader).parts(0, 36)
     found = reach(part.data)

@@ -13,7 +13,6 @@ from tidelog.errors import InvalidRequest, MissingTimestamps
 from tidelog.record.builder import build_batch
 from tidelog.storage.clocks.zone_map import Limits
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendOrigin
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.types import ClockName, IsolationLevel, NewRecord
 
@@ -187,7 +186,7 @@ class TestCount:
                     base_sequence=0,
                     transactional=True,
                 )
-                log.append_batches(batch, origin=AppendOrigin.CLIENT)
+                log.append_batches(batch)
                 log.end_transaction(
                     producer_id=number, producer_epoch=0, coordinator_epoch=0, commit=number > 9
                 )

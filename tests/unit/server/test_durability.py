@@ -16,6 +16,7 @@ from tidelog.server.partitions.fetch import ReadOrder
 from tidelog.server.partitions.partition import Partition
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.files import read_file
+from tidelog.storage.log.append import AppendTerms
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.types import IsolationLevel, NewRecord
 
@@ -35,7 +36,7 @@ class World:
     def append(self, value: bytes = b"v", **more: object) -> tuple[int, bool]:
         """Append one record; its offset, and whether an acks=all answer has to wait."""
         batch = build_batch([NewRecord(value=value)], **more)  # type: ignore[arg-type]
-        result = self.partition.append(batch, owned=True)
+        result = self.partition.append(batch, AppendTerms(owned=True))
         return result.base_offset, self.partition.must_wait(result, ALL)
 
     def is_offline(self) -> bool:
@@ -109,7 +110,7 @@ def test_append_times_are_synced_before_records(world: World) -> None:
 
 
 def test_acks_of_one_do_not_wait(world: World) -> None:
-    result = world.partition.append(build_batch([NewRecord(value=b"v")]), owned=True)
+    result = world.partition.append(build_batch([NewRecord(value=b"v")]), AppendTerms(owned=True))
     assert not world.partition.must_wait(result, 1)
     assert world.partition.must_wait(result, ALL)
 
@@ -167,7 +168,9 @@ def test_offline_partition_comes_back(world: World) -> None:
     world.partition.use(log)
     assert not world.is_offline()
     assert world.partition.high_watermark == 1
-    result = world.partition.append(build_batch([NewRecord(value=b"next")]), owned=True)
+    result = world.partition.append(
+        build_batch([NewRecord(value=b"next")]), AppendTerms(owned=True)
+    )
     assert result.base_offset == 1
 
 

@@ -6,7 +6,7 @@ from tests.worlds.records.batches import batch
 
 from tidelog.record.builder import build_batch
 from tidelog.server.runtime.counters import Counters, Histogram, Metrics
-from tidelog.storage.log.append import AppendResult
+from tidelog.storage.log.append import AppendResult, AppendTerms
 from tidelog.storage.log.log import append_together
 from tidelog.types import NewRecord
 
@@ -71,14 +71,18 @@ def test_appends_that_are_made_together_count_as_each_would() -> None:
     logs[5].append_batches(again := numbered(now_ms))
     sent[5] = again
     appends = append_together(
-        (log, memoryview(bytearray(data))) for log, data in zip(logs, sent, strict=True)
+        ((log, memoryview(bytearray(data))) for log, data in zip(logs, sent, strict=True)),
+        AppendTerms(owned=True),
     )
     each, together = Counters(), Counters()
     names = ["a", "a", "b", "a", "a", "b"]
-    made = [(name, one) for name, one in zip(names, appends, strict=True) if one is not None]
-    for name, one in made:
-        assert isinstance(one.result, AppendResult)
-        each.produced(name, one.data, one.result)
+    made = [
+        (name, data, one)
+        for name, data, one in zip(names, sent, appends, strict=True)
+        if isinstance(one, AppendResult)
+    ]
+    for name, data, one in made:
+        each.produced(name, data, one)
     together.produced_together(made)
     assert len(made) == 5
     for name in "ab":

@@ -16,7 +16,7 @@ from tidelog.server.partitions.partition import (
     append_in_transaction,
     end_transaction,
 )
-from tidelog.storage.log.append import AppendResult
+from tidelog.storage.log.append import AppendResult, AppendTerms
 from tidelog.types import NewRecord
 
 PRODUCER = 7
@@ -55,7 +55,9 @@ def write(world: World, guard: Guard | None, sequence: int = 0, epoch: int = 0) 
         base_sequence=sequence,
         transactional=True,
     )
-    return append_in_transaction(world.partition, data, RecordBatch(data, 0), guard)
+    return append_in_transaction(
+        world.partition, data, RecordBatch(data, 0), guard, AppendTerms(owned=True)
+    )
 
 
 def end(world: World, *, commit: bool = True, epoch: int = 0, version: int = 0) -> AppendResult:

@@ -13,7 +13,7 @@ from tests.unit.server.fetching import MANY_BYTES, NOW_MS, PARTITIONS, TOPICS, B
 from tidelog.errors import StorageFailure
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.server.api.node import ConnectionFacts
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append import AppendOrigin, AppendTerms
 from tidelog.types import NewRecord
 
 
@@ -82,7 +82,7 @@ class Life:
             base_sequence=sequence,
             transactional=True,
         )
-        partition.append(batch, origin=AppendOrigin.COORDINATOR)
+        partition.append(batch, AppendTerms(AppendOrigin.COORDINATOR))
         if self.rng.random() < 0.8:
             marker = build_end_marker(
                 commit=self.rng.random() < 0.5,
@@ -91,7 +91,7 @@ class Life:
                 coordinator_epoch=0,
                 timestamp=NOW_MS,
             )
-            partition.append(marker, origin=AppendOrigin.COORDINATOR)
+            partition.append(marker, AppendTerms(AppendOrigin.COORDINATOR))
 
     def delete_records(self) -> None:
         partition = self.broker.partition(*self.working())

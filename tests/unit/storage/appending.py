@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tidelog.config import TopicConfig
 from tidelog.record.header import seal
 from tidelog.record.record import Record
-from tidelog.storage.log.append import AppendContext, AppendOrigin, ValidatedAppend
+from tidelog.storage.log.append import AppendContext, AppendOrigin, AppendTerms, PendingAppend
 from tidelog.storage.log.validator import Validator
 from tidelog.types import (
     Buffer,
@@ -36,25 +36,24 @@ def bare_records() -> list[NewRecord]:
 def context(
     origin: AppendOrigin = AppendOrigin.CLIENT, *, owned: bool = False, trusted: bool = False
 ) -> AppendContext:
+    terms = AppendTerms(origin, owned=owned, trusted=trusted)
+    return context_of(terms)
+
+
+def context_of(terms: AppendTerms) -> AppendContext:
     return AppendContext(
-        next_offset=100,
-        leader_epoch=7,
-        now_ms=NOW,
-        append_time_ms=NOW + 5,
-        origin=origin,
-        owned=owned,
-        trusted=trusted,
+        terms, next_offset=100, leader_epoch=7, now_ms=NOW, append_ms=NOW + 5, stamp_ms=NOW + 5
     )
 
 
 def validate(
     data: Buffer, given: dict[str, str] | None = None, where: AppendContext | None = None
-) -> ValidatedAppend:
+) -> PendingAppend:
     config, _ = TopicConfig.parse(given or {})
     return Validator(PARTITION, config).validate(data, where or context())
 
 
-def read(result: ValidatedAppend) -> list[Record]:
+def read(result: PendingAppend) -> list[Record]:
     return [found for batch in result.batches for found in batch.records()]
 
 

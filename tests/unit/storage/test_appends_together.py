@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import pytest
 from tests.faults import Fault, FaultKind, seeded_env
-from tests.unit.storage.test_short_way import Way, append
+from tests.unit.storage.test_short_way import PRODUCED, Way, append
 from tests.worlds.directories.logs import new_dir, new_log
 
-from tidelog.errors import OutOfOrderSequence, StorageFailure
+from tidelog.errors import InvalidRecord, OutOfOrderSequence, StorageFailure
 from tidelog.record.buffers import is_free
 from tidelog.record.builder import build_batch
 from tidelog.storage.log.append import AppendResult
@@ -26,23 +26,20 @@ def plain(sequence: int | None = None) -> memoryview:
 
 
 def told(logs: Sequence[Log], batches: Sequence[memoryview]) -> list[str]:
-    """Of each log what was said to its batch: an offset, a class of error, or nothing."""
-    found = []
-    for made in append_together(zip(logs, batches, strict=True)):
-        said = None if made is None else made.result
-        found.append(
-            str(said.base_offset) if isinstance(said, AppendResult) else type(said).__name__
-        )
-    return found
+    """Of each log what was said to its batch: an offset, or a class of error."""
+    return [
+        str(outcome.base_offset) if isinstance(outcome, AppendResult) else type(outcome).__name__
+        for outcome in append_together(zip(logs, batches, strict=True), PRODUCED)
+    ]
 
 
 def test_what_is_said_of_one_log_is_nothing_to_the_others() -> None:
     directory = new_dir(seeded_env(1), partitions=4)
     logs = [directory.log("t", number) for number in range(4)]
-    append(logs[2], bytes(plain(0)), Way.LONG)
+    append(logs[2], bytes(plain(0)), Way.COPIED)
     assert told(logs, [plain(), plain()[:-1], plain(7), plain()]) == [
         "0",
-        "NoneType",
+        InvalidRecord.__name__,
         OutOfOrderSequence.__name__,
         "0",
     ]
@@ -57,7 +54,7 @@ def test_a_disk_that_fails_one_log_fails_no_other(call: int) -> None:
     directory = new_dir(env, partitions=3)
     logs = [directory.log("t", number) for number in range(3)]
     for log in logs:
-        append(log, bytes(plain()), Way.LONG)
+        append(log, bytes(plain()), Way.COPIED)
     env.clock.advance(1)
     env.files.writes.fault = Fault(env.files.calls + call, FaultKind.EIO)
     failed = call % 3
@@ -67,14 +64,14 @@ def test_a_disk_that_fails_one_log_fails_no_other(call: int) -> None:
     assert [log.log_end_offset for log in logs] == [1 if n == failed else 2 for n in range(3)]
     env.clock.advance(1)
     assert told(logs, [plain() for _ in logs]) == [
-        "NoneType" if n == failed else "2" for n in range(3)
+        StorageFailure.__name__ if n == failed else "2" for n in range(3)
     ]
 
 
 def test_a_refused_batch_leaves_its_buffer_at_once() -> None:
     """Not when somebody looks for cycles: until then a request's buffer would not serve again."""
     _, _, log = new_log()
-    append(log, bytes(plain(0)), Way.SHORT)
+    append(log, bytes(plain(0)), Way.IN_PLACE)
     buffer = bytearray(plain(7))
     gc.collect()
     gc.disable()
@@ -89,7 +86,7 @@ def test_a_refused_batch_leaves_its_buffer_at_once() -> None:
 def test_a_disk_that_fails_leaves_a_request_s_buffer_at_once(call: int) -> None:
     """At the row or at the bytes: the log keeps why it is offline, and nothing of the request."""
     env, _, log = new_log()
-    append(log, bytes(plain()), Way.SHORT)
+    append(log, bytes(plain()), Way.IN_PLACE)
     env.clock.advance(1)
     buffer = bytearray(plain())
     env.files.writes.fault = Fault(env.files.calls + call, FaultKind.EIO)
@@ -97,7 +94,7 @@ def test_a_disk_that_fails_leaves_a_request_s_buffer_at_once(call: int) -> None:
     gc.disable()
     try:
         with suppress(StorageFailure):
-            log.append_plain(memoryview(buffer))
+            log.append_batches(memoryview(buffer), PRODUCED)
         assert log.failure is not None
         assert is_free(buffer)
     finally:

@@ -26,7 +26,6 @@ from tidelog.record.builder import build_batch
 from tidelog.record.record import Record
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.erasure import UNREACHABLE, Erasure, erase
-from tidelog.storage.log.append import AppendOrigin
 from tidelog.types import Codec, Header, NewRecord
 
 KEY = b"the one"
@@ -77,7 +76,7 @@ def logs(draw: st.DrawFn) -> SeededEnv:
             base_sequence=sequence,
             transactional=True,
         )
-        log.append_batches(batch, origin=AppendOrigin.CLIENT)
+        log.append_batches(batch)
         sequence += len(records)
         commit = draw(st.booleans())
         log.end_transaction(producer_id=9, producer_epoch=0, coordinator_epoch=0, commit=commit)

@@ -24,7 +24,7 @@ from tidelog.errors import (
 )
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append import AppendOrigin, AppendTerms
 from tidelog.types import NewRecord
 
 DAY_MS = 86_400_000
@@ -186,5 +186,5 @@ class TestFollower:
         data = batch([1, 2]) + batch([3])
         with pytest.raises(InvalidRecord):
             log.append_batches(data)
-        answer = log.append_batches(data, origin=AppendOrigin.SINK)
+        answer = log.append_batches(data, AppendTerms(AppendOrigin.SINK))
         assert (answer.base_offset, answer.last_offset) == (0, 2)

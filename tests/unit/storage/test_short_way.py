@@ -21,7 +21,7 @@ from tidelog.record.header import (
     RECORD_COUNT_AT,
     seal,
 )
-from tidelog.storage.log.append import AppendOrigin, AppendResult
+from tidelog.storage.log.append import AppendOrigin, AppendResult, AppendTerms
 from tidelog.storage.log.log import Log, append_together
 from tidelog.types import Codec, NewRecord, TimestampType
 
@@ -56,11 +56,14 @@ PLACES = st.sampled_from(
 
 
 class Way(Enum):
-    """How a batch gets into its log."""
+    """How a batch gets into its log: from a buffer that stays, or changed in its own."""
 
-    LONG = "long"
-    SHORT = "short"
-    BY_STEPS = "by steps"
+    COPIED = "copied"
+    IN_PLACE = "in place"
+    TOGETHER = "together"
+
+
+PRODUCED = AppendTerms(owned=True, is_bounded=True)
 
 
 @dataclass(frozen=True)
@@ -129,19 +132,15 @@ class Side:
 
 
 def append(log: Log, data: bytes, way: Way) -> AppendResult:
-    """Only a buffer that may be changed goes a short way."""
-    if way is Way.LONG:
+    if way is Way.COPIED:
         return log.append_batches(data)
     buffer = memoryview(bytearray(data))
-    if way is Way.SHORT:
-        result = log.append_plain(buffer)
-    else:
-        (made,) = append_together([(log, buffer)])
-        said = None if made is None else made.result
-        if isinstance(said, TidelogError):
-            raise said
-        result = said
-    return log.append_batches(buffer, owned=True) if result is None else result
+    if way is Way.IN_PLACE:
+        return log.append_batches(buffer, PRODUCED)
+    (outcome,) = append_together([(log, buffer)], PRODUCED)
+    if isinstance(outcome, AppendResult):
+        return outcome
+    raise outcome
 
 
 @given(config=st.sampled_from(CONFIGS), sent=st.lists(SENT, max_size=25))
@@ -151,14 +150,14 @@ def test_all_ways_leave_the_same(config: dict[str, str], sent: list[Sent]) -> No
     for side in sides:
         for each in sent:
             side.take(each)
-    long, *others = sides
+    copied, *others = sides
     for side in others:
-        assert side.said == long.said
-        assert side.files() == long.files()
+        assert side.said == copied.said
+        assert side.files() == copied.files()
     for side in sides:
         side.directory.close()
     for side in others:
-        assert side.files() == long.files()
+        assert side.files() == copied.files()
 
 
 def assert_alike(config: dict[str, str], data: bytes) -> AppendResult | str:
@@ -167,11 +166,11 @@ def assert_alike(config: dict[str, str], data: bytes) -> AppendResult | str:
     for side in sides:
         put(side.log, START_MS, START_MS)
         side.give(data)
-    long, *others = sides
+    copied, *others = sides
     for side in others:
-        assert side.said == long.said
-        assert side.files() == long.files()
-    return long.said[0]
+        assert side.said == copied.said
+        assert side.files() == copied.files()
+    return copied.said[0]
 
 
 @given(
@@ -295,13 +294,14 @@ def test_what_was_just_built_is_appended_as_what_is_looked_at(
     marker = build_end_marker(
         commit=True, producer_id=9, producer_epoch=1, coordinator_epoch=3, timestamp=START_MS
     )
-    built, looked_at = Side(topic, Way.LONG), Side(topic, Way.LONG)
+    built, looked_at = Side(topic, Way.COPIED), Side(topic, Way.COPIED)
     for batch in (data, marker):
         for side, is_built in ((looked_at, False), (built, True)):
             mine = bytearray(batch) if is_built else bytes(batch)
             try:
                 said: AppendResult | str = side.log.append_batches(
-                    mine, origin=AppendOrigin.COORDINATOR, owned=is_built, trusted=is_built
+                    mine,
+                    AppendTerms(AppendOrigin.COORDINATOR, owned=is_built, trusted=is_built),
                 )
             except TidelogError as error:
                 said = f"{type(error).__name__}: {error}"
@@ -310,8 +310,8 @@ def test_what_was_just_built_is_appended_as_what_is_looked_at(
     assert built.files() == looked_at.files()
 
 
-@pytest.mark.parametrize("way", [Way.SHORT, Way.BY_STEPS])
-def test_a_segment_whose_time_is_over_is_rolled_on_the_short_ways(way: Way) -> None:
+@pytest.mark.parametrize("way", list(Way))
+def test_a_segment_whose_time_is_over_is_rolled_in_all_ways(way: Way) -> None:
     env, _, log = new_log({"segment.ms": str(HOUR_MS)})
     for later_ms in (0, HOUR_MS, 1):
         env.clock.advance(later_ms)

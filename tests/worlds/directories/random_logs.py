@@ -8,7 +8,6 @@ from tidelog.env import Env, ManualClock
 from tidelog.record.builder import build_batch
 from tidelog.record.record import Record
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.log.append import AppendOrigin
 from tidelog.storage.log.log import Log
 from tidelog.types import Codec, Header, IsolationLevel, NewRecord, TopicPartition
 
@@ -96,7 +95,7 @@ class Filler:
             base_sequence=txn.sequence,
             transactional=True,
         )
-        self.log.append_batches(batch, origin=AppendOrigin.CLIENT)
+        self.log.append_batches(batch)
         txn.sequence += len(records)
 
     def end_transaction(self) -> None:

@@ -10,7 +10,6 @@ from tests.worlds.directories.logs import PATH, WRITABLE, batch, new_records
 from tidelog.env import DirEntry, Env, File, FileStat, FileSystem
 from tidelog.storage.checks import DirectoryCheck, Finding, Selection, repair
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.append import AppendOrigin
 from tidelog.storage.log.log import Log
 from tidelog.types import Codec, NewRecord
 
@@ -61,7 +60,7 @@ def _transaction(log: Log, number: int) -> None:
             base_sequence=number,
             transactional=True,
         )
-        log.append_batches(data, origin=AppendOrigin.CLIENT)
+        log.append_batches(data)
     for producer in (7, 8):
         log.end_transaction(
             producer_id=producer,

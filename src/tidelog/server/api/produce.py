@@ -79,7 +79,7 @@ from tidelog.server.partitions.partition import Guard, Partition, append_in_tran
 from tidelog.server.partitions.partitions import Partitions
 from tidelog.server.runtime.errors import Unanswered
 from tidelog.server.security.operations import Operation
-from tidelog.storage.log.append import AppendResult, LongCheck, PendingAppend
+from tidelog.storage.log.append import AppendResult, AppendTerms, LongCheck
 from tidelog.storage.log.log import append_together
 from tidelog.storage.log.message_sets import PreparedSet
 from tidelog.types import Buffer, Codec, TopicPartition
@@ -224,18 +224,10 @@ def append_verified(
     place = (partition.name.topic, partition.name.partition)
     wanted = wanted_in(records, place)
     if wanted is None:
-        return partition.append(
-            records, owned=True, is_bounded=not is_checked, is_checked=is_checked
-        )
+        return partition.append(records, CHECKED if is_checked else PRODUCED)
     guard = verdicts.guards.get(place)
-    return append_in_transaction(
-        partition,
-        records,
-        wanted.batch,
-        guard,
-        is_bounded=not is_checked,
-        is_checked=is_checked,
-    )
+    terms = CHECKED if is_checked else PRODUCED
+    return append_in_transaction(partition, records, wanted.batch, guard, terms)
 
 
 async def ask(node: Node, transactional_id: str, verdicts: Verdicts, version: int) -> None:
@@ -274,6 +266,12 @@ def known_error(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
     if code is ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
         return ErrorCode.INVALID_TXN_STATE
     return code
+
+
+# Appends of a client's batches, of its message sets, and of batches that a thread has checked.
+PRODUCED: Final = AppendTerms(owned=True, is_bounded=True)
+PRODUCED_SETS: Final = AppendTerms(owned=True, takes_legacy=True, is_bounded=True)
+CHECKED: Final = AppendTerms(owned=True, is_checked=True)
 
 
 # So often a message set is checked while others may append.
@@ -404,17 +402,10 @@ def _write(
         return partition.append_set(prepared)
     if common.verdicts is not None:
         return append_verified(partition, records, common.verdicts, is_checked=is_checked)
+    if is_checked:
+        return partition.append(records, CHECKED)
     is_legacy = common.context.version < BATCHES_FIRST_VERSION
-    result = None if is_legacy or is_checked else partition.append_plain(records)
-    if result is not None:
-        return result
-    return partition.append(
-        records,
-        owned=True,
-        takes_legacy=is_legacy,
-        is_bounded=not is_checked,
-        is_checked=is_checked,
-    )
+    return partition.append(records, PRODUCED_SETS if is_legacy else PRODUCED)
 
 
 def _postponed(common: Request, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
@@ -772,28 +763,32 @@ def _append_group(common: Request, parts: list[Part]) -> None:
 
     So who waits for records, and does something at once when they come, finds every log at rest.
     """
-    appends = append_together([(part.partition.log, part.data.records or b"") for part in parts])
-    common.context.node.metrics.produced_together(
-        (part.name, made) for part, made in zip(parts, appends, strict=True) if made is not None
+    outcomes = append_together(
+        [(part.partition.log, part.data.records or b"") for part in parts], PRODUCED
     )
-    for part, made in zip(parts, appends, strict=True):
-        part.answers.append(_answer(common, part, made))
+    common.context.node.metrics.produced_together(
+        (part.name, part.data.records or b"", outcome)
+        for part, outcome in zip(parts, outcomes, strict=True)
+        if isinstance(outcome, AppendResult)
+    )
+    for part, outcome in zip(parts, outcomes, strict=True):
+        part.answers.append(_answer(common, part, outcome))
 
 
-def _answer(common: Request, part: Part, made: PendingAppend | None) -> PartitionProduceResponse:
-    """What is answered; what is not plain is appended now, or refused."""
+def _answer(
+    common: Request, part: Part, outcome: AppendResult | TidelogError | LongCheck
+) -> PartitionProduceResponse:
+    """What is answered to records that were appended, refused, or take long to check."""
     partition, index = part.partition, part.data.index
-    if made is None:
-        return append(common, part.name, part.data)
-    said = made.result
-    assert said is not None
-    if isinstance(said, TidelogError):
-        return failed(partition, index, said)
+    if isinstance(outcome, LongCheck):
+        return _postponed(common, part.name, part.data)
+    if isinstance(outcome, TidelogError):
+        return failed(partition, index, outcome)
     try:
-        partition.advance_to(said)
+        partition.advance_to(outcome)
     except TidelogError as error:
         return failed(partition, index, error)
-    return appended(common, partition, index, said)
+    return appended(common, partition, index, outcome)
 
 
 # What most requests need is far less.

@@ -54,7 +54,7 @@ from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.loop import LoopTurn
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.topic_registry import TopicInfo
-from tidelog.storage.log.append import AppendOrigin, AppendResult
+from tidelog.storage.log.append import COORDINATED, AppendResult
 from tidelog.storage.segment.slices import LogSlice
 from tidelog.types import Codec, Header, TopicPartition
 
@@ -571,8 +571,7 @@ class StateTopic(Generic[Loaded]):
 
     def _append_batch(self, number: int, records: Sequence[KeyValue]) -> Reply[ErrorCode]:
         batch = build_batch(records, codec=self._spec.codec, default_timestamp=self._clock.now_ms())
-        own = AppendOrigin.COORDINATOR
-        return self._write(number, lambda p: p.append(batch, origin=own, owned=True, trusted=True))
+        return self._write(number, lambda partition: partition.append(batch, COORDINATED))
 
     def _write(self, number: int, action: Callable[[Partition], AppendResult]) -> Reply[ErrorCode]:
         partition = self.partition(number) if self._takes(number) else None

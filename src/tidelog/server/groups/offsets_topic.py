@@ -43,7 +43,7 @@ from tidelog.server.partitions.partition import (
 from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.broker_files import GROUPS_FILE, GroupOffset, read_group_offsets
-from tidelog.storage.log.append import AppendOrigin
+from tidelog.storage.log.append import COORDINATED
 from tidelog.types import NO_LEADER_EPOCH, NO_SEQUENCE, OFFSETS_TOPIC, Codec, TopicPartition
 
 LOGGER: Final = logging.getLogger("tidelog.server.groups")
@@ -287,10 +287,10 @@ class OffsetsTopic(StateTopic[LoadedShard]):
             producer_epoch=producer[1],
             transactional=True,
         )
-        batch, origin = RecordBatch(made, 0), AppendOrigin.COORDINATOR
+        batch = RecordBatch(made)
         return self.write(
             self.number_of(group_id),
-            lambda partition: append_in_transaction(partition, made, batch, guard, origin=origin),
+            lambda partition: append_in_transaction(partition, made, batch, guard, COORDINATED),
         )
 
     def end_transaction(self, number: int, end: TransactionEnd) -> Reply[ErrorCode]:

@@ -41,7 +41,7 @@ from tidelog.errors import (
 from tidelog.record.batch_walk import Batch
 from tidelog.server.partitions.segment_reads import ReadEnds
 from tidelog.server.runtime.reply import Watched
-from tidelog.storage.log.append import AppendOrigin, AppendResult
+from tidelog.storage.log.append import FOREIGN, AppendResult, AppendTerms
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.message_sets import PreparedSet
 from tidelog.storage.log.producers import EPOCH_BUMP_VERSION
@@ -290,41 +290,16 @@ class Partition(Watched):
         """Offset behind the last record for who says it copies the log, which anybody may say."""
         return self.high_watermark if self._syncs_all else self.log.log_end_offset
 
-    def append(  # noqa: PLR0913 - as `Log.append_batches`
-        self,
-        data: Buffer,
-        *,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        owned: bool = False,
-        trusted: bool = False,
-        takes_legacy: bool = False,
-        is_bounded: bool = False,
-        is_checked: bool = False,
-    ) -> AppendResult:
+    def append(self, data: Buffer, terms: AppendTerms = FOREIGN) -> AppendResult:
         """Append batches and show them; arguments and errors as `Log.append_batches`."""
-        result = self.log.append_batches(
-            data,
-            origin=origin,
-            owned=owned,
-            trusted=trusted,
-            takes_legacy=takes_legacy,
-            is_bounded=is_bounded,
-            is_checked=is_checked,
-        )
-        self.advance()
+        result = self.log.append_batches(data, terms)
+        self.advance_to(result)
         return result
 
     def append_set(self, prepared: PreparedSet) -> AppendResult:
         """Append what `Log.check_set` has checked, and show it; errors as `Log.append_set`."""
         result = self.log.append_set(prepared)
         self.advance()
-        return result
-
-    def append_plain(self, data: Buffer) -> AppendResult | None:
-        """As `append` of what a client has sent, in a buffer of ours; see `Log.append_plain`."""
-        result = self.log.append_plain(data)
-        if result is not None:
-            self.advance_to(result)
         return result
 
     def advance_to(self, result: AppendResult) -> None:
@@ -458,15 +433,8 @@ def _synced_end(log: Log) -> int:
     )
 
 
-def append_in_transaction(  # noqa: PLR0913 - as `Log.append_batches`
-    partition: Partition,
-    data: Buffer,
-    batch: Batch,
-    guard: Guard | None,
-    *,
-    origin: AppendOrigin = AppendOrigin.CLIENT,
-    is_bounded: bool = False,
-    is_checked: bool = False,
+def append_in_transaction(
+    partition: Partition, data: Buffer, batch: Batch, guard: Guard | None, terms: AppendTerms
 ) -> AppendResult:
     """Append a batch that belongs to a transaction.
 
@@ -475,9 +443,7 @@ def append_in_transaction(  # noqa: PLR0913 - as `Log.append_batches`
         data: The batch, which may be changed.
         batch: A view of it.
         guard: What `OpenTransactions.guard` gave before the coordinator was asked.
-        origin: CLIENT, or COORDINATOR for offsets of a group.
-        is_bounded: Whether a check that takes long raises LongCheck.
-        is_checked: Whether the batch comes from `Log.check_append`.
+        terms: Those of a client, or of a coordinator for offsets of a group.
 
     Raises:
         InvalidTxnState, OutOfOrderSequence: As `OpenTransactions.check`.
@@ -485,9 +451,7 @@ def append_in_transaction(  # noqa: PLR0913 - as `Log.append_batches`
     """
     partition.transactions.check(partition.log.producer_states(), batch, guard)
     producer_id = batch.producer_id
-    result = partition.append(
-        data, origin=origin, owned=True, is_bounded=is_bounded, is_checked=is_checked
-    )
+    result = partition.append(data, terms)
     if not result.is_duplicate:
         partition.transactions.wrote(producer_id)
     return result

@@ -14,7 +14,6 @@ from tidelog.types import Buffer, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.compaction.cleaner import CleaningReport
-    from tidelog.storage.log.append import PendingAppend
 
 
 # Upper bounds of the buckets, inclusive, in seconds; a last one without a bound follows.
@@ -79,8 +78,8 @@ class Metrics:
             result: Where and when.
         """
 
-    def produced_together(self, appends: "Iterable[tuple[str, PendingAppend]]") -> None:
-        """As `produced`, of each of these topics; errors count nothing."""
+    def produced_together(self, appends: "Iterable[tuple[str, Buffer, AppendResult]]") -> None:
+        """As `produced`, of each of these topics, batches and results."""
 
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
         """Batches were handed to a client, and it has gone on by so many offsets."""
@@ -264,17 +263,16 @@ class Counters(Metrics):
         tally.records_in += result.last_offset - result.base_offset + 1
         tally.bytes_in += len(data)
 
-    def produced_together(self, appends: "Iterable[tuple[str, PendingAppend]]") -> None:
-        """See `Metrics`; none of their topics stamps records."""
+    def produced_together(self, appends: "Iterable[tuple[str, Buffer, AppendResult]]") -> None:
+        """See `Metrics`."""
         last_topic, tally = None, TopicTally()
-        for topic, made in appends:
-            said = made.result
-            if type(said) is not AppendResult or said.is_duplicate:
+        for topic, data, result in appends:
+            if result.is_duplicate:
                 continue
             if topic != last_topic:
                 last_topic, tally = topic, self.topics[topic]
-            tally.records_in += said.last_offset - said.base_offset + 1
-            tally.bytes_in += len(made.data)
+            tally.records_in += result.last_offset - result.base_offset + 1
+            tally.bytes_in += len(data)
 
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
         """See `Metrics`."""

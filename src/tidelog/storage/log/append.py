@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import TopicConfig
-from tidelog.errors import InvalidRequest, MessageTooLarge, TidelogError
+from tidelog.errors import InvalidRequest, MessageTooLarge
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.builder import build_batch
@@ -30,7 +30,6 @@ from tidelog.record.header import (
 from tidelog.types import (
     INT32_MAX,
     NO_LEADER_EPOCH,
-    NO_OFFSET,
     NO_TIMESTAMP,
     Buffer,
     Codec,
@@ -64,28 +63,22 @@ class AppendOrigin(Enum):
     REPLICATION = "replication"
 
 
-@dataclass(slots=True, kw_only=True)
-class AppendContext:
-    """What an append is judged by, beside the topic's settings.
+@dataclass(frozen=True, slots=True)
+class AppendTerms:
+    """Terms of all appends of one kind: the origin, and which checks its batches need.
 
     Attributes:
-        next_offset: The log end, which the first record gets.
-        leader_epoch: Epoch that every batch gets, -1 where unknown.
-        now_ms: Wall clock, against which create times are held; read once per append.
-        append_time_ms: What LogAppendTime stamps; here it never runs back, unlike Kafka's.
         origin: Who appends.
         owned: Whether a writable buffer may be changed in place instead of being copied.
-        trusted: The caller has just built and sealed the batches (origins SINK and COORDINATOR):
-            neither CRC nor records are looked at, unless a rule of the topic needs the records.
+        trusted: The caller has just built and sealed the batches. Neither CRC nor records are
+            looked at, unless they have to be compressed otherwise. Records of a SINK are also
+            looked at where a rule of the topic needs them; those of a COORDINATOR are made for
+            their topic.
         takes_legacy: Whether message sets of magic 0 and 1 are taken, and kept in their format.
         is_bounded: Whether a check that takes long raises LongCheck, before anything was changed.
         is_checked: The batches come from `check_append`: they are as they should be written.
     """
 
-    next_offset: int
-    leader_epoch: int
-    now_ms: int
-    append_time_ms: int
     origin: AppendOrigin = AppendOrigin.CLIENT
     owned: bool = False
     trusted: bool = False
@@ -94,31 +87,32 @@ class AppendContext:
     is_checked: bool = False
 
 
+# Appends of bytes that stay the caller's.
+FOREIGN: Final = AppendTerms()
+# Batches of our own builders, and those of our coordinators.
+BUILT: Final = AppendTerms(AppendOrigin.SINK, owned=True, trusted=True)
+COORDINATED: Final = AppendTerms(AppendOrigin.COORDINATOR, owned=True, trusted=True)
+
+
 @dataclass(slots=True)
-class ValidatedAppend:
-    """Batches that are ready to be written.
+class AppendContext:
+    """What one append is judged by, beside the topic's settings.
 
     Attributes:
-        data: The batches back to back, nothing after the last.
-        batches: Views of them, in order.
-        first_offset: Offset of the first record.
-        last_offset: Offset of the last record, inclusive.
-        max_timestamp: Largest timestamp in ms, -1 where no record has one.
-        offset_of_max_timestamp: Last offset of the earliest batch that has it, as the time index
-            wants it; -1 where no record has a timestamp.
-        record_count: Records of all batches, control records included; None for legacy batches
-            whose count only decompression would tell.
-        is_rebuilt: Whether any batch was written anew, so that its size changed.
+        terms: The terms of all appends of its kind.
+        next_offset: The log end, which the first record gets.
+        leader_epoch: Epoch that every batch gets, -1 where unknown.
+        now_ms: Wall clock, against which create times are held; read once per append.
+        append_ms: Append time, -1 where the append clock is off.
+        stamp_ms: The time that LogAppendTime writes; here it never runs back, unlike Kafka's.
     """
 
-    data: Buffer
-    batches: Sequence[Batch]
-    first_offset: int
-    last_offset: int
-    max_timestamp: int
-    offset_of_max_timestamp: int
-    record_count: int | None
-    is_rebuilt: bool = False
+    terms: AppendTerms
+    next_offset: int
+    leader_epoch: int
+    now_ms: int
+    append_ms: int
+    stamp_ms: int
 
 
 @dataclass(slots=True)
@@ -148,46 +142,51 @@ class PendingAppend:
     Attributes:
         data: The batches back to back, nothing after the last.
         batches: Views of them, in order, with their final offsets.
+        context: What they were judged by, the append time among it.
         first_offset: Offset of the first record.
         last_offset: Offset of the last record, inclusive.
         max_timestamp: Largest timestamp in ms, -1 where no record has one.
-        append_ms: Append time, -1 where the append clock is off.
-        now_ms: Wall time when it was validated.
-        stamp_ms: LogAppendTime of the batches for the result, -1 on topics of CreateTime.
-        origin: Who appends.
-        transaction_version: Of transactions, where a marker comes; see `ProducerStates.check`.
         has_producers: Whether a batch may name a producer; most appends are one batch without.
+        stamp_ms: LogAppendTime of the batches for the result, -1 on topics of CreateTime.
+        transaction_version: Of transactions, where a marker comes; see `ProducerStates.check`.
         segment: The segment that it goes into, once it has begun.
-        result: Result or typed error of an append among several; None while it is on its way.
     """
 
     segment: "ActiveSegment"
     # Defaults are the class's: setting each for each append would cost several percent of it.
     stamp_ms: int = NO_TIMESTAMP
-    origin: AppendOrigin = AppendOrigin.CLIENT
     transaction_version: int = 0
-    result: AppendResult | TidelogError | None = None
 
-    def __init__(self, data: Buffer, batches: Sequence[Batch], append_ms: int, now_ms: int) -> None:
-        """An append whose offsets are those of its one batch, until they are set."""
-        first = batches[0]
+    def __init__(  # noqa: PLR0913 - by place: of most appends the validator knows all of it
+        self,
+        data: Buffer,
+        batches: Sequence[Batch],
+        context: AppendContext,
+        first_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        has_producers: bool,
+    ) -> None:
         self.data = data
         self.batches = batches
-        self.first_offset = first.base_offset
-        self.last_offset = first.last_offset
-        self.max_timestamp = first.max_timestamp
-        self.append_ms = append_ms
-        self.now_ms = now_ms
-        self.has_producers = first.has_producer_id
+        self.context = context
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        self.max_timestamp = max_timestamp
+        self.has_producers = has_producers
 
     @classmethod
-    def of(cls, valid: ValidatedAppend, append_ms: int, now_ms: int) -> "PendingAppend":
-        """The append of batches that a validator has passed."""
-        append = cls(valid.data, valid.batches, append_ms, now_ms)
-        append.first_offset, append.last_offset = valid.first_offset, valid.last_offset
-        append.max_timestamp = valid.max_timestamp
-        append.has_producers = any(batch.has_producer_id for batch in valid.batches)
-        return append
+    def of(cls, data: Buffer, batches: Sequence[Batch], context: AppendContext) -> "PendingAppend":
+        """The append of these views over `data`, at least one."""
+        return cls(
+            data,
+            batches,
+            context,
+            batches[0].base_offset,
+            batches[-1].last_offset,
+            max(NO_TIMESTAMP, *(batch.max_timestamp for batch in batches)),
+            any(batch.has_producer_id for batch in batches),
+        )
 
     @property
     def first_sure_offset(self) -> int:
@@ -235,39 +234,10 @@ def write_anew(
     return out
 
 
-def summarize(
-    data: Buffer, batches: Sequence[Batch], *, is_rebuilt: bool = False
-) -> ValidatedAppend:
-    """The append of these views over `data`, which must not be empty."""
-    largest, offset_of_largest = NO_TIMESTAMP, NO_OFFSET
-    record_count: int | None = 0
-    for batch in batches:
-        if batch.max_timestamp > largest:
-            largest, offset_of_largest = batch.max_timestamp, batch.last_offset
-        if record_count is not None:
-            count = batch.record_count
-            record_count = None if count is None else record_count + count
-    return ValidatedAppend(
-        data,
-        batches,
-        batches[0].base_offset,
-        batches[-1].last_offset,
-        largest,
-        offset_of_largest,
-        record_count,
-        is_rebuilt,
-    )
-
-
-def writable(data: Buffer, last: Batch, context: AppendContext) -> bytearray | memoryview:
+def writable(data: Buffer, last: Batch, terms: AppendTerms) -> bytearray | memoryview:
     """The buffer up to the end of the last batch, to be changed: a copy unless it is ours."""
-    size_bytes = last.at + last.size_bytes
-    view = memoryview(data)
-    if context.owned and not view.readonly:
-        if isinstance(data, bytearray) and len(data) == size_bytes:
-            return data
-        return view[:size_bytes]
-    return bytearray(view[:size_bytes])
+    view = memoryview(data)[: last.at + last.size_bytes]
+    return view if terms.owned and not view.readonly else bytearray(view)
 
 
 def stamps_by_append_clock(config: TopicConfig) -> bool:

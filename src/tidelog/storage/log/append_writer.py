@@ -80,13 +80,14 @@ class AppendWriter:
             duplicate = self._find_duplicate(append)
             if duplicate is not None:
                 return duplicate
-        guard, epochs, roller = self._guard, self._epochs, self._roller
+        context, guard = append.context, self._guard
+        epochs, roller = self._epochs, self._roller
         if not guard.is_changed:
             guard.note_change()
         active = begun = self._segments.all[-1]
         assert isinstance(active, ActiveSegment)
         try:
-            if append.origin is _REPLICATION:
+            if context.terms.origin is _REPLICATION:
                 epochs.note_copied(append.batches)
             elif not epochs.is_noted:
                 epochs.note_own(append.first_offset)
@@ -99,7 +100,7 @@ class AppendWriter:
                 roller.make_room(active, append)
                 active = self._segments.active
             append.segment = active
-            active.begin(append.batches[0], append.append_ms)
+            active.begin(append.batches[0], context.append_ms)
         except (OSError, StorageFailure) as error:
             guard.fail(error, begun.log_path, "append")
         return None
@@ -121,16 +122,16 @@ class AppendWriter:
         Raises:
             StorageFailure: The disk failed; the partition is offline.
         """
-        segment, now_ms, last_offset = append.segment, append.now_ms, append.last_offset
+        segment, context, last_offset = append.segment, append.context, append.last_offset
         flusher, notes = self._flusher, self._notes
         try:
             segment.finish(append.batches, last_offset + 1)
             if append.has_producers:
                 self._update_producers(append)
-            if now_ms > notes.arrived_ms:
-                notes.note_arrival(now_ms)
+            if context.now_ms > notes.arrived_ms:
+                notes.note_arrival(context.now_ms)
             if flusher.has_policy:
-                flusher.acknowledge(segment, last_offset + 1, now_ms)
+                flusher.acknowledge(segment, last_offset + 1, context.now_ms)
             else:
                 segment.acknowledge()
         except (OSError, StorageFailure) as error:
@@ -141,7 +142,7 @@ class AppendWriter:
         return AppendResult(
             append.first_offset,
             last_offset,
-            append.append_ms,
+            context.append_ms,
             append.stamp_ms,
             self._segments.start_offset,
         )
@@ -151,13 +152,14 @@ class AppendWriter:
 
         The result has the original offsets and the stored batch's timestamp, as in Kafka.
         """
-        if append.origin is AppendOrigin.REPLICATION:
+        origin = append.context.terms.origin
+        if origin is _REPLICATION:
             return None  # its leader has checked it
         for batch in append.batches:
             if not batch.has_producer_id:
                 continue
             duplicate = self._producers.check(
-                batch, origin=append.origin, transaction_version=append.transaction_version
+                batch, origin=origin, transaction_version=append.transaction_version
             )
             if duplicate is not None:
                 append_ms = self._reader.append_time_of(duplicate.first_offset)
@@ -175,6 +177,6 @@ class AppendWriter:
         for batch in append.batches:
             if not batch.has_producer_id:
                 continue
-            completed = self._producers.update(batch, append.now_ms)
+            completed = self._producers.update(batch, append.context.now_ms)
             if completed is not None and completed.is_aborted:
                 append.segment.append_aborted(self._producers.aborted_entry(completed))

@@ -4,6 +4,7 @@ Source: Kafka 4.x UnifiedLog (appendAsFollower).
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from tidelog.errors import InvalidRequest
 from tidelog.record.batch_walk import Batch
@@ -13,7 +14,7 @@ from tidelog.storage.log.append import (
     AppendContext,
     AppendOrigin,
     AppendResult,
-    PendingAppend,
+    AppendTerms,
 )
 from tidelog.storage.log.append_writer import AppendWriter
 from tidelog.storage.log.durability import FailureGuard
@@ -26,7 +27,9 @@ from tidelog.storage.segment.log_end import has_copied_gaps, mark_copied_gaps
 from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.segment.segment import iterate_batches
 from tidelog.storage.segment.time_search import stamped_ms
-from tidelog.types import UNKNOWN_MS, Buffer, TimestampType
+from tidelog.types import UNKNOWN_MS, Buffer
+
+_COPIED: Final = AppendTerms(AppendOrigin.REPLICATION)
 
 
 class FollowerLog:
@@ -70,26 +73,22 @@ class FollowerLog:
         """
         self._guard.ensure_writable()
         append_ms = self._checked_append_ms(append_ms)
-        rules = AppendContext(
-            next_offset=self._segments.end_offset,
-            leader_epoch=self._epochs.leader_epoch,
-            now_ms=append_ms,
-            append_time_ms=append_ms,
-            origin=AppendOrigin.REPLICATION,
+        context = AppendContext(
+            _COPIED,
+            self._segments.end_offset,
+            self._epochs.leader_epoch,
+            self._segments.context.env.clock.now_ms(),
+            append_ms,
+            append_ms,
         )
-        valid = self._rules.validator.validate(data, rules)
-        for batch in valid.batches:
+        append = self._rules.validator.validate(data, context)
+        for batch in append.batches:
             if batch.is_control and batch.has_producer_id:
                 ProducerStates().update(batch)  # once written, a marker can't be refused any more
-        self._note_gaps(valid.batches)
-        context = self._segments.context
-        append = PendingAppend.of(valid, append_ms, context.env.clock.now_ms())
-        append.origin = AppendOrigin.REPLICATION
-        if context.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
-            append.stamp_ms = valid.max_timestamp
+        self._note_gaps(append.batches)
         result = self._writer.append(append)
         self._clock.observe(append_ms)
-        self._observe_stamps(valid.batches)
+        self._observe_stamps(append.batches)
         self._epochs.outgrow()
         return result
 

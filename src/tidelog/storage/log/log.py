@@ -11,7 +11,7 @@ Source: Kafka 4.x UnifiedLog, LocalLog; KIP-32, KIP-33, KIP-101.
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.config import TopicConfig
 from tidelog.errors import ClockJump, StorageFailure, TidelogError
@@ -19,12 +19,15 @@ from tidelog.record.builder import BATCH_BYTES, build_end_marker
 from tidelog.storage import files
 from tidelog.storage.clocks.append_clock import Moment
 from tidelog.storage.log.append import (
+    BUILT,
+    COORDINATED,
+    FOREIGN,
     AppendContext,
     AppendOrigin,
     AppendResult,
+    AppendTerms,
     LongCheck,
     PendingAppend,
-    ValidatedAppend,
     build_batches,
     stamps_by_append_clock,
 )
@@ -46,12 +49,16 @@ from tidelog.storage.segment.retention import Deletion
 from tidelog.storage.segment.roll import RollReason, SegmentNote
 from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.tier.tier_record import TierRecord
-from tidelog.types import UNKNOWN_MS, Buffer, Codec, NewRecord, TimestampType
+from tidelog.types import UNKNOWN_MS, Buffer, Codec, NewRecord
 
 if TYPE_CHECKING:
     from tidelog.storage.segment.time_search_kernels import KernelSearch
 
 __all__ = ["AppendOrigin", "AppendResult", "Log", "LogOptions"]
+
+# Checks that take long, of batches and of message sets.
+_LONG: Final = AppendTerms(owned=True)
+_LONG_SET: Final = AppendTerms(owned=True, takes_legacy=True)
 
 
 class Log(LogAccess):
@@ -183,7 +190,6 @@ class Log(LogAccess):
             part.configure(config)
         self._has_append_times = config.tidelog_append_time_enable
         self._stamps_alone = stamps_by_append_clock(config)
-        self._is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
 
     def use_kernels(self) -> "KernelSearch":
         """Search and check appends with kernels from now on; see `LogView.use_kernels`."""
@@ -223,34 +229,14 @@ class Log(LogAccess):
         data = bytearray()
         for batch in build_batches(records, codec, batch_bytes, now):
             data += batch
-        return self.append_batches(data, origin=AppendOrigin.SINK, owned=True, trusted=True)
+        return self.append_batches(data, BUILT)
 
-    def append_batches(  # noqa: PLR0913 - what its caller knows of the batches
-        self,
-        data: Buffer,
-        *,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        owned: bool = False,
-        trusted: bool = False,
-        takes_legacy: bool = False,
-        transaction_version: int = 0,
-        is_bounded: bool = False,
-        is_checked: bool = False,
-        times_ms: tuple[int, int] | None = None,
-    ) -> AppendResult:
+    def append_batches(self, data: Buffer, terms: AppendTerms = FOREIGN) -> AppendResult:
         """Append prepared batches of magic 2; offsets and leader epoch are assigned here.
 
         Args:
-            data: Whole batches; one from a client.
-            origin: Who appends, which decides what is checked.
-            owned: Whether the buffer may be patched in place.
-            trusted: The batches were built by us; records are not opened again. A coordinator's
-                one batch, in a bytearray, is changed in place.
-            takes_legacy: A message set of magic 0 or 1 may come instead, and stays one.
-            transaction_version: Of transactions, where a marker comes; see `ProducerStates.check`.
-            is_bounded: Whether a check that takes long raises LongCheck instead.
-            is_checked: Whether the batches come from `check_append`.
-            times_ms: Append time and wall time; None to ask the clocks.
+            data: Whole batches; one from a client or a coordinator.
+            terms: Who appends, and which checks the batches need.
 
         Raises:
             CorruptBatch, CorruptRecord, InvalidRecord, InvalidTimestamp, MessageTooLarge,
@@ -258,93 +244,51 @@ class Log(LogAccess):
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced:
                 The producer's state forbids it.
             ClockJump, StorageFailure: As `append`.
-            LongCheck: `check_append` has to be asked first; nothing was changed.
+            LongCheck: The terms say `is_bounded`, and `check_append` has to check the batches
+                first; nothing was changed.
         """
-        self._guard.ensure_writable()
-        append_ms, now_ms = self._append_times_ms() if times_ms is None else times_ms
-        stamp_ms = self._stamp_ms(append_ms, now_ms) if times_ms is None else times_ms[1]
-        end, epoch = self._list.end_offset, self._epochs.leader_epoch
-        batch = None
-        if owned and origin is AppendOrigin.CLIENT and not is_checked:
-            batch = self._rules.plain.accept(data, end, epoch, now_ms)
-        elif trusted and origin is AppendOrigin.COORDINATOR and isinstance(data, bytearray):
-            batch = self._rules.plain.accept_built(data, end, epoch)
-        if batch is not None:
-            append = PendingAppend(data, (batch,), append_ms, now_ms)
-            append.origin, append.transaction_version = origin, transaction_version
-            return self.writer.append(append)
-        context = AppendContext(
-            next_offset=end,
-            leader_epoch=epoch,
-            now_ms=now_ms,
-            append_time_ms=stamp_ms,
-            origin=origin,
-            owned=owned,
-            trusted=trusted,
-            takes_legacy=takes_legacy,
-            is_bounded=is_bounded,
-            is_checked=is_checked,
-        )
-        valid = self._rules.validator.validate(data, context)
-        return self._append_valid(valid, append_ms, context, transaction_version)
+        return self.writer.append(self.prepare_append(data, terms))
 
-    def append_plain(self, data: Buffer) -> AppendResult | None:
-        """`append_batches` of a buffer that a client has sent and that may be changed.
-
-        Returns:
-            None where something about it, or about the log, is out of the ordinary: nothing was
-            changed then, and `append_batches` appends it or raises.
-
-        Raises:
-            TidelogError: As `append_batches`, of producers and disks.
-        """
-        append = self.accept_plain(data)
-        return None if append is None else self.writer.append(append)
-
-    def accept_plain(self, data: Buffer, moment: Moment | None = None) -> PendingAppend | None:
-        """Validate a plain append; it holds until the log is changed.
+    def prepare_append(
+        self, data: Buffer, terms: AppendTerms, moment: Moment | None = None
+    ) -> PendingAppend:
+        """Validate an append for `AppendWriter`; it holds until the log is changed.
 
         Args:
-            data: A buffer that a client has sent and that may be changed.
+            data: As of `append_batches`, whose errors it raises.
+            terms: Likewise.
             moment: Of all appends that are made together.
-
-        Returns:
-            None as `append_plain`.
         """
-        guard, epoch = self._guard, self._epochs.leader_epoch
+        guard = self._guard
         if guard.failure is not None or guard.is_closed:
-            return None
+            guard.ensure_writable()
         if self._has_append_times:
-            try:
-                append_ms, now_ms = self._clock.next_and_now_ms(moment)
-            except ClockJump:
-                return None
+            append_ms, now_ms = self._clock.next_and_now_ms(moment)
+            stamp_ms = append_ms
         else:
-            append_ms, now_ms = UNKNOWN_MS, self.context.env.clock.now_ms()
-        end = self._list.all[-1].end_offset
-        batch = self._rules.plain.accept(data, end, epoch, now_ms)
-        return None if batch is None else PendingAppend(data, (batch,), append_ms, now_ms)
+            append_ms, now_ms, stamp_ms = self._times_ms()
+        end, epoch = self._list.all[-1].end_offset, self._epochs.leader_epoch
+        context = AppendContext(terms, end, epoch, now_ms, append_ms, stamp_ms)
+        return self._rules.validator.validate(data, context)
 
-    def _append_times_ms(self) -> tuple[int, int]:
-        """When an append is, by the append clock (-1 where it is off) and by the wall's."""
+    def _context(
+        self, terms: AppendTerms, append_ms: int, now_ms: int, stamp_ms: int
+    ) -> AppendContext:
+        end_offset = self._list.all[-1].end_offset
+        epoch = self._epochs.leader_epoch
+        return AppendContext(terms, end_offset, epoch, now_ms, append_ms, stamp_ms)
+
+    def _times_ms(self) -> tuple[int, int, int]:
+        """Append time (-1 where the append clock is off), wall time, and stamp of an append.
+
+        Raises:
+            ClockJump: As `append`.
+        """
         if self._has_append_times:
-            return self._clock.next_and_now_ms()
-        return UNKNOWN_MS, self.context.env.clock.now_ms()
-
-    def _stamp_ms(self, append_ms: int, now_ms: int) -> int:
-        """The time that LogAppendTime writes into batches."""
-        if self._stamps_alone:
-            return self._clock.next_ms()
-        return now_ms if append_ms == UNKNOWN_MS else append_ms
-
-    def _append_valid(
-        self, valid: ValidatedAppend, append_ms: int, context: AppendContext, version: int = 0
-    ) -> AppendResult:
-        append = PendingAppend.of(valid, append_ms, context.now_ms)
-        append.origin, append.transaction_version = context.origin, version
-        if self._is_stamped:
-            append.stamp_ms = context.append_time_ms
-        return self.writer.append(append)
+            append_ms, now_ms = self._clock.next_and_now_ms()
+            return append_ms, now_ms, append_ms
+        now_ms = self.context.env.clock.now_ms()
+        return UNKNOWN_MS, now_ms, self._clock.next_ms() if self._stamps_alone else now_ms
 
     def check_append(self, data: Buffer) -> Buffer:
         """Check a client's batch as `append_batches` does, in any thread; nothing is appended.
@@ -356,9 +300,7 @@ class Log(LogAccess):
             TidelogError: As `append_batches`, of batches that it refuses.
         """
         now_ms = self.context.env.clock.now_ms()
-        context = AppendContext(
-            next_offset=0, leader_epoch=0, now_ms=now_ms, append_time_ms=now_ms, owned=True
-        )
+        context = AppendContext(_LONG, 0, 0, now_ms, now_ms, now_ms)
         return self._rules.validator.validate(data, context).data
 
     def check_set(self, data: Buffer) -> PreparedSet:
@@ -368,14 +310,7 @@ class Log(LogAccess):
             TidelogError: As `append_batches`, of sets that it refuses.
         """
         now_ms = self.context.env.clock.now_ms()
-        context = AppendContext(
-            next_offset=self.log_end_offset,
-            leader_epoch=self.leader_epoch,
-            now_ms=now_ms,
-            append_time_ms=now_ms,
-            owned=True,
-            takes_legacy=True,
-        )
+        context = self._context(_LONG_SET, now_ms, now_ms, now_ms)
         return self._rules.validator.prepare_set(data, context)
 
     def append_set(self, prepared: PreparedSet) -> AppendResult:
@@ -387,20 +322,10 @@ class Log(LogAccess):
                 `append_batches`.
         """
         self._guard.ensure_writable()
-        append_ms, now_ms = self._append_times_ms()
-        stamp_ms = self._stamp_ms(append_ms, now_ms)
-        context = AppendContext(
-            next_offset=self.log_end_offset,
-            leader_epoch=self.leader_epoch,
-            now_ms=now_ms,
-            append_time_ms=stamp_ms,
-            owned=True,
-            takes_legacy=True,
-        )
-        valid = prepared.finish(context)
-        if valid is None:
+        append = prepared.finish(self._context(_LONG_SET, *self._times_ms()))
+        if append is None:
             raise LongCheck
-        return self._append_valid(valid, append_ms, context)
+        return self.writer.append(append)
 
     def end_transaction(
         self,
@@ -429,32 +354,28 @@ class Log(LogAccess):
             TransactionCoordinatorFenced: A later coordinator has written a marker for it.
             StorageFailure: As `append`.
         """
-        times_ms = self._marker_times_ms()
+        append_ms, now_ms = self._marker_times_ms()
         marker = build_end_marker(
             commit=commit,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             coordinator_epoch=coordinator_epoch,
-            timestamp=times_ms[1],
+            timestamp=now_ms,
         )
-        return self.append_batches(
-            marker,
-            origin=AppendOrigin.COORDINATOR,
-            owned=True,
-            trusted=True,
-            transaction_version=transaction_version,
-            times_ms=times_ms,
-        )
+        self._guard.ensure_writable()
+        context = self._context(COORDINATED, append_ms, now_ms, now_ms)
+        append = self._rules.validator.validate(marker, context)
+        append.transaction_version = transaction_version
+        return self.writer.append(append)
 
     def _marker_times_ms(self) -> tuple[int, int]:
         """Append time and wall time of a marker, whatever the clock says."""
         try:
-            if self._stamps_alone:
-                return UNKNOWN_MS, self._clock.next_ms()
-            return self._append_times_ms()
+            append_ms, now_ms, stamp_ms = self._times_ms()
         except ClockJump as jump:
             held_ms = self._clock.held_ms(jump)
             return held_ms if self._has_append_times else UNKNOWN_MS, held_ms
+        return append_ms, stamp_ms if self._stamps_alone else now_ms
 
     # -- calls of the parts that many callers make -------------------------------------------
 
@@ -564,24 +485,44 @@ class Log(LogAccess):
         return let_go
 
 
-def append_together(pairs: Iterable[tuple[Log, Buffer]]) -> list[PendingAppend | None]:
+def append_together(
+    pairs: Iterable[tuple[Log, Buffer]], terms: AppendTerms
+) -> list[AppendResult | TidelogError | LongCheck]:
     """Append a batch to each of some logs, no two of them the same; see `append_writer`.
 
     Args:
-        pairs: A log, and a buffer as of `Log.append_plain`.
+        pairs: A log, and what is appended to it.
+        terms: Of all of them.
 
     Returns:
-        Each append with its result, or with its typed error, which is no other append's; None
-        where `append_plain` would return None.
+        Of each the result, or why nothing was appended, which is no other append's.
     """
     moment = Moment()
-    appends = [(log, log.accept_plain(data, moment)) for log, data in pairs]
+    outcomes: list[PendingAppend | AppendResult | TidelogError | LongCheck] = []
+    writers = []
+    for log, data in pairs:
+        writers.append(log.writer)
+        try:
+            outcomes.append(log.prepare_append(data, terms, moment))
+        except (TidelogError, LongCheck) as error:
+            _drop_frames(error)
+            outcomes.append(error)
     for step in (AppendWriter.begin, AppendWriter.write, AppendWriter.finish):
-        for log, append in appends:
-            if append is not None and append.result is None:
+        for number, outcome in enumerate(outcomes):
+            if type(outcome) is PendingAppend:
                 try:
-                    append.result = step(log.writer, append)
+                    result = step(writers[number], outcome)
                 except TidelogError as error:
-                    # Without its frames, which know the append: a circle that keeps its buffer.
-                    append.result = error.with_traceback(None)
-    return [append for _, append in appends]
+                    _drop_frames(error)
+                    outcomes[number] = error
+                else:
+                    if result is not None:
+                        outcomes[number] = result
+    return cast("list[AppendResult | TidelogError | LongCheck]", outcomes)
+
+
+def _drop_frames(error: BaseException | None) -> None:
+    """Take the frames from an error: they know the append, a cycle that keeps its buffer."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__

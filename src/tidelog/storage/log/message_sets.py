@@ -43,8 +43,7 @@ from tidelog.storage.log.append import (
     LOOP_COMPRESSED_BYTES,
     AppendContext,
     LongCheck,
-    ValidatedAppend,
-    summarize,
+    PendingAppend,
     writable,
 )
 from tidelog.storage.log.record_rules import RECORD_ERROR_LIMIT, RecordRules, Refused
@@ -230,7 +229,7 @@ class PreparedSet:
         self._checked = checked
         self._offset = offset
 
-    def finish(self, context: AppendContext) -> ValidatedAppend | None:
+    def finish(self, context: AppendContext) -> PendingAppend | None:
         """Give the messages their offsets and times; call it once.
 
         Returns:
@@ -255,7 +254,7 @@ class MessageSets:
 
     def validate(
         self, data: Buffer, batches: Sequence[Batch], context: AppendContext
-    ) -> ValidatedAppend:
+    ) -> PendingAppend:
         """The messages, checked and with their offsets, ready to be written.
 
         Args:
@@ -295,7 +294,7 @@ class MessageSets:
             )
         is_large = len(found.body) > LOOP_COMPRESSED_BYTES
         is_plain = found.codec is Codec.NONE
-        if context.is_bounded and is_large and not is_plain and self._passes is None:
+        if context.terms.is_bounded and is_large and not is_plain and self._passes is None:
             raise LongCheck
         facts = self._check(found, context)
         is_kept = found.codec is target and (
@@ -303,7 +302,7 @@ class MessageSets:
         )
         wrapper = None
         if not is_kept and target is not Codec.NONE:
-            if context.is_bounded and is_large:
+            if context.terms.is_bounded and is_large:
                 raise LongCheck
             wrapper = self._wrapper(found, facts, target, context)
         elif is_kept:
@@ -313,12 +312,12 @@ class MessageSets:
         set_ = _Checked(data, batches, found, facts, target, wrapper, is_kept=is_kept)
         return PreparedSet(self, set_, context.next_offset)
 
-    def finish(self, checked: "_Checked", context: AppendContext) -> ValidatedAppend:
+    def finish(self, checked: "_Checked", context: AppendContext) -> PendingAppend:
         """Give the messages offsets and times."""
         found, facts = checked.found, checked.facts
         out: bytearray | memoryview
         if checked.is_kept:
-            out = writable(checked.data, checked.batches[-1], context)
+            out = writable(checked.data, checked.batches[-1], context.terms)
         elif checked.wrapper is not None:
             out = checked.wrapper
         else:
@@ -329,9 +328,10 @@ class MessageSets:
                 self._stamp(out, 0, facts.max_timestamp, context, checked.target)
         elif checked.is_kept:
             self._patch(out, found, context)
-        result = summarize(out, _views(out, facts, context), is_rebuilt=not checked.is_kept)
-        result.record_count = facts.record_count
-        return result
+        append = PendingAppend.of(out, _views(out, facts, context), context)
+        if self._rules.stamps:
+            append.stamp_ms = context.stamp_ms
+        return append
 
     def _open(self, data: Buffer, batches: Sequence[Batch], context: AppendContext) -> _Set:
         """The set, if it is one: of one format, and a wrapper alone."""
@@ -346,7 +346,7 @@ class MessageSets:
         if codec is Codec.NONE:
             last = messages[-1]
             return _Set(outer, messages, memoryview(data)[: last.at + last.size_bytes], codec)
-        if not context.is_bounded:
+        if not context.terms.is_bounded:
             return _Set(outer, messages, outer.body(LEGACY_DECOMPRESSION_LIMIT), codec)
         try:
             return _Set(outer, messages, outer.body(LOOP_BYTES), codec)
@@ -444,7 +444,7 @@ class MessageSets:
     ) -> None:
         """Time and timestamp type of a message of magic 1, as the topic has them."""
         if self._rules.stamps:
-            timestamp = context.append_time_ms
+            timestamp = context.stamp_ms
         stamp_message(out, at, timestamp=timestamp, attributes=self._type_bit | codec)
 
     @property
@@ -481,7 +481,7 @@ class MessageSets:
         self, messages: bytearray, magic: int, first_offset: int, context: AppendContext
     ) -> None:
         assign_all = assign if self._passes is None else self._passes.assign
-        stamp = Stamp(context.append_time_ms if self._rules.stamps else None, self._type_bit)
+        stamp = Stamp(context.stamp_ms if self._rules.stamps else None, self._type_bit)
         assign_all(messages, magic, first_offset, stamp)
 
     def _check_sizes(self, messages: bytearray) -> None:

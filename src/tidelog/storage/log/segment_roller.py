@@ -70,7 +70,7 @@ class SegmentRoller:
                 first_timestamp=active.first_timestamp,
                 append_max_timestamp=append.max_timestamp,
                 created_ms=active.created_ms,
-                now_ms=append.now_ms,
+                now_ms=append.context.now_ms,
                 offset_index_full=active.offset_index.is_full,
                 time_index_full=active.time_index.is_full,
                 jitter_ms=self._jitter_ms,

@@ -21,6 +21,7 @@ from tidelog.server.partitions.partition import (
     end_transaction,
 )
 from tidelog.server.shares.record_runs import AckType
+from tidelog.storage.log.append import AppendTerms
 from tidelog.types import NewRecord
 
 COMMITTED = EARLIEST | {"share.isolation.level": "read_committed"}
@@ -40,7 +41,7 @@ def write(it: World, size: int, producer: int, sequence: int = 0) -> None:
     guard = partition.transactions.guard(
         states, (producer, 0), sequence, raises_epochs=False, now_ms=0
     )
-    append_in_transaction(partition, data, RecordBatch(data, 0), guard)
+    append_in_transaction(partition, data, RecordBatch(data, 0), guard, AppendTerms(owned=True))
 
 
 def end(it: World, producer: int, *, commit: bool) -> None:

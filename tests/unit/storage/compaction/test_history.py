@@ -12,6 +12,7 @@ from tidelog.record.builder import build_batch
 from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions, inspect_log, is_whole
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+from tidelog.storage.log.append import AppendTerms
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.compaction_history import (
     HISTORY_FILE,
@@ -286,7 +287,7 @@ def test_a_marker_alone_brings_no_other_run() -> None:
             build_batch(
                 records, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
             ),
-            owned=True,
+            AppendTerms(owned=True),
         )
         log.end_transaction(producer_id=1, producer_epoch=0, coordinator_epoch=0, commit=True)
         log.roll()

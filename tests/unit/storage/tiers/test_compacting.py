@@ -10,6 +10,7 @@ from tidelog.record.builder import build_batch
 from tidelog.storage.compaction.cleaner import CleaningReport
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.log.append import AppendTerms
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.compaction_history import read_history
 from tidelog.storage.tier_manager.orphans import collect
@@ -54,7 +55,7 @@ def transact(tiered: Tiered, number: int, *, commit: bool) -> None:
     data = build_batch(
         [record], producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True
     )
-    tiered.log.append_batches(data, owned=True)
+    tiered.log.append_batches(data, AppendTerms(owned=True))
     tiered.log.end_transaction(
         producer_id=producer, producer_epoch=0, coordinator_epoch=0, commit=commit
     )
