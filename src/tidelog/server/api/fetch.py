@@ -274,12 +274,15 @@ def _read_of(
 
 def is_enough(request: FetchRequest, order: ReadOrder, reads: Sequence[PartitionRead]) -> bool:
     """Whether there is no reason to wait."""
-    return (
-        request.max_wait_ms <= 0
-        or all(read.partition is None for read in reads)
-        or any(read.must_answer for read in reads)
-        or sum(read.size_bytes for read in reads) >= order.min_bytes
-    )
+    if request.max_wait_ms <= 0:
+        return True
+    size_bytes, has_partition = 0, False
+    for read in reads:
+        if read.must_answer:
+            return True
+        size_bytes += read.size_bytes
+        has_partition = has_partition or read.partition is not None
+    return size_bytes >= order.min_bytes or not has_partition
 
 
 # -- rows of requests that repeat --------------------------------------------------------------

@@ -149,6 +149,7 @@ Records: TypeAlias = "Buffer | FilePiece"
 
 # Empty parts of responses, which serve all of them: never changed.
 _NOTHING: Final = PartitionData()
+_NO_DIVERGENCE: Final = _NOTHING.diverging_epoch
 
 
 # Objects of the path of a fetch are not frozen: that takes three times as long to make one.
@@ -256,8 +257,7 @@ class PartitionRead:
         self.leader_epoch = self.last_epoch = NO_LEADER_EPOCH
         self.topic_id: UUID | None = None
         self.refusal = refusal
-        self.seen_end = NO_OFFSET
-        self.refuse(0)
+        self.seen_end = NO_OFFSET  # the result comes with `prepare` or `refuse`
 
     @property
     def must_answer(self) -> bool:
@@ -273,7 +273,7 @@ class PartitionRead:
         """Let the result be an error and nothing else."""
         self.error_code = code
         self.high_watermark = self.last_stable_offset = self.log_start_offset = NO_OFFSET
-        self.diverging_epoch = _NOTHING.diverging_epoch
+        self.diverging_epoch = _NO_DIVERGENCE
         self.fenced_epoch = NO_LEADER_EPOCH
         self.records: Records = b""
         self.size_bytes = 0
@@ -333,8 +333,11 @@ class PartitionRead:
         self.high_watermark = partition.high_watermark
         self.last_stable_offset = partition.last_stable_offset
         self.log_start_offset = start = log.log_start_offset
-        self.diverging_epoch = _NOTHING.diverging_epoch
+        self.diverging_epoch = _NO_DIVERGENCE
+        self.fenced_epoch = NO_LEADER_EPOCH
+        self.records = b""
         self.aborted = [] if order.is_committed else None
+        self.append_times = ()
         if self.last_epoch >= 0 and self._has_parted(order, partition):
             return None
         if not start <= offset <= log.log_end_offset:

@@ -524,7 +524,12 @@ def _range_from(
     segment: Segment, first: Frame, offset: int, limits: Limits, source: SegmentBytes
 ) -> ByteRange:
     """The bytes from a batch on, as many as the limits allow."""
-    visible_end, behind = _visible_end(segment, limits.end_offset, source)
+    if limits.end_offset >= segment.end_offset and segment.damaged is None:
+        visible_end, behind = _sound_part(segment, source)
+        if behind > limits.end_offset:  # it grows beside a thread
+            behind = limits.end_offset
+    else:
+        visible_end, behind = _visible_end(segment, limits.end_offset, source)
     start, size_bytes, base_offset, _, _ = first
     wanted = limits.max_bytes
     if wanted < size_bytes and limits.whole_first:
@@ -566,7 +571,10 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
         if _is_proven(segment, key, window):
             base, length = _FRAME_START.unpack_from(window)
             size = length + LOG_OVERHEAD
-            behind, next_offset = max(behind, start), max(next_offset, base)
+            if start > behind:
+                behind = start
+            if base > next_offset:
+                next_offset = base
             # Mostly a batch is longer than what lies between two entries: this one holds `end`.
             if size >= HEADER_SIZE and end < start + size <= segment.size_bytes:
                 return behind, next_offset
