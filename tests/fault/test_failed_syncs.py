@@ -233,3 +233,22 @@ def test_a_log_that_has_lost_its_only_segment_is_opened_again(
         if failed is None:
             break
     assert 5 < call < 39
+
+
+@pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
+def test_a_cut_behind_one_that_failed_is_refused_as_any_change(kind: FaultKind) -> None:
+    """Also where that one has taken every segment."""
+    for call in range(40):
+        env = seeded_env(1)
+        directory, log = durable_first(env)
+        log.truncate_to(0)
+        log.truncator.begin_at(100)
+        append(log, SECOND)
+        failed = failing(env, call, partial(log.truncate_to, 50), kind)
+        if failed is None:
+            break
+        for _ in range(2):
+            with pytest.raises(StorageFailure, match="is offline"):
+                log.truncate_to(50)
+        directory.abandon()
+    assert 5 < call < 39

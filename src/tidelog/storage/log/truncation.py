@@ -188,6 +188,7 @@ class Truncator:
         if offset < 0:
             raise InvalidRequest(f"{context.topic_partition}: can't truncate to offset {offset}")
         if offset < segments.end_offset:
+            self._guard.ensure_writable()  # a cut that failed may have left no segment
             clipped = segments.tier.clip(offset, segments.local[0].base_offset)
             self._guard.run(context.directory, "truncate", lambda: self._cut(offset, clipped))
         return segments.end_offset
