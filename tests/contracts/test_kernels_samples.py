@@ -7,12 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.worlds.constants import interpret, set_constant
 from tests.worlds.records.kernel_logs import damaged_logs, logs
+from tests.worlds.records.plain_sampling import sample_plain
 
 from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.storage.compaction.generations.estimates import KeySamples
-from tidelog.storage.compaction.generations.sampling import sample_plain
-from tidelog.storage.compaction.generations.sampling_kernels import sample_with_kernels
-from tidelog.storage.compaction.generations.segment_samples import LogFile, Sampled
+from tidelog.storage.compaction.generations.sampling import LogFile, Sampled, sample_segment
 
 SEED = bytes(range(16))
 GENERATIONS = "tidelog.storage.compaction.generations"
@@ -55,7 +54,7 @@ def _plain(data: bytes, shift: int) -> tuple[Sampled, list[tuple[int, int, int]]
 
 def _kernels(data: bytes, shift: int) -> tuple[Sampled, list[tuple[int, int, int]]]:
     samples = KeySamples(shift)
-    found = sample_with_kernels(LogFile(MemoryFile(data), "log"), SEED, samples, lambda _: None)
+    found = sample_segment(LogFile(MemoryFile(data), "log"), SEED, samples, lambda _: None)
     return found, sorted(samples)
 
 

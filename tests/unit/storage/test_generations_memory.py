@@ -1,6 +1,7 @@
 """What is remembered between cleanings, and what of it is believed."""
 
 import json
+import sys
 from dataclasses import replace
 from random import Random
 
@@ -10,7 +11,7 @@ from tests.worlds.directories.logs import watched
 from tests.worlds.repetition import rarely
 
 from tidelog.env import Env
-from tidelog.errors import CorruptFile, UnsupportedVersion
+from tidelog.errors import CorruptFile, MissingDependency, UnsupportedVersion
 from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32c
 from tidelog.storage import files
@@ -214,6 +215,15 @@ def test_a_damaged_segment_is_left_out_of_the_sample() -> None:
     made.sample(30)
     assert [each.records for each in made.facts(0)] == [10, None, 10]
     assert len(made.problems) == 1
+
+
+def test_without_numpy_the_sample_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, env, segments = _machine()
+    made = Generations.load(env, DIRECTORY, segments, 0)
+    monkeypatch.delitem(sys.modules, "tidelog.storage.compaction.generations.sampling", False)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(MissingDependency, match=r"needs tidelog\[arrow\]"):
+        made.sample(30)
 
 
 def _cleaned(mapped_to: int, tombstones: int = 0) -> Cleaned:

@@ -1,37 +1,72 @@
-"""Reads a finished segment once to count its records and to note those of sampled keys.
+"""Reads a finished segment once, by kernels, to count its records and note those of sampled keys.
 
-What is read says nothing about safety: a segment that is damaged is left out of the sample, and
-the cleaning that meets the damage names it. Records of aborted transactions count as if they were
-committed: the sample then takes a few records for garbage that are not.
+A damaged segment is left out of the sample, and the cleaning that meets the damage names it: the
+sample says nothing about safety. Records of aborted transactions count as if they were committed:
+the sample then takes a few records for garbage that are not.
 
-This is the plain reference; where numba is there, `sampling_kernels` does the same by columns.
+Imports numpy and numba. Owns no file. Memory: a chunk, and what of it is decompressed at a time.
+Plain reference: `tests/worlds/records/plain_sampling.py`.
 """
 
-import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from tidelog.record.batch import RecordBatch
-from tidelog.record.batch_walk import Batch
-from tidelog.record.coding import read_varint
-from tidelog.record.header import DELETE_HORIZON_BIT
-from tidelog.record.key_hash import halves, siphash
-from tidelog.record.legacy import LegacyBatch
-from tidelog.record.offset_order import in_order
-from tidelog.record.record import Record, encode_record
+import numpy as np
+
+from tidelog.env import File
+from tidelog.errors import CorruptData, CorruptRecord
+from tidelog.record.columns.batch_table import SCAN_BATCHES, is_plain, join_bodies
+from tidelog.record.header import CONTROL_BIT, DELETE_HORIZON_BIT, MAGIC_2
+from tidelog.record.kernels import layout
+from tidelog.record.kernels import offset_map as samples_at
+from tidelog.record.kernels.batch_scan import scan_batches
+from tidelog.record.kernels.hashes import SIPHASH, make_hasher
+from tidelog.record.kernels.layout import REASONS, scan_error
+from tidelog.record.kernels.offset_map import sample_keys
+from tidelog.record.offset_order import ANY_OFFSETS
 from tidelog.storage.compaction.generations.estimates import KeySamples
-from tidelog.storage.compaction.generations.segment_samples import (
-    CHUNK_BYTES,
-    NO_HORIZON,
-    LogFile,
-    Sampled,
-    Wait,
-)
-from tidelog.storage.open_files import walk_file
-from tidelog.types import INT64_MAX, Buffer
+from tidelog.types import INT64_MAX
+
+if TYPE_CHECKING:
+    from tidelog.record.kernels.memory import Bytes, Longs
+
+
+# Bytes to read at a time.
+CHUNK_BYTES: Final = 4 << 20
+
+
+NO_HORIZON: Final = -1
+
+
+Wait = Callable[[int], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Sampled:
+    """What one pass over a segment has found.
+
+    Attributes:
+        records: Records, those of control batches left out.
+        record_bytes: Their bytes, uncompressed.
+        due_ms: The latest delete horizon of its batches; -1 where none has one.
+    """
+
+    records: int = 0
+    record_bytes: int = 0
+    due_ms: int = NO_HORIZON
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A finished log file to look at: open, and its name for errors."""
+
+    file: File
+    path: str
 
 
 def sample_segment(log: LogFile, seed: bytes, samples: KeySamples, wait: Wait) -> Sampled:
-    """Look at every record of a log file; by kernels where they are there.
+    """Read every record of a log file.
 
     Args:
         log: The file.
@@ -44,67 +79,78 @@ def sample_segment(log: LogFile, seed: bytes, samples: KeySamples, wait: Wait) -
         UnsupportedCompression: A codec that nobody defined.
         OSError: The disk failed.
     """
-    if all(importlib.util.find_spec(name) for name in ("numba", "pyarrow")):
-        from tidelog.storage.compaction.generations.sampling_kernels import sample_with_kernels
-
-        return sample_with_kernels(log, seed, samples, wait)
-    return sample_plain(log, seed, samples, wait)
-
-
-def sample_plain(log: LogFile, seed: bytes, samples: KeySamples, wait: Wait) -> Sampled:
-    """As `sample_segment`, without numba or numpy."""
-    found, end = Sampled(), log.file.size()
-    wait(end)
-    batches = walk_file(log.file, log.path, 0, end, chunk_bytes=CHUNK_BYTES)
-    for _, batch in in_order(batches, 0, INT64_MAX, log.path):
-        found.due_ms = max(found.due_ms, horizon_of(batch))
-        if not batch.is_control:
-            samples.add(_look(batch, seed, found))
-    return found
+    work = _Pass(seed, samples)
+    position, end, wanted = 0, log.file.size(), CHUNK_BYTES
+    while position < end:
+        wait(min(wanted, end - position))
+        chunk = log.file.pread(min(wanted, end - position), position)
+        try:
+            used = work.take(chunk)
+        except CorruptData as error:
+            raise error.located(log.path, position) from error
+        if not used and len(chunk) >= end - position:
+            break  # an incomplete batch at the end
+        position += used
+        wanted = CHUNK_BYTES if used else wanted * 2
+    return work.found
 
 
-def _look(batch: Batch, seed: bytes, found: Sampled) -> Iterator[tuple[int, int, int]]:
-    """Hash, offset and size of a batch's records with a key; all are counted."""
-    for record, size in zip(batch.records(check_crc=False), _sizes(batch), strict=True):
-        found.records += 1
-        found.record_bytes += size
-        if record.key is not None:
-            yield hash_of(seed, record.key), record.offset, size if record.has_value else -size
+class _Pass:
+    """One pass over one segment."""
 
+    def __init__(self, seed: bytes, samples: KeySamples) -> None:
+        self.found = Sampled()
+        self._samples = samples
+        self._between = ANY_OFFSETS
+        self._hasher = make_hasher(SIPHASH, seed)
 
-def hash_of(seed: bytes, key: bytes) -> int:
-    """The hash by which a key is sampled: the first half of its SipHash, never that of no key."""
-    low, high = halves(siphash(seed, key))
-    return low if low or high else 1
+    def take(self, chunk: bytes) -> int:
+        """Look at the whole batches of a chunk; how many bytes they are."""
+        log: Bytes = np.frombuffer(chunk, np.uint8)
+        at, used, status = 0, 0, layout.FULL
+        table: Longs = np.empty((SCAN_BATCHES, layout.BATCH_FIELDS), np.int64)
+        while status == layout.FULL:
+            count, at, status = scan_batches(log, at, log.size, table, *self._between)
+            error = None
+            if status not in (layout.DONE, layout.FULL, layout.PARTIAL):
+                error = scan_error(log, table, count, at, status, *self._between)
+            if count:
+                self._take_table(log, table[:count])
+                last = table[count - 1]
+                used = int(last[layout.POSITION] + last[layout.SIZE])
+                self._between = int(last[layout.LAST_OFFSET]) + 1, INT64_MAX
+            if error is not None:
+                raise error
+        return used
 
+    def _take_table(self, log: "Bytes", table: "Longs") -> None:
+        is_2 = table[:, layout.MAGIC] == MAGIC_2
+        marked = is_2 & (table[:, layout.ATTRIBUTES] & DELETE_HORIZON_BIT != 0)
+        if marked.any():
+            latest = int(table[marked, layout.BASE_TIMESTAMP].max())
+            self.found.due_ms = max(self.found.due_ms, latest)
+        data = table[~is_2 | (table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0)]
+        if not len(data):
+            return
+        if is_plain(data).all():
+            self._sample(log, data)
+            return
+        for body, rows in join_bodies(log, data, check_crc=False):
+            self._sample(body, rows)
 
-def horizon_of(batch: Batch) -> int:
-    """A batch's delete horizon in ms, -1 where it has none."""
-    if isinstance(batch, LegacyBatch) or not batch.attributes & DELETE_HORIZON_BIT:
-        return NO_HORIZON
-    horizon_ms = batch.delete_horizon_ms
-    return NO_HORIZON if horizon_ms is None else horizon_ms
-
-
-def _sizes(batch: Batch) -> Iterator[int]:
-    """Bytes of each record with its length, as the format 2 has them."""
-    if isinstance(batch, RecordBatch):
-        yield from _body_sizes(batch.body(), batch.record_count)
-        return
-    for record in batch.records(check_crc=False):
-        yield legacy_size(record)
-
-
-def _body_sizes(body: Buffer, count: int) -> Iterator[int]:
-    at = 0
-    for _ in range(count):
-        size, start = read_varint(body, at, len(body))
-        yield start + size - at
-        at = start + size
-
-
-def legacy_size(record: Record) -> int:
-    """Bytes of a record of an old format as format 2 would have it, in a batch of its own."""
-    body = bytearray()
-    encode_record(body, record, timestamp_delta=record.timestamp, offset_delta=0)
-    return len(body)
+    def _sample(self, data: "Bytes", table: "Longs") -> None:
+        # A record has 7 bytes at least; a count that says more is refused by the kernel.
+        room = np.minimum(
+            np.maximum(table[:, layout.RECORD_COUNT], 0),
+            (table[:, layout.BODY_END] - table[:, layout.BODY_START]) // 7 + 1,
+        )
+        out: Longs = np.empty((int(room.sum()), samples_at.SAMPLE_FIELDS), np.int64)
+        totals: Longs = np.zeros(samples_at.TOTALS, np.int64)
+        mask = (1 << self._samples.shift) - 1
+        status, at = sample_keys(data, table, self._hasher, mask, out, totals)
+        if status != layout.DONE:
+            raise CorruptRecord(REASONS[status], at=at)
+        self.found.records += int(totals[samples_at.RECORDS])
+        self.found.record_bytes += int(totals[samples_at.RECORD_BYTES])
+        found: list[tuple[int, int, int]] = out[: totals[samples_at.SAMPLED]].tolist()
+        self._samples.add(found)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from tidelog.config import TopicConfig
 from tidelog.env import Env
-from tidelog.errors import CorruptData, UnsupportedCompression
+from tidelog.errors import CorruptData, MissingDependency, UnsupportedCompression
 from tidelog.storage import files
 from tidelog.storage.compaction.eligibility import (
     HORIZON_PART,
@@ -45,8 +45,6 @@ from tidelog.storage.compaction.generations.planning import (
     clean_end,
     plan_generation,
 )
-from tidelog.storage.compaction.generations.sampling import sample_segment
-from tidelog.storage.compaction.generations.segment_samples import LogFile
 from tidelog.storage.compaction.generations.statistics import (
     UNKNOWN,
     SegmentRow,
@@ -255,6 +253,7 @@ class Generations:
             wait: Called with the bytes to read before they are read; it may take its time.
 
         Raises:
+            MissingDependency: numpy or numba is not installed.
             OSError: The disk failed; what was read before counts.
         """
         for segment in self._segments:
@@ -263,6 +262,12 @@ class Generations:
                 self._sample(segment, row, wait or _go_on)
 
     def _sample(self, segment: SourceSegment, row: SegmentRow, wait: Callable[[int], None]) -> None:
+        try:
+            from tidelog.storage.compaction.generations.sampling import LogFile, sample_segment
+        except ImportError as error:
+            raise MissingDependency(
+                f"compaction by what is alive needs tidelog[arrow]: {error}"
+            ) from error
         path = f"{self._directory}/{files.log_file_name(segment.base_offset)}"
         file = self._env.files.open(path)
         try:

@@ -1,0 +1,81 @@
+"""Plain Python of what the kernels of `compaction.generations.sampling` compute."""
+
+from collections.abc import Iterator
+
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import Batch
+from tidelog.record.coding import read_varint
+from tidelog.record.header import DELETE_HORIZON_BIT
+from tidelog.record.key_hash import halves, siphash
+from tidelog.record.legacy import LegacyBatch
+from tidelog.record.offset_order import in_order
+from tidelog.record.record import Record, encode_record
+from tidelog.storage.compaction.generations.estimates import KeySamples
+from tidelog.storage.compaction.generations.sampling import (
+    CHUNK_BYTES,
+    NO_HORIZON,
+    LogFile,
+    Sampled,
+    Wait,
+)
+from tidelog.storage.open_files import walk_file
+from tidelog.types import INT64_MAX, Buffer
+
+
+def sample_plain(log: LogFile, seed: bytes, samples: KeySamples, wait: Wait) -> Sampled:
+    """As `sample_segment`."""
+    found, end = Sampled(), log.file.size()
+    wait(end)
+    batches = walk_file(log.file, log.path, 0, end, chunk_bytes=CHUNK_BYTES)
+    for _, batch in in_order(batches, 0, INT64_MAX, log.path):
+        found.due_ms = max(found.due_ms, horizon_of(batch))
+        if not batch.is_control:
+            samples.add(_look(batch, seed, found))
+    return found
+
+
+def _look(batch: Batch, seed: bytes, found: Sampled) -> Iterator[tuple[int, int, int]]:
+    """Hash, offset and size of a batch's records with a key; all are counted."""
+    for record, size in zip(batch.records(check_crc=False), _sizes(batch), strict=True):
+        found.records += 1
+        found.record_bytes += size
+        if record.key is not None:
+            yield hash_of(seed, record.key), record.offset, size if record.has_value else -size
+
+
+def hash_of(seed: bytes, key: bytes) -> int:
+    """The hash by which a key is sampled: the first half of its SipHash, never that of no key."""
+    low, high = halves(siphash(seed, key))
+    return low if low or high else 1
+
+
+def horizon_of(batch: Batch) -> int:
+    """A batch's delete horizon in ms, -1 where it has none."""
+    if isinstance(batch, LegacyBatch) or not batch.attributes & DELETE_HORIZON_BIT:
+        return NO_HORIZON
+    horizon_ms = batch.delete_horizon_ms
+    return NO_HORIZON if horizon_ms is None else horizon_ms
+
+
+def _sizes(batch: Batch) -> Iterator[int]:
+    """Bytes of each record with its length, as the format 2 has them."""
+    if isinstance(batch, RecordBatch):
+        yield from _body_sizes(batch.body(), batch.record_count)
+        return
+    for record in batch.records(check_crc=False):
+        yield legacy_size(record)
+
+
+def _body_sizes(body: Buffer, count: int) -> Iterator[int]:
+    at = 0
+    for _ in range(count):
+        size, start = read_varint(body, at, len(body))
+        yield start + size - at
+        at = start + size
+
+
+def legacy_size(record: Record) -> int:
+    """Bytes of a record of an old format as format 2 would have it, in a batch of its own."""
+    body = bytearray()
+    encode_record(body, record, timestamp_delta=record.timestamp, offset_delta=0)
+    return len(body)
