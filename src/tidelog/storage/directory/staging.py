@@ -370,7 +370,6 @@ class SegmentPass(ABC):
     _changes_headers = False
 
     def __init__(self, context: SegmentContext, base_offset: int, size_bytes: int) -> None:
-        self._context = context
         self._base_offset = base_offset
         self._size_bytes = size_bytes
         self._indexes = IndexBuilder(context.config, base_offset)
@@ -456,6 +455,9 @@ class AppendedPass(SegmentPass):
         super().__init__(context, base_offset, segment.size_bytes)
         self._segment = segment
         self._adoption = adoption
+        self._codec = context.config.compression_type.target_codec
+        stamp = context.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        self._stamp_ms = adoption.stamp_ms if stamp else None
 
     def run(self, file: File, path: str) -> None:
         """See `SegmentPass`; the count of records is checked, too."""
@@ -474,23 +476,22 @@ class AppendedPass(SegmentPass):
                 at=batch.at,
                 offset=batch.base_offset,
             )
-        target = self._context.config.compression_type.target_codec
-        if target is not None and batch.codec is not target:
+        if self._codec is not None and batch.codec is not self._codec:
             raise InvalidRequest(
                 f"{self._segment.topic_partition}: staged with codec {batch.codec.config_name},"
-                f" but compression.type is {Codec(target).config_name} by now"
+                f" but compression.type is {Codec(self._codec).config_name} by now"
             )
 
     def _final(self, chunk: bytearray, batch: RecordBatch) -> RecordBatch:
         """The batch with its offset, its leader epoch and, where the topic stamps, its time."""
         assign_offset(chunk, batch.at, self.next_offset, self._adoption.leader_epoch)
-        if self._context.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
-            stamp_append_time(chunk, batch.at, self._adoption.stamp_ms)
+        if self._stamp_ms is not None:
+            stamp_append_time(chunk, batch.at, self._stamp_ms)
         return RecordBatch(chunk, batch.at)
 
     def _note_time(self, batch: RecordBatch, crc: int) -> None:
         """All records have one time: the first batch's row stands for those behind it."""
-        if self._adoption.append_ms != UNKNOWN_MS and batch.base_offset == self._base_offset:
+        if batch.base_offset == self._base_offset and self._adoption.append_ms != UNKNOWN_MS:
             self._times.note(batch.base_offset, self._adoption.append_ms, crc)
 
 
