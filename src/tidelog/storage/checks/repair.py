@@ -12,7 +12,6 @@ from functools import partial
 
 from tidelog.env import Env, LockHandle
 from tidelog.errors import CorruptData, CorruptFile, DirectoryLocked, UnsupportedCompression
-from tidelog.record.offset_order import in_order, segment_limit
 from tidelog.storage import files, text_files
 from tidelog.storage.checks.directory_check import (
     OFFSET_CHECKPOINTS,
@@ -24,11 +23,11 @@ from tidelog.storage.checks.partition_check import Learned
 from tidelog.storage.checks.set_aside import mend
 from tidelog.storage.checks.sidecar_checks import rebuild_epochs
 from tidelog.storage.log.log_reader import LogReader
-from tidelog.storage.open_files import FilePool, MapCache, walk_file
+from tidelog.storage.open_files import FilePool, MapCache
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint
 from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.storage.segment.derived_files import IndexBuilder
+from tidelog.storage.segment.derived_files import ordered_batches, rebuild_indexes
 from tidelog.storage.segment.index import TxnIndex
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.types import Buffer, TopicPartition
@@ -174,15 +173,15 @@ class PartitionRepair:
     def _built_index(self, base: int, suffix: str) -> memoryview:
         """One of both indexes, by Kafka's rule for recovery."""
         path = self.place.path(files.log_file_name(base))
-        builder = IndexBuilder(self.place.config, base)
         file = self.place.fs.open(path)
         try:
-            batches = walk_file(file, path, 0, file.size())
-            for position, batch in in_order(batches, base, segment_limit(base), path):
-                builder.add(batch, position)
+            batches = ordered_batches(file, path, base, file.size())
+            indexes, damage = rebuild_indexes(self.place.config, base, batches)
         finally:
             file.close()
-        return builder.finish()[files.INDEX_SUFFIXES.index(suffix)].encoded
+        if damage is not None:
+            raise damage
+        return indexes[files.INDEX_SUFFIXES.index(suffix)].encoded
 
     def _repair_text(self, name: str) -> None:
         place, learned = self.place, self.learned

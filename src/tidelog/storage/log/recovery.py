@@ -26,14 +26,13 @@ Owns no open state. Source: docs/recovery.md, "Opening for writing".
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.errors import CorruptData, DamagedLog, StorageFailure
 from tidelog.record.batch_walk import Batch
-from tidelog.record.offset_order import in_order, segment_limit
 from tidelog.storage import files
 from tidelog.storage.log.leader_epochs import LeaderEpochs
 from tidelog.storage.log.producer_loading import list_bases, snapshot_at, states_at
@@ -42,7 +41,7 @@ from tidelog.storage.open_files import as_storage_failure, sync_file, walk_file
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.active_segment import TailSegment
 from tidelog.storage.segment.compaction_history import cleaned_end
-from tidelog.storage.segment.derived_files import IndexBuilder, load_indexes
+from tidelog.storage.segment.derived_files import load_indexes, ordered_batches, rebuild_indexes
 from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
 from tidelog.storage.segment.log_end import Course, RecordedEnd, damaged, find_damage, sound_batches
 from tidelog.storage.segment.segment import SegmentContext
@@ -313,19 +312,21 @@ def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequen
 
 @dataclass(slots=True)
 class _Scan:
-    """What a scan of one segment found.
+    """Result of a scan of one segment.
 
     Attributes:
+        indexes: Of its sound part.
+        aborted: Aborted transactions whose markers lie there.
         course: How far its batches are sound.
         file_bytes: Size of the file.
         problem: What is wrong behind the sound part, None where nothing is.
     """
 
-    indexes: IndexBuilder
+    indexes: tuple[OffsetIndex, TimeIndex]
     aborted: TxnIndex
     course: Course
-    file_bytes: int = 0
-    problem: str | None = None
+    file_bytes: int
+    problem: str | None
 
 
 def _scan(
@@ -336,26 +337,27 @@ def _scan(
 ) -> _Scan:
     path = context.path(base, files.LOG_SUFFIX)
     file = context.pool.get(path)
-    course = Course(0, base)
-    scan = _Scan(IndexBuilder(context.config, base), TxnIndex(base), course, file.size())
-    batches = walk_file(file, path, 0, scan.file_bytes)
-    try:
-        for position, batch in in_order(batches, base, segment_limit(base), path):
+    course, aborted, file_bytes = Course(0, base), TxnIndex(base), file.size()
+
+    def checked_batches() -> Iterator[tuple[int, Batch]]:
+        for position, batch in ordered_batches(file, path, base, file_bytes):
             try:
                 batch.ensure_valid()
-                _replay(states, batch, scan.aborted)
+                _replay(states, batch, aborted)
             except CorruptData as error:
                 raise error.located(path, position - batch.at) from error
             course.take(batch, position)
-            scan.indexes.add(batch, position)
+            yield position, batch
             if batch.leader_epoch > epochs.latest_epoch:
                 epochs.assign(batch.leader_epoch, batch.base_offset)
-    except CorruptData as error:
-        scan.problem, course.problem = str(error), error.reason
-    else:
-        if course.size_bytes < scan.file_bytes:
-            scan.problem = f"{path}: an incomplete batch at position {course.size_bytes}"
-    return scan
+
+    indexes, damage = rebuild_indexes(context.config, base, checked_batches())
+    problem = None if damage is None else str(damage)
+    if damage is not None:
+        course.problem = damage.reason
+    elif course.size_bytes < file_bytes:
+        problem = f"{path}: an incomplete batch at position {course.size_bytes}"
+    return _Scan(indexes, aborted, course, file_bytes, problem)
 
 
 def _replay(states: ProducerStates, batch: Batch, aborted: TxnIndex) -> None:
@@ -425,7 +427,7 @@ def replace_by_prefix(context: SegmentContext, path: str, size: int) -> None:
 
 def _write_derived(context: SegmentContext, base: int, scan: _Scan) -> None:
     """Write the rebuilt indexes where the files say something else."""
-    offset_index, time_index = scan.indexes.finish()
+    offset_index, time_index = scan.indexes
     for suffix, content in (
         (files.OFFSET_INDEX_SUFFIX, offset_index.encoded),
         (files.TIME_INDEX_SUFFIX, time_index.encoded),

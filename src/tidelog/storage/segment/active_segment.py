@@ -33,10 +33,11 @@ from tidelog.storage.segment.append_time_trust import (
 )
 from tidelog.storage.segment.compaction_history import cleaned_end
 from tidelog.storage.segment.derived_files import (
-    IndexBuilder,
     close_time_index,
     index_limit_bytes,
     load_indexes,
+    ordered_batches,
+    rebuild_indexes,
 )
 from tidelog.storage.segment.index import AbortedTxn, OffsetIndex, TimeIndex, TxnIndex
 from tidelog.storage.segment.index_proof import batch_at, misfit, position_floor, time_misfit
@@ -378,16 +379,13 @@ def _last_entry_fits(segment: TailSegment, index: OffsetIndex) -> bool:
 
 def rebuilt_tail_indexes(segment: TailSegment, log_size: int) -> tuple[OffsetIndex, TimeIndex]:
     """Both indexes of a last segment from its log file, without the closing time entry."""
-    builder = IndexBuilder(segment.context.config, segment.base_offset)
-    file = segment.context.pool.get(segment.log_path)
-    try:
-        batches = walk_file(file, segment.log_path, 0, log_size)
-        base, limit = segment.base_offset, segment_limit(segment.base_offset)
-        for position, batch in in_order(batches, base, limit, segment.log_path):
-            builder.add(batch, position)
-    except CorruptData as error:
-        segment.context.report(f"{error}; indexed up to there")
-    return builder.offset_index, builder.time_index
+    context, base = segment.context, segment.base_offset
+    file = context.pool.get(segment.log_path)
+    batches = ordered_batches(file, segment.log_path, base, log_size)
+    indexes, damage = rebuild_indexes(context.config, base, batches, is_finished=False)
+    if damage is not None:
+        context.report(f"{damage}; indexed up to there")
+    return indexes
 
 
 class ActiveSegment(TailSegment):

@@ -12,7 +12,7 @@ from tidelog.record.header import MAGIC_2
 from tidelog.storage import files
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.segment import zone_map_files
-from tidelog.storage.segment.derived_files import IndexBuilder, load_indexes
+from tidelog.storage.segment.derived_files import load_indexes, rebuild_indexes
 from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
 from tidelog.storage.segment.index_proof import index_problem, position_before, txn_problem
 from tidelog.storage.segment.segment import (
@@ -214,14 +214,12 @@ class ClosedSegment(Segment):
 
         What readers refuse ends them: nothing behind a damaged batch is indexed.
         """
-        builder = IndexBuilder(self.context.config, self.base_offset)
-        try:
-            for position, batch in iterate_batches(self, 0, self.size_bytes):
-                builder.add(batch, position)
-        except CorruptData as error:
-            self.context.report(f"{error}; indexed up to there")
+        batches = iterate_batches(self, 0, self.size_bytes)
+        indexes, damage = rebuild_indexes(self.context.config, self.base_offset, batches)
+        if damage is not None:
+            self.context.report(f"{damage}; indexed up to there")
             self.hides_records, self._largest_timestamp = True, None
-        return builder.finish()
+        return indexes
 
     @property
     def last_batches(self) -> LastBatches:

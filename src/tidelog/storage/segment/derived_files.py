@@ -4,14 +4,17 @@ Indexes are derived data: one that is missing or breaks its rules is built anew 
 was wrong is reported; reading never writes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
 from tidelog.config import TopicConfig
+from tidelog.env import File
 from tidelog.errors import CorruptData, CorruptFile
 from tidelog.record.batch_walk import Batch
+from tidelog.record.offset_order import in_order, segment_limit
 from tidelog.storage import files
+from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.types import INT32_MAX, NO_TIMESTAMP
@@ -61,6 +64,45 @@ class IndexBuilder:
         """Both indexes, the time index with its closing entry."""
         close_time_index(self.time_index, self.max_timestamp, self.max_timestamp_offset)
         return self.offset_index, self.time_index
+
+
+def rebuild_indexes(
+    config: TopicConfig,
+    base_offset: int,
+    batches: Iterable[tuple[int, Batch]],
+    *,
+    is_finished: bool = True,
+) -> tuple[tuple[OffsetIndex, TimeIndex], CorruptData | None]:
+    """Build both indexes of a segment anew, by Kafka's rule for recovery.
+
+    Args:
+        config: The topic's settings.
+        base_offset: The segment's.
+        batches: Its batches with their positions, in order; damage ends them.
+        is_finished: Whether the time index gets its closing entry.
+
+    Returns:
+        The indexes of all batches before the damage, and the damage; None where there is none.
+    """
+    builder, damage = IndexBuilder(config, base_offset), None
+    try:
+        for position, batch in batches:
+            builder.add(batch, position)
+    except CorruptData as error:
+        damage = error
+    indexes = builder.finish() if is_finished else (builder.offset_index, builder.time_index)
+    return indexes, damage
+
+
+def ordered_batches(
+    file: File, path: str, base_offset: int, end: int
+) -> Iterator[tuple[int, Batch]]:
+    """The batches in the first bytes of a log file, with their positions.
+
+    Raises:
+        CorruptData: A frame that can't be, or an offset out of order; located.
+    """
+    return in_order(walk_file(file, path, 0, end), base_offset, segment_limit(base_offset), path)
 
 
 def close_time_index(index: TimeIndex, timestamp: int, offset: int) -> None:
