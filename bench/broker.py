@@ -23,6 +23,7 @@ from bench.broker_groups import groups
 from bench.broker_load import Paced, ask, ping_pong
 from bench.broker_lookups import clients, lookups
 from bench.broker_pair import FULL, QUICK, RIVAL, Brokers, at, figure, side_of
+from bench.broker_secured import secured
 from bench.broker_servers import (
     Kafka,
     MemoryWatch,
@@ -265,4 +266,5 @@ SECTIONS: Final[Mapping[str, Callable[[Brokers], Iterator[Case]]]] = {
     "transactions": transactions,
     "groups": groups,
     "tls": tls,
+    "secured": secured,
 }

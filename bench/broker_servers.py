@@ -22,6 +22,7 @@ from tests.worlds.kafka.oracle import Oracle
 
 from bench import broker_wire as wire
 from bench.broker_load import Address, ask
+from tidelog.config.broker_keys import STANDARD_AUTHORIZER
 
 # As bin/kafka-server-start.sh and kafka-run-class.sh of Kafka's release set them.
 KAFKA_JVM: Final = (
@@ -69,15 +70,26 @@ class Served(Protocol):
 class Ours:
     """`tidelog serve` in `folder`, with its defaults but for `OUR_SETTINGS`."""
 
-    def __init__(self, folder: Path, *, certificate: Path | None = None) -> None:
-        """`certificate`: key and certificate of a second listener, which speaks TLS; as PEM."""
+    def __init__(
+        self, folder: Path, *, certificate: Path | None = None, users: Path | None = None
+    ) -> None:
+        """Settings of a broker.
+
+        Args:
+            folder: For its files.
+            certificate: Key and certificate of a second listener, which speaks TLS; as PEM.
+            users: Users of a second listener, which wants a log-in; only the first one is free.
+        """
         self._data = folder / "data"
         self._process: subprocess.Popen[str] | None = None
         self._port = free_port()
         self.tls_port = free_port()
+        self.sasl_port = free_port()
         self._settings = OUR_SETTINGS | {"listeners": f"PLAINTEXT://{self.bootstrap}"}
         if certificate is not None:
             self._settings = with_tls(self._settings, self.tls_port, certificate)
+        if users is not None:
+            self._settings = with_log_in(self._settings, self.sasl_port, users)
 
     @property
     def bootstrap(self) -> str:
@@ -142,6 +154,17 @@ def with_tls(settings: Mapping[str, str], port: int, certificate: Path) -> dict[
     changed["listener.security.protocol.map"] = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL"
     changed |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(certificate)}
     return dict(settings) | changed
+
+
+def with_log_in(settings: Mapping[str, str], port: int, users: Path) -> dict[str, str]:
+    """A broker's settings with rights, and a listener for log-ins beside the one of its admin."""
+    return dict(settings) | {
+        "listeners": f"{settings['listeners']},SASL_PLAINTEXT://127.0.0.1:{port}",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "tidelog.sasl.plain.users.file": str(users),
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": "User:ANONYMOUS",
+    }
 
 
 def address_of(server: Served) -> Address:
