@@ -18,7 +18,6 @@ from tidelog.env import File
 from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
-from tidelog.record.offset_order import order_problem
 from tidelog.record.record import ControlType
 from tidelog.storage.checks.findings import Finding, Severity
 from tidelog.storage.log.producers import ProducerStates
@@ -26,9 +25,8 @@ from tidelog.storage.log.record_rules import BodyCheck, check_body, walk_body
 from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment.append_time_trust import fingerprint
 from tidelog.storage.segment.index import AbortedTxn
-from tidelog.storage.segment.log_end import next_sound_batch
+from tidelog.storage.segment.log_end import batch_problem, next_sound_batch
 from tidelog.types import (
-    INT32_MAX,
     INT64_MAX,
     NO_LEADER_EPOCH,
     NO_OFFSET,
@@ -322,15 +320,8 @@ class LogCheck:
         return walk_file(self.file, self.facts.path, position, self.facts.size_bytes)
 
     def _frame_problem(self, batch: Batch) -> str | None:
-        """Why a batch can't be taken as it stands, None where it can."""
-        try:
-            batch.ensure_valid()
-            problem = order_problem(batch, self.facts.next_offset, self.end_offset)
-        except CorruptData as error:
-            return error.reason
-        if problem is None and batch.last_offset - self.facts.base_offset > INT32_MAX:
-            return f"offset {batch.last_offset} does not fit into the segment"
-        return problem
+        facts = self.facts
+        return batch_problem(batch, facts.base_offset, facts.next_offset, self.end_offset)
 
     # -- sound batches -----------------------------------------------------------------------
 
@@ -486,8 +477,8 @@ class LogCheck:
         Its base offset lies outside its checksum. It opened a gap, and what follows it goes on
         as if it had not.
         """
-        gap = self._gap
-        if gap is None or not _goes_on(batch, gap.next_offset):
+        gap, base = self._gap, self.facts.base_offset
+        if gap is None or batch_problem(batch, base, gap.next_offset) is not None:
             return
         self._gap = None
         wrong = self.facts.first_offsets[-1]
@@ -531,13 +522,6 @@ def _is_abort(batch: Batch) -> bool:
     if not isinstance(batch, RecordBatch) or not batch.is_control:
         return False
     return batch.control_type() is ControlType.ABORT
-
-
-def _goes_on(batch: Batch, next_offset: int) -> bool:
-    try:
-        return batch.is_valid() and order_problem(batch, next_offset) is None
-    except CorruptData:
-        return False
 
 
 def _span(start: int, end: int) -> str:

@@ -125,14 +125,33 @@ def find_sound_batch(
         seen, checked = seen + 1, checked + batch.size_bytes
         if seen > candidate_limit or checked > CHECKED_LIMIT_BYTES + size:
             raise TooManyPlaces
-        if batch.last_offset - base_offset > INT32_MAX or not batch.is_valid():
-            continue
-        try:
-            if order_problem(batch, next_offset, INT64_MAX) is None:
-                return position
-        except CorruptData:
-            continue
+        if batch_problem(batch, base_offset, next_offset) is None:
+            return position
     return None
+
+
+def batch_problem(
+    batch: Batch, base_offset: int, next_offset: int, end_offset: int = INT64_MAX
+) -> str | None:
+    """Say why a batch can't stand in a segment, None where it can.
+
+    Checked are its checksum, the order of offsets (`offset_order`), and that they fit the segment.
+    The batches of a whole file are held against the order alone by `offset_order.in_order`.
+
+    Args:
+        batch: The batch.
+        base_offset: The segment's base offset.
+        next_offset: The batch's offsets begin here or later.
+        end_offset: And end below it.
+    """
+    try:
+        batch.ensure_valid()
+        problem = order_problem(batch, next_offset, end_offset)
+    except CorruptData as error:
+        return error.reason
+    if problem is None and batch.last_offset - base_offset > INT32_MAX:
+        return f"offset {batch.last_offset} does not fit into the segment"
+    return problem
 
 
 def _candidates(file: File, start: int, size: int, base_offset: int) -> Iterator[int]:
