@@ -10,6 +10,7 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
+from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import DESCRIBE_CLUSTER, FETCH, METADATA
 from tidelog.protocol.messages.fetch import (
     FetchPartition,
@@ -99,6 +100,17 @@ def test_first_batch_comes_whole_and_the_rest_within_the_limits(broker: Broker) 
     limited = fetch(broker, request(partition(0, max_bytes=9_000), partition(1), max_bytes=20_000))
     assert 4_000 < len(limited[0].batches) <= 9_000
     assert 4_000 < len(limited[1].batches) <= 20_000 - len(limited[0].batches)
+
+
+def test_a_limit_below_nothing_is_an_error_of_the_first_partition_alone(broker: Broker) -> None:
+    create(broker, partitions=2)
+    put(broker)
+    put(broker, partition=1)
+    found = fetch(broker, request(partition(0), partition(1), max_bytes=-1))
+    assert {number: data.error_code for number, data in found.items()} == {
+        0: ErrorCode.UNKNOWN_SERVER_ERROR,
+        1: ErrorCode.NONE,
+    }
 
 
 def test_every_cut_is_at_the_end_of_a_batch(broker: Broker) -> None:
