@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from tests.faults.hooked import WarmDisk
+from tests.worlds.brokers.outcomes import outcome
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
@@ -14,7 +15,6 @@ from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from tidelog.protocol.requests import ClientConnection
 from tidelog.protocol.wire import NO_UUID
 from tidelog.record.builder import build_batch
-from tidelog.server.api import dispatch
 from tidelog.server.api.node import ConnectionFacts
 from tidelog.server.broker import open_node
 from tidelog.server.partitions.partition import Partition
@@ -63,11 +63,9 @@ class Broker:
     def say(self, connection: ConnectionFacts, frame: bytes) -> bytes | str:
         """What is sent for a frame, or why nothing is sent now."""
         try:
-            found = dispatch.answer(self.node, connection, memoryview(bytearray(frame)))
+            found = outcome(self.node, connection, frame)
         except TidelogError as error:
             return type(error).__name__
-        if isinstance(found, dispatch.Later):
-            found.close()
         return sent(found) if isinstance(found, list) else type(found).__name__
 
     def compare(self, frame: bytes) -> bytes | str:

@@ -22,11 +22,11 @@ from tidelog.protocol.messages.classic_groups import (
     LeaveGroupResponse,
     SyncGroupRequest,
 )
-from tidelog.server.api.dispatch import Pieces, Promised
 from tidelog.server.api.node import Node
 from tidelog.server.broker import open_node
 from tidelog.server.net.clients import Clients
 from tidelog.server.net.connection import Connection
+from tidelog.server.runtime.reply import Reply
 from tidelog.types import Buffer
 
 node = node_fixture()
@@ -168,16 +168,6 @@ async def test_a_long_client_id_costs_nobody_an_answer(it: World) -> None:
     assert not any(client.transport.is_over for client in (first, *others))
 
 
-class Promise(Promised):
-    """An answer that the test brings."""
-
-    def __init__(self) -> None:
-        self.tell: Callable[[Callable[[], Pieces]], None]
-
-    def when_there(self, tell: Callable[[Callable[[], Pieces]], None]) -> None:
-        self.tell = tell
-
-
 class One:
     """A client whose requests are answered with what the test says."""
 
@@ -196,15 +186,16 @@ class One:
 
 def test_an_answer_that_cannot_be_made_ends_its_own_connection_alone(node: Node) -> None:
     async def run() -> None:
-        clients, promise = Clients(node), Promise()
-        waits = One(node, clients, lambda: promise)
+        clients, reply = Clients(node), Reply[None]()
 
-        def fail() -> list[Buffer]:
+        def fail(_: None) -> list[Buffer]:
             raise ValueError("no answer")
 
         def bring() -> list[Buffer]:
-            promise.tell(fail)
+            reply.complete(None)
             return [b"now"]
+
+        waits = One(node, clients, lambda: reply.map(fail))
 
         brings = One(node, clients, bring)
         waits.ask()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.server.steps import steps
+from tests.worlds.brokers.outcomes import outcome
 from tests.worlds.brokers.running import node_fixture
 
 from tidelog.errors import TidelogError
@@ -17,7 +18,6 @@ from tidelog.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from tidelog.protocol.requests import ClientConnection, read_request, write_response
-from tidelog.server.api import dispatch
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.list_offsets import list_offsets
 from tidelog.server.api.node import ConnectionFacts, Node
@@ -68,11 +68,9 @@ def request(
 def said(node: Node, frame: bytes, facts: ConnectionFacts = FACTS) -> bytes | str:
     """What a broker sends for a frame, or why it sends nothing now."""
     try:
-        found = dispatch.answer(node, facts, memoryview(frame))
+        found = outcome(node, facts, frame)
     except TidelogError as error:
         return f"{type(error).__name__}: {error}"
-    if isinstance(found, dispatch.Later):
-        found.close()
     return b"".join(found) if isinstance(found, list) else type(found).__name__
 
 
@@ -88,7 +86,7 @@ def said_by_codecs(node: Node, frame: bytes) -> bytes | str:
     if isinstance(found, Awaitable):
         if isinstance(found, Coroutine):
             found.close()
-        return "Later"
+        return "Reply"
     return b"".join(write_response(asked, found))
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.server.steps import steps
+from tests.worlds.brokers.outcomes import outcome
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
@@ -18,7 +19,6 @@ from tidelog.protocol.messages.produce import (
 from tidelog.protocol.requests import ClientConnection
 from tidelog.protocol.wire import NO_UUID
 from tidelog.record.builder import build_batch
-from tidelog.server.api import dispatch
 from tidelog.server.api.node import ConnectionFacts, Node
 from tidelog.server.broker import open_node
 from tidelog.types import Codec, NewRecord
@@ -69,11 +69,9 @@ class Broker:
     def say(self, frame: bytes) -> bytes | str:
         """What it sends for a frame, or why it sends nothing now."""
         try:
-            found = dispatch.answer(self.node, self.connection, memoryview(bytearray(frame)))
+            found = outcome(self.node, self.connection, frame)
         except TidelogError as error:
             return type(error).__name__
-        if isinstance(found, dispatch.Later):
-            found.close()
         return b"".join(found) if isinstance(found, list) else type(found).__name__
 
 

@@ -31,12 +31,15 @@ from tidelog.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from tidelog.protocol.requests import ReceivedRequest
+from tidelog.server.api import dispatch
 from tidelog.server.api.context import Long, RequestContext
-from tidelog.server.api.dispatch import Later, Pieces
+from tidelog.server.api.dispatch import Pieces
 from tidelog.server.api.node import ConnectionFacts, Node
 from tidelog.server.api.table import handler_of
 from tidelog.server.broker import use_kernels
 from tidelog.server.runtime.loop import SLICE_MS, Slices
+from tidelog.server.runtime.reply import Reply
 from tidelog.server.runtime.threads import THREADS
 
 if TYPE_CHECKING:
@@ -134,8 +137,6 @@ def test_work_rests_only_when_its_slice_is_over() -> None:
 def test_long_answers_are_made_into_bytes_beside_the_loop(node: Node) -> None:
     import threading
 
-    from tidelog.protocol.requests import ReceivedRequest
-
     gate = threading.Event()
     request = ReceivedRequest(DESCRIBE_CONFIGS, 4, 7, "test", describe())
     context = RequestContext(node, DESCRIBE_CONFIGS, 4, "test", ConnectionFacts(1, "test"))
@@ -146,12 +147,9 @@ def test_long_answers_are_made_into_bytes_beside_the_loop(node: Node) -> None:
         response = await said
         assert isinstance(response, Long)
 
-        async def given() -> Long:
-            return response
-
         for _ in range(THREADS):  # all of them
             node.work.submit(lambda: gate.wait(PATIENCE_S))
-        written = asyncio.ensure_future(_pieces(Later(node, request, given())))
+        written = asyncio.ensure_future(_pieces(node, request, response))
         for _ in range(20):
             await asyncio.sleep(0)
         assert not written.done()
@@ -166,8 +164,13 @@ def test_long_answers_are_made_into_bytes_beside_the_loop(node: Node) -> None:
     assert left == 0
 
 
-async def _pieces(later: Later) -> Pieces | None:
-    return await later
+async def _pieces(node: Node, request: ReceivedRequest, response: Long) -> Pieces | None:
+    async def given() -> Long:
+        return response
+
+    outcome = dispatch._written(node, request, given())
+    assert isinstance(outcome, Reply)
+    return await outcome
 
 
 def test_open_partitions_take_kernels_in_slices(node: Node) -> None:

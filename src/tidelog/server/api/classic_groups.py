@@ -37,7 +37,6 @@ from tidelog.protocol.messages.classic_groups import (
 from tidelog.protocol.schema import NO_OPERATIONS
 from tidelog.server.api.context import MANY, Long, RequestContext, long_if_many
 from tidelog.server.api.guards import Access, Denied, Guarded
-from tidelog.server.api.waiting import respond
 from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member
 from tidelog.server.groups.modern_group import ShareGroup
 from tidelog.server.groups.replay import AnyGroup
@@ -49,7 +48,6 @@ from tidelog.server.groups.requests import (
     SyncResult,
 )
 from tidelog.server.runtime.loop import in_slices
-from tidelog.server.runtime.reply import arrival
 from tidelog.server.security.operations import Operation, ResourceType
 
 # JoinGroup
@@ -115,7 +113,7 @@ def join_group(
         knows_skipping=version >= SKIPPING_FIRST_VERSION,
     )
     reply = coordinator.members.join(asked)
-    return respond(reply, lambda joined: _join_response(version, joined))
+    return reply.map(lambda joined: _join_response(version, joined))
 
 
 def _join_response(version: int, joined: JoinResult) -> JoinGroupResponse:
@@ -162,7 +160,7 @@ def sync_group(
         protocol_name=request.protocol_name,
         assignments=[(each.member_id, bytes(each.assignment)) for each in request.assignments],
     )
-    return respond(coordinator.members.sync(asked), _sync_response)
+    return coordinator.members.sync(asked).map(_sync_response)
 
 
 def _sync_response(synced: SyncResult) -> SyncGroupResponse:
@@ -337,7 +335,7 @@ async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
         from tidelog.server.api.share_offsets import delete_share_group  # few have any
 
         return await delete_share_group(context.node, group)
-    return await arrival(coordinator.commits.delete_group(group_id))
+    return await coordinator.commits.delete_group(group_id)
 
 
 def guard_join_group(access: Access, request: JoinGroupRequest) -> Guarded[JoinGroupRequest]:

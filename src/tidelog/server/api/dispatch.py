@@ -3,9 +3,8 @@
 Source: Kafka's protocol guide; KIP-511 (an unknown version of ApiVersions is answered in v0).
 """
 
-from asyncio import Future
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from functools import cache
+from collections.abc import Awaitable, Callable
+from functools import cache, partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from tidelog.error_codes import ErrorCode
@@ -44,73 +43,17 @@ from tidelog.server.api.table import (
     row_functions_of,
     served_versions,
 )
-from tidelog.server.runtime.reply import Promise
+from tidelog.server.runtime.reply import Reply, start
 from tidelog.server.security.operations import Operation
 from tidelog.types import Buffer
 
 if TYPE_CHECKING:
     from tidelog.server.api.charges import Charges
 
-__all__ = ["CorruptMessage", "Later", "Outcome", "Pieces", "Promised", "answer"]
+__all__ = ["CorruptMessage", "Outcome", "Pieces", "answer"]
 
 
 Pieces: TypeAlias = list[Buffer]
-
-
-class Later:
-    """An answer on its way: awaited once, or closed where nobody waits for it any more."""
-
-    def __init__(
-        self,
-        node: Node,
-        request: ReceivedRequest,
-        said: "Awaitable[Response | Long | Written | None]",
-        charges: "Charges | None" = None,
-    ) -> None:
-        self._node = node
-        self._request = request
-        self._said = said
-        self._charges = charges
-
-    def __await__(self) -> "Generator[object, None, Pieces | None]":
-        return self._written().__await__()
-
-    async def _written(self) -> Pieces | None:
-        if self._charges is None:
-            response = await self._said
-        else:
-            response = await self._charges.timed(self._said)
-            self._charges.charge(
-                response.response if isinstance(response, Long | Written) else response
-            )
-        if isinstance(response, Long):
-            return await self._node.work.run(_write_long, self._request, response)
-        if isinstance(response, Written):
-            return write_response_around(self._request, response.response, response.name)
-        return None if response is None else write_response(self._request, response)
-
-    def close(self) -> None:
-        """Give up what was never awaited; nothing where it is over."""
-        if isinstance(self._said, Coroutine):
-            self._said.close()
-        elif isinstance(self._said, Future):
-            self._said.cancel()
-
-
-class Promised(Later):
-    """An answer that rules give once somebody else has done his part: no task has to wait for it.
-
-    It can be awaited as any other.
-    """
-
-    def __init__(self, node: Node, request: ReceivedRequest, said: "Promise[Response]") -> None:
-        super().__init__(node, request, said)
-        self._promise = said
-
-    def when_there(self, tell: Callable[[Callable[[], Pieces]], None]) -> None:
-        """Call `tell` with what makes the answer's pieces, in the midst of whatever brought it."""
-        request = self._request
-        self._promise.when_there(lambda response: tell(lambda: write_response(request, response())))
 
 
 def _write_long(request: ReceivedRequest, said: Long) -> Pieces:
@@ -119,7 +62,7 @@ def _write_long(request: ReceivedRequest, said: Long) -> Pieces:
     return pieces
 
 
-Outcome: TypeAlias = Pieces | Later | None
+Outcome: TypeAlias = "Pieces | Reply[Pieces | None] | None"
 
 
 # How a connection gets from a frame to what is sent: `answer`, or one that asks first who it is.
@@ -201,7 +144,7 @@ def _answer_long(
     head = ReceivedRequest(
         long.api, long.version, long.correlation_id, long.client_id, long.api.request()
     )
-    return Later(node, head, said, charges)
+    return start(_written_later(node, head, said, charges))
 
 
 def _answer_rows(
@@ -283,16 +226,40 @@ def _encode_rows(
 
 
 def _written(
-    node: Node, request: ReceivedRequest, said: Answer, charges: "Charges | None" = None
+    node: Node, request: ReceivedRequest, response: Answer, charges: "Charges | None" = None
 ) -> Outcome:
-    if said is None:
+    if response is None:
         return None
-    if type(said) is _response_of(request.api.key):
-        return write_response(request, said)
-    if charges is None and isinstance(said, Promise):
-        return Promised(node, request, said)
-    assert isinstance(said, Awaitable)
-    return Later(node, request, said, charges)
+    if type(response) is _response_of(request.api.key):
+        return write_response(request, response)
+    if isinstance(response, Reply):
+        return response.map(partial(_write_charged, request, charges))
+    assert isinstance(response, Awaitable)
+    return start(_written_later(node, request, response, charges))
+
+
+def _write_charged(
+    request: ReceivedRequest, charges: "Charges | None", response: Response
+) -> Pieces:
+    if charges is not None:
+        charges.charge(response)
+    return write_response(request, response)
+
+
+async def _written_later(
+    node: Node,
+    request: ReceivedRequest,
+    response: "Awaitable[Response | Long | Written | None]",
+    charges: "Charges | None",
+) -> Pieces | None:
+    handled = await (response if charges is None else charges.timed(response))
+    if charges is not None:
+        charges.charge(handled.response if isinstance(handled, Long | Written) else handled)
+    if isinstance(handled, Long):
+        return await node.work.run(_write_long, request, handled)
+    if isinstance(handled, Written):
+        return write_response_around(request, handled.response, handled.name)
+    return None if handled is None else write_response(request, handled)
 
 
 @cache

@@ -54,12 +54,10 @@ from tidelog.server.api.context import MANY, Long, RequestContext
 from tidelog.server.api.guards import Access, Denied, Guarded
 from tidelog.server.api.node import Node
 from tidelog.server.api.produce import known_error
-from tidelog.server.api.waiting import respond
 from tidelog.server.groups.committed_offsets import GroupOffsets, PendingOffsets
 from tidelog.server.groups.offset_commits import Commit, fetch_error
 from tidelog.server.groups.requests import CommitRequest
 from tidelog.server.runtime.loop import Slices
-from tidelog.server.runtime.reply import arrival
 from tidelog.server.security.operations import Operation
 from tidelog.types import NO_OFFSET
 
@@ -134,7 +132,7 @@ async def _group(
     coordinator = context.node.groups
     code = coordinator.shards.code_for(asked.group_id)
     if code is ErrorCode.NONE:
-        code = await arrival(coordinator.shards.settled(asked.group_id))
+        code = await coordinator.shards.settled(asked.group_id)
     if code is ErrorCode.NONE:
         code = coordinator.shards.code_for(asked.group_id)  # it may have been lost meanwhile
     if code is not ErrorCode.NONE:
@@ -474,7 +472,7 @@ def offset_commit(
         is_late_version=context.version >= GROUP_NOT_FOUND_FIRST_VERSION,
     )
     reply = context.node.groups.commits.commit(asked, [commit for _, commit in kept])
-    return respond(reply, lambda codes: response.add(kept, codes))
+    return reply.map(lambda codes: response.add(kept, codes))
 
 
 def _known(
@@ -554,7 +552,7 @@ async def offset_delete(
     if isinstance(deleted, ErrorCode):
         return OffsetDeleteResponse(error_code=deleted)
     codes = dict.fromkeys(places, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    outcome = await arrival(deleted)
+    outcome = await deleted
     codes |= zip(known, outcome, strict=True)
     topics: dict[str, OffsetDeleteResponseTopic] = {}
     for (name, partition), each in codes.items():
@@ -636,7 +634,7 @@ async def _commit(
         is_transactional=True,
     )
     left = [each for each in commits if _is_there(context.node, each)]
-    told = await arrival(groups.transactional.commit(asked, producer, guard, left))
+    told = await groups.transactional.commit(asked, producer, guard, left)
     codes_left = dict(zip(left, told, strict=True))
     return [codes_left.get(each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for each in commits]
 

@@ -36,7 +36,6 @@ from tidelog.protocol.messages.modern_groups import (
 from tidelog.server.api.classic_groups import GROUP_OPERATIONS
 from tidelog.server.api.context import MANY, Long, RequestContext, sees_topics
 from tidelog.server.api.guards import DENIED_TEXT, Access, Denied, Guarded
-from tidelog.server.api.waiting import respond
 from tidelog.server.groups.assignors import SIMPLE
 from tidelog.server.groups.group_updates import Heartbeats
 from tidelog.server.groups.modern_group import (
@@ -116,7 +115,7 @@ def _heartbeat(
     code = context.node.groups.shards.code_for(group_id) if group_id else ErrorCode.NONE
     if code is not ErrorCode.NONE:
         return _beat_response(kind, HeartbeatResult(code=code))
-    return respond(beats.beat(request), partial(_beat_response, kind))
+    return beats.beat(request).map(partial(_beat_response, kind))
 
 
 def _owned(parts: Iterable[HeartbeatPartitions]) -> Mapping[UUID, frozenset[int]]:

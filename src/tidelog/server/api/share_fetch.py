@@ -47,7 +47,7 @@ from tidelog.server.partitions.fetch import tell_failure
 from tidelog.server.partitions.fetch_sessions import FIRST_EPOCH, LAST_EPOCH
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.loop import Slices
-from tidelog.server.runtime.reply import Reply, arrival
+from tidelog.server.runtime.reply import Reply
 from tidelog.server.shares.record_runs import Acknowledgement, AckType, Acquired, AcquireOptions
 from tidelog.server.shares.share_partitions import SessionKey, SharedPartition, ShareSession
 from tidelog.server.shares.share_reads import Part, Read, read
@@ -516,7 +516,7 @@ async def _refuse_later(context: RequestContext, wait_ms: int) -> ShareFetchResp
     """As many sessions as there may be: who asks again asks no faster than others that wait."""
     waiting = Reply[None]()
     context.node.timers.after(max(wait_ms, 0), lambda: waiting.complete(None))
-    await arrival(waiting)
+    await waiting
     return _fetch_error(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
 
 
@@ -589,7 +589,7 @@ async def _fetched(
         answers = await ShareFetching(member, order).run(session.rotated(epoch))
         _add_news(session, answers)
     for named, reply in replies.items():
-        code = await arrival(reply)
+        code = await reply
         data = answers.setdefault(named, SharePartitionData(partition_index=named.number))
         data.acknowledge_error_code, data.acknowledge_error_message = code, text_of(code)
     response = ShareFetchResponse(
@@ -730,7 +730,7 @@ async def _acknowledged(
 ) -> ShareAcknowledgeResponse:
     topics: dict[UUID, ShareAcknowledgeTopicResponse] = {}
     for named, reply in replies.items():
-        code = await arrival(reply)
+        code = await reply
         topic = topics.setdefault(
             named.topic_id, ShareAcknowledgeTopicResponse(topic_id=named.topic_id)
         )

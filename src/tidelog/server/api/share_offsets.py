@@ -40,7 +40,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.groups.modern_group import SharedTopic, ShareGroup
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import Slices
-from tidelog.server.runtime.reply import Reply, arrival
+from tidelog.server.runtime.reply import Reply
 from tidelog.server.security.operations import Operation
 from tidelog.server.shares.state_topic import UNKNOWN_COUNT, UNKNOWN_START, PersistedState, ShareKey
 
@@ -174,7 +174,7 @@ async def alter_share_group_offsets(
             error_code=refusal.error_code, error_message=refusal.message
         )
     starts = _starts(request.topics)
-    code = await arrival(node.groups.share_topics.share(group, _shared(node, starts)))
+    code = await node.groups.share_topics.share(group, _shared(node, starts))
     if code is not ErrorCode.NONE:
         return AlterShareGroupOffsetsResponse(error_code=code)
     slices = Slices(node.env.clock)
@@ -255,7 +255,7 @@ async def delete_share_group_offsets(
     gone = [topic_id for topic_id, replies in named.values() if topic_id and not _failed(replies)]
     unshared = node.groups.share_topics.unshare(group, gone)
     answers = [await _forgotten(node, name, *each) for name, each in named.items()]
-    code = await arrival(unshared)
+    code = await unshared
     if code is not ErrorCode.NONE:
         return DeleteShareGroupOffsetsResponse(error_code=code)
     return DeleteShareGroupOffsetsResponse(responses=answers)
@@ -325,7 +325,7 @@ def _keys(group: ShareGroup, topic_id: UUID) -> list[ShareKey]:
 
 
 async def _first_failure(replies: Iterable[Reply[ErrorCode]]) -> ErrorCode:
-    codes = [await arrival(each) for each in replies]
+    codes = [await each for each in replies]
     return next((code for code in codes if code is not ErrorCode.NONE), ErrorCode.NONE)
 
 

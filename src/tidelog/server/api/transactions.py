@@ -79,7 +79,6 @@ from tidelog.server.api.node import LOGGER, Node
 from tidelog.server.regexes import UnusableRegex, find_matches
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import Slices, in_slices
-from tidelog.server.runtime.reply import arrival
 from tidelog.server.security.operations import Operation
 from tidelog.server.transactions.coordinator import TransactionCoordinator
 from tidelog.server.transactions.metadata import Transaction, TransactionMetadata, TransactionState
@@ -191,7 +190,7 @@ async def _add(
             return dict.fromkeys(partitions, ErrorCode.NONE)
     if asked.verify_only:
         return transactions.verify(asked.transactional_id, producer, partitions)
-    code = await arrival(transactions.add(adding))
+    code = await transactions.add(adding)
     return dict.fromkeys(partitions, fenced(context.version, code))
 
 
@@ -245,7 +244,7 @@ async def add_offsets_to_txn(
         producer=ProducerRef(request.producer_id, request.producer_epoch),
         partitions=frozenset({offsets_partition(context.node, request.group_id)}),
     )
-    added = await arrival(context.node.transactions.add(asked))
+    added = await context.node.transactions.add(asked)
     return AddOffsetsToTxnResponse(error_code=fenced(context.version, added))
 
 
@@ -749,7 +748,7 @@ class WholeAdd:
                 code = ErrorCode.OPERATION_NOT_ATTEMPTED
             elif each.asked is not None and each.partitions:
                 asked = replace(each.asked, partitions=frozenset(each.partitions))
-                said = await arrival(self.context.node.transactions.add(asked))
+                said = await self.context.node.transactions.add(asked)
                 code = fenced(self.context.version, said)
             if code:
                 await _set(each.topics, code, slices)

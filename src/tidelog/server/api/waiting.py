@@ -1,23 +1,17 @@
-"""Answers that come later: those of the rules, and those to requests that came too early.
+"""Requests about groups, transactional ids and share partitions wait while these are loaded.
 
-While groups, transactional ids or share partitions are read from their log, requests about them
-wait for that:
-clients that are told COORDINATOR_LOAD_IN_PROGRESS pause, librdkafka for three seconds.
+A client that gets COORDINATOR_LOAD_IN_PROGRESS pauses before it tries again, librdkafka for three
+seconds. So a request waits a while for the load before it gets that error.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
-
-from tidelog.server.runtime.reply import Promise, Reply, arrival
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from tidelog.server.api.context import Answer, Handler, Long, RequestContext
     from tidelog.server.api.node import Node
-
-__all__ = ["LOAD_WAIT_S", "after_load", "arrival", "respond"]
-
 
 # No client gives up on a request so soon; who still finds nothing loaded then is told so.
 LOAD_WAIT_S: Final = 2.0
@@ -34,19 +28,6 @@ _OF_TRANSACTIONS: Final = frozenset({22, 24, 25, 26})
 
 # About what is kept of share partitions; ShareFetch and ShareAcknowledge wait for those they name.
 _OF_SHARE_STATES: Final = frozenset({90, 91, 92})
-
-
-T = TypeVar("T")
-
-
-R = TypeVar("R")
-
-
-def respond(reply: Reply[T], response: Callable[[T], R]) -> R | Awaitable[R]:
-    """The response to a reply: now where it is there, else as soon as it is."""
-    if reply.is_done:
-        return response(reply.value)
-    return Promise(reply, response)
 
 
 class _Keeper(Protocol):

@@ -9,18 +9,19 @@ responses it still reads.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from tidelog.errors import Closed, CorruptMessage, TidelogError
+from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.protocol.framing import LENGTH_BYTES, Frames
 from tidelog.protocol.messages import FETCH, SHARE_FETCH
 from tidelog.server.api.context import Asked, api_name, key_of
-from tidelog.server.api.dispatch import Answering, Later, Pieces, Promised, answer
+from tidelog.server.api.dispatch import Answering, Pieces, answer
 from tidelog.server.api.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.net.clients import Clients, Footprint
 from tidelog.server.net.scheduling import TURN_NS, TURN_REQUESTS, Place
 from tidelog.server.net.send_queue import Outgoing
-from tidelog.server.runtime.reply import Arrivals
+from tidelog.server.runtime.reply import Arrivals, Reply
 from tidelog.types import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ class Pending:
     __slots__ = (
         "_arrivals",
         "_is_for_client",
-        "_promised",
-        "_task",
+        "_reply",
         "_tell_failure",
         "_tell_pieces",
         "is_waiting",
@@ -60,70 +60,46 @@ class Pending:
         """None yet.
 
         Args:
-            arrivals: What sends answers behind the request that has brought them.
-            tell_pieces: Called with an answer's pieces once they are there.
-            tell_failure: Called with why there are none.
+            arrivals: Sends responses after the request that has completed them.
+            tell_pieces: Called with a response's pieces once they are there.
+            tell_failure: Called with the reason why there are none.
         """
         self._arrivals = arrivals
         self._tell_pieces = tell_pieces
         self._tell_failure = tell_failure
-        self._task: asyncio.Future[None] | None = None
-        self._promised: Promised | None = None  # what is waited for without a task
+        self._reply: Reply[Pieces | None] | None = None
         self._is_for_client = False
         self.is_waiting = False
 
-    def wait(self, said: Later, asked: Asked) -> None:
-        """Tell of this answer when it is there."""
+    def wait(self, reply: Reply[Pieces | None], request: Asked) -> None:
+        """Tell of this response when it is there."""
         assert not self.is_waiting
         self.is_waiting = True
-        if isinstance(said, Promised):
-            self._await_promised(said, asked)
-            return
-        self._is_for_client = asked.key in _FOR_THE_CLIENT
-        self._task = asyncio.ensure_future(self._finish(said, asked))
-        # Cancelled before its first step it never gets to what it should wait for.
-        self._task.add_done_callback(lambda _: said.close())
+        self._reply = reply
+        self._is_for_client = not reply.is_started or request.key in _FOR_THE_CLIENT
+        reply.when_done(partial(self._arrive, request))
 
-    def _await_promised(self, said: Promised, asked: Asked) -> None:
-        """Tell behind what brings the answer, which is in the midst of something."""
-        self._promised, add = said, self._arrivals.add
-        said.when_there(lambda make: add(lambda: self._keep(said, asked, make)))
+    def _arrive(self, request: Asked, reply: Reply[Pieces | None]) -> None:
+        if reply.is_started:
+            self._finish(request, reply)
+        else:  # in the middle of whatever has completed it
+            self._arrivals.add(partial(self._finish, request, reply))
 
-    def _keep(self, said: Promised, asked: Asked, make: Callable[[], Pieces]) -> None:
-        """Answer as was promised, unless the client has gone."""
-        if self._promised is not said:
+    def _finish(self, request: Asked, reply: Reply[Pieces | None]) -> None:
+        """Hand over the pieces, unless the client has gone."""
+        if self._reply is not reply:
             return
-        try:
-            self._end(make(), asked)
-        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
-            self._fail(error)
-
-    async def _finish(self, said: Later, asked: Asked) -> None:
-        try:
-            pieces = await said
-        except asyncio.CancelledError:
-            if self._task is not None:  # not by us: what it waited for was given up
-                self._fail(Closed("the work on a request was given up"))
-            return
-        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
-            self._fail(error)
-            return
-        self._end(pieces, asked)
-
-    def _end(self, pieces: Pieces | None, asked: Asked) -> None:
-        self._task = self._promised = None
+        self._reply = None
         self.is_waiting = False
-        self._tell_pieces(pieces, asked)
-
-    def _fail(self, error: Exception) -> None:
-        self._task = self._promised = None
-        self.is_waiting = False
-        self._tell_failure(error)
+        try:
+            self._tell_pieces(reply.value, request)
+        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+            self._tell_failure(error)
 
     @property
     def waits_for_client(self) -> bool:
         """Whether nothing has to be carried out: the answer is all that is waited for."""
-        return self.is_waiting and (self._task is None or self._is_for_client)
+        return self.is_waiting and self._is_for_client
 
     def lose_client(self) -> None:
         """Nobody takes the answer any more: only what has to be carried out is waited for."""
@@ -136,11 +112,10 @@ class Pending:
         self._drop()
 
     def _drop(self) -> None:
-        self._promised = None
+        reply, self._reply = self._reply, None
         self.is_waiting = False
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        if reply is not None:
+            reply.cancel()
 
 
 def _tell_nobody(*_: object) -> None:
@@ -497,7 +472,8 @@ class Connection(asyncio.BufferedProtocol):
         else:  # no other request is looked at until there is an answer to this one
             self._flush()
             footprint.work_on(size_bytes)
-            self._pending.wait(cast("Later", said), Asked(key, size_bytes, began_ns))
+            reply = cast("Reply[Pieces | None]", said)
+            self._pending.wait(reply, Asked(key, size_bytes, began_ns))
             if self._transport is None:
                 self._pending.lose_client()
 

@@ -11,7 +11,7 @@ Source: KIP-43, KIP-152, KIP-368; Kafka 4.3's SaslServerAuthenticator.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
@@ -26,9 +26,10 @@ from tidelog.protocol.messages.security import (
 )
 from tidelog.protocol.requests import ReceivedRequest, read_request, write_response
 from tidelog.server.api import dispatch
-from tidelog.server.api.dispatch import Later, Outcome, Pieces
+from tidelog.server.api.dispatch import Outcome, Pieces
 from tidelog.server.api.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.net.listener_authentication import Door
+from tidelog.server.runtime.reply import start
 from tidelog.server.security.sasl import Exchange, Login, LoginFailed, NotLoggedIn, failure_text
 from tidelog.types import Buffer
 
@@ -56,20 +57,6 @@ class State(Enum):
     WANTS_HANDSHAKE = "wants handshake"
     WANTS_TOKENS = "wants tokens"
     OPEN = "open"
-
-
-class _Saying(Later):
-    """An answer on its way that is no response of a handler."""
-
-    def __init__(self, said: Coroutine[object, object, Pieces | None]) -> None:
-        self._coroutine = said
-
-    def __await__(self) -> Generator[object, None, Pieces | None]:
-        return self._coroutine.__await__()
-
-    def close(self) -> None:
-        """Give up what was never awaited; nothing where it is over."""
-        self._coroutine.close()
 
 
 class Gate:
@@ -136,9 +123,9 @@ class Gate:
             CorruptMessage, UnsupportedVersion: As `dispatch.answer`.
         """
         if self._state is State.WANTS_TOKENS and self._exchange is None:
-            return _Saying(self._close_silently("another mechanism on the same connection"))
+            return start(self._close_silently("another mechanism on the same connection"))
         if self._state is State.WANTS_TOKENS and self._has_bare_tokens:
-            return _Saying(self._bare(bytes(frame)))
+            return start(self._bare(bytes(frame)))
         key = int.from_bytes(frame[:2], "big")
         if key in _SERVED:
             return self._sasl(read_request(frame, _SERVED))
@@ -175,7 +162,7 @@ class Gate:
             return self._handshake(request, message)
         assert isinstance(message, SaslAuthenticateRequest)
         if self._state is State.WANTS_TOKENS:
-            return _Saying(self._authenticate(request, bytes(message.auth_bytes)))
+            return start(self._authenticate(request, bytes(message.auth_bytes)))
         if self._state is State.OPEN:
             self._ensure_in_session()
             return _illegal(request)
@@ -183,7 +170,7 @@ class Gate:
 
     def _handshake(self, request: ReceivedRequest, asked: SaslHandshakeRequest) -> Outcome:
         if self._state is State.WANTS_TOKENS:
-            return _Saying(self._out_of_turn(request))
+            return start(self._out_of_turn(request))
         if self._state is State.OPEN and not self._may_renew():
             self._ensure_in_session()
             return write_response(
@@ -191,7 +178,7 @@ class Gate:
             )
         exchange = self._door.exchange(asked.mechanism)
         if exchange is None:
-            return _Saying(self._unsupported(request))
+            return start(self._unsupported(request))
         is_another = self._login is not None and asked.mechanism != self._login_mechanism
         # As with Kafka who comes by another one than before hears so when he goes on.
         self._exchange, self._mechanism = None if is_another else exchange, asked.mechanism

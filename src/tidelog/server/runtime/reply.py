@@ -1,103 +1,186 @@
-"""An answer that may come later, without an event loop: the rules of groups make them.
+"""`Reply`: a result that may come later; responses that wait for their turn; observers.
 
-Parts: one value, now or later; observers.
+Rules make replies without an event loop; `start` makes one of a coroutine that has to wait. Both
+are read in the same way: at once where they are done, by `when_done` and `map`, or by `await`.
 
-Waiting on the loop for an answer that the rules give without one.
+Invariants:
+- A reply is completed once, with a value or an error.
+- A listener runs in the middle of whatever completed the reply. What must not happen there, such as
+  sending a response, goes through `Arrivals`.
 
-Something whose changes others wait for. Belongs to the loop's thread.
+Everything here belongs to the loop's thread.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
+from types import coroutine
+from typing import Generic, TypeVar, cast
+
+from tidelog.errors import Closed
 
 T = TypeVar("T")
 
 
-class Reply(Generic[T]):
-    """One value, now or later. Completed once; who asks for it is told at once or then."""
+R = TypeVar("R")
 
-    __slots__ = ("_listeners", "_value")
+
+class Reply(Generic[T]):
+    """One result, now or later."""
+
+    __slots__ = ("_error", "_listeners", "_task", "_value")
 
     def __init__(self) -> None:
         self._value: tuple[T] | None = None
-        self._listeners: list[Callable[[T], None]] = []
+        self._error: Exception | None = None
+        self._listeners: list[Callable[[Reply[T]], None]] = []
+        self._task: asyncio.Task[None] | None = None
 
     @classmethod
     def of(cls, value: T) -> "Reply[T]":
-        """An answer that is there."""
+        """A reply that is done."""
         made = cls()
         made.complete(value)
         return made
 
     @property
     def is_done(self) -> bool:
-        """Whether the value is there."""
-        return self._value is not None
+        """Whether there is a value or an error."""
+        return self._value is not None or self._error is not None
+
+    @property
+    def is_started(self) -> bool:
+        """Whether a task works on it (`start`); otherwise rules complete it."""
+        return self._task is not None
 
     @property
     def value(self) -> T:
-        """The value, which must be there."""
+        """The value of a reply that is done; raises its error."""
+        if self._error is not None:
+            raise self._error
         assert self._value is not None, "not answered yet"
         return self._value[0]
 
     def complete(self, value: T) -> None:
         """Give the value, once."""
-        assert self._value is None, "answered twice"
+        assert not self.is_done, "answered twice"
         self._value = (value,)
+        self._tell()
+
+    def fail(self, error: Exception) -> None:
+        """Give an error in place of the value."""
+        assert not self.is_done, "answered twice"
+        self._error = error
+        self._tell()
+
+    def _tell(self) -> None:
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
-            listener(value)
+            listener(self)
+
+    def when_done(self, listener: "Callable[[Reply[T]], None]") -> None:
+        """Call `listener` with the reply as soon as it is done."""
+        if self.is_done:
+            listener(self)
+        else:
+            self._listeners.append(listener)
 
     def then(self, listener: Callable[[T], None]) -> None:
-        """Call `listener` with the value as soon as it is there."""
-        if self._value is None:
-            self._listeners.append(listener)
-        else:
+        """Call `listener` with the value as soon as it is there; not after an error."""
+        if self._value is not None:
             listener(self._value[0])
+        elif self._error is None:
+            self._listeners.append(partial(_give_value, listener))
+
+    def map(self, make: Callable[[T], R]) -> "R | Reply[R]":
+        """What `make` makes of the value: at once where that is there, else as another reply."""
+        if self.is_done:
+            return make(self.value)
+        mapped: Reply[R] = Reply()
+        mapped._task = self._task
+
+        def give(done: Reply[T]) -> None:
+            try:
+                value = make(done.value)
+            except Exception as error:  # noqa: BLE001 - it belongs to who reads the mapped reply
+                mapped.fail(error)
+            else:
+                mapped.complete(value)
+
+        self._listeners.append(give)
+        return mapped
+
+    def __await__(self) -> Generator[object, None, T]:
+        """Wait for the result on the loop."""
+        if not self.is_done:
+            done = asyncio.get_running_loop().create_future()
+            self._listeners.append(partial(_wake, done))
+            yield from done
+        return self.value
+
+    def cancel(self) -> None:
+        """End the task behind it, whose result nobody needs; rules go on."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _follow(self, work: Coroutine[object, object, T], waits_for: object) -> None:
+        try:
+            value = await _rest(work, waits_for)
+        except asyncio.CancelledError:
+            self.fail(Closed("the work on a request was given up"))
+        except Exception as error:  # noqa: BLE001 - it belongs to who reads the reply
+            self.fail(error)
+        else:
+            self.complete(value)
 
 
-R = TypeVar("R")
+def _give_value(listener: Callable[[T], None], done: Reply[T]) -> None:
+    if done._value is not None:  # noqa: SLF001 - one with Reply
+        listener(done._value[0])  # noqa: SLF001
 
 
-R_co = TypeVar("R_co", covariant=True)
+def _wake(future: "asyncio.Future[None]", _done: object) -> None:
+    if not future.done():  # who waited may have been cancelled meanwhile
+        future.set_result(None)
 
 
-async def arrival(reply: Reply[T]) -> T:
-    """A reply's value, once it is there."""
-    if reply.is_done:
-        return reply.value
-    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+def start(work: Coroutine[object, object, T]) -> T | Reply[T]:
+    """Run a coroutine: its result if it has nothing to wait for, else a reply with a task behind.
 
-    def tell(value: T) -> None:
-        if not future.done():  # the client may have gone meanwhile
-            future.set_result(value)
+    The first step runs at once, outside of a task: nothing in it may ask for the current task, as
+    `asyncio.timeout` does.
+    """
+    try:
+        waits_for: object = work.send(None)
+    except StopIteration as end:
+        return cast("T", end.value)
+    reply: Reply[T] = Reply()
+    reply._task = asyncio.ensure_future(reply._follow(work, waits_for))  # noqa: SLF001
+    reply._task.add_done_callback(lambda _: _close(work, waits_for))  # noqa: SLF001
+    return reply
 
-    reply.then(tell)
-    return await future
+
+@coroutine
+def _rest(work: Coroutine[object, object, T], waits_for: object) -> Generator[object, None, T]:
+    """The steps of a coroutine that already waits for something."""
+    while True:
+        try:
+            yield waits_for
+        except asyncio.CancelledError as error:
+            try:
+                waits_for = work.throw(error)
+            except StopIteration as end:
+                return cast("T", end.value)
+        else:
+            return (yield from cast("Generator[object, None, T]", work))
 
 
-class Promise(Awaitable[R_co], Generic[R_co]):
-    """What a reply will bring: to be awaited, or, without a task of its own, to be told of."""
-
-    __slots__ = ("_arrive", "when_there")
-
-    def __init__(self, reply: Reply[T], response: "Callable[[T], R_co]") -> None:
-        """`response` makes what is promised of the reply's value."""
-
-        async def arrive() -> R_co:
-            return response(await arrival(reply))
-
-        def when_there(tell: "Callable[[Callable[[], R_co]], None]") -> None:
-            reply.then(lambda value: tell(lambda: response(value)))
-
-        self._arrive = arrive
-        # Calls its argument, once, with what makes the answer.
-        self.when_there = when_there
-
-    def __await__(self) -> "Generator[object, None, R_co]":
-        return self._arrive().__await__()
+def _close(work: Coroutine[object, object, object], waits_for: object) -> None:
+    """End work whose task was cancelled before its first step; nothing for any other."""
+    if getattr(work, "cr_await", None) is not None and isinstance(waits_for, asyncio.Future):
+        waits_for.cancel()
+    work.close()
 
 
 class Arrivals:

@@ -43,7 +43,7 @@ from tidelog.server.groups.modern_group import ShareGroup
 from tidelog.server.partitions.offset_lookup import find_offset
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.services import Services
-from tidelog.server.runtime.reply import Reply, arrival
+from tidelog.server.runtime.reply import Reply
 from tidelog.server.shares.open_partition import OpenSharePartition, Surroundings
 from tidelog.server.shares.record_runs import Limits
 from tidelog.server.shares.share_partition import SharePartition
@@ -420,7 +420,7 @@ class SharePartitions:
     async def _changed(self, key: ShareKey, start: int | None) -> ErrorCode:
         if not await self.is_ready(key):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return await arrival(self.change_now(key, start))
+        return await self.change_now(key, start)
 
     def change_now(self, key: ShareKey, start: int | None) -> Reply[ErrorCode]:
         """Begin anew from an offset on, or be forgotten (None); when it is safe, or why not."""

@@ -11,7 +11,7 @@ from tidelog.errors import TidelogError
 from tidelog.server.partitions.partition import Markers
 from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.loop import SLICE_MS, Timer
-from tidelog.server.runtime.reply import Reply, arrival
+from tidelog.server.runtime.reply import Reply
 from tidelog.server.transactions.markers import MarkerWriter
 from tidelog.server.transactions.metadata import (
     LOGGER,
@@ -98,7 +98,7 @@ class TransactionCoordinator:
             return ProducerAnswer(transaction)
         reply: Reply[ProducerAnswer] = Reply()
         self._init(transaction, request, new_id, reply)
-        return await arrival(reply)
+        return await reply
 
     async def _find_with_id(
         self, transactional_id: str, *, creates: bool
@@ -234,7 +234,7 @@ class TransactionCoordinator:
             partitions=frozenset(partitions),
             version=SERVER_VERSION,
         )
-        return dict.fromkeys(partitions, await arrival(self.add(request)))
+        return dict.fromkeys(partitions, await self.add(request))
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class TransactionCoordinator:
             return ProducerAnswer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         reply: Reply[ProducerAnswer] = Reply()
         self._end(transaction, request, new_id, reply)
-        return await arrival(reply)
+        return await reply
 
     def _end(
         self,

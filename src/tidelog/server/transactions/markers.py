@@ -23,7 +23,7 @@ from tidelog.server.partitions.partition import (
 )
 from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.loop import Timers
-from tidelog.server.runtime.reply import Reply, arrival
+from tidelog.server.runtime.reply import Reply
 from tidelog.server.transactions.metadata import LOGGER, Transaction, TransactionState
 from tidelog.server.transactions.state_topic import TransactionStates
 from tidelog.types import OFFSETS_TOPIC, TopicPartition
@@ -222,4 +222,4 @@ async def _told(ended: _Ended) -> ErrorCode:
     """The code, once the marker is safe."""
     if isinstance(ended, ErrorCode):
         return ended
-    return _of_group(await arrival(ended)) if isinstance(ended, Reply) else ErrorCode(await ended)
+    return _of_group(await ended) if isinstance(ended, Reply) else ErrorCode(await ended)

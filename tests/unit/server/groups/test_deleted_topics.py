@@ -28,7 +28,6 @@ from tidelog.server.groups.modern_group import ShareGroup
 from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import CommitRequest, HeartbeatRequest
 from tidelog.server.partitions.partition import TransactionEnd
-from tidelog.server.runtime.reply import arrival
 from tidelog.types import TopicPartition
 
 TOPIC = "flights"
@@ -79,13 +78,13 @@ class World:
         asked = CommitRequest(group_id=LAST, is_transactional=True)
         kept = [Commit(TOPIC, 0, offset, topic_id=self.topic_id)]
         said = groups.transactional.commit(asked, producer, guard, kept)
-        assert await arrival(said) == [ErrorCode.NONE]
+        assert await said == [ErrorCode.NONE]
 
     async def end(self, producer_id: int, *, commit: bool) -> None:
         """A producer's transaction ends."""
         groups, end = self.node.groups, TransactionEnd(producer_id, 0, 0, commit)
         number = groups.shards.number_of(LAST)
-        assert await arrival(groups.end_transaction(number, end)) is ErrorCode.NONE
+        assert await groups.end_transaction(number, end) is ErrorCode.NONE
 
     def finish(self) -> None:
         """All that is due soon is done."""
@@ -271,7 +270,7 @@ async def test_a_share_group_goes_on_with_a_new_topic(tmp_path: Path) -> None:
     async def beat(it: World, epoch: int) -> int:
         topics = None if epoch else frozenset({TOPIC})
         asked = HeartbeatRequest(group_id=LAST, member_id="A", epoch=epoch, topics=topics)
-        told = await arrival(it.node.groups.shares.beat(asked))
+        told = await it.node.groups.shares.beat(asked)
         assert told.code is ErrorCode.NONE
         return told.epoch
 

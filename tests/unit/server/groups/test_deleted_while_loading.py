@@ -26,7 +26,6 @@ from tidelog.server.groups.committed_offsets import DeletedTopic
 from tidelog.server.groups.coordinator import TOPICS_MAX, DeletedTopics
 from tidelog.server.groups.modern_group import ShareGroup
 from tidelog.server.groups.requests import HeartbeatRequest
-from tidelog.server.runtime.reply import arrival
 from tidelog.types import OFFSETS_TOPIC
 
 LATER_MS = 1_700_003_600_000
@@ -125,7 +124,7 @@ async def test_groups_that_are_lost_before_they_are_swept_are_swept_behind_the_n
 async def test_a_share_group_that_is_loaded_shares_it_no_more(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         asked = HeartbeatRequest(group_id=FIRST, member_id="A", epoch=0, topics=frozenset({TOPIC}))
-        assert (await arrival(it.node.groups.shares.beat(asked))).code is ErrorCode.NONE
+        assert (await it.node.groups.shares.beat(asked)).code is ErrorCode.NONE
     async with starting(tmp_path) as it:
         it.node.topics.delete(TOPIC)
         await loaded(it)

@@ -11,7 +11,7 @@ from tidelog.server.coordinator.state_topic import (
     GATHERED_REPLIES_MAX,
     KeyValue,
 )
-from tidelog.server.runtime.reply import Reply, arrival
+from tidelog.server.runtime.reply import Reply
 from tidelog.types import OFFSETS_TOPIC
 
 PRODUCER = (7, 0)
@@ -71,7 +71,7 @@ async def test_who_comes_behind_is_written_with_the_turns_end(log: Log) -> None:
     assert log.shards.settled(log.groups[1]).value is ErrorCode.NONE
     assert log.batches(0) == [[b"a"]]
     assert not any(each.is_done for each in (*replies, settled))
-    assert [await arrival(each) for each in (*replies, settled)] == [ErrorCode.NONE] * 4
+    assert [await each for each in (*replies, settled)] == [ErrorCode.NONE] * 4
     assert log.batches(0) == [[b"a"], [b"b", b"c", b"d"]]
     assert log.shards.settled(log.groups[0]).value is ErrorCode.NONE
 
@@ -104,7 +104,7 @@ async def test_so_many_are_answered_before_the_turn_is_over(log: Log) -> None:
     assert [each.is_done for each in replies] == [True] * (len(keys) - 1) + [False]
     first, *gathered = (key.encode() for key in keys[:-1])
     assert log.batches(0) == [[first], gathered]
-    assert await arrival(replies[-1]) is ErrorCode.NONE
+    assert await replies[-1] is ErrorCode.NONE
 
 
 def test_answers_wait_until_their_batch_is_safe() -> None:
@@ -133,7 +133,7 @@ async def test_a_partition_is_read_again_whose_gathered_records_are_refused(log:
     log.append(0, "a")
     reply = log.append(0, "b")
     log.world.refuse_records()
-    assert await arrival(reply) is ErrorCode.NOT_COORDINATOR
+    assert await reply is ErrorCode.NOT_COORDINATOR
     assert log.shards.code_for(log.groups[0]) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert log.shards.code_for(log.groups[1]) is ErrorCode.NONE
 
@@ -160,6 +160,6 @@ async def test_who_is_told_of_a_full_batch_and_writes_at_once_is_not_forgotten(l
     told = log.append(0, "told")
     told.then(lambda _: again.append(log.append(0, "again")))
     others = [log.append(0, "other") for _ in range(GATHERED_REPLIES_MAX)]
-    assert await arrival(others[-1]) is ErrorCode.NONE
+    assert await others[-1] is ErrorCode.NONE
     assert [each.is_done for each in again] == [True]
     assert log.batches(0)[-1] == [b"again", b"other"]

@@ -8,7 +8,6 @@ from tests.worlds.brokers.groups import GROUP, World
 
 from tidelog.server.groups.requests import HeartbeatRequest
 from tidelog.server.runtime.loop import LoopTurn
-from tidelog.server.runtime.reply import arrival
 
 
 def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
@@ -67,7 +66,7 @@ def _together(world: World, *asked: HeartbeatRequest) -> list[int]:
 
     async def run() -> list[int]:
         replies = [world.heartbeats.beat(each) for each in asked]
-        beats = [await arrival(reply) for reply in replies]
+        beats = [await reply for reply in replies]
         return [sum(map(len, (beat.assignment or {}).values())) for beat in beats]
 
     return asyncio.run(run())

@@ -31,7 +31,6 @@ from tidelog.server.api.context import RequestContext
 from tidelog.server.api.group_offsets import offset_fetch
 from tidelog.server.api.node import ConnectionFacts, Node
 from tidelog.server.partitions.partition import Partition
-from tidelog.server.runtime.reply import arrival
 from tidelog.types import OFFSETS_TOPIC
 
 
@@ -49,11 +48,11 @@ async def test_what_a_reopened_log_has_not_is_not_remembered(tmp_path: Path) -> 
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
         await node.groups.shards.ensure_topic()
-        assert await arrival(commit(node.groups, 1)) == [ErrorCode.NONE]
+        assert await commit(node.groups, 1) == [ErrorCode.NONE]
         partition = partition_of(node)
         partition.log.flush()
         synced_bytes = partition.log.active.size_bytes
-        assert await arrival(commit(node.groups, 2)) == [ErrorCode.NONE]
+        assert await commit(node.groups, 2) == [ErrorCode.NONE]
         fail(partition, disk)
         assert node.groups.find(GROUP) is None
         assert node.groups.shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
@@ -62,7 +61,7 @@ async def test_what_a_reopened_log_has_not_is_not_remembered(tmp_path: Path) -> 
         await until_loaded(node.groups)  # though nobody has asked
         assert committed(node.groups) == 1
         assert node.groups.shards.code_for(GROUP) is ErrorCode.NONE
-        assert await arrival(commit(node.groups, 3)) == [ErrorCode.NONE]
+        assert await commit(node.groups, 3) == [ErrorCode.NONE]
         fail(partition_of(node), disk)  # the new log is looked after as well
         assert node.groups.find(GROUP) is None
         reopen(node)
@@ -72,7 +71,7 @@ async def test_what_a_reopened_log_has_not_is_not_remembered(tmp_path: Path) -> 
 async def test_log_that_fails_while_it_is_read_is_not_served(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
-        assert await arrival(commit(node.groups, 1)) == [ErrorCode.NONE]
+        assert await commit(node.groups, 1) == [ErrorCode.NONE]
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
         shards = node.groups.shards
@@ -104,7 +103,7 @@ async def test_log_that_fails_while_it_is_read_is_not_served(tmp_path: Path) -> 
 async def test_log_that_is_offline_from_the_start_is_not_served(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
-        assert await arrival(commit(node.groups, 1)) == [ErrorCode.NONE]
+        assert await commit(node.groups, 1) == [ErrorCode.NONE]
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
         groups = node.groups  # which begins to read, once others have had their turn
@@ -180,5 +179,5 @@ async def test_deleted_topic_is_looked_after_no_more(tmp_path: Path) -> None:
         with suppress(Closed):
             partition.log.flush()
         assert await node.groups.shards.ensure_topic() is ErrorCode.NONE
-        assert await arrival(commit(node.groups, 2)) == [ErrorCode.NONE]
+        assert await commit(node.groups, 2) == [ErrorCode.NONE]
         assert committed(node.groups) == 2

@@ -22,7 +22,6 @@ from tidelog.server.api.group_offsets import offset_fetch
 from tidelog.server.api.node import ConnectionFacts, Node
 from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import CommitRequest
-from tidelog.server.runtime.reply import arrival
 
 TOPIC = "flights"
 # Of the former topic, of no topic that is known, of the present one; nothing.
@@ -50,7 +49,7 @@ async def broker_with_commits(path: Path) -> AsyncIterator[Node]:
             Commit("ships", 0, 10, topic_id=UUID(int=2)),
         ]
         said = node.groups.commits.commit(CommitRequest(group_id=GROUP), commits)
-        assert await arrival(said) == [ErrorCode.NONE] * 4
+        assert await said == [ErrorCode.NONE] * 4
         yield node
 
 

@@ -22,7 +22,7 @@ from tidelog.server.groups.coordinator import GroupCoordinator
 from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import CommitRequest
 from tidelog.server.partitions.partition import Partition
-from tidelog.server.runtime.reply import Reply, arrival
+from tidelog.server.runtime.reply import Reply
 from tidelog.types import OFFSETS_TOPIC, Codec
 
 SETTINGS = {"offsets.topic.num.partitions": "3"}
@@ -87,7 +87,7 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
     async with running_node(tmp_path) as node:
         await node.groups.shards.ensure_topic()
         for number in range(300):
-            assert await arrival(commit(node.groups, number, f"group {number}")) == [ErrorCode.NONE]
+            assert await commit(node.groups, number, f"group {number}") == [ErrorCode.NONE]
     async with running_node(tmp_path) as node:
         shards = node.groups.shards
         assert {shards.code_for(name) for name in NAMES} == {LOADING}
@@ -105,7 +105,7 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
 async def test_records_are_compressed_as_told(tmp_path: Path) -> None:
     async with running_node(tmp_path, offsets_topic_compression_codec="3") as node:
         await node.groups.shards.ensure_topic()
-        assert await arrival(commit(node.groups, 5)) == [ErrorCode.NONE]
+        assert await commit(node.groups, 5) == [ErrorCode.NONE]
         log = node.partitions.get(OFFSETS_TOPIC, node.groups.shards.number_of(GROUP)).log
         codecs = {batch.codec for part in log.slices() for _, batch in part.batches()}
         assert codecs == {Codec.LZ4}
@@ -120,7 +120,7 @@ async def test_killed_process_leaves_what_it_acknowledged(tmp_path: Path) -> Non
     async with running_node(tmp_path / "one") as node:
         await node.groups.shards.ensure_topic()
         for offset in range(10):
-            assert await arrival(commit(node.groups, offset)) == [ErrorCode.NONE]
+            assert await commit(node.groups, offset) == [ErrorCode.NONE]
         shutil.copytree(tmp_path / "one", tmp_path / "two")
     async with running_node(tmp_path / "two") as node:
         node.groups.resume()
@@ -136,7 +136,7 @@ async def test_commit_is_acknowledged_when_it_is_synced(tmp_path: Path) -> None:
         settled = node.groups.shards.settled(GROUP)
         assert not any(reply.is_done for reply in replies)
         assert not settled.is_done
-        assert await arrival(settled) is ErrorCode.NONE
+        assert await settled is ErrorCode.NONE
         assert [reply.value for reply in replies] == [[ErrorCode.NONE]] * 5
         assert node.groups.shards.settled(GROUP).is_done
 
@@ -147,9 +147,9 @@ async def test_lost_partition_is_read_again_when_its_disk_works_again(tmp_path: 
     async with running_node(tmp_path, Env(files=disk)) as node:
         shards = node.groups.shards
         await shards.ensure_topic()
-        assert await arrival(commit(node.groups, 1)) == [ErrorCode.NONE]
+        assert await commit(node.groups, 1) == [ErrorCode.NONE]
         disk.is_failing = True
-        assert await arrival(commit(node.groups, 2)) == [ErrorCode.NOT_COORDINATOR]
+        assert await commit(node.groups, 2) == [ErrorCode.NOT_COORDINATOR]
         assert node.groups.find(GROUP) is None
         assert shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
         disk.is_failing = False
@@ -158,7 +158,7 @@ async def test_lost_partition_is_read_again_when_its_disk_works_again(tmp_path: 
         assert shards.code_for(GROUP) is LOADING
         await until_loaded(node.groups)
         assert committed(node.groups) == 1
-        assert await arrival(commit(node.groups, 3)) == [ErrorCode.NONE]
+        assert await commit(node.groups, 3) == [ErrorCode.NONE]
 
 
 @on_a_loop
@@ -191,10 +191,10 @@ async def test_sync_that_fails_acknowledges_nothing(tmp_path: Path) -> None:
     disk = FailingDisk()
     node = open_node(str(tmp_path), config(tidelog_durability="fsync"), env=Env(files=disk))
     await node.groups.shards.ensure_topic()
-    assert await arrival(commit(node.groups, 1)) == [ErrorCode.NONE]
+    assert await commit(node.groups, 1) == [ErrorCode.NONE]
     disk.failing, disk.is_failing = frozenset({"sync"}), True
     reply = commit(node.groups, 2)
-    assert await arrival(reply) == [ErrorCode.NOT_COORDINATOR]
+    assert await reply == [ErrorCode.NOT_COORDINATOR]
     assert node.groups.find(GROUP) is None
     disk.is_failing = False
     with pytest.raises(StorageFailure, match="disk is full"):
@@ -214,7 +214,7 @@ async def test_deleted_topics_take_offsets_and_groups_along(tmp_path: Path) -> N
         assert node.groups.find(GROUP) is None
         assert node.groups.shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
         assert await node.groups.shards.ensure_topic() is ErrorCode.NONE
-        assert await arrival(commit(node.groups, 1)) == [ErrorCode.NONE]
+        assert await commit(node.groups, 1) == [ErrorCode.NONE]
 
 
 @on_a_loop
@@ -250,7 +250,7 @@ async def test_what_is_lost_takes_no_record(tmp_path: Path) -> None:
     async with running_node(tmp_path, Env(files=disk)) as node:
         shards = node.groups.shards
         await shards.ensure_topic()
-        assert await arrival(commit(node.groups, 1)) == [ErrorCode.NONE]
+        assert await commit(node.groups, 1) == [ErrorCode.NONE]
         partition = node.partitions.get(OFFSETS_TOPIC, shards.number_of(GROUP))
         fail(partition, disk)
         end = partition.log.log_end_offset

@@ -17,7 +17,6 @@ from tests.worlds.waiting import turn_until
 
 from tidelog.env import Env
 from tidelog.error_codes import ErrorCode
-from tidelog.server.runtime.reply import arrival
 from tidelog.types import OFFSETS_TOPIC
 
 
@@ -25,7 +24,7 @@ async def make(path: Path) -> None:
     """A topic of three partitions with one commit."""
     async with running_node(path) as node:
         await node.groups.shards.ensure_topic()
-        assert await arrival(commit(node.groups, 7)) == [ErrorCode.NONE]
+        assert await commit(node.groups, 7) == [ErrorCode.NONE]
 
 
 async def check(path: Path) -> None:

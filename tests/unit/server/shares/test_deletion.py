@@ -24,7 +24,6 @@ from tidelog.server.api.context import RequestContext
 from tidelog.server.api.node import ConnectionFacts
 from tidelog.server.api.share_offsets import delete_share_group_offsets
 from tidelog.server.groups.requests import HeartbeatRequest
-from tidelog.server.runtime.reply import arrival
 from tidelog.server.shares.record_runs import AckType
 
 
@@ -52,7 +51,7 @@ async def join(it: World) -> None:
         client_id="test",
         client_host="/127.0.0.1",
     )
-    assert (await arrival(it.node.groups.shares.beat(asked))).code is ErrorCode.NONE
+    assert (await it.node.groups.shares.beat(asked)).code is ErrorCode.NONE
 
 
 async def read_some(it: World) -> None:

@@ -16,7 +16,6 @@ from tidelog.error_codes import ErrorCode
 from tidelog.record.record import ControlType, read_end_marker
 from tidelog.server.api.node import Node
 from tidelog.server.broker import open_node
-from tidelog.server.runtime.reply import arrival
 from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.server.transactions.metadata import Transaction, TransactionMetadata
 from tidelog.server.transactions.rules import AddRequest, EndRequest, InitRequest, ProducerRef
@@ -124,7 +123,7 @@ class World:
             partitions=frozenset(partitions),
             version=version,
         )
-        return await arrival(self.coordinator.add(asked))
+        return await self.coordinator.add(asked)
 
     async def end(
         self,

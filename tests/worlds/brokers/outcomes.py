@@ -1,0 +1,41 @@
+"""What a broker answers to a frame, without a connection."""
+
+import asyncio
+from typing import Final
+
+from tests.worlds.waiting import Patience
+
+from tidelog.server.api import dispatch
+from tidelog.server.api.dispatch import Outcome, Pieces
+from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.runtime.reply import Reply
+
+_LOOP: Final = asyncio.new_event_loop()
+
+
+def outcome(node: Node, connection: ConnectionFacts, frame: bytes) -> Outcome:
+    """The response's pieces; a reply that waits for a time or for records is given up.
+
+    The loop runs only for a reply, so that the steps of any other answer can be counted.
+
+    Raises:
+        TidelogError: The connection is to be closed.
+    """
+    asyncio._set_running_loop(_LOOP)
+    try:
+        found = dispatch.answer(node, connection, memoryview(bytearray(frame)))
+    finally:
+        asyncio._set_running_loop(None)
+    return _LOOP.run_until_complete(_settled(node, found)) if isinstance(found, Reply) else found
+
+
+async def _settled(node: Node, reply: Reply[Pieces | None]) -> Outcome:
+    patience = Patience()
+    while not reply.is_done and node.timers.next_delay_ms() is None:
+        patience.check()
+        await asyncio.sleep(0)
+    if reply.is_done:
+        return reply.value
+    reply.cancel()
+    await asyncio.sleep(0)
+    return reply
