@@ -70,6 +70,7 @@ class Node(Services):
         cleanings: Partitions that a cleaner is at.
         cluster: Settings that are kept with the directory.
         throttles: How much clients with quotas have used; None where no client has one.
+        has_groups: Whether `groups` was used, which is made at its first use.
         authorizer: Who may do what; None where everybody may everything.
         metrics_address: Where /metrics is served, None for nowhere.
     """
@@ -112,6 +113,7 @@ class Node(Services):
 
             for texts in self.cluster.state.groups.values():
                 ensure_group_texts(texts)
+        self.has_groups = False
         # A plain field: every request looks at it.
         self.authorizer: Authorizer | None = None
         if config.authorizer_class_name:
@@ -174,7 +176,9 @@ class Node(Services):
         """Consumer groups; those that were there are read from when this is first asked for."""
         from tidelog.server.groups.coordinator import GroupCoordinator  # not needed to listen
 
-        return GroupCoordinator(self, self.group_texts)
+        made = GroupCoordinator(self, self.group_texts)
+        self.has_groups = True
+        return made
 
     @cached_property
     def transactions(self) -> "TransactionCoordinator":
@@ -198,11 +202,6 @@ class Node(Services):
         from tidelog.server.transactions.markers import PartitionMarkers
 
         return PartitionMarkers(self, lambda: self.groups)
-
-    @property
-    def has_groups(self) -> bool:
-        """Whether somebody has asked for groups; asking for them here makes none."""
-        return "groups" in self.__dict__
 
     @cached_property
     def rules(self) -> "Rules":
