@@ -127,11 +127,11 @@ def test_waiting_answers_come_with_their_group(world: World) -> None:
     async def story() -> list[int | None]:
         world.append()
         world.append()
-        first, second = (world.partition.when_shown(end) for end in (1, 2))
+        first, second = (world.partition.visible(end) for end in (1, 2))
         world.later.work()
-        assert (first.done(), second.done()) == (True, False)
+        assert (first.is_done, second.is_done) == (True, False)
         world.later.work()
-        return [first.result(), second.result()]
+        return [first.value, second.value]
 
     assert asyncio.run(story()) == [0, 0]
 
@@ -141,12 +141,12 @@ def test_failed_sync_is_never_acknowledged(world: World) -> None:
         world.append(b"kept")
         world.later.settle()
         world.append(b"lost")
-        waiting = world.partition.when_shown(2)
+        waiting = world.partition.visible(2)
         world.files.writes.fault = Fault(world.files.calls, FaultKind.EIO)
         world.later.settle()
-        late = world.partition.when_shown(2)
-        assert late.result() == ErrorCode.KAFKA_STORAGE_ERROR
-        return waiting.result()
+        late = world.partition.visible(2)
+        assert late.value == ErrorCode.KAFKA_STORAGE_ERROR
+        return waiting.value
 
     assert asyncio.run(story()) == ErrorCode.KAFKA_STORAGE_ERROR
     assert world.partition.high_watermark == 1
@@ -177,9 +177,9 @@ def test_offline_partition_comes_back(world: World) -> None:
 def test_deleted_topic_lets_go_of_who_waits(world: World) -> None:
     async def story() -> int:
         world.append()
-        waiting = world.partition.when_shown(1)
+        waiting = world.partition.visible(1)
         world.partition.close()
-        return waiting.result()
+        return waiting.value
 
     assert asyncio.run(story()) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

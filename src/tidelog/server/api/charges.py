@@ -14,7 +14,6 @@ Source: KIP-124, KIP-219; Kafka 4.3's ClientRequestQuotaManager, KafkaApis.handl
 KafkaApis.handleFetchRequest.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
@@ -80,8 +79,8 @@ class Timed(Awaitable[_T]):
                 self._watch.pause()
             try:
                 yield waits_for
-            except asyncio.CancelledError as gone:
-                move = partial(steps.throw, gone)
+            except BaseException as error:  # noqa: BLE001 - also what a future failed with
+                move = partial(steps.throw, error)
             else:
                 move = partial(next, steps)
 

@@ -78,6 +78,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.partitions.partition import Guard, Partition, append_in_transaction
 from tidelog.server.partitions.partitions import Partitions
 from tidelog.server.runtime.errors import Unanswered
+from tidelog.server.runtime.reply import Reply
 from tidelog.server.security.operations import Operation
 from tidelog.storage.log.append import AppendResult, AppendTerms, LongCheck
 from tidelog.storage.log.log import append_together
@@ -329,7 +330,7 @@ class Waiting(NamedTuple):
     """A partition's answer that holds once readers may see its records."""
 
     answer: PartitionProduceResponse
-    is_shown: "asyncio.Future[int]"
+    is_shown: Reply[ErrorCode]
 
 
 class LongAppend(NamedTuple):
@@ -487,7 +488,7 @@ def appended(
         current_leader=_NO_LEADER,
     )
     if partition.must_wait(result, common.acks):
-        common.waiting.append(Waiting(answer, partition.when_shown(result.last_offset + 1)))
+        common.waiting.append(Waiting(answer, partition.visible(result.last_offset + 1)))
     return answer
 
 
@@ -1042,8 +1043,7 @@ async def _when_shown(
 
     def time_out() -> None:
         for _, is_shown in common.waiting:
-            if not is_shown.done():
-                is_shown.set_result(ErrorCode.REQUEST_TIMED_OUT)
+            is_shown.try_complete(ErrorCode.REQUEST_TIMED_OUT)
 
     timer = common.context.node.timers.after(max(timeout_ms, 0), time_out)
     try:

@@ -24,7 +24,6 @@ Source: KIP-98 (markers), KIP-890 (verification, adding by producing), KIP-1228 
 transactions goes with a marker).
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -40,7 +39,7 @@ from tidelog.errors import (
 )
 from tidelog.record.batch_walk import Batch
 from tidelog.server.partitions.segment_reads import ReadEnds
-from tidelog.server.runtime.reply import Watched
+from tidelog.server.runtime.reply import Reply, Watched
 from tidelog.storage.log.append import FOREIGN, AppendResult, AppendTerms
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.message_sets import PreparedSet
@@ -263,8 +262,8 @@ class Partition(Watched):
         self._syncs_all = syncs_all
         self._sync_end: int | None = None  # what the running sync makes durable; None without one
         self._is_sync_due = False
-        self._waiting: deque[tuple[int, asyncio.Future[int]]] = deque()
-        self._flushes: dict[asyncio.Future[TidelogError | None], None] = {}
+        self._waiting: deque[tuple[int, Reply[ErrorCode]]] = deque()
+        self._flushes: dict[Reply[TidelogError | None], None] = {}
         self.read_ends = ReadEnds()
         self.transactions = OpenTransactions()
         log.call_on_failure(self.notify)
@@ -331,8 +330,8 @@ class Partition(Watched):
             StorageFailure: The partition is offline, or was.
             UnknownTopic: The topic was deleted meanwhile.
         """
-        done: asyncio.Future[TidelogError | None] = asyncio.get_running_loop().create_future()
-        self.log.flush_later(lambda failure: _settle(done, failure))
+        done: Reply[TidelogError | None] = Reply()
+        self.log.flush_later(done.try_complete)
         self._flushes[done] = None
         try:
             failure = await done
@@ -367,7 +366,7 @@ class Partition(Watched):
         self._sync()
         self._show(end if is_next_due or self._syncs_all else self.log.log_end_offset)
         while self._waiting and self._waiting[0][0] <= self.high_watermark:
-            _settle(self._waiting.popleft()[1], 0)
+            self._waiting.popleft()[1].try_complete(ErrorCode.NONE)
 
     def must_wait(self, result: AppendResult, acks: int) -> bool:
         """Whether an acknowledgement has to wait until readers may see the records.
@@ -378,25 +377,24 @@ class Partition(Watched):
             return False
         return acks == ALL_REPLICAS or (acks != 0 and not self._syncs_all)
 
-    def when_shown(self, end_offset: int) -> "asyncio.Future[int]":
-        """Done with 0 once readers see all below `end_offset`, with an error code if never."""
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    def visible(self, end_offset: int) -> Reply[ErrorCode]:
+        """NONE once readers see all records below `end_offset`, an error if they never will."""
         if self.failure is not None:
-            future.set_result(ErrorCode.KAFKA_STORAGE_ERROR)
-        else:
-            self._waiting.append((end_offset, future))
-        return future
+            return Reply.of(ErrorCode.KAFKA_STORAGE_ERROR)
+        reply: Reply[ErrorCode] = Reply()
+        self._waiting.append((end_offset, reply))
+        return reply
 
-    def _release(self, code: int) -> None:
-        """Tell all who wait for their records that they won't be shown."""
+    def _release(self, code: ErrorCode) -> None:
+        """Complete the replies of all records that readers will not see."""
         waiting, self._waiting = self._waiting, deque()
-        for _, future in waiting:
-            _settle(future, code)
+        for _, reply in waiting:
+            reply.try_complete(code)
 
     def _give_up_flushes(self, reason: TidelogError) -> None:
         """A log that is not used any more never says how its flushes ended."""
-        for future in self._flushes:
-            _settle(future, reason)
+        for done in self._flushes:
+            done.try_complete(reason)
 
     def close(self) -> None:
         """The topic was deleted: tell who waits."""
@@ -416,11 +414,6 @@ class Partition(Watched):
         self.high_watermark = _synced_end(log) if self._syncs_all else log.log_end_offset
         log.call_on_failure(self.notify)
         self.notify()  # who looks after the log itself has another one now
-
-
-def _settle(future: "asyncio.Future[_Result]", result: _Result) -> None:
-    if not future.done():
-        future.set_result(result)
 
 
 def _synced_end(log: Log) -> int:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from types import coroutine
-from typing import Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar, cast
 
 from tidelog.errors import Closed
 
@@ -67,6 +67,11 @@ class Reply(Generic[T]):
         assert not self.is_done, "answered twice"
         self._value = (value,)
         self._tell()
+
+    def try_complete(self, value: T) -> None:
+        """Give the value, unless the reply is done already, such as by a time-out."""
+        if not self.is_done:
+            self.complete(value)
 
     def fail(self, error: Exception) -> None:
         """Give an error in place of the value."""
@@ -128,11 +133,22 @@ class Reply(Generic[T]):
         try:
             value = await _rest(work, waits_for)
         except asyncio.CancelledError:
-            self.fail(Closed("the work on a request was given up"))
+            self.fail(Closed(_GIVEN_UP))
         except Exception as error:  # noqa: BLE001 - it belongs to who reads the reply
             self.fail(error)
         else:
             self.complete(value)
+
+    def _close(self, work: Coroutine[object, object, T], waits_for: object) -> None:
+        """End work whose task was cancelled before its first step; nothing for any other."""
+        if not self.is_done:
+            if isinstance(waits_for, asyncio.Future):
+                waits_for.cancel()
+            work.close()
+            self.fail(Closed(_GIVEN_UP))
+
+
+_GIVEN_UP: Final = "the work on a request was given up"
 
 
 def _give_value(listener: Callable[[T], None], done: Reply[T]) -> None:
@@ -157,7 +173,7 @@ def start(work: Coroutine[object, object, T]) -> T | Reply[T]:
         return cast("T", end.value)
     reply: Reply[T] = Reply()
     reply._task = asyncio.ensure_future(reply._follow(work, waits_for))  # noqa: SLF001
-    reply._task.add_done_callback(lambda _: _close(work, waits_for))  # noqa: SLF001
+    reply._task.add_done_callback(lambda _: reply._close(work, waits_for))  # noqa: SLF001
     return reply
 
 
@@ -167,20 +183,13 @@ def _rest(work: Coroutine[object, object, T], waits_for: object) -> Generator[ob
     while True:
         try:
             yield waits_for
-        except asyncio.CancelledError as error:
+        except BaseException as error:  # noqa: BLE001 - also what a future failed with
             try:
                 waits_for = work.throw(error)
             except StopIteration as end:
                 return cast("T", end.value)
         else:
             return (yield from cast("Generator[object, None, T]", work))
-
-
-def _close(work: Coroutine[object, object, object], waits_for: object) -> None:
-    """End work whose task was cancelled before its first step; nothing for any other."""
-    if getattr(work, "cr_await", None) is not None and isinstance(waits_for, asyncio.Future):
-        waits_for.cancel()
-    work.close()
 
 
 class Arrivals:

@@ -157,7 +157,7 @@ _NOT_SERVED: Final = frozenset(
 
 
 # Known, or known once the marker is safe: of a partition, or of one of groups.
-_Ended: TypeAlias = "ErrorCode | asyncio.Future[int] | Reply[ErrorCode]"
+_Ended: TypeAlias = ErrorCode | Reply[ErrorCode]
 
 
 class PartitionMarkers:
@@ -191,7 +191,10 @@ class PartitionMarkers:
             await opened.holds.wait(topics)
         # All are written before any is waited for: they become safe together.
         written = [(partition, self._end(partition, end)) for partition in partitions]
-        return {partition: await _told(ended) for partition, ended in written}
+        return {
+            partition: await ended if isinstance(ended, Reply) else ended
+            for partition, ended in written
+        }
 
     def _end(self, topic_partition: TopicPartition, end: TransactionEnd) -> _Ended:
         if topic_partition.topic == OFFSETS_TOPIC:
@@ -205,21 +208,15 @@ class PartitionMarkers:
             return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else ErrorCode(error.code)
         if not partition.must_wait(result, ALL_REPLICAS):
             return ErrorCode.NONE
-        return partition.when_shown(result.last_offset + 1)
+        return partition.visible(result.last_offset + 1)
 
     def _end_offsets(self, topic_partition: TopicPartition, end: TransactionEnd) -> _Ended:
         info = self._services.topics.find(OFFSETS_TOPIC)
         if info is None or not 0 <= topic_partition.partition < info.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return self._groups().end_transaction(topic_partition.partition, end)
+        ended = self._groups().end_transaction(topic_partition.partition, end)
+        return ended.map(_of_group)
 
 
 def _of_group(code: ErrorCode) -> ErrorCode:
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _NOT_SERVED else code
-
-
-async def _told(ended: _Ended) -> ErrorCode:
-    """The code, once the marker is safe."""
-    if isinstance(ended, ErrorCode):
-        return ended
-    return _of_group(await ended) if isinstance(ended, Reply) else ErrorCode(await ended)
