@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -27,7 +27,6 @@ from tidelog.cli.options import (
     examples,
     format_option,
     given,
-    isolation_by_default,
     key_as_option,
     one_of,
     option,
@@ -35,21 +34,19 @@ from tidelog.cli.options import (
     spark_options,
     store_option,
     to_command_config_option,
-    with_options,
+    with_job_options,
     zone_option,
 )
 from tidelog.cli.output import Cell, Column, decoder
 from tidelog.cli.surroundings import ExitCode, Refused, Surroundings, describe
 from tidelog.errors import TidelogError
 from tidelog.jobs.audit.kinds import Kind
+from tidelog.jobs.audit.options import AuditOptions
 from tidelog.jobs.audit.results import Audited, Difference, Last, TopicFigures
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
 from tidelog.spark.places import Place
-from tidelog.timespec import OPEN_END, OPEN_START, TIME_HELP
-from tidelog.types import HOUR_MS, NO_TIMESTAMP, IsolationLevel
+from tidelog.types import HOUR_MS, NO_TIMESTAMP
 
-if TYPE_CHECKING:
-    from tidelog.jobs.audit.job import AuditOptions
 EQUAL: Final = ExitCode.OK
 # Those of `cmp` and `diff`, which scripts know.
 DIFFERENT: Final = 1
@@ -95,47 +92,6 @@ class AuditCommand:
 
     a: str = argument(metavar="A")
     b: str | None = argument(metavar="[B]", required=False)
-    topics: tuple[str, ...] = option(
-        "--topic", multiple=True, metavar="PATTERN", help="Of whole names on A; repeatable."
-    )
-    renames: tuple[str, ...] = option(
-        "--rename", multiple=True, metavar="TOPIC=NAME", help="Its name on B; repeatable."
-    )
-    group: str | None = option(
-        "--group", metavar="G", help="Keys whose last record this group has not read."
-    )
-    start: str | None = option(
-        "--from", metavar="TIME", help=f"First record timestamp, or a range A..B. {TIME_HELP}."
-    )
-    end: str | None = option(
-        "--to", metavar="TIME", help="Up to and without this record timestamp."
-    )
-    offset_map: str | None = option(
-        "--map", metavar="FILE", help="The offset map of a mirror from A to B."
-    )
-    state: str | None = option(
-        "--state", metavar="FOLDER", help="Keep what was read: the next audit reads what is new."
-    )
-    history: bool | None = option(
-        "--history/--no-history",
-        default=None,
-        help="Compare records before each key's last one; if left out, where no log is compacted.",
-    )
-    ignore: tuple[str, ...] = option(
-        "--ignore",
-        multiple=True,
-        type=click.Choice([kind.value for kind in Kind]),
-        help="Not a difference; repeatable.",
-    )
-    isolation: IsolationLevel = given(isolation_by_default(IsolationLevel.READ_COMMITTED))
-    keys_max: int = option(
-        "--keys",
-        type=click.IntRange(min=1),
-        default=10_000,
-        show_default=True,
-        metavar="N",
-        help="How many keys of each kind and topic are told; all are counted.",
-    )
     show: AuditShow = given(
         one_of(
             "--show",
@@ -169,8 +125,12 @@ class AuditCommand:
         "tidelog audit kafka://east:9092 data --map mirror/offsets.map",
     ),
 )
-@with_options(AuditCommand)
-def audit(surroundings: Surroundings, request: AuditCommand) -> int:
+@with_job_options(
+    AuditCommand,
+    AuditOptions,
+    order="a b topics rename group start end offset_map state history ignore isolation keys_max",
+)
+def audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptions) -> int:
     """Follow every key from A to B: what is missing, stale, in another order, or there twice.
 
     A and B are places: a directory of topics, an object store's URL, or kafka://HOST:PORT. Runs on
@@ -178,7 +138,7 @@ def audit(surroundings: Surroundings, request: AuditCommand) -> int:
     --state says that it has been. Exit code 0: equal; 1: differences; 2: an error; 3: usage.
     """
     try:
-        found = _audit(surroundings, request)
+        found = _audit(surroundings, request, options)
     except (TidelogError, Refused, OSError) as error:
         code, line = describe(error)
         if code is ExitCode.USAGE:
@@ -188,27 +148,27 @@ def audit(surroundings: Surroundings, request: AuditCommand) -> int:
     return EQUAL if found.is_equal else DIFFERENT
 
 
-def _audit(surroundings: Surroundings, request: AuditCommand) -> Audited:
+def _audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptions) -> Audited:
     needs_spark()
     from tidelog.jobs.audit.job import measure, plan_of
 
     a, b = _places(surroundings, request)
-    options = _options(surroundings, request)
+    times.fix_range(surroundings, options, request.zone)
     pairs(request.spark.conf, "--conf")
     check_before(surroundings, [Use(place) for place in (a, b) if place is not None], request.html)
-    plan_of(surroundings.env, a, b, options)
-    progress = JobProgress(surroundings, "reading", unit="tasks")
+    plan_of(surroundings.env, a, b, **options)
+    options["listener"] = progress = JobProgress(surroundings, "reading", unit="tasks")
     with open_session(surroundings, request.spark, name="audit", zone=request.zone) as spark:
         began_ms = surroundings.env.clock.monotonic_ms()
         with progress.shown(spark):
-            found = measure(spark, a, b, options, progress)
+            found = measure(spark, a, b, **options)
         seconds = (surroundings.env.clock.monotonic_ms() - began_ms) / 1000
     columns, rows = table(found, request.show, request.key_as)
     output.print_rows(surroundings, columns, rows, request.kind, zone=request.zone)
     for line in [*lines(found), took(found, seconds)]:
         surroundings.say(line)
     if request.html is not None:
-        save_report(surroundings, request.html, page(request, found))
+        save_report(surroundings, request.html, page(request, options["group"], found))
     return found
 
 
@@ -220,25 +180,6 @@ def _places(surroundings: Surroundings, request: AuditCommand) -> tuple[Place, P
         return a, None
     return a, read_place(
         surroundings, request.b, command_config=request.to_command_config, store=request.to_store
-    )
-
-
-def _options(surroundings: Surroundings, request: AuditCommand) -> "AuditOptions":
-    from tidelog.jobs.audit.job import AuditOptions
-
-    start, end = times.read_bounds(surroundings, request.start, request.end, request.zone)
-    return AuditOptions(
-        topics=request.topics or None,
-        rename=pairs(request.renames, "--rename"),
-        group=request.group,
-        start_ms=None if start == OPEN_START else start,
-        end_ms=None if end == OPEN_END else end,
-        offset_map=request.offset_map,
-        state=request.state,
-        isolation=request.isolation,
-        history=request.history,
-        ignore=frozenset(map(Kind, request.ignore)),
-        keys_max=request.keys_max,
     )
 
 
@@ -301,9 +242,9 @@ def took(found: Audited, seconds: float) -> str:
     )
 
 
-def page(request: AuditCommand, found: Audited) -> Report:
+def page(request: AuditCommand, group: str | None, found: Audited) -> Report:
     """The page."""
-    whom = request.b if request.b is not None else f"group {request.group}"
+    whom = request.b if request.b is not None else f"group {group}"
     sections: list[Section] = [
         Text(
             f"Every key of {request.a} followed to {whom}: whether its last record is the same, and"

@@ -22,7 +22,7 @@ from typing import (
 import click
 from click.core import ParameterSource
 
-from tidelog.arguments import Inexact, choice, kinds_of, word_of
+from tidelog.arguments import Inexact, choice, choices_of, kinds_of, word_of
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.jobs.options import REQUIRED, Option, options_of
 from tidelog.types import ClockName, Codec, IsolationLevel
@@ -230,19 +230,20 @@ def _job_option(name: str, kind: object, declared: Option) -> _Decorator:
     kinds = kinds_of(kind)
     default, choices = declared.default, declared.choices
 
-    def read(_context: click.Context, parameter: click.Parameter, value: object) -> object:
+    def convert(_context: click.Context, parameter: click.Parameter, value: object) -> object:
         if declared.sets is not None:
             return declared.sets if value else default
         if is_settings:
             return pairs(cast("tuple[str, ...]", value), parameter.opts[0])
-        if value is not None and isinstance(choices, type):
-            return choice(choices, value, parameter.opts[0])
+        if value and isinstance(choices, type):
+            read = choices_of if is_many else choice
+            return read(choices, value, parameter.opts[0])
         if declared.read is not None:
             value = list(map(declared.read, cast("tuple[str, ...]", value)))
         return value or default if is_many else value
 
     is_settings = any(get_origin(one) is Mapping for one in kinds)
-    is_many = is_settings or any(get_origin(one) is Sequence for one in kinds)
+    is_many = is_settings or any(get_origin(one) in (Sequence, Iterable) for one in kinds)
     is_flag = declared.sets is not None or (bool in kinds and "/" not in declared.flags)
     kind_of_value: click.Choice[str] | click.IntRange | type[int] | None = None
     if choices and not is_flag:
@@ -261,7 +262,7 @@ def _job_option(name: str, kind: object, declared: Option) -> _Decorator:
         is_flag=is_flag or None,
         multiple=is_many,
         metavar=declared.metavar,
-        callback=read,
+        callback=convert,
         show_default=is_shown and not is_flag,
         help=declared.text,
     )

@@ -10,13 +10,13 @@ Invariant: the keywords of a function, in order and with defaults, are the keys 
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import wraps
-from typing import Final, TypeVar, cast, get_args
+from typing import Final, TypeVar, cast, get_args, get_origin
 
-from tidelog.arguments import reads_arguments
+from tidelog.arguments import kinds_of, reads_arguments
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -77,7 +77,9 @@ def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _F
     """
     declared = options_of(kind)
     choices |= {
-        name: one.choices for name, (_, one) in declared.items() if isinstance(one.choices, type)
+        name: one.choices
+        for name, (kind, one) in declared.items()
+        if isinstance(one.choices, type) and Iterable not in map(get_origin, kinds_of(kind))
     }
     keywords = [
         inspect.Parameter(

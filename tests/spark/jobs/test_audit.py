@@ -14,7 +14,7 @@ from tidelog import spark as tidelog_spark
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import InvalidRequest, UnknownGroup, UnknownTopic
-from tidelog.jobs.audit.job import AuditOptions, measure
+from tidelog.jobs.audit.job import measure
 from tidelog.jobs.audit.kinds import Kind
 from tidelog.jobs.audit.results import Audited
 from tidelog.spark.places import Place
@@ -83,8 +83,8 @@ def kinds(found: Audited) -> dict[str, str]:
 
 def audit(spark: "SparkSession", a: str, b: str | None, **options: object) -> Audited:
     other = None if b is None else Place.parse(b)
-    given = AuditOptions(split_bytes=20_000, **options)  # type: ignore[arg-type] # by each test
-    return measure(spark, Place.parse(a), other, given)
+    given = {"split_bytes": 20_000, **options}
+    return measure(spark, Place.parse(a), other, **given)  # type: ignore[arg-type] # by each test
 
 
 def planted(logs: Logs) -> tuple[Logs, dict[str, str]]:
@@ -232,12 +232,12 @@ def test_a_group_and_a_range_of_time(spark: "SparkSession", tmp_path: Path) -> N
     with pytest.raises(UnknownTopic):
         audit(spark, place, place, topics=["nothing"])
     with pytest.raises(InvalidRequest, match="range of time"):
-        audit(spark, place, place, start_ms=1, state=str(tmp_path / "s"))
+        audit(spark, place, place, start=1, state=str(tmp_path / "s"))
     # What differs outside of the range plays no part.
     other = make_filled(tmp_path / "b", [[*logs[0], record("k0", "late", 500)], logs[1]], "copies")
-    inside = audit(spark, place, other, end_ms=T0 + 400 * 60_000, rename={TOPIC: "copies"})
+    inside = audit(spark, place, other, end=T0 + 400 * 60_000, rename={TOPIC: "copies"})
     assert inside.is_equal
-    outside = audit(spark, place, other, start_ms=T0, rename={TOPIC: "copies"})
+    outside = audit(spark, place, other, start=T0, rename={TOPIC: "copies"})
     assert kinds(outside) == {"k0": "ahead"}
 
 

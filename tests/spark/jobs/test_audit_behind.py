@@ -82,7 +82,7 @@ def test_nor_what_was_compacted_away_for_records_of_later_times(
     a, b = sides(tmp_path)
     end_ms = T0 + 50 * 60_000
     for one, other, kind in ((a, b, "missing"), (b, a, "extra")):
-        found = audit(spark, one, other, end_ms=end_ms)
+        found = audit(spark, one, other, end=end_ms)
         assert kinds(found) == {"k5": kind}
         assert found.topics[0].superseded == 2
     answer = tidelog_spark.audit(spark, a, b, end=end_ms)

@@ -6,16 +6,17 @@ together (`rules` says what is found); only the keys that are found are read as 
 Exact: nothing is sampled. With a state, only what is new is read the next time.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
-from tidelog.arguments import choices_of, level_of, reads_arguments
+from tidelog.arguments import choices_of, level_of
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.jobs.audit.kinds import Kind
+from tidelog.jobs.audit.options import AuditOptions
 from tidelog.jobs.audit.plan import (
     Pair,
     Question,
@@ -37,20 +38,15 @@ from tidelog.jobs.audit.results import (
     topic_rows,
 )
 from tidelog.jobs.audit.state import new_state, read_state, write_state
-from tidelog.spark.parts import JOB_SPLIT_BYTES, NOBODY, Listener, parallelism
+from tidelog.jobs.options import takes_options
+from tidelog.spark.parts import parallelism
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
 from tidelog.timespec import parse_point
-from tidelog.types import HOUR_MS, Isolation, IsolationLevel, TopicPartition
+from tidelog.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["Audit", "AuditOptions", "Kind", "audit", "measure"]
-
-
-KEYS_MAX: Final = 10_000
-
 
 _LOCK: Final = ".lock"
 
@@ -81,46 +77,12 @@ class Audit:
     is_equal: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditOptions:
-    """What is asked; see `audit`, whose keywords these are."""
-
-    topics: Sequence[str] | None = None
-    rename: Mapping[str, str] = field(default_factory=dict)
-    group: str | None = None
-    start_ms: int | None = None
-    end_ms: int | None = None
-    offset_map: str | None = None
-    state: str | None = None
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
-    history: bool | None = None
-    ignore: frozenset[Kind] = frozenset()
-    span_ms: int = HOUR_MS
-    keys_max: int = KEYS_MAX
-    split_bytes: int = JOB_SPLIT_BYTES
-    rows_max: int | None = None
-
-
-@reads_arguments()
-def audit(  # noqa: PLR0913 - one keyword for each way to choose
+@takes_options(AuditOptions)
+def audit(
     spark: "SparkSession",
     a: Place | str,
     b: Place | str | None = None,
-    *,
-    topics: str | Sequence[str] | None = None,
-    rename: Mapping[str, str] | None = None,
-    group: str | None = None,
-    start: int | str | None = None,
-    end: int | str | None = None,
-    offset_map: str | None = None,
-    state: str | None = None,
-    isolation: Isolation = IsolationLevel.READ_COMMITTED,
-    history: bool | None = None,
-    ignore: Iterable[Kind | str] = (),
-    span_ms: int = HOUR_MS,
-    keys_max: int = KEYS_MAX,
-    split_bytes: int = JOB_SPLIT_BYTES,
-    listener: Listener = NOBODY,
+    **options: Unpack[AuditOptions],
 ) -> Audit:
     """Follow every key from one place to another, and to a consumer group.
 
@@ -128,44 +90,14 @@ def audit(  # noqa: PLR0913 - one keyword for each way to choose
         spark: The session.
         a: A directory of topics (a path, or an object store's URL), or a cluster.
         b: Another one; None to look at a group alone.
-        topics: Names of topics on A, or patterns of whole names; all topics where None.
-        rename: Name on A -> name on B, where they differ.
-        group: A consumer group of B (of A without B): keys whose last record it has not read.
-        start: Earliest record timestamp, in ms or as text.
-        end: Record timestamp to stop at.
-        offset_map: The map of the mirror from A to B: only what it had copied is compared.
-        state: A folder in which the audit keeps what it has read, for the next one of these places;
-            it has to be shared by all workers. Without it, workers must be of this machine.
-        isolation: What is seen of transactions on both sides.
-        history: Whether the records before each key's last one are compared too; None for topics
-            that are compacted on neither side.
-        ignore: Kinds of differences that are not looked for.
-        span_ms: Length of the spans of time in which it is said where the two part.
-        keys_max: How many keys are told of each kind and topic; all are counted.
-        split_bytes: About how many bytes of log a task reads, at most.
-        listener: Told now and then how far it is.
+        **options: Those of `AuditOptions`.
 
     Raises:
         UnknownTopic, UnknownGroup, InvalidRequest, InvalidTime: Before anything is read.
         ClusterFailure: Brokers can't be asked.
         CorruptData: A batch is damaged.
     """
-    options = AuditOptions(
-        topics=[topics] if isinstance(topics, str) else topics,
-        rename=rename or {},
-        group=group,
-        start_ms=_point(start),
-        end_ms=_point(end),
-        offset_map=offset_map,
-        state=state,
-        isolation=level_of(isolation),
-        history=history,
-        ignore=choices_of(Kind, ignore, "ignore"),
-        span_ms=span_ms,
-        keys_max=keys_max,
-        split_bytes=split_bytes,
-    )
-    found = measure(spark, as_place(a), None if b is None else as_place(b), options, listener)
+    found = measure(spark, as_place(a), None if b is None else as_place(b), **options)
     return _as_frames(spark, found)
 
 
@@ -187,53 +119,57 @@ def _as_frames(spark: "SparkSession", found: Audited) -> Audit:
     )
 
 
+@takes_options(AuditOptions)
 def measure(
     spark: "SparkSession",
     a: Place,
     b: Place | None,
-    options: AuditOptions,
-    listener: Listener = NOBODY,
+    *,
+    rows_max: int | None = None,
+    **options: Unpack[AuditOptions],
 ) -> Audited:
     """As `audit`, as plain objects."""
     from tidelog.jobs.audit.answer import audited
     from tidelog.jobs.audit.run import Work, run_audit
 
-    env = os_env()
-    if options.state is None and not _is_local(spark):
+    env, state_folder = os_env(), options["state"]
+    isolation = level_of(options["isolation"])
+    if state_folder is None and not _is_local(spark):
         raise InvalidRequest(_NO_STATE)
-    plan = plan_of(env, a, b, options)
+    plan = plan_of(env, a, b, **options)
     asked = {
         "a": str(a),
         "b": None if b is None else str(b),
-        "isolation": options.isolation.name.lower(),
-        "span_ms": options.span_ms,
+        "isolation": isolation.name.lower(),
+        "span_ms": options["span_ms"],
     }
-    with _folder(env, options.state) as folder:
+    with _folder(env, state_folder) as folder:
         work = Work(
             spark=spark,
             env=env,
             folder=folder,
             sides=plan.sides,
             pairs=plan.pairs,
-            question=_question(spark, options),
-            span_ms=options.span_ms,
-            history=options.history,
-            ignore=options.ignore,
-            keys_max=options.keys_max,
-            rows_max=options.rows_max,
-            listener=listener,
+            question=_question(spark, isolation, options),
+            span_ms=options["span_ms"],
+            history=options["history"],
+            ignore=choices_of(Kind, options["ignore"], "ignore"),
+            keys_max=options["keys_max"],
+            rows_max=rows_max,
+            listener=options["listener"],
         )
         state = new_state(env, asked)
-        if options.state is not None:
+        if state_folder is not None:
             state = read_state(env, folder, asked)
         with described(spark, "audit", (pair.name for pair in plan.pairs)):
             outcome = run_audit(work, state, plan.positions)
-        if options.state is not None:
+        if state_folder is not None:
             write_state(env, folder, outcome.state)
     return audited(work, outcome)
 
 
-def plan_of(env: Env, a: Place, b: Place | None, options: AuditOptions) -> "Plan":
+@takes_options(AuditOptions)
+def plan_of(env: Env, a: Place, b: Place | None, **options: Unpack[AuditOptions]) -> "Plan":
     """Check what is asked, and find the topics and the group; Spark is not needed.
 
     Raises:
@@ -242,8 +178,10 @@ def plan_of(env: Env, a: Place, b: Place | None, options: AuditOptions) -> "Plan
     """
     _check(b, options)
     sides, rename = _sides(env, a, b, options)
-    pairs = pairs_of(sides["a"], sides.get("b"), options.topics, rename)
-    positions = None if options.group is None else positions_of(b or a, options.group)
+    topics = options["topics"]
+    names = [topics] if isinstance(topics, str) else topics
+    pairs = pairs_of(sides["a"], sides.get("b"), names, rename)
+    positions = None if options["group"] is None else positions_of(b or a, options["group"])
     return Plan(sides, pairs, positions)
 
 
@@ -263,14 +201,14 @@ class Plan:
 
 
 def _check(b: Place | None, options: AuditOptions) -> None:
-    if b is None and options.group is None:
+    if b is None and options["group"] is None:
         raise InvalidRequest("an audit needs a second place, or a group")
-    if b is None and options.offset_map is not None:
+    if b is None and options["offset_map"] is not None:
         raise InvalidRequest("an offset map is of two places; give the second one")
-    has_times = options.start_ms is not None or options.end_ms is not None
-    if has_times and options.state is not None:
+    has_times = options["start"] is not None or options["end"] is not None
+    if has_times and options["state"] is not None:
         raise InvalidRequest("a state is of whole topics; leave it out, or the range of time")
-    for name, value in (("span_ms", options.span_ms), ("keys_max", options.keys_max)):
+    for name, value in (("span_ms", options["span_ms"]), ("keys_max", options["keys_max"])):
         if value < 1:
             raise InvalidRequest(f"{name}={value}: 1 up")
 
@@ -289,24 +227,23 @@ def _sides(
     """The sides, and which topics are called otherwise on B."""
     if b is None:
         return {"a": Side(letter="a", place=a)}, {}
-    if options.offset_map is None:
-        return {"a": Side(letter="a", place=a), "b": Side(letter="b", place=b)}, dict(
-            options.rename
-        )
-    copied, written = limits_of_map(env, options.offset_map)
+    given = options["rename"] or {}
+    if options["offset_map"] is None:
+        return {"a": Side(letter="a", place=a), "b": Side(letter="b", place=b)}, dict(given)
+    copied, written = limits_of_map(env, options["offset_map"])
     sides = {
         "a": Side(letter="a", place=a, limits=copied),
         "b": Side(letter="b", place=b, limits=written),
     }
-    return sides, {**renames_of_map(env, options.offset_map), **options.rename}
+    return sides, {**renames_of_map(env, options["offset_map"]), **given}
 
 
-def _question(spark: "SparkSession", options: AuditOptions) -> Question:
+def _question(spark: "SparkSession", isolation: IsolationLevel, options: AuditOptions) -> Question:
     return Question(
-        start_ms=options.start_ms,
-        end_ms=options.end_ms,
-        isolation=options.isolation,
-        split_bytes=options.split_bytes,
+        start_ms=_point(options["start"]),
+        end_ms=_point(options["end"]),
+        isolation=isolation,
+        split_bytes=options["split_bytes"],
         tasks=max(parallelism(spark), 1),
     )
 

@@ -1,0 +1,117 @@
+"""Options of `audit`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, TypedDict
+
+from tidelog.jobs.audit.kinds import Kind
+from tidelog.jobs.options import Option
+from tidelog.spark.parts import JOB_SPLIT_BYTES, NOBODY, Listener
+from tidelog.timespec import TIME_HELP
+from tidelog.types import HOUR_MS, Isolation, IsolationLevel
+
+
+class AuditOptions(TypedDict, total=False):
+    """Keywords of `tidelog.spark.audit`; those with flags are options of the command."""
+
+    topics: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            "Of whole names on A; repeatable.",
+            "--topic",
+            keyword="Names of topics on A, or patterns of whole names; all topics where None.",
+            metavar="PATTERN",
+        ),
+    ]
+    rename: Annotated[
+        Mapping[str, str] | None,
+        Option(
+            "Its name on B; repeatable.",
+            "--rename",
+            keyword="Name on A -> name on B, where they differ.",
+            metavar="TOPIC=NAME",
+        ),
+    ]
+    group: Annotated[
+        str | None,
+        Option(
+            "Keys whose last record this group has not read.",
+            "--group",
+            keyword="A group of B (of A without B): keys whose last record it has not read.",
+            metavar="G",
+        ),
+    ]
+    start: Annotated[
+        int | str | None,
+        Option(
+            f"First record timestamp, or a range A..B. {TIME_HELP}.",
+            "--from",
+            keyword="Earliest record timestamp, in ms or as text.",
+            metavar="TIME",
+        ),
+    ]
+    end: Annotated[
+        int | str | None,
+        Option(
+            "Up to and without this record timestamp.",
+            "--to",
+            keyword="Record timestamp to stop at.",
+            metavar="TIME",
+        ),
+    ]
+    offset_map: Annotated[
+        str | None,
+        Option(
+            "The offset map of a mirror from A to B.",
+            "--map",
+            keyword="The map of the mirror from A to B: only what it had copied is compared.",
+            metavar="FILE",
+        ),
+    ]
+    state: Annotated[
+        str | None,
+        Option(
+            "Keep what was read: the next audit reads what is new.",
+            "--state",
+            keyword="Folder, shared by all workers, in which what was read is kept for the next"
+            " audit of these places. Without it, workers must be of this machine.",
+            metavar="FOLDER",
+        ),
+    ]
+    isolation: Annotated[
+        Isolation,
+        Option(
+            "read_committed leaves out open and aborted transactions.",
+            "--isolation",
+            IsolationLevel.READ_COMMITTED,
+            choices=IsolationLevel,
+        ),
+    ]
+    history: Annotated[
+        bool | None,
+        Option(
+            "Compare records before each key's last one; if left out, where no log is compacted.",
+            "--history/--no-history",
+        ),
+    ]
+    ignore: Annotated[
+        Iterable[Kind | str],
+        Option("Not a difference; repeatable.", "--ignore", (), choices=Kind),
+    ]
+    span_ms: Annotated[
+        int,
+        Option("Length of the spans of time in which the two are compared.", default=HOUR_MS),
+    ]
+    keys_max: Annotated[
+        int,
+        Option(
+            "How many keys of each kind and topic are told; all are counted.",
+            "--keys",
+            10_000,
+            metavar="N",
+            least=1,
+        ),
+    ]
+    split_bytes: Annotated[
+        int, Option("About how many bytes of log a task reads, at most.", default=JOB_SPLIT_BYTES)
+    ]
+    listener: Annotated[Listener, Option("Told now and then how far it is.", default=NOBODY)]
