@@ -242,7 +242,7 @@ def _job_option(name: str, kind: object, declared: Option) -> _Decorator:
             value = list(map(declared.read, cast("tuple[str, ...]", value)))
         return value or default if is_many else value
 
-    is_settings = any(get_origin(one) is Mapping for one in kinds)
+    is_settings = any(get_origin(one) in (Mapping, dict) for one in kinds)
     is_many = is_settings or any(get_origin(one) in (Sequence, Iterable) for one in kinds)
     is_flag = declared.sets is not None or (bool in kinds and "/" not in declared.flags)
     kind_of_value: click.Choice[str] | click.IntRange | type[int] | None = None
@@ -252,13 +252,15 @@ def _job_option(name: str, kind: object, declared: Option) -> _Decorator:
     elif int in kinds and not is_many and not is_flag and bool not in kinds:
         kind_of_value = int if declared.least is None else click.IntRange(min=declared.least)
     word = word_of(default) if isinstance(default, Enum) else default
+    if is_many or declared.sets is not None:
+        word = None
     is_shown = declared.shows_default and isinstance(default, str | int) and bool not in kinds
     return click.option(
         *declared.flags.split(),
         name,
         type=kind_of_value,
-        default=None if is_many or declared.sets is not None else word,
-        required=default is REQUIRED,
+        # One that is required has no default, not even None.
+        **({"required": True} if default is REQUIRED else {"default": word}),
         is_flag=is_flag or None,
         multiple=is_many,
         metavar=declared.metavar,
@@ -417,9 +419,6 @@ inexact_option: Final = one_of(
     default=Inexact.REFUSE,
     text="Where compaction or retention has taken the past away: no answer, or what is left.",
 )
-
-
-PLACE_HELP: Final = "a directory of topics, an object store's URL, or kafka://HOST:PORT"
 
 
 master_option = click.option(

@@ -26,10 +26,7 @@ from tidelog.cli.options import (
     SparkAccess,
     argument,
     compression_option,
-    config_option,
-    create_option,
     examples,
-    force_option,
     given,
     one_of,
     option,
@@ -37,13 +34,13 @@ from tidelog.cli.options import (
     report_option,
     spark_options,
     topic_argument,
-    with_options,
+    with_job_options,
     zone_option,
 )
 from tidelog.cli.output import Cell
 from tidelog.cli.spark_replay import sizes_plot
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
-from tidelog.jobs.bootstrap.columns import RecordColumns
+from tidelog.jobs.bootstrap.options import BootstrapOptions
 from tidelog.jobs.target_check import lines
 from tidelog.report import Items, Report, Section, Text
 from tidelog.types import HOUR_MS
@@ -51,7 +48,7 @@ from tidelog.types import HOUR_MS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.jobs.bootstrap.job import BootstrapOptions, BootstrapOutcome, PartitionResult
+    from tidelog.jobs.bootstrap.job import BootstrapOutcome, PartitionResult
 
 COLUMNS: Final = (
     output.text("topic"),
@@ -84,7 +81,6 @@ class Request:
 
     table: str = argument(metavar="TABLE")
     topic: str = given(topic_argument)
-    to: str = option("--to", required=True, metavar="DIR", help="The directory of topics.")
     input_format: str | None = option(
         "--format",
         "-f",
@@ -94,31 +90,7 @@ class Request:
     options: tuple[str, ...] = option(
         "--option", multiple=True, metavar="KEY=VALUE", help="Of that format; repeatable."
     )
-    key: str | None = option("--key", metavar="COL", help="Column of the key.")
-    time: str | None = option("--time", metavar="COL", help="Column of the create time.")
-    value: str | None = option(
-        "--value", metavar="COL", help="Column of the value; the row as JSON if left out."
-    )
-    headers: str | None = option("--headers", metavar="COL", help="Column of headers, a map.")
-    partition: str | None = option(
-        "--partition", metavar="COL", help="Column of the partition; by key if left out."
-    )
-    order: str | None = option(
-        "--order",
-        type=click.Choice(["time", "key", "none"]),
-        help="Of records in a partition; by time if left out and there is one.",
-    )
-    job_id: str | None = option("--id", metavar="NAME", help="Of the job; it loads a table once.")
-    create: int | None = given(create_option)
-    config: tuple[str, ...] = given(config_option)
-    tasks: int | None = option(
-        "--tasks", type=click.IntRange(min=1), metavar="N", help="Build segments by N tasks."
-    )
-    count: bool = option(
-        "--count/--no-count", default=True, help="Look at all keys and times beforehand."
-    )
     compression: str | None = given(compression_option)
-    force: bool = given(force_option)
     report: str | None = given(report_option)
     spark: SparkAccess = given(spark_options)
     kind: Format = given(
@@ -144,8 +116,13 @@ class Request:
         " --option dbtable=orders --option user=reader",
     ),
 )
-@with_options(Request)
-def bootstrap(surroundings: Surroundings, request: Request) -> ExitCode:
+@with_job_options(
+    Request,
+    BootstrapOptions,
+    order="table topic to input_format options key time value headers partition order job_id create"
+    " config tasks counts compression force",
+)
+def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOptions) -> ExitCode:
     """Load a table into a topic, visible all at once.
 
     TABLE is a path or URL that Spark reads, or jdbc:... . Segments are built in parallel and
@@ -154,14 +131,20 @@ def bootstrap(surroundings: Surroundings, request: Request) -> ExitCode:
     a zone are those of --zone, or UTC.
     """
     needs_spark()
-    from tidelog.jobs.bootstrap.job import Bootstrap
+    from tidelog.jobs.bootstrap.job import Bootstrap, request_of
 
-    options = read_options(surroundings, request)
+    state = _state(surroundings, request.table)
+    plain: BootstrapOptions = {
+        **options,
+        "to": read_place(surroundings, str(options["to"])),
+        "job_id": options["job_id"] or usual_id(request, options, state),
+        "sink": None if request.compression is None else {"compression": request.compression},
+    }
     pairs(request.spark.conf, "--conf")
     format_of(request)
     pairs(request.options, "--option")
     progress = JobProgress(surroundings, "loading")
-    job = Bootstrap(options, listener=progress, env=surroundings.env)
+    job = Bootstrap(request_of(request.topic, plain), listener=progress, env=surroundings.env)
     check_before(surroundings, (), request.report)
     job.check_target()
     ensure_table(surroundings, request.table)
@@ -176,33 +159,10 @@ def bootstrap(surroundings: Surroundings, request: Request) -> ExitCode:
         output.print_rows(surroundings, COLUMNS, rows, request.kind, zone=request.zone)
         _tell(surroundings, outcome)
         if request.report is not None:
-            save_report(surroundings, request.report, _report(request, outcome, rows))
+            save_report(
+                surroundings, request.report, _report(request, str(options["to"]), outcome, rows)
+            )
     return told.code
-
-
-def read_options(surroundings: Surroundings, request: Request) -> "BootstrapOptions":
-    """The options of a bootstrap; raises UsageProblem, InvalidRequest."""
-    from tidelog.jobs.bootstrap.job import BootstrapOptions
-
-    return BootstrapOptions(
-        topic=request.topic,
-        to=read_place(surroundings, request.to),
-        columns=RecordColumns(
-            key=request.key,
-            time=request.time,
-            value=request.value,
-            headers=request.headers,
-            partition=request.partition,
-        ),
-        order=request.order,
-        job_id=request.job_id or usual_id(request, _state(surroundings, request.table)),
-        create=request.create,
-        config=pairs(request.config, "--config"),
-        tasks=request.tasks,
-        counts=request.count,
-        force=request.force,
-        sink={} if request.compression is None else {"compression": request.compression},
-    )
 
 
 def _state(surroundings: Surroundings, table: str) -> str:
@@ -217,11 +177,12 @@ def _state(surroundings: Surroundings, table: str) -> str:
     return "\n".join(f"{path} {stat.size} {stat.mtime_ms}" for path, stat in found)
 
 
-def usual_id(request: Request, state: str) -> str:
+def usual_id(request: Request, options: BootstrapOptions, state: str) -> str:
     """The same for the same table, topic and mapping: a command that comes again is known by it.
 
     Args:
         request: What is asked.
+        options: Which column is what.
         state: What tells the table's present content from a later one.
     """
     parts = (
@@ -230,7 +191,10 @@ def usual_id(request: Request, state: str) -> str:
         request.topic,
         # Nothing that is printed may tell of a password.
         *sorted(one for one in request.options if not one.lower().startswith("password")),
-        *(part or "" for part in (request.key, request.time, request.value, request.headers)),
+        *(
+            part or ""
+            for part in (options["key"], options["time"], options["value"], options["headers"])
+        ),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_ID_CHARACTERS]
 
@@ -288,9 +252,11 @@ def _tell(surroundings: Surroundings, outcome: "BootstrapOutcome") -> None:
     )
 
 
-def _report(request: Request, outcome: "BootstrapOutcome", rows: list[list[Cell]]) -> Report:
+def _report(
+    request: Request, to: str, outcome: "BootstrapOutcome", rows: list[list[Cell]]
+) -> Report:
     sections: list[Section] = [
-        Text(f"{request.table} into {request.topic} at {request.to}, by one commit."),
+        Text(f"{request.table} into {request.topic} at {to}, by one commit."),
         report_table(COLUMNS, rows, title="Partitions", zone=request.zone),
         sizes_plot(
             {one.partition: one.size_bytes for one in outcome.partitions},

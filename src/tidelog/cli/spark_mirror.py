@@ -24,7 +24,6 @@ from tidelog.cli.jobs import (
 )
 from tidelog.cli.options import (
     CODECS,
-    PLACE_HELP,
     Format,
     SparkAccess,
     argument,
@@ -51,6 +50,7 @@ from tidelog.jobs.mirror.plan import (
     read_renames,
 )
 from tidelog.jobs.offset_map import Partitioning
+from tidelog.jobs.options import PLACE_HELP
 from tidelog.jobs.target_check import Finding, lines
 from tidelog.report import Axis, Items, Plot, Report, Section, Series, Text
 from tidelog.types import IsolationLevel

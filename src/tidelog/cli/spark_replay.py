@@ -20,38 +20,30 @@ from tidelog.cli.jobs import (
     summary_table,
 )
 from tidelog.cli.options import (
-    PLACE_HELP,
     Format,
     SparkAccess,
     argument,
-    clock_option,
     command_config_option,
     compression_option,
-    config_option,
-    create_option,
     examples,
-    force_option,
     format_option,
     given,
-    isolation_by_default,
-    option,
     pairs,
     report_option,
     spark_options,
     store_option,
     to_command_config_option,
     topic_argument,
-    with_options,
+    with_job_options,
     zone_option,
 )
 from tidelog.cli.output import Cell
 from tidelog.cli.surroundings import ExitCode, Surroundings
-from tidelog.jobs.chunks import Rate, total
-from tidelog.jobs.target_check import find_or_plan, lines, new_target
+from tidelog.jobs.chunks import total
+from tidelog.jobs.replay.options import ReplayOptions
+from tidelog.jobs.target_check import find_or_plan, lines
 from tidelog.report import Axis, Items, Plot, Report, Section, Series, Text
 from tidelog.spark.places import Place
-from tidelog.timespec import OPEN_END, OPEN_START, TIME_HELP
-from tidelog.types import ClockName, IsolationLevel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.jobs.replay.hours import Hours
-    from tidelog.jobs.replay.options import ReplayOptions, ReplayOutcome
+    from tidelog.jobs.replay.request import ReplayOutcome, ReplayRequest
 
 COLUMNS: Final = (
     output.text("source"),
@@ -90,40 +82,7 @@ class Request:
 
     source: str = argument(metavar="SOURCE")
     topic: str = given(topic_argument)
-    to: str = option(
-        "--to", required=True, metavar="PLACE", help=f"{PLACE_HELP}, parquet:PATH, or console."
-    )
-    to_topic: str | None = option(
-        "--to-topic", metavar="TOPIC", help="Its name there; the same if left out."
-    )
-    start: str | None = option(
-        "--from", metavar="TIME", help=f"First time, or a range A..B. {TIME_HELP}."
-    )
-    end: str | None = option("--until", metavar="TIME", help="Up to and without this time.")
-    clock: ClockName = given(clock_option)
-    isolation: IsolationLevel = given(
-        isolation_by_default(
-            IsolationLevel.READ_COMMITTED,
-            "read_uncommitted replays open and aborted transactions, too.",
-        )
-    )
-    partitions: str | None = option(
-        "--partitions",
-        type=click.Choice(["keep", "key"]),
-        help="keep their numbers, or choose by key; kept if left out and both have as many.",
-    )
-    rate: str | None = option(
-        "--rate", metavar="N/s", help="At most 5000/s records, or 10MB/s, on average."
-    )
-    progress: str | None = option(
-        "--progress",
-        metavar="FILE",
-        help="Remember here how far it came: the same command goes on.",
-    )
-    create: int | None = given(create_option)
-    config: tuple[str, ...] = given(config_option)
     compression: str | None = given(compression_option)
-    force: bool = given(force_option)
     report: str | None = given(report_option)
     command_config: str | None = given(command_config_option)
     to_command_config: str | None = given(to_command_config_option)
@@ -143,8 +102,13 @@ class Request:
         "tidelog spark replay kafka://broker:9092 flights --from -5m --to console",
     ),
 )
-@with_options(Request)
-def replay(surroundings: Surroundings, request: Request) -> ExitCode:
+@with_job_options(
+    Request,
+    ReplayOptions,
+    order="source topic to to_topic start end clock isolation partitions rate progress create"
+    " config compression force",
+)
+def replay(surroundings: Surroundings, request: Request, options: ReplayOptions) -> ExitCode:
     """Write a range of time of a topic once more.
 
     Exactly the records of the range, with their times. SOURCE is a directory of topics, an object
@@ -153,16 +117,14 @@ def replay(surroundings: Surroundings, request: Request) -> ExitCode:
     code 2 unless forced. A range is fixed by the first start; with --progress a killed replay goes
     on where it stopped, and no record comes twice.
     """
-    options = read_options(surroundings, request)
+    asked = read_request(surroundings, request, options)
     pairs(request.spark.conf, "--conf")
-    options.check()
-    files = (request.report, request.progress)
-    check_before(surroundings, [Use(options.source, (options.topic,))], *files)
-    if isinstance(options.to, Place):
+    asked.check()
+    files = (request.report, asked.progress)
+    check_before(surroundings, [Use(asked.source, (asked.topic,))], *files)
+    if isinstance(asked.to, Place):
         # Says what is missing, or wrong with a topic to be made, and changes nothing.
-        find_or_plan(
-            options.to, options.to_topic or options.topic, options.new, env=surroundings.env
-        )
+        find_or_plan(asked.to, asked.to_topic or asked.topic, asked.new, env=surroundings.env)
     progress = JobProgress(surroundings, "replaying")
     with (
         losses_told(surroundings) as told,
@@ -176,7 +138,7 @@ def replay(surroundings: Surroundings, request: Request) -> ExitCode:
         with progress.shown(spark):
             run = Replay(
                 spark,
-                options,
+                asked,
                 listener=progress,
                 show=show,
                 env=surroundings.env,
@@ -185,20 +147,22 @@ def replay(surroundings: Surroundings, request: Request) -> ExitCode:
             outcome = run.run()
         if request.report is not None:
             hours = _counted(surroundings, spark, outcome)
-            page = _report(options, outcome, hours, request.zone)
+            page = _report(asked, outcome, hours, request.zone)
             save_report(surroundings, request.report, page)
-        if options.to == "console":
+        if asked.to == "console":
             surroundings.say(f"{outcome.records:,} records of {total(outcome.planned):,} offsets")
         else:
-            row = summary_row(options, outcome)
+            row = summary_row(asked, outcome)
             print_summary(surroundings, COLUMNS, row, request.kind, zone=request.zone)
     return told.code
 
 
-def read_options(surroundings: Surroundings, request: Request) -> "ReplayOptions":
-    """The options of a replay; raises UsageProblem, InvalidRequest, InvalidTime."""
-    from tidelog.jobs.replay.options import ReplayOptions
+def read_request(
+    surroundings: Surroundings, request: Request, options: ReplayOptions
+) -> "ReplayRequest":
+    """The request of a replay; raises UsageProblem, InvalidRequest, InvalidTime."""
     from tidelog.jobs.replay.places import parse_target
+    from tidelog.jobs.replay.request import request_of
 
     source = read_place(
         surroundings,
@@ -206,30 +170,19 @@ def read_options(surroundings: Surroundings, request: Request) -> "ReplayOptions
         command_config=request.command_config,
         store=request.store,
     )
-    to = parse_target(request.to)
-    if isinstance(to, Place):
-        to = read_place(surroundings, request.to, command_config=request.to_command_config)
-    start, end = times.read_bounds(surroundings, request.start, request.end, request.zone)
-    return ReplayOptions(
-        source=source,
-        topic=request.topic,
-        to=to,
-        to_topic=request.to_topic,
-        start=None if start == OPEN_START else start,
-        end=None if end == OPEN_END else end,
-        range_text=f"{request.start or ''} to {request.end or ''} {request.zone or ''}",
-        clock=request.clock,
-        isolation=request.isolation,
-        partitions=request.partitions,
-        rate=None if request.rate is None else Rate.parse(request.rate),
-        progress=request.progress,
-        force=request.force,
-        new=new_target(request.create, pairs(request.config, "--config")),
-        sink=() if request.compression is None else (("compression", request.compression),),
-    )
+    if isinstance(to := parse_target(options["to"]), Place):
+        to = read_place(surroundings, str(options["to"]), command_config=request.to_command_config)
+    range_text = f"{options['start'] or ''} to {options['end'] or ''} {request.zone or ''}"
+    times.fix_range(surroundings, options, request.zone)
+    plain: ReplayOptions = {
+        **options,
+        "to": to,
+        "sink": None if request.compression is None else {"compression": request.compression},
+    }
+    return request_of(source, request.topic, plain, range_text=range_text)
 
 
-def summary_row(options: "ReplayOptions", outcome: "ReplayOutcome") -> list[Cell]:
+def summary_row(options: "ReplayRequest", outcome: "ReplayOutcome") -> list[Cell]:
     """The cells of `COLUMNS`."""
     question = outcome.question
     name = "" if isinstance(options.to, str) else f"{options.to_topic or options.topic} at "
@@ -261,7 +214,7 @@ def _counted(
 
 
 def _report(
-    options: "ReplayOptions", outcome: "ReplayOutcome", hours: "Hours", zone: str | None
+    options: "ReplayRequest", outcome: "ReplayOutcome", hours: "Hours", zone: str | None
 ) -> Report:
     row = summary_row(options, outcome)
     counted = [

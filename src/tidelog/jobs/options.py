@@ -20,6 +20,7 @@ from tidelog.arguments import kinds_of, reads_arguments
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
+PLACE_HELP: Final = "a directory of topics, an object store's URL, or kafka://HOST:PORT"
 REQUIRED: Final = inspect.Parameter.empty
 
 

@@ -12,7 +12,7 @@ from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.bootstrap.columns import RecordColumns, to_records, with_partitions
-from tidelog.jobs.bootstrap.job import Bootstrap, BootstrapOptions, bootstrap
+from tidelog.jobs.bootstrap.job import Bootstrap, BootstrapRequest, bootstrap
 from tidelog.jobs.replay.job import replay
 from tidelog.jobs.target_check import TargetLoses
 from tidelog.record.partitioner import partition_of
@@ -128,7 +128,7 @@ def test_a_job_loads_its_table_once(
         def at(self, done: int, planned: int) -> None:
             pass
 
-    options = BootstrapOptions(
+    options = BootstrapRequest(
         topic="orders",
         to=Place(data),
         columns=RecordColumns(key="plane", time="made"),
@@ -156,7 +156,7 @@ def test_the_target_is_held_against_the_table(
     data = str(tmp_path / "data")
     now = T0 + 10 * DAY
     config = {"retention.ms": str(3 * DAY), "cleanup.policy": "compact,delete"}
-    options = BootstrapOptions(
+    options = BootstrapRequest(
         topic="orders",
         to=Place(data),
         columns=RecordColumns(key="plane", time="made"),

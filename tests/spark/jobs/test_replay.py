@@ -14,7 +14,7 @@ from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.chunks import Rate
 from tidelog.jobs.replay.job import replay
-from tidelog.jobs.replay.options import ReplayOptions
+from tidelog.jobs.replay.request import ReplayRequest
 from tidelog.jobs.replay.run import Replay
 from tidelog.jobs.target_check import TargetLoses
 from tidelog.record.record import Record
@@ -132,9 +132,9 @@ def test_the_append_clock_and_a_transform(
     assert sorted(found, key=str) == sorted(expected, key=str)
 
 
-def chunked(source: str, target: Place | str, progress: Path | None = None) -> ReplayOptions:
+def chunked(source: str, target: Place | str, progress: Path | None = None) -> ReplayRequest:
     """Chunks of about 100 records."""
-    return ReplayOptions(
+    return ReplayRequest(
         source=Place(source),
         topic="flights",
         to=target,
@@ -212,7 +212,7 @@ def test_a_rate_is_kept_without_sleeping(
 
 def test_a_console_shows_lines(spark: "SparkSession", source: str) -> None:
     lines: list[str] = []
-    options = ReplayOptions(
+    options = ReplayRequest(
         source=Place(source), topic="flights", to="console", end=T0 + 2 * MINUTE
     )
     Replay(spark, options, show=lines.append).run()

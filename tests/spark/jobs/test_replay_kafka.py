@@ -14,7 +14,7 @@ from tidelog.env import Env, ManualClock, SystemClock
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.chunks import Rate
 from tidelog.jobs.replay.job import replay
-from tidelog.jobs.replay.options import ReplayOptions
+from tidelog.jobs.replay.request import ReplayRequest
 from tidelog.jobs.replay.run import Replay
 from tidelog.jobs.target_check import TargetLoses
 from tidelog.spark.places import Place
@@ -72,7 +72,7 @@ def test_to_a_broker_once_and_back(
 ) -> None:
     kafka_broker.create_topic("tides-again", PARTITIONS, retention_ms="-1")
     place = Place.parse(f"kafka://{kafka_broker.bootstrap}")
-    options = ReplayOptions(
+    options = ReplayRequest(
         source=Place(source),
         topic="tides",
         to=place,

@@ -13,7 +13,7 @@ from tidelog.cli.spark_replay import COLUMNS, _report, summary_row
 from tidelog.cli.surroundings import Refused, Surroundings
 from tidelog.jobs.chunks import Span
 from tidelog.jobs.replay.hours import Hours
-from tidelog.jobs.replay.options import ReplayOptions, ReplayOutcome
+from tidelog.jobs.replay.request import ReplayOutcome, ReplayRequest
 from tidelog.jobs.source_ranges import Question
 from tidelog.jobs.target_check import Effect, Finding
 from tidelog.report import Report, Text
@@ -23,7 +23,7 @@ from tidelog.types import TopicPartition
 HOUR = 3_600_000
 # 2013-02-08T12:00Z and 2026-11-21T19:00Z, in hours.
 MADE, APPENDED = 377_868, 498_691
-OPTIONS = ReplayOptions(source=Place("data"), topic="flights", to=Place("copy"))
+OPTIONS = ReplayRequest(source=Place("data"), topic="flights", to=Place("copy"))
 OUTCOME = ReplayOutcome(
     question=Question(place=Place("data"), topic="flights", times=(MADE * HOUR, None)),
     planned=(Span(TopicPartition("flights", 1), 5, 25),),

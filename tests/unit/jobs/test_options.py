@@ -9,9 +9,10 @@ import click
 import pytest
 
 from tidelog.arguments import word_of
-from tidelog.cli.app import spark
+from tidelog.cli.app import app, spark
 from tidelog.cli.surroundings import Surroundings
 from tidelog.errors import InvalidChoice, InvalidRequest
+from tidelog.jobs.audit.kinds import Kind
 from tidelog.jobs.options import REQUIRED, Option, options_of, takes_options
 from tidelog.types import ClockName
 
@@ -74,6 +75,28 @@ def test_other_keywords_are_refused_as_pythons_own() -> None:
         job("s", to="there", too="far")  # type: ignore[call-arg]
 
 
+def parsed(name: str, arguments: list[str]) -> dict[str, object]:
+    """What a command gets of its arguments."""
+    group = app if name == "audit" else spark
+    assert isinstance(group, click.Group)
+    _, command, _ = group.resolve_command(click.Context(group), [name])
+    assert command is not None
+    return command.make_context(name, arguments, obj=Surroundings()).params
+
+
+def test_what_a_job_needs_its_command_needs() -> None:
+    with pytest.raises(click.MissingParameter, match="checkpoint"):
+        parsed("mirror", ["data", "flights", "--to", "there"])
+
+
+def test_values_are_read_as_the_function_takes_them() -> None:
+    given = parsed("latency", ["data", "--delay", "5m", "--delay", "1h"])
+    assert given["delays_ms"] == [300_000, 3_600_000]
+    given = parsed("audit", ["a", "b", "--ignore", "stale", "--rename", "x=y", "--no-history"])
+    assert given["ignore"] == frozenset({Kind.STALE})
+    assert (given["rename"], given["history"]) == ({"x": "y"}, False)
+
+
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -81,15 +104,14 @@ def test_other_keywords_are_refused_as_pythons_own() -> None:
         ("lag", ["data"]),
         ("latency", ["data"]),
         ("compact", ["data"]),
+        ("audit", ["data", "other"]),
+        ("bootstrap", ["flights.parquet", "flights", "--to", "data"]),
+        ("replay", ["data", "flights", "--to", "console"]),
         ("mirror", ["data", "flights", "--to", "there", "--checkpoint", "folder"]),
     ],
 )
 def test_a_command_and_its_function_have_the_same_defaults(name: str, arguments: list[str]) -> None:
-    assert isinstance(spark, click.Group)
-    context = click.Context(spark)
-    _, command, _ = spark.resolve_command(context, [name])
-    assert command is not None
-    given = command.make_context(name, arguments, obj=Surroundings()).params
+    given = parsed(name, arguments)
     module = import_module(f"tidelog.jobs.{name}.options")
     kind = getattr(module, f"{name.capitalize()}Options")
     for option, (_, declared) in options_of(kind).items():

@@ -18,10 +18,9 @@ Where a bootstrap's records went, as its directory remembers it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
-from tidelog.arguments import choice, reads_arguments
+from tidelog.arguments import choice
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.bootstrap.columns import (
@@ -31,7 +30,9 @@ from tidelog.jobs.bootstrap.columns import (
     to_records,
     with_partitions,
 )
+from tidelog.jobs.bootstrap.options import BootstrapOptions, Order
 from tidelog.jobs.chunks import Transform
+from tidelog.jobs.options import takes_options
 from tidelog.jobs.target_check import (
     Finding,
     Load,
@@ -134,14 +135,6 @@ def _result(
     )
 
 
-class Order(StrEnum):
-    """Order of the records in a partition."""
-
-    TIME = "time"
-    KEY = "key"
-    NONE = "none"
-
-
 _ID_MAX: Final = 200
 
 
@@ -156,21 +149,12 @@ _SUMMARY: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BootstrapOptions:
-    """Request of a bootstrap.
+class BootstrapRequest:
+    """Request of a bootstrap: its `BootstrapOptions` with the topic, read.
 
     Attributes:
-        topic: The topic.
-        to: The directory.
         columns: Which column of the table is what.
-        order: `time`, `key` or `none`; None: by time where there is one.
         job_id: Its name with the directory; drawn where None.
-        create: Partitions of the topic, where it may have to be made; None: it must be there.
-        config: Settings of a topic that is made.
-        tasks: How many tasks build segments; None: as the table's size asks for.
-        counts: Look at key and time of the whole table beforehand.
-        force: Go on although the target would lose records.
-        sink: More options of the sink, such as `compression`.
     """
 
     topic: str
@@ -212,27 +196,9 @@ class BootstrapOutcome:
         return sum(one.records for one in self.partitions)
 
 
-@reads_arguments(order=Order)
-def bootstrap(  # noqa: PLR0913 - one keyword for each way to choose
-    spark: "SparkSession",
-    table: "DataFrame",
-    topic: str,
-    *,
-    to: Place | str,
-    key: str | None = None,
-    time: str | None = None,
-    value: str | None = None,
-    headers: str | None = None,
-    partition: str | None = None,
-    order: str | None = None,
-    job_id: str | None = None,
-    create: int | None = None,
-    config: Mapping[str, str] | None = None,
-    tasks: int | None = None,
-    transform: Transform | None = None,
-    counts: bool = True,
-    force: bool = False,
-    sink: Mapping[str, str] | None = None,
+@takes_options(BootstrapOptions)
+def bootstrap(
+    spark: "SparkSession", table: "DataFrame", topic: str, **options: Unpack[BootstrapOptions]
 ) -> "DataFrame":
     """Load a table into a topic of a directory, visible all at once; a row for each partition.
 
@@ -240,46 +206,38 @@ def bootstrap(  # noqa: PLR0913 - one keyword for each way to choose
         spark: The session.
         table: Any DataFrame: Parquet, CSV, JDBC, or what was made of them.
         topic: The topic.
-        to: The directory of topics.
-        key: Column of the key; records without one go by a hash of their value.
-        time: Column of the create time: timestamp, date, whole ms, or text for SQL's cast. Null is
-            the time of the commit.
-        value: Column of the value; the whole row as JSON where None.
-        headers: Column of headers: a map, or an array of (key, value).
-        partition: Column of the partition's number; by murmur2 of the key where None.
-        order: Of the records in a partition: by `time`, by `key` (then time), or `none`: as the
-            tasks read them, without a shuffle. By time where None and there is one.
-        job_id: Makes it safe to start again: what was loaded under this id is not loaded twice.
-        create: Partitions of the topic, which is made where it is missing.
-        config: Settings of a topic that is made.
-        tasks: Build segments by so many tasks; as the size asks for where None.
-        transform: Put between the table and its records.
-        counts: Look at key and time of the whole table beforehand, for exact checks; the table is
-            read once more for it.
-        force: Go on although the target would refuse or lose records.
-        sink: More options of the sink, such as `compression`.
+        **options: Those of `BootstrapOptions`.
 
     Raises:
         TargetLoses: The target would refuse or lose records; nothing was written.
         InvalidRequest, UnknownTopic, ConfigError: As their names say; nothing was written.
         DirectoryLocked: Another process has the directory open and takes no segments.
     """
-    options = BootstrapOptions(
+    job = Bootstrap(request_of(topic, options), transform=options["transform"])
+    return summary(spark, topic, job.run(table))
+
+
+def request_of(topic: str, options: BootstrapOptions) -> BootstrapRequest:
+    """The request that all options of a bootstrap make."""
+    return BootstrapRequest(
         topic=topic,
-        to=as_place(to),
+        to=as_place(options["to"]),
         columns=RecordColumns(
-            key=key, time=time, value=value, headers=headers, partition=partition
+            key=options["key"],
+            time=options["time"],
+            value=options["value"],
+            headers=options["headers"],
+            partition=options["partition"],
         ),
-        order=order,
-        job_id=job_id,
-        create=create,
-        config=config or {},
-        tasks=tasks,
-        counts=counts,
-        force=force,
-        sink=sink or {},
+        order=options["order"],
+        job_id=options["job_id"],
+        create=options["create"],
+        config=options["config"] or {},
+        tasks=options["tasks"],
+        counts=options["counts"],
+        force=options["force"],
+        sink=options["sink"] or {},
     )
-    return summary(spark, topic, Bootstrap(options, transform=transform).run(table))
 
 
 def summary(spark: "SparkSession", topic: str, outcome: BootstrapOutcome) -> "DataFrame":
@@ -305,7 +263,7 @@ class Bootstrap:
 
     def __init__(
         self,
-        options: BootstrapOptions,
+        options: BootstrapRequest,
         *,
         transform: Transform | None = None,
         listener: Listener = NOBODY,
@@ -474,7 +432,7 @@ def ordered(records: "DataFrame", partitions: int, order: str, tasks: int | None
     return numbered.repartitionByRange(tasks, *by).sortWithinPartitions(*by)
 
 
-def _check_options(options: BootstrapOptions) -> None:
+def _check_options(options: BootstrapRequest) -> None:
     if options.to.is_broker or "://" in options.to.address:
         raise InvalidRequest(
             f"{options.to}: segments are attached to a directory; brokers get a table by"

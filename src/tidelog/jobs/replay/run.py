@@ -32,7 +32,6 @@ from tidelog.jobs.chunks import (
     total,
     wait_seconds,
 )
-from tidelog.jobs.replay.options import BY_KEY, ReplayOptions, ReplayOutcome
 from tidelog.jobs.replay.places import (
     CONSOLE,
     CONSOLE_RECORDS,
@@ -44,6 +43,7 @@ from tidelog.jobs.replay.places import (
     TopicTarget,
     parquet_path,
 )
+from tidelog.jobs.replay.request import BY_KEY, ReplayOutcome, ReplayRequest
 from tidelog.jobs.source_ranges import Question, Times, find, load_left
 from tidelog.jobs.target_check import (
     Finding,
@@ -254,7 +254,7 @@ class Replay:
     def __init__(  # noqa: PLR0913 - what a test brings along
         self,
         spark: "SparkSession",
-        options: ReplayOptions,
+        options: ReplayRequest,
         *,
         transform: Transform | None = None,
         listener: Listener = NOBODY,

@@ -1,0 +1,111 @@
+"""Options of `bootstrap`."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Required, TypedDict
+
+from tidelog.jobs.chunks import Transform
+from tidelog.jobs.options import Option
+from tidelog.spark.places import Place
+
+
+class Order(StrEnum):
+    """Order of the records in a partition."""
+
+    TIME = "time"
+    KEY = "key"
+    NONE = "none"
+
+
+class BootstrapOptions(TypedDict, total=False):
+    """Keywords of `tidelog.spark.bootstrap`; those with flags are options of the command."""
+
+    to: Required[Annotated[Place | str, Option("The directory of topics.", "--to", metavar="DIR")]]
+    key: Annotated[
+        str | None,
+        Option(
+            "Column of the key.",
+            "--key",
+            keyword="Column of the key; records without one go by a hash of their value.",
+            metavar="COL",
+        ),
+    ]
+    time: Annotated[
+        str | None,
+        Option(
+            "Column of the create time.",
+            "--time",
+            keyword="Column of the create time: timestamp, date, whole ms, or text for SQL's cast."
+            " Null is the time of the commit.",
+            metavar="COL",
+        ),
+    ]
+    value: Annotated[
+        str | None,
+        Option("Column of the value; the row as JSON if left out.", "--value", metavar="COL"),
+    ]
+    headers: Annotated[
+        str | None,
+        Option(
+            "Column of headers, a map.",
+            "--headers",
+            keyword="Column of headers: a map, or an array of (key, value).",
+            metavar="COL",
+        ),
+    ]
+    partition: Annotated[
+        str | None,
+        Option(
+            "Column of the partition; by key if left out.",
+            "--partition",
+            keyword="Column of the partition's number; by murmur2 of the key where None.",
+            metavar="COL",
+        ),
+    ]
+    order: Annotated[
+        str | None,
+        Option(
+            "Of records in a partition; by time if left out and there is one.",
+            "--order",
+            keyword="Of the records in a partition: by `time`, by `key` (then time), or `none`: as"
+            " the tasks read them, without a shuffle. By time where None and there is one.",
+            choices=Order,
+        ),
+    ]
+    job_id: Annotated[
+        str | None,
+        Option(
+            "Of the job; it loads a table once.",
+            "--id",
+            keyword="Makes it safe to start again: what was loaded under this id is not loaded"
+            " twice.",
+            metavar="NAME",
+        ),
+    ]
+    create: Annotated[
+        int | None,
+        Option("Make the topic, with N partitions.", "--create", metavar="N", least=1),
+    ]
+    config: Annotated[
+        Mapping[str, str] | None, Option("Of a topic made.", "--config -c", metavar="KEY=VALUE")
+    ]
+    tasks: Annotated[
+        int | None, Option("Build segments by N tasks.", "--tasks", metavar="N", least=1)
+    ]
+    transform: Annotated[Transform | None, Option("Put between the table and its records.")]
+    counts: Annotated[
+        bool,
+        Option(
+            "Look at all keys and times beforehand.",
+            "--count/--no-count",
+            default=True,
+            keyword="Look at key and time of the whole table beforehand, for exact checks; the"
+            " table is read once more for it.",
+        ),
+    ]
+    force: Annotated[
+        bool, Option("Go on although the target would lose records.", "--force", default=False)
+    ]
+    sink: Annotated[
+        Mapping[str, str] | None, Option("More options of the sink, such as `compression`.")
+    ]
