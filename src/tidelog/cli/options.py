@@ -249,7 +249,7 @@ def _job_option(name: str, kind: object, declared: Option) -> _Decorator:
     if choices and not is_flag:
         words = map(word_of, choices) if isinstance(choices, type) else choices
         kind_of_value = click.Choice(list(words))
-    elif int in kinds and not is_many and not is_flag and bool not in kinds:
+    elif kinds - {type(None)} == {int} and not is_flag:
         kind_of_value = int if declared.least is None else click.IntRange(min=declared.least)
     word = word_of(default) if isinstance(default, Enum) else default
     if is_many or declared.sets is not None:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from importlib import import_module
 from typing import Annotated, Required, TypedDict, Unpack
 
@@ -92,6 +93,8 @@ def test_what_a_job_needs_its_command_needs() -> None:
 def test_values_are_read_as_the_function_takes_them() -> None:
     given = parsed("latency", ["data", "--delay", "5m", "--delay", "1h"])
     assert given["delays_ms"] == [300_000, 3_600_000]
+    assert parsed("latency", ["data", "--from", "-1h"])["start"] == "-1h"
+    assert parsed("compact", ["data", "--part-bytes", "7"])["part_bytes"] == 7
     given = parsed("audit", ["a", "b", "--ignore", "stale", "--rename", "x=y", "--no-history"])
     assert given["ignore"] == frozenset({Kind.STALE})
     assert (given["rename"], given["history"]) == ({"x": "y"}, False)
@@ -117,4 +120,6 @@ def test_a_command_and_its_function_have_the_same_defaults(name: str, arguments:
     for option, (_, declared) in options_of(kind).items():
         if declared.flags and declared.default is not REQUIRED:
             value, default = given[option], declared.default
-            assert value in (default, {}) or word_of(value) == default, option
+            value = word_of(value) if isinstance(value, Enum) else value
+            default = word_of(default) if isinstance(default, Enum) else default
+            assert value in (default, {}), option
