@@ -1,6 +1,6 @@
-"""docs/config.md and docs/serve.md say what the tables of settings say."""
+"""docs/config.md, docs/serve.md and docs/jobs.md say what settings and options of jobs say."""
 
-from tools import serve_docs
+from tools import job_docs, serve_docs
 from tools.config_docs import TARGET, render
 
 from tidelog.config import TOPIC_CONFIGS
@@ -20,3 +20,8 @@ def test_every_setting_and_every_name_of_it_is_in_the_file() -> None:
 def test_broker_settings_are_what_the_script_would_write() -> None:
     text = serve_docs.TARGET.read_text(encoding="utf-8")
     assert text == serve_docs.render(text), "run tools/serve_docs.py"
+
+
+def test_options_of_jobs_are_what_the_script_would_write() -> None:
+    text = job_docs.TARGET.read_text(encoding="utf-8")
+    assert text == job_docs.render(text), "run tools/job_docs.py"
