@@ -47,6 +47,27 @@ for found in pkgutil.walk_packages(tidelog.__path__, "tidelog."):
 """
 
 
+# A process for each command, which loads what its `--help` does.
+HELP_MODULES = """
+import os, sys
+from tidelog.cli.app import COMMANDS, JOBS, app, spark
+for group, names in ((app, COMMANDS), (spark, JOBS)):
+    for name in names:
+        if os.fork() == 0:
+            group.commands[name].imported()
+            print(group.name, name, *sys.modules, flush=True)
+            os._exit(0)
+        os.wait()
+"""
+HELP_MODULES_MAX = 50
+# They show what is in files or records, by the types that hold it.
+HELP_READS = {"tidelog dump", "tidelog read"}
+# What does a command's work: imported when it is done.
+WORK = re.compile(
+    r"tidelog\.(server|standby|scan|storage\.(checks|compaction|tier\w*)|directory)\b"
+)
+
+
 CLASSIC_GROUPS = "import sys, tidelog.server.groups.coordinator; print(*sys.modules)"
 OTHER_GROUPS = {
     "tidelog.protocol.messages.modern_group_records",
@@ -80,6 +101,18 @@ def run(program: str, *arguments: str) -> str:
 def test_import_reads_no_heavy_module() -> None:
     loaded = {name.partition(".")[0] for name in run(MODULES_LOADED).split()}
     assert loaded & HEAVY == set()
+
+
+def test_help_of_a_command_loads_nothing_that_does_its_work() -> None:
+    lines = [line.split(" ") for line in run(HELP_MODULES).splitlines()]
+    loaded = {f"{group} {name}": set(modules) for group, name, *modules in lines}
+    assert {"tidelog serve", "tidelog tier", "spark mirror"} <= set(loaded)
+    for command, modules in loaded.items():
+        assert {name.partition(".")[0] for name in modules} & (HEAVY - {"click"}) == set(), command
+        if command not in HELP_READS:
+            ours = {name for name in modules if name.startswith("tidelog.")}
+            assert len(ours) <= HELP_MODULES_MAX, command
+            assert not [name for name in ours if WORK.match(name)], command
 
 
 def test_import_takes_little_time() -> None:

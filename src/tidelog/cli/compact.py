@@ -15,18 +15,14 @@ from tidelog.cli.options import Format, data_option, examples, format_option
 from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_directory, parse_target, partitions_of
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
-from tidelog.control.verbs import Compacted, compact_wishes, compacted, read_compact_report
-from tidelog.directory import Directory
 from tidelog.errors import DirectoryLocked, InvalidRequest
-from tidelog.storage.compaction.cleaner import clean_partition
-from tidelog.storage.compaction.cleaning_plan import CleanerOptions, Preview, preview
-from tidelog.storage.compaction.generations import Decision
-from tidelog.storage.compaction.worker import InProcess
-from tidelog.storage.segment.roll import RollReason
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.control.client import ControlClient
+    from tidelog.control.verbs import Compacted
+    from tidelog.directory import Directory
+    from tidelog.storage.compaction.cleaning_plan import Preview
 
 
 _COLUMNS: Final = [
@@ -46,9 +42,11 @@ _COLUMNS: Final = [
 
 
 def show_plan(
-    surroundings: Surroundings, directory: Directory, names: list[TopicPartition], kind: Format
+    surroundings: Surroundings, directory: "Directory", names: list[TopicPartition], kind: Format
 ) -> ExitCode:
     """A row for each finished segment; what is due, and why, in a line for each partition."""
+    from tidelog.storage.compaction.cleaning_plan import preview
+
     rows: list[list[Cell]] = []
     code = ExitCode.OK
     for name in names:
@@ -73,7 +71,9 @@ def show_plan(
     return code
 
 
-def _rows(name: TopicPartition, found: Preview) -> Iterator[list[Cell]]:
+def _rows(name: TopicPartition, found: "Preview") -> Iterator[list[Cell]]:
+    from tidelog.storage.compaction.generations import Decision
+
     plan = found.plan
     for segment, decision in zip(plan.segments, plan.decisions, strict=True):
         row = found.generations.row(segment.base_offset)
@@ -183,7 +183,7 @@ class CompactCommand:
         with open_directory(self.surroundings, self.data) as directory:
             return show_plan(self.surroundings, directory, self._names(directory), self.kind)
 
-    def _here(self, *, roll: bool, if_due: bool) -> list[Compacted]:
+    def _here(self, *, roll: bool, if_due: bool) -> "list[Compacted]":
         with open_directory(self.surroundings, self.data, writable=True) as directory:
             return [
                 self._clean(directory, name, roll=roll, if_due=if_due)
@@ -191,8 +191,14 @@ class CompactCommand:
             ]
 
     def _clean(
-        self, directory: Directory, name: TopicPartition, *, roll: bool, if_due: bool
-    ) -> Compacted:
+        self, directory: "Directory", name: TopicPartition, *, roll: bool, if_due: bool
+    ) -> "Compacted":
+        from tidelog.control.verbs import compacted
+        from tidelog.storage.compaction.cleaner import clean_partition
+        from tidelog.storage.compaction.cleaning_plan import CleanerOptions
+        from tidelog.storage.compaction.worker import InProcess
+        from tidelog.storage.segment.roll import RollReason
+
         log = directory.log_dir.log(name.topic, name.partition)
         if roll:
             log.roll(RollReason.REQUEST)
@@ -205,7 +211,7 @@ class CompactCommand:
         worker = InProcess(self.surroundings.env)
         return compacted(clean_partition(directory.log_dir, name, worker, options))
 
-    def _names(self, directory: Directory) -> list[TopicPartition]:
+    def _names(self, directory: "Directory") -> list[TopicPartition]:
         """The partitions of the target, or of all compacted topics; raises InvalidRequest."""
         if self.target is None:
             topics = [info for info in directory.topics().values() if info.config.is_compacted]
@@ -229,13 +235,15 @@ class CompactCommand:
             return None
         return holder
 
-    def _by(self, holder: "ControlClient", *, roll: bool, if_due: bool) -> list[Compacted]:
+    def _by(self, holder: "ControlClient", *, roll: bool, if_due: bool) -> "list[Compacted]":
+        from tidelog.control.verbs import compact_wishes, read_compact_report
+
         with open_directory(self.surroundings, self.data) as directory:
             names = self._names(directory)
         wanted = [(name, compact_wishes(name, roll=roll, is_asked=not if_due)) for name in names]
         return [read_compact_report(name, holder.ask("compact", told)) for name, told in wanted]
 
 
-def _row(one: Compacted) -> list[Cell]:
+def _row(one: "Compacted") -> list[Cell]:
     counts: list[Cell] = [one.counts[name] for name in _SHOWN]
     return [str(one.name), *counts, one.reason, one.stopped or ""]

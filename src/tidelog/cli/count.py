@@ -30,15 +30,13 @@ from tidelog.cli.places import (
     place_options,
 )
 from tidelog.cli.surroundings import Surroundings, UsageProblem
-from tidelog.scan import ScanStats
-from tidelog.scan.count import Count, PartitionCount
-from tidelog.scan.count import count as count_records
-from tidelog.scan.split import Wanted
 from tidelog.timespec import OPEN_END, OPEN_START, TIME_HELP
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.cli.output import Cell
+    from tidelog.scan.count import Count
+    from tidelog.scan.split import Wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +72,8 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
     Zone maps tell most of it; only what the range cuts is read, and with read_committed what
     belongs to transactions. "told" says how many were not read.
     """
+    from tidelog.scan.split import Wanted
+
     start_ms, end_ms = times.read_bounds(surroundings, options.start, options.end, options.zone)
     wanted = Wanted(
         start_ms=None if start_ms == OPEN_START else start_ms,
@@ -108,7 +108,9 @@ def _sum(column: "list[Cell]") -> int | None:
     return None if None in column else sum(int(str(cell)) for cell in column)
 
 
-def _counted(surroundings: Surroundings, options: CountOptions, wanted: Wanted) -> Count:
+def _counted(surroundings: Surroundings, options: CountOptions, wanted: "Wanted") -> "Count":
+    from tidelog.scan.count import count as count_records
+
     topic, number = parse_target(options.target)
     with open_directory(surroundings, options.place.data) as directory:
         return count_records(
@@ -122,9 +124,12 @@ def _counted(surroundings: Surroundings, options: CountOptions, wanted: Wanted) 
 
 
 def _fetched(
-    surroundings: Surroundings, access: Access, options: CountOptions, wanted: Wanted
-) -> Count:
+    surroundings: Surroundings, access: Access, options: CountOptions, wanted: "Wanted"
+) -> "Count":
     """Counted by fetching the records: brokers can't count."""
+    from tidelog.scan import ScanStats
+    from tidelog.scan.count import Count, PartitionCount
+
     if options.zone_cache is not None:
         raise UsageProblem("--zone-cache is about a directory's files; leave it out")
     topic, number = parse_target(options.target)

@@ -2,7 +2,6 @@
 
 import posixpath
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
@@ -14,17 +13,11 @@ from tidelog.cli.options import Format, data_option, examples, format_option
 from tidelog.cli.output import Cell
 from tidelog.cli.surroundings import Surroundings, UsageProblem, byte_progress, describe
 from tidelog.errors import TidelogError
-from tidelog.storage import files
-from tidelog.storage.checks import (
-    CheckOptions,
-    DirectoryCheck,
-    Finding,
-    Selection,
-    Severity,
-    repair,
-)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tidelog.storage.checks import DirectoryCheck, Finding, Selection
     from tidelog.storage.log.record_rules import BodyCheck
 
 # From here on it pays to wait for numba.
@@ -45,7 +38,7 @@ class _Target:
     """A directory, and what of it is meant."""
 
     path: str
-    selection: Selection
+    selection: "Selection"
 
 
 @click.command(
@@ -85,6 +78,8 @@ def doctor(
 
 def _find_target(surroundings: Surroundings, target: str | None, data: str | None) -> _Target:
     """A directory where there is one of that name, else a topic in the data directory."""
+    from tidelog.storage.checks import Selection
+
     fs = surroundings.env.files
     if target is None:
         if not data:
@@ -102,6 +97,9 @@ def _find_target(surroundings: Surroundings, target: str | None, data: str | Non
 
 def _directory(surroundings: Surroundings, path: str) -> _Target:
     """The directory itself; of a partition's the one around it, and that partition alone."""
+    from tidelog.storage import files
+    from tidelog.storage.checks import Selection
+
     name = files.parse_partition_dir(posixpath.basename(path))
     entries = surroundings.env.files.list_dir(path)
     if name is not None and not any(e.is_dir and _is_partition(e.name) for e in entries):
@@ -110,10 +108,14 @@ def _directory(surroundings: Surroundings, path: str) -> _Target:
 
 
 def _is_partition(name: str) -> bool:
+    from tidelog.storage import files
+
     return files.parse_partition_dir(name) is not None
 
 
 def _examine(surroundings: Surroundings, meant: _Target, kind: Format, *, mends: bool) -> Verdict:
+    from tidelog.storage.checks import repair
+
     held = repair.lock(surroundings.env, meant.path) if mends else None
     try:
         check, found = _look(surroundings, meant)
@@ -134,8 +136,10 @@ def _examine(surroundings: Surroundings, meant: _Target, kind: Format, *, mends:
     return Verdict.FINDINGS if any(finding.counts for finding in left) else Verdict.SOUND
 
 
-def _look(surroundings: Surroundings, meant: _Target) -> tuple[DirectoryCheck, list[Finding]]:
+def _look(surroundings: Surroundings, meant: _Target) -> "tuple[DirectoryCheck, list[Finding]]":
     """The check, and all that it finds."""
+    from tidelog.storage.checks import CheckOptions, DirectoryCheck
+
     check = DirectoryCheck(surroundings.env.files, meant.path, meant.selection)
     found = check.load()
     total = check.log_bytes()
@@ -177,7 +181,7 @@ def _body_check(total_bytes: int) -> "BodyCheck":
 
 
 def _print(
-    surroundings: Surroundings, found: Sequence[Finding], left: Sequence[Finding], kind: Format
+    surroundings: Surroundings, found: "Sequence[Finding]", left: "Sequence[Finding]", kind: Format
 ) -> None:
     columns = [
         output.text("severity"),
@@ -192,7 +196,7 @@ def _print(
         output.print_rows(surroundings, columns, _rows(found, left), kind)
 
 
-def _rows(found: Sequence[Finding], left: Sequence[Finding]) -> list[list[Cell]]:
+def _rows(found: "Sequence[Finding]", left: "Sequence[Finding]") -> list[list[Cell]]:
     """What was found at first, and what only showed after a repair."""
     open_paths = {finding.path for finding in left}
     shown = set(found)
@@ -200,7 +204,7 @@ def _rows(found: Sequence[Finding], left: Sequence[Finding]) -> list[list[Cell]]
     return rows + [_row(each, repaired=False) for each in left if each not in shown]
 
 
-def _row(finding: Finding, *, repaired: bool) -> list[Cell]:
+def _row(finding: "Finding", *, repaired: bool) -> list[Cell]:
     return [
         finding.severity.value,
         _SHOWN[repaired],
@@ -214,10 +218,12 @@ def _row(finding: Finding, *, repaired: bool) -> list[Cell]:
 
 def _sum_up(
     surroundings: Surroundings,
-    check: DirectoryCheck,
-    found: Sequence[Finding],
-    left: Sequence[Finding],
+    check: "DirectoryCheck",
+    found: "Sequence[Finding]",
+    left: "Sequence[Finding]",
 ) -> None:
+    from tidelog.storage.checks import Severity
+
     counts = Counter(finding.severity for finding in left)
     partitions = f"{len(check.places)} partition{'s'[: len(check.places) != 1]}"
     repaired = len({f.path for f in found if f.repairable} - {f.path for f in left})

@@ -11,8 +11,6 @@ from tidelog.cli.output import typed_bytes
 from tidelog.cli.places import open_directory
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.errors import DirectoryLocked
-from tidelog.frames import needs_arrow
-from tidelog.storage.erasure import erase as erase_key
 
 if TYPE_CHECKING:
     from tidelog.control.client import ControlClient
@@ -48,6 +46,8 @@ def erase(
     prints a receipt (JSON) with the digests of what was searched. What can't be reached from here
     is named; the exit code is 2 where a file in reach still holds the key.
     """
+    from tidelog.frames import needs_arrow
+
     needs_arrow()
     receipt = _receipt(surroundings, data, topic, typed_bytes(key, key_as), execute=execute)
     surroundings.stdout.write(f"{json.dumps(receipt, indent=1)}\n")
@@ -58,6 +58,8 @@ def erase(
 def _receipt(
     surroundings: Surroundings, data: str | None, topic: str, key: bytes, *, execute: bool
 ) -> Receipt:
+    from tidelog.storage.erasure import erase as erase_key
+
     try:
         with open_directory(surroundings, data, writable=execute) as directory:
             return erase_key(directory.log_dir, topic, key, execute=execute).receipt()

@@ -28,10 +28,10 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.surroundings import NO_DATA, ExitCode, Surroundings, UsageProblem, printable
-from tidelog.control.client import ControlClient, find_holder
 from tidelog.errors import ClusterFailure, CorruptMessage
 
 if TYPE_CHECKING:
+    from tidelog.control.client import ControlClient
     from tidelog.standby.follower import Follower, FollowOptions, Seams
 
 
@@ -420,7 +420,9 @@ def promote(
     return code
 
 
-def _follower(data: str | None) -> ControlClient:
+def _follower(data: str | None) -> "ControlClient":
+    from tidelog.control.client import find_holder
+
     if not data:
         raise UsageProblem(NO_DATA)
     holder = find_holder(data)

@@ -28,12 +28,9 @@ from tidelog.cli.surroundings import (
     read_settings_text,
 )
 from tidelog.errors import InvalidTime, MissingDependency, TidelogError
-from tidelog.jobs.target_check import TargetLoses, lines
-from tidelog.objects import env_for
 from tidelog.report import Plot, Report, Table, plot_by_hour, write_report
 from tidelog.spark.places import Place
 from tidelog.spark.session import LOCAL, SessionOptions, our_words, start
-from tidelog.storage.directory.topic_registry import unknown_topic
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -180,6 +177,8 @@ class Told:
 @contextmanager
 def losses_told(surroundings: Surroundings) -> Iterator[Told]:
     """Say what a target would lose, each on a line; the code is 2 then and nothing was written."""
+    from tidelog.jobs.target_check import TargetLoses, lines
+
     told = Told()
     try:
         yield told
@@ -398,6 +397,8 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
         OSError: A directory can't be read or written; a file's folder is not there.
         ClusterFailure, NotAuthorized, MissingDependency: The cluster refuses, or can't be reached.
     """
+    from tidelog.storage.directory.topic_registry import unknown_topic
+
     for file in files:
         if file is not None:
             _check_file(surroundings, file)
@@ -420,6 +421,8 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
 
 def topics_at(surroundings: Surroundings, place: Place) -> dict[str, int]:
     """The topics of a place, with their numbers of partitions; errors as `check_before`."""
+    from tidelog.objects import env_for
+
     if place.is_broker:
         from tidelog.jobs.target_check import open_cluster
 

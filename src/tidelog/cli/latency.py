@@ -22,14 +22,12 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell
 from tidelog.cli.places import open_directory, parse_target, partitions_of
 from tidelog.cli.surroundings import Surroundings
-from tidelog.scan.latency import TopicLatency
-from tidelog.scan.latency import latency as measure
 from tidelog.storage.clocks.latency import LOST_SHARES, PERCENTS, RELATIVE_ERROR, LatencyHistogram
 from tidelog.timespec import OPEN_END, OPEN_START, TIME_HELP, parse_duration
 
 if TYPE_CHECKING:
     from tidelog.directory import Directory
-    from tidelog.scan.latency import TopicLateness
+    from tidelog.scan.latency import TopicLatency, TopicLateness
     from tidelog.types import TopicPartition
 
 
@@ -72,6 +70,9 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     told by their zone maps; the active one is read. With --late: how many records a watermark with
     a delay would lose.
     """
+    from tidelog.scan.latency import TopicLatency
+    from tidelog.scan.latency import latency as measure
+
     topic, number = parse_target(options.target)
     start, end = times.read_bounds(surroundings, options.start, options.end, options.zone)
     with open_directory(surroundings, options.data) as directory:
@@ -111,7 +112,7 @@ def _percent_name(percent: float) -> str:
     return f"p{percent:g}_ms".replace(".", "")
 
 
-def _hour_rows(topic: str, found: TopicLatency) -> Iterator[list[Cell]]:
+def _hour_rows(topic: str, found: "TopicLatency") -> Iterator[list[Cell]]:
     hours = found.by_hour.step_ms // 3_600_000
     for hour_ms, histogram in found.by_hour.items():
         yield [
@@ -132,7 +133,7 @@ def skew_ms(histogram: LatencyHistogram) -> int | None:
     return -histogram.min_ms if histogram.min_ms < 0 else None
 
 
-def _say(surroundings: Surroundings, topic: str, found: TopicLatency) -> None:
+def _say(surroundings: Surroundings, topic: str, found: "TopicLatency") -> None:
     if not found.total.count:
         surroundings.say(f"{topic}: no record of the range has both an append and a create time")
         return

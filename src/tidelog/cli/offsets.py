@@ -22,7 +22,6 @@ from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_directory, open_remote, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
-from tidelog.directory import Directory
 from tidelog.timespec import TIME_HELP
 from tidelog.types import (
     NO_TIMESTAMP,
@@ -33,6 +32,7 @@ from tidelog.types import (
 )
 
 if TYPE_CHECKING:
+    from tidelog.directory import Directory
     from tidelog.remote.remote_directory import RemoteDirectory
 
 MAX: Final = "max"
@@ -120,7 +120,7 @@ def _unknown(
 
 
 def _answers(
-    surroundings: Surroundings, directory: Directory, topic: str, options: OffsetsOptions
+    surroundings: Surroundings, directory: "Directory", topic: str, options: OffsetsOptions
 ) -> list[OffsetAndTimestamp | None]:
     partitions = directory.log_dir.partitions(topic)
     if options.at == MAX:
@@ -152,6 +152,8 @@ def _found(
     options: OffsetsOptions,
 ) -> list[OffsetAndTimestamp | None]:
     """Answers that a directory and a cluster give in the same way."""
+    from tidelog.directory import Directory
+
     if options.at == EARLIEST:
         starts = directory.beginning_offsets(partitions)
         return [OffsetAndTimestamp(starts[p], NO_TIMESTAMP) for p in partitions]

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 import click
 
@@ -24,24 +24,13 @@ from tidelog.cli.surroundings import (
     describe,
     raise_file_limit,
 )
-from tidelog.config import BrokerConfig
-from tidelog.config.files import SettingsFile, read_settings
-from tidelog.config.listeners import (
-    Endpoint,
-    ListenerPlan,
-    data_directory,
-    ensure_private,
-    parse_endpoint,
-    parse_settings,
-)
-from tidelog.control.client import find_holder
 from tidelog.errors import ConfigError, ConfigErrors
-from tidelog.server.api.node import LOGGER
-from tidelog.server.broker import Server, open_node, planned
-from tidelog.server.logs import TOLD_ONCE, logging_to
-from tidelog.server.runtime import loop as loops
-from tidelog.storage.files import read_file
 from tidelog.timespec import format_ms
+
+if TYPE_CHECKING:
+    from tidelog.config import BrokerConfig
+    from tidelog.config.files import SettingsFile
+    from tidelog.config.listeners import ListenerPlan
 
 # Python's own are 700, 10 and 10: a few requests of a group that changes bring as many objects.
 GARBAGE_THRESHOLDS: Final = (20_000, 20, 50)
@@ -103,6 +92,8 @@ def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
 
     Prints one line when it listens. SIGTERM and Ctrl-C close it cleanly.
     """
+    from tidelog.server.logs import logging_to
+
     raise_file_limit()
     lines = logging_to(surroundings.stderr, options.log_format, surroundings.env.clock)
     with lines, looking_for_garbage_rarely():
@@ -114,6 +105,9 @@ def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
 
 def _start_among_objects(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
     """Where stderr holds an object a line, what ends the start is one as well."""
+    from tidelog.server.api.node import LOGGER
+    from tidelog.server.logs import TOLD_ONCE
+
     try:
         _start(surroundings, options)
     except BrokenPipeError:
@@ -126,6 +120,10 @@ def _start_among_objects(surroundings: Surroundings, options: ServeOptions) -> E
 
 
 def _start(surroundings: Surroundings, options: ServeOptions) -> None:
+    from tidelog.config.listeners import data_directory, ensure_private, parse_endpoint
+    from tidelog.server.broker import planned
+    from tidelog.server.runtime import loop as loops
+
     file = _read_file(surroundings, options.config)
     own = _own_settings(options)
     # Where it is to listen is not the file's either, then.
@@ -153,7 +151,10 @@ def looking_for_garbage_rarely() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _read_file(surroundings: Surroundings, name: str | None) -> SettingsFile:
+def _read_file(surroundings: Surroundings, name: str | None) -> "SettingsFile":
+    from tidelog.config.files import SettingsFile, read_settings
+    from tidelog.storage.files import read_file
+
     if name is None:
         return SettingsFile("", {})
     try:
@@ -165,6 +166,8 @@ def _read_file(surroundings: Surroundings, name: str | None) -> SettingsFile:
 
 def _own_settings(options: ServeOptions) -> dict[str, str]:
     """Those of the command line, which win over the file's."""
+    from tidelog.config.listeners import parse_endpoint, parse_settings
+
     given = parse_settings(options.settings)
     if options.durability is not None:
         given["tidelog.durability"] = options.durability
@@ -175,7 +178,7 @@ def _own_settings(options: ServeOptions) -> dict[str, str]:
 
 
 @contextmanager
-def _naming_places(file: SettingsFile, own: Container[str]) -> Iterator[None]:
+def _naming_places(file: "SettingsFile", own: Container[str]) -> Iterator[None]:
     """Say of settings that can't be where in the file they stand, where they stand there."""
     try:
         yield
@@ -192,8 +195,12 @@ def _naming_places(file: SettingsFile, own: Container[str]) -> Iterator[None]:
 
 def _configure(
     surroundings: Surroundings, options: ServeOptions, given: dict[str, str]
-) -> BrokerConfig:
+) -> "BrokerConfig":
     """All settings together, with what there is to note."""
+    from tidelog.config import BrokerConfig
+    from tidelog.server.api.node import LOGGER
+    from tidelog.server.logs import TOLD_ONCE
+
     config, notes = BrokerConfig.parse(given)
     for note in notes:
         if options.log_format == "json":
@@ -213,11 +220,14 @@ def _ending() -> Iterator[signal.Signals]:
 async def _serve(
     surroundings: Surroundings,
     data: str,
-    config: BrokerConfig,
-    plans: Sequence[ListenerPlan],
+    config: "BrokerConfig",
+    plans: "Sequence[ListenerPlan]",
     *,
     accepts_clock: bool,
 ) -> None:
+    from tidelog.config.listeners import Endpoint
+    from tidelog.server.broker import Server, open_node
+
     server = Server(open_node(data, config, env=surroundings.env))
     if accepts_clock:
         server.node.log_dir.accept_clock()  # no client is there yet who would wait for it
@@ -252,6 +262,8 @@ def reopen(surroundings: Surroundings, target: str | None, data: str | None) -> 
 
     What was acknowledged is recovered first; others are left alone.
     """
+    from tidelog.control.client import find_holder
+
     if not data:
         raise UsageProblem(NO_DATA)
     topic, partition = (None, None) if target is None else parse_target(target)
@@ -283,6 +295,8 @@ def accept_clock(surroundings: Surroundings, data: str | None) -> ExitCode:
     so far ahead of it. What is accepted is remembered over restarts. Asks the broker, or another
     process, that has the directory open; else opens it.
     """
+    from tidelog.control.client import find_holder
+
     if not data:
         raise UsageProblem(NO_DATA)
     holder = find_holder(data)

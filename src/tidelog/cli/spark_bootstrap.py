@@ -41,7 +41,6 @@ from tidelog.cli.output import Cell
 from tidelog.cli.spark_replay import sizes_plot
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.jobs.bootstrap.options import BootstrapOptions
-from tidelog.jobs.target_check import lines
 from tidelog.report import Items, Report, Section, Text
 from tidelog.types import HOUR_MS
 
@@ -255,6 +254,8 @@ def _tell(surroundings: Surroundings, outcome: "BootstrapOutcome") -> None:
 def _report(
     request: Request, to: str, outcome: "BootstrapOutcome", rows: list[list[Cell]]
 ) -> Report:
+    from tidelog.jobs.target_check import lines
+
     sections: list[Section] = [
         Text(f"{request.table} into {request.topic} at {to}, by one commit."),
         report_table(COLUMNS, rows, title="Partitions", zone=request.zone),

@@ -51,13 +51,13 @@ from tidelog.jobs.mirror.plan import (
 )
 from tidelog.jobs.offset_map import Partitioning
 from tidelog.jobs.options import PLACE_HELP
-from tidelog.jobs.target_check import Finding, lines
 from tidelog.report import Axis, Items, Plot, Report, Section, Series, Text
 from tidelog.types import IsolationLevel
 
 if TYPE_CHECKING:
     from tidelog.cli.output import Cell
     from tidelog.jobs.mirror.job import SummaryRow
+    from tidelog.jobs.target_check import Finding
 
 COLUMNS: Final = (
     output.text("source"),
@@ -127,6 +127,7 @@ def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions)
     target would lose records or their times it says so and ends with exit code 2.
     """
     from tidelog.jobs.mirror.places import check_start
+    from tidelog.jobs.target_check import lines
 
     plan = read_plan(surroundings, request, options)
     pairs(request.spark.conf, "--conf")
@@ -256,9 +257,11 @@ def report_of(
     rows: "Sequence[SummaryRow]",
     done: Sequence[BatchDone],
     lags: dict[int, int],
-    findings: Sequence[Finding],
+    findings: "Sequence[Finding]",
 ) -> Report:
     """The page: throughput and lag by batch, then every partition."""
+    from tidelog.jobs.target_check import lines
+
     cells: list[list[Cell]] = [list(row) for row in rows]
     records = sum(one.records for one in done)
     seconds = sum(one.elapsed_ms for one in done) / 1_000

@@ -41,7 +41,6 @@ from tidelog.cli.output import Cell
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.chunks import total
 from tidelog.jobs.replay.options import ReplayOptions
-from tidelog.jobs.target_check import find_or_plan, lines
 from tidelog.report import Axis, Items, Plot, Report, Section, Series, Text
 from tidelog.spark.places import Place
 
@@ -117,6 +116,8 @@ def replay(surroundings: Surroundings, request: Request, options: ReplayOptions)
     code 2 unless forced. A range is fixed by the first start; with --progress a killed replay goes
     on where it stopped, and no record comes twice.
     """
+    from tidelog.jobs.target_check import find_or_plan
+
     asked = read_request(surroundings, request, options)
     pairs(request.spark.conf, "--conf")
     asked.check()
@@ -184,6 +185,8 @@ def read_request(
 
 def summary_row(options: "ReplayRequest", outcome: "ReplayOutcome") -> list[Cell]:
     """The cells of `COLUMNS`."""
+    from tidelog.jobs.target_check import lines
+
     question = outcome.question
     name = "" if isinstance(options.to, str) else f"{options.to_topic or options.topic} at "
     return [
@@ -216,6 +219,8 @@ def _counted(
 def _report(
     options: "ReplayRequest", outcome: "ReplayOutcome", hours: "Hours", zone: str | None
 ) -> Report:
+    from tidelog.jobs.target_check import lines
+
     row = summary_row(options, outcome)
     counted = [
         [number, hours.records[number], hours.size_bytes[number]]

@@ -13,26 +13,18 @@ from tidelog.cli.options import Format, data_option, examples, format_option
 from tidelog.cli.output import Cell
 from tidelog.cli.places import open_directory, parse_target, partitions_of
 from tidelog.cli.surroundings import NO_DATA, ExitCode, Surroundings, UsageProblem, byte_progress
-from tidelog.directory import Directory
 from tidelog.errors import CorruptData, DirectoryLocked
-from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.storage.directory.topic_registry import TopicInfo
-from tidelog.storage.tier_manager.mover import (
-    MoveOptions,
-    MoveReport,
-    TierStatus,
-    tier_partition,
-    tier_status,
-)
-from tidelog.storage.tier_manager.orphans import collect, restore
-from tidelog.storage.tier_manager.tier_store import verify
 from tidelog.timespec import parse_duration
 from tidelog.types import NS_PER_MS, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.control.client import ControlClient
+    from tidelog.directory import Directory
+    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.directory.topic_registry import TopicInfo
+    from tidelog.storage.tier_manager.mover import MoveReport, TierStatus
 
-Prepare = Callable[[LogDir], None]
+Prepare = Callable[["LogDir"], None]
 _STATUS: Final = [
     output.text("partition"),
     *map(
@@ -228,7 +220,7 @@ class TierCommand:
         is_whole = all(report.stopped is None for report in reports)
         return ExitCode.OK if is_whole else ExitCode.FINDINGS
 
-    def _move_all(self, wishes: MoveWishes) -> tuple[list[MoveReport], list[list[Cell]]]:
+    def _move_all(self, wishes: MoveWishes) -> "tuple[list[MoveReport], list[list[Cell]]]":
         grace_ms = self.grace_ms
         with open_directory(self.surroundings, self.data, writable=True) as directory:
             self._enable(directory, wishes.url)
@@ -248,9 +240,10 @@ class TierCommand:
 
     def _move_by(
         self, holder: "ControlClient", wishes: MoveWishes
-    ) -> tuple[list[MoveReport], list[list[Cell]]]:
+    ) -> "tuple[list[MoveReport], list[list[Cell]]]":
         """Let the broker that has the directory open do it, partition by partition."""
         from tidelog.control import verbs
+        from tidelog.storage.tier_manager.mover import MoveOptions
 
         options = MoveOptions(
             url=wishes.url,
@@ -266,7 +259,7 @@ class TierCommand:
         with open_directory(self.surroundings, self.data) as directory:
             return reports, [_moved_row(directory, report) for report in reports]
 
-    def _enable(self, directory: Directory, url: str | None) -> None:
+    def _enable(self, directory: "Directory", url: str | None) -> None:
         if url is None:
             return
         topic, _ = parse_target(self.target or "")
@@ -274,8 +267,10 @@ class TierCommand:
         directory.alter_config(topic, dict(given))
 
     def _move(
-        self, directory: Directory, name: TopicPartition, wishes: MoveWishes, grace_ms: int
-    ) -> MoveReport:
+        self, directory: "Directory", name: TopicPartition, wishes: MoveWishes, grace_ms: int
+    ) -> "MoveReport":
+        from tidelog.storage.tier_manager.mover import MoveOptions, tier_partition, tier_status
+
         waiting = tier_status(directory.log_dir, name).waiting_bytes
         with byte_progress(self.surroundings, str(name), waiting) as done:
             options = MoveOptions(
@@ -288,6 +283,8 @@ class TierCommand:
             return tier_partition(directory.log_dir, name, options)
 
     def _dry_run(self, wishes: MoveWishes) -> ExitCode:
+        from tidelog.storage.tier_manager.mover import tier_status
+
         columns = [
             output.text("partition"),
             output.number("segments"),
@@ -308,6 +305,8 @@ class TierCommand:
 
     def status(self) -> ExitCode:
         """What lies where."""
+        from tidelog.storage.tier_manager.mover import tier_status
+
         with open_directory(self.surroundings, self.data) as directory:
             found = [tier_status(directory.log_dir, name) for name in self._all(directory)]
         self._print(_STATUS, [_status_row(one) for one in found])
@@ -315,6 +314,8 @@ class TierCommand:
 
     def verify(self, *, sizes_only: bool) -> ExitCode:
         """Hold objects against manifests."""
+        from tidelog.storage.tier_manager.tier_store import verify
+
         columns = [
             output.text("partition"),
             output.number("first_offset"),
@@ -344,6 +345,8 @@ class TierCommand:
 
     def collect(self, *, dry_run: bool) -> ExitCode:
         """Remove orphans."""
+        from tidelog.storage.tier_manager.orphans import collect
+
         grace_ms = self.grace_ms
         with open_directory(self.surroundings, self.data, writable=True) as directory:
             found = collect(
@@ -362,12 +365,14 @@ class TierCommand:
 
         Opening removes local files that end before the tier does, so readers see all of it at once.
         """
+        from tidelog.storage.tier_manager.orphans import restore
+
         if self.target is None:
             raise UsageProblem("--restore is for one topic: `tidelog tier TOPIC[:P] --restore`")
         topic, number = parse_target(self.target)
         restored: list[TopicPartition] = []
 
-        def prepare(state: LogDir) -> None:
+        def prepare(state: "LogDir") -> None:
             names = state.partitions(topic)
             for name in names if number is None else [TopicPartition(topic, number)]:
                 restore(state, name, url, takes_over=takes_over)
@@ -380,7 +385,9 @@ class TierCommand:
         return ExitCode.OK
 
     @contextmanager
-    def _prepared(self, prepare: Prepare) -> Iterator[LogDir]:
+    def _prepared(self, prepare: Prepare) -> "Iterator[LogDir]":
+        from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+
         if not self.data:
             raise UsageProblem(NO_DATA)
         options = LogDirOptions(writable=True, prepare=prepare)
@@ -389,7 +396,7 @@ class TierCommand:
 
     # -- which partitions --------------------------------------------------------------------
 
-    def _all(self, directory: Directory) -> list[TopicPartition]:
+    def _all(self, directory: "Directory") -> list[TopicPartition]:
         """The partitions of the target, or all there are."""
         if self.target is not None:
             return partitions_of(directory, *parse_target(self.target))
@@ -399,7 +406,7 @@ class TierCommand:
             for number in info.present
         ]
 
-    def _moved(self, directory: Directory, *, any_topic: bool = False) -> list[TopicPartition]:
+    def _moved(self, directory: "Directory", *, any_topic: bool = False) -> list[TopicPartition]:
         """Those that take part: a topic that was named always does."""
         names = self._all(directory)
         if self.target is not None or any_topic:
@@ -411,7 +418,7 @@ class TierCommand:
         output.print_rows(self.surroundings, columns, rows, self.kind)
 
 
-def _takes_part(directory: Directory, name: TopicPartition, info: TopicInfo) -> bool:
+def _takes_part(directory: "Directory", name: TopicPartition, info: "TopicInfo") -> bool:
     """Whether a run over everything is about the partition: it has a tier, or is to get one."""
     try:
         has_tier = directory.partition(name.topic, name.partition).tier is not None
@@ -420,7 +427,9 @@ def _takes_part(directory: Directory, name: TopicPartition, info: TopicInfo) -> 
     return has_tier or (info.config.remote_storage_enable and bool(info.config.tidelog_tier_url))
 
 
-def _moved_row(directory: Directory, report: MoveReport) -> list[Cell]:
+def _moved_row(directory: "Directory", report: "MoveReport") -> list[Cell]:
+    from tidelog.storage.tier_manager.mover import tier_status
+
     found = tier_status(directory.log_dir, report.topic_partition)
     return [
         str(report.topic_partition),
@@ -435,7 +444,7 @@ def _moved_row(directory: Directory, report: MoveReport) -> list[Cell]:
     ]
 
 
-def _status_row(found: TierStatus) -> list[Cell]:
+def _status_row(found: "TierStatus") -> list[Cell]:
     return [
         str(found.topic_partition),
         found.log_start_offset,

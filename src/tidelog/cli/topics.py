@@ -16,21 +16,18 @@ from tidelog.cli.output import Cell
 from tidelog.cli.places import Access, Place, open_directory, open_remote, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config import ConfigNote, RetentionClock, key_names, plain_names
-from tidelog.directory import Directory
 from tidelog.errors import ConfigError, OffsetsGone
 from tidelog.storage import files
-from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo, check_new
 from tidelog.storage.files import encode_topic_id
-from tidelog.storage.log.log_reader import LogView
-from tidelog.storage.log.segment_story import Notes, storm_of, times_of
-from tidelog.storage.log.segment_times import record_range
-from tidelog.storage.segment.gaps import GAP_REASON
-from tidelog.storage.segment.retention import counted_time
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
+    from tidelog.directory import Directory
     from tidelog.remote.remote_directory import RemoteDirectory
     from tidelog.remote.topics import RemoteTopic
+    from tidelog.storage.directory.topic_registry import TopicInfo
+    from tidelog.storage.log.log_reader import LogView
+    from tidelog.storage.log.segment_story import Notes
 
 
 def topic_rows(surroundings: Surroundings, access: Access) -> list[list[Cell]]:
@@ -207,7 +204,7 @@ def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
         surroundings.say(f"{where} has no topics; `tidelog create TOPIC` makes one")
 
 
-def _topic_row(directory: Directory, info: TopicInfo) -> list[Cell]:
+def _topic_row(directory: "Directory", info: "TopicInfo") -> list[Cell]:
     sizes = [size for number in info.present for size in _log_sizes(directory, info, number)]
     return [
         info.name,
@@ -219,7 +216,7 @@ def _topic_row(directory: Directory, info: TopicInfo) -> list[Cell]:
     ]
 
 
-def _log_sizes(directory: Directory, info: TopicInfo, number: int) -> list[int]:
+def _log_sizes(directory: "Directory", info: "TopicInfo", number: int) -> list[int]:
     """Sizes of a partition's log files, by their names alone."""
     place = files.partition_dir_name(TopicPartition(info.name, number))
     path = f"{directory.path}/{place}"
@@ -232,12 +229,12 @@ def _log_sizes(directory: Directory, info: TopicInfo, number: int) -> list[int]:
     ]
 
 
-def topic_id_of(info: TopicInfo) -> str | None:
+def topic_id_of(info: "TopicInfo") -> str | None:
     """The topic's id as Kafka prints it, None where it has none."""
     return None if info.topic_id is None else files.encode_topic_id(info.topic_id)
 
 
-def settings_of(info: TopicInfo) -> str:
+def settings_of(info: "TopicInfo") -> str:
     """The settings that were given, `key=value,key=value`."""
     if info.foreign:
         return "unknown: another program made it"
@@ -263,6 +260,8 @@ def create(
     surroundings: Surroundings, topic: str, place: Place, partitions: int, given: tuple[str, ...]
 ) -> None:
     """Create a topic, and the directory where it is missing."""
+    from tidelog.storage.directory.topic_registry import NewTopic, check_new
+
     config = parse_settings(given)
     if place.access is not None:
         config, notes = plain_names(config)
@@ -355,7 +354,7 @@ def config(  # noqa: PLR0913 - one parameter for each option
     output.print_rows(surroundings, columns, rows, kind)
 
 
-def _setting_rows(info: TopicInfo, *, show_all: bool) -> list[list[Cell]]:
+def _setting_rows(info: "TopicInfo", *, show_all: bool) -> list[list[Cell]]:
     return [
         [key, value, "topic" if key in info.given else "default"]
         for key, value in info.config.texts().items()
@@ -449,8 +448,11 @@ def describe(
         _print_tables(surroundings, info, facts, kind, zone)
 
 
-def partition_facts(directory: Directory, topic: str, number: int) -> PartitionFacts:
+def partition_facts(directory: "Directory", topic: str, number: int) -> PartitionFacts:
     """What is known of one partition, from indexes, zone maps and the first record."""
+    from tidelog.storage.log.segment_story import Notes, storm_of
+    from tidelog.storage.log.segment_times import record_range
+
     log = directory.partition(topic, number)
     notes = Notes(log)
     seen = record_range(log)
@@ -480,8 +482,11 @@ def partition_facts(directory: Directory, topic: str, number: int) -> PartitionF
     )
 
 
-def _leaning(log: LogView, notes: Notes, clock: RetentionClock) -> list[tuple[int, int]]:
+def _leaning(log: "LogView", notes: "Notes", clock: RetentionClock) -> list[tuple[int, int]]:
     """Where retention would do something else after a copy that changed the files' times."""
+    from tidelog.storage.log.segment_story import times_of
+    from tidelog.storage.segment.retention import counted_time
+
     spans: list[tuple[int, int]] = []
     for segment in log.segments:
         counted = counted_time(times_of(log, notes, segment), clock)
@@ -494,14 +499,14 @@ def _leaning(log: LogView, notes: Notes, clock: RetentionClock) -> list[tuple[in
     return spans
 
 
-def _first_timestamp(log: LogView) -> int | None:
+def _first_timestamp(log: "LogView") -> int | None:
     with suppress(OffsetsGone):  # which the remarks tell
         for record in log.records():
             return None if record.timestamp == NO_TIMESTAMP else record.timestamp
     return None
 
 
-def _append_facts(log: LogView) -> tuple[int | None, int | None, list[tuple[int, int]]]:
+def _append_facts(log: "LogView") -> tuple[int | None, int | None, list[tuple[int, int]]]:
     """First and last known append time, and the ranges of offsets without one."""
     known: list[int] = []
     unknown: list[tuple[int, int]] = []
@@ -523,7 +528,7 @@ def _append_facts(log: LogView) -> tuple[int | None, int | None, list[tuple[int,
 
 
 def _topic_object(
-    info: TopicInfo, facts: list[PartitionFacts], zone: str | None
+    info: "TopicInfo", facts: list[PartitionFacts], zone: str | None
 ) -> dict[str, Cell]:
     return {
         "topic": info.name,
@@ -567,7 +572,7 @@ def _partition_object(fact: PartitionFacts, zone: str | None) -> dict[str, Cell]
 
 def _print_tables(
     surroundings: Surroundings,
-    info: TopicInfo,
+    info: "TopicInfo",
     facts: list[PartitionFacts],
     kind: Format,
     zone: str | None,
@@ -597,6 +602,8 @@ def _print_tables(
 
 def _remarks(fact: PartitionFacts) -> Iterator[str]:
     """What somebody ought to know of a partition."""
+    from tidelog.storage.segment.gaps import GAP_REASON
+
     if fact.tier_url is not None:
         yield (
             f"partition {fact.partition}: local files begin at {fact.local_start}; below,"
@@ -613,7 +620,7 @@ def _remarks(fact: PartitionFacts) -> Iterator[str]:
         yield f"partition {fact.partition}: {fact.storm}"
 
 
-def _clock_rows(fact: PartitionFacts, info: TopicInfo) -> list[list[Cell]]:
+def _clock_rows(fact: PartitionFacts, info: "TopicInfo") -> list[list[Cell]]:
     """Smallest and largest time on both clocks, and where a clock is not known."""
     unseen = _spans(fact.not_looked_at)
     rows: list[list[Cell]] = [
@@ -635,7 +642,7 @@ def _clock_rows(fact: PartitionFacts, info: TopicInfo) -> list[list[Cell]]:
     return rows
 
 
-def _is_stamped(info: TopicInfo) -> bool:
+def _is_stamped(info: "TopicInfo") -> bool:
     return info.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
 
 

@@ -1,6 +1,6 @@
 """`tidelog why`: each segment of a partition, why it was rolled and until when it is kept."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -10,9 +10,10 @@ from tidelog.cli.output import Cell
 from tidelog.cli.places import open_directory, parse_target
 from tidelog.cli.surroundings import Surroundings
 from tidelog.config import CLEANUP_DELETE, TopicConfig
-from tidelog.storage.log.segment_story import Keeping, PartitionStory, SegmentStory, explain
-from tidelog.storage.segment.retention import TimeBasis
 from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.log.segment_story import Keeping, PartitionStory, SegmentStory
 
 
 @click.command(
@@ -36,6 +37,8 @@ def why(
     Which record and which rule keep it, what would delete it, and how long Kafka's own rule would
     keep it. With `-o json` an object for each segment.
     """
+    from tidelog.storage.log.segment_story import explain
+
     topic, number = parse_target(target)
     with open_directory(surroundings, data) as directory:
         config = directory.topic(topic).config
@@ -59,7 +62,7 @@ def why(
 
 
 def segment_object(
-    name: TopicPartition, story: PartitionStory, segment: SegmentStory, zone: str | None
+    name: TopicPartition, story: "PartitionStory", segment: "SegmentStory", zone: str | None
 ) -> dict[str, Cell]:
     """A segment's story as scripts get it."""
     facts = segment.times
@@ -93,7 +96,7 @@ def segment_object(
     }
 
 
-def _keeping_object(keeping: Keeping, zone: str | None) -> dict[str, Cell]:
+def _keeping_object(keeping: "Keeping", zone: str | None) -> dict[str, Cell]:
     return {
         **output.time_fields("until", keeping.until_ms, zone),
         "behind": keeping.behind,
@@ -123,14 +126,14 @@ _CSV: Final = (
 
 def _print_csv(
     surroundings: Surroundings,
-    stories: list[tuple[TopicPartition, PartitionStory]],
+    stories: "list[tuple[TopicPartition, PartitionStory]]",
     zone: str | None,
 ) -> None:
     rows = [_csv_row(name, segment) for name, story in stories for segment in story.segments]
     output.print_rows(surroundings, _CSV, rows, Format.CSV, zone=zone)
 
 
-def _csv_row(name: TopicPartition, segment: SegmentStory) -> list[Cell]:
+def _csv_row(name: TopicPartition, segment: "SegmentStory") -> list[Cell]:
     record = (None, None) if segment.record is None else segment.record
     return [
         name.partition,
@@ -149,7 +152,7 @@ def _csv_row(name: TopicPartition, segment: SegmentStory) -> list[Cell]:
 
 
 def _lines(
-    name: TopicPartition, story: PartitionStory, config: TopicConfig, zone: str | None
+    name: TopicPartition, story: "PartitionStory", config: TopicConfig, zone: str | None
 ) -> list[str]:
     settings = (
         "tidelog.retention.clock",
@@ -168,7 +171,7 @@ def _lines(
     return lines
 
 
-def _segment_lines(segment: SegmentStory, config: TopicConfig, zone: str | None) -> list[str]:
+def _segment_lines(segment: "SegmentStory", config: TopicConfig, zone: str | None) -> list[str]:
     if segment.base_offset == segment.end_offset:
         return [f"segment at {segment.base_offset}: no records yet"]
     facts, lost = segment.times, segment.lost
@@ -185,7 +188,7 @@ def _segment_lines(segment: SegmentStory, config: TopicConfig, zone: str | None)
     ]
 
 
-def _rolled(segment: SegmentStory, zone: str | None) -> str:
+def _rolled(segment: "SegmentStory", zone: str | None) -> str:
     if segment.roll_ms is None:
         return "takes appends" if segment.reason == "open" else "rolled by somebody else"
     return f"rolled by {segment.reason} at {times.shown(segment.roll_ms, zone)}"
@@ -198,7 +201,7 @@ def _span(first_ms: int | None, last_ms: int, zone: str | None) -> str:
     return f"smallest {first}, largest {times.shown(last_ms, zone)}"
 
 
-def _appends(segment: SegmentStory, zone: str | None) -> str:
+def _appends(segment: "SegmentStory", zone: str | None) -> str:
     unknown = sum(end - start for start, end in segment.unknown_append)
     if segment.first_append_ms is None:
         return "not known"
@@ -208,7 +211,7 @@ def _appends(segment: SegmentStory, zone: str | None) -> str:
     return f"first {first}, last {last}{hidden}"
 
 
-def _kept(segment: SegmentStory, config: TopicConfig, zone: str | None) -> str:
+def _kept(segment: "SegmentStory", config: TopicConfig, zone: str | None) -> str:
     keeping = segment.keeping
     if keeping.until_ms is None:
         if CLEANUP_DELETE not in config.cleanup_policy:
@@ -223,7 +226,9 @@ def _kept(segment: SegmentStory, config: TopicConfig, zone: str | None) -> str:
     return f"{until}, retention.ms after {_because(segment, zone)}"
 
 
-def _because(segment: SegmentStory, zone: str | None) -> str:
+def _because(segment: "SegmentStory", zone: str | None) -> str:
+    from tidelog.storage.segment.retention import TimeBasis
+
     counted = segment.keeping.counted
     time = times.shown(counted.ms, zone)
     hint = " (a copy of the files may change it)" if counted.leans_on_file_time else ""
@@ -239,7 +244,7 @@ def _because(segment: SegmentStory, zone: str | None) -> str:
     return f"the {counted.basis} at the latest, {time}{hint}: record {offset} is stamped {own}"
 
 
-def _goes_by(segment: SegmentStory) -> str:
+def _goes_by(segment: "SegmentStory") -> str:
     if segment.due is not None:
         return (
             f"{segment.due.rule}, at the next retention (a broker's, or `tidelog retain`):"
@@ -255,7 +260,7 @@ def _goes_by(segment: SegmentStory) -> str:
     return "; ".join(ways) or "nothing that is set"
 
 
-def _kafka(segment: SegmentStory, zone: str | None) -> str:
+def _kafka(segment: "SegmentStory", zone: str | None) -> str:
     kafka = segment.kafka
     if kafka.until_ms == segment.keeping.until_ms:
         return "the same"
