@@ -4,11 +4,11 @@ Of a directory or of a running cluster. `--table` is table.py's.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import click
 
@@ -91,7 +91,8 @@ def read(surroundings: Surroundings, options: ReadOptions) -> None:
             )
             say_untimed(surroundings, count, options.clock)
             return
-        _Reading(surroundings, directory, partitions, options).run(wanted)
+        logs = [directory.partition(p.topic, p.partition) for p in partitions]
+        _Reading(surroundings, _LogSource(surroundings, logs), options).run(wanted)
 
 
 def _partitions(directory: Directory, topic: str, number: int | None) -> list[TopicPartition]:
@@ -130,72 +131,102 @@ def _offsets(text: str | None) -> tuple[int | None, int | None]:
     return start, end
 
 
+_Timed: TypeAlias = "tuple[Record, int | None]"
+_Parts: TypeAlias = "Generator[tuple[TopicPartition, Iterator[_Timed]], None, None]"
+
+
+class _Source(Protocol):
+    """A topic's records wanted, in a directory or in a cluster."""
+
+    def there(self, wanted: Selection) -> _Parts:
+        """The records that are there now, by partition and offset, with append times (ms)."""
+        ...
+
+    def coming(self, wanted: Selection) -> _Parts:
+        """The records behind those, as they are appended, up to the last offset wanted."""
+        ...
+
+    def untimed(self, wanted: Selection) -> int | None:
+        """How many records have no time on the clock that was asked; None where not known."""
+        ...
+
+
 class _Reading:
     """One run of the command."""
 
-    def __init__(
-        self,
-        surroundings: Surroundings,
-        directory: Directory,
-        partitions: list[TopicPartition],
-        options: ReadOptions,
-    ) -> None:
+    def __init__(self, surroundings: Surroundings, source: _Source, options: ReadOptions) -> None:
         self._surroundings = surroundings
-        self._logs = [directory.partition(p.topic, p.partition) for p in partitions]
+        self._source = source
         self._options = options
         self._left = options.limit
-        self._untimed = Untimed()
         self._maker = RowMaker(options)
 
     def run(self, wanted: Selection) -> None:
         """Write everything wanted, then what comes where that is asked for."""
         out = self._maker.writer(self._surroundings)
         try:
-            self._run(out, wanted)
+            self._write(out, self._source.there(wanted))
+            if self._options.follow:
+                with closing(self._source.coming(wanted)) as parts:
+                    self._write(out, parts)
         except KeyboardInterrupt:
             # The way to end a follower; anybody else is told that the output is not whole.
             if not self._options.follow:
                 raise
         out.close()
-        say_untimed(self._surroundings, self._untimed.count, self._options.clock)
+        say_untimed(self._surroundings, self._source.untimed(wanted), self._options.clock)
 
-    def _run(self, out: Writer, wanted: Selection) -> None:
-        selections = [wanted] * len(self._logs)
-        while True:
-            nexts = []
-            for number, log in enumerate(self._logs):
-                self._write(out, log, selections[number])
-                nexts.append(_next_offset(log, wanted))
-                selections[number] = replace(wanted, start_offset=nexts[-1])
-            is_over = wanted.end_offset is not None and min(nexts) >= wanted.end_offset
-            if not self._options.follow or self._left == 0 or is_over:
+    def _write(self, out: Writer, parts: _Parts) -> None:
+        while self._left != 0:
+            part = next(parts, None)
+            if part is None:
                 return
-            self._surroundings.wait(FOLLOW_SECONDS)
-            for log in self._logs:
-                log.refresh()
+            name, records = part
+            rows = (self._maker.row(name.partition, *timed) for timed in records)
+            while self._write_some(out, rows):
+                pass
 
-    def _write(self, out: Writer, log: LogView, wanted: Selection) -> None:
-        rows = self._rows(log, wanted)
-        if self._left is not None:
-            rows = islice(rows, self._left)
-        while self._write_some(out, rows):
-            pass
-
-    def _write_some(self, out: Writer, rows: Iterator[list[Cell]]) -> int:
-        """Write the next rows, also those that came before an error; how many there were."""
+    def _write_some(self, out: Writer, rows: Iterator[list[Cell]]) -> bool:
+        """Write the next rows, also those that came before an error; whether there may be more."""
+        size = ROWS_AT_ONCE if self._left is None else min(ROWS_AT_ONCE, self._left)
         chunk: list[list[Cell]] = []
         try:
-            chunk.extend(islice(rows, ROWS_AT_ONCE))
+            chunk.extend(islice(rows, size))
         finally:
             out.write(chunk)
         if self._left is not None:
             self._left -= len(chunk)
-        return len(chunk)
+        return len(chunk) == size and self._left != 0
 
-    def _rows(self, log: LogView, wanted: Selection) -> Iterator[list[Cell]]:
-        number = log.topic_partition.partition
-        for record, append_ms in select(log, wanted, self._untimed):
-            yield self._maker.row(number, record, append_ms)
+
+class _LogSource:
+    """Logs of a directory."""
+
+    def __init__(self, surroundings: Surroundings, logs: list[LogView]) -> None:
+        self._surroundings = surroundings
+        self._logs = logs
+        self._untimed = Untimed()
+
+    def there(self, wanted: Selection) -> _Parts:
+        """See `_Source`."""
+        for log in self._logs:
+            yield log.topic_partition, select(log, wanted, self._untimed)
+
+    def coming(self, wanted: Selection) -> _Parts:
+        """See `_Source`."""
+        while True:
+            nexts = [_next_offset(log, wanted) for log in self._logs]
+            if wanted.end_offset is not None and min(nexts) >= wanted.end_offset:
+                return
+            self._surroundings.wait(FOLLOW_SECONDS)
+            for log, start in zip(self._logs, nexts, strict=True):
+                log.refresh()
+                selection = replace(wanted, start_offset=start)
+                yield log.topic_partition, select(log, selection, self._untimed)
+
+    def untimed(self, _wanted: Selection) -> int | None:
+        """See `_Source`."""
+        return self._untimed.count
 
 
 def _next_offset(log: LogView, wanted: Selection) -> int:
@@ -220,7 +251,8 @@ def read_remote(
             count = _write_arrow(surroundings, cluster, partitions, wanted, options)
             say_untimed(surroundings, count, options.clock)
             return
-        _RemoteReading(surroundings, cluster, partitions, options).run(wanted)
+        source = _ClusterSource(surroundings, cluster, partitions)
+        _Reading(surroundings, source, options).run(wanted)
 
 
 def _splits(
@@ -279,43 +311,27 @@ def _untimed(
     return None if None in counts else sum(count or 0 for count in counts)
 
 
-class _RemoteReading:
-    """One run of the command."""
+class _ClusterSource:
+    """Partitions of a topic of a cluster."""
 
     def __init__(
         self,
         surroundings: Surroundings,
         cluster: "RemoteDirectory",
         partitions: list[TopicPartition],
-        options: ReadOptions,
     ) -> None:
         self._surroundings = surroundings
         self._cluster = cluster
         self._partitions = partitions
-        self._options = options
-        self._left = options.limit
-        self._untimed = Untimed()
-        self._maker = RowMaker(options)
+        self._nexts: dict[TopicPartition, int] = {}
+        self._met = 0
 
-    def run(self, wanted: Selection) -> None:
-        """Write everything wanted, then what comes where that is asked for."""
-        out = self._maker.writer(self._surroundings)
-        try:
-            nexts = self._write_there(out, wanted)
-            if self._options.follow and self._left != 0:
-                self._follow(out, wanted, nexts)
-        except KeyboardInterrupt:
-            # The way to end a follower; anybody else is told that the output is not whole.
-            if not self._options.follow:
-                raise
-        out.close()
-        count = _untimed(self._cluster, self._partitions, wanted, self._untimed.count)
-        say_untimed(self._surroundings, count, self._options.clock)
-
-    def _write_there(self, out: Writer, wanted: Selection) -> dict[TopicPartition, int]:
-        """Write what is there now; the offset behind it in each partition."""
+    def there(self, wanted: Selection) -> _Parts:
+        """See `_Source`."""
         cluster, level = self._cluster, wanted.isolation
         ends = cluster.end_offsets(self._partitions, isolation=level)
+        first = wanted.start_offset or 0
+        self._nexts = {name: max(end, first) for name, end in ends.items()}
         for split in _splits(cluster, self._partitions, wanted):
             name = split.topic_partition
             end = min(split.end_offset, ends[name])
@@ -323,57 +339,13 @@ class _RemoteReading:
             if wanted.clock is ClockName.APPEND and split.time_range is not None:
                 # The broker tells append times: a record without one lies in no range.
                 records = (timed for timed in records if timed[1] is not None)
-            self._write(out, name, records, wanted)
-        first = wanted.start_offset or 0
-        return {name: max(end, first) for name, end in ends.items()}
+            yield name, self._matches(records, wanted)
 
-    def _write(
-        self,
-        out: Writer,
-        name: TopicPartition,
-        records: "Iterable[tuple[Record, int | None]]",
-        wanted: Selection,
-    ) -> None:
-        rows = self._rows(name, records, wanted)
-        while self._left != 0:
-            size = ROWS_AT_ONCE if self._left is None else min(ROWS_AT_ONCE, self._left)
-            chunk: list[list[Cell]] = []
-            try:
-                chunk.extend(islice(rows, size))
-            finally:
-                out.write(chunk)
-            if self._left is not None:
-                self._left -= len(chunk)
-            if len(chunk) < size:
-                return
-
-    def _rows(
-        self,
-        name: TopicPartition,
-        records: "Iterable[tuple[Record, int | None]]",
-        wanted: Selection,
-    ) -> Iterator[list[Cell]]:
-        for record, append_ms in records:
-            if self._is_wanted(record, wanted):
-                yield self._maker.row(name.partition, record, append_ms)
-            elif record.timestamp == NO_TIMESTAMP:
-                self._untimed.count += 1
-
-    def _is_wanted(self, record: "Record", wanted: Selection) -> bool:
-        """Whether a record is in the range of time; by append times the plan's offsets are that."""
-        if not wanted.has_times:
-            return True
-        if wanted.clock is ClockName.APPEND:
-            return wanted.start_ms <= self._surroundings.env.clock.now_ms()
-        return wanted.holds(record.timestamp)
-
-    # -- following ---------------------------------------------------------------------------
-
-    def _follow(self, out: Writer, wanted: Selection, nexts: dict[TopicPartition, int]) -> None:
-        """Write what comes, until the limit is reached or somebody interrupts."""
+    def coming(self, wanted: Selection) -> _Parts:
+        """See `_Source`."""
         from confluent_kafka import TopicPartition as Place
 
-        client = self._cluster.cluster
+        client, nexts = self._cluster.cluster, self._nexts
         level = IsolationLevel(wanted.isolation).name.lower()
         with (
             closing(client.consumer(isolation_level=level)) as consumer,
@@ -382,7 +354,7 @@ class _RemoteReading:
             places = [Place(n.topic, n.partition, at) for n, at in nexts.items()]
             with client.typed("read records"):
                 consumer.assign(places)
-            while self._left != 0 and not self._is_over(wanted, nexts):
+            while wanted.end_offset is None or min(nexts.values()) < wanted.end_offset:
                 with client.typed("read records"):
                     came = consumer.consume(ROWS_AT_ONCE, timeout=_POLL_S)
                 for message in came:
@@ -393,14 +365,28 @@ class _RemoteReading:
                         nexts[name] = record.offset + 1
                         if wanted.end_offset is None or record.offset < wanted.end_offset:
                             timed = (record, told.time_of(name, record))
-                            self._write(out, name, [timed], wanted)
+                            yield name, self._matches([timed], wanted)
                     elif error.code() in (codes.AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE):
                         mark = client.watermarks([name])[name]
                         raise OffsetOutOfRange(nexts[name], mark.start, mark.end, where=str(name))
                     elif error.code() != codes.PARTITION_EOF:
                         raise client.failure(f"read records of {name}", error)
 
-    @staticmethod
-    def _is_over(wanted: Selection, nexts: dict[TopicPartition, int]) -> bool:
-        """Whether every partition has come to the last offset wanted."""
-        return wanted.end_offset is not None and min(nexts.values()) >= wanted.end_offset
+    def untimed(self, wanted: Selection) -> int | None:
+        """See `_Source`."""
+        return _untimed(self._cluster, self._partitions, wanted, self._met)
+
+    def _matches(self, records: "Iterable[_Timed]", wanted: Selection) -> "Iterator[_Timed]":
+        for record, append_ms in records:
+            if self._is_wanted(record, wanted):
+                yield record, append_ms
+            elif record.timestamp == NO_TIMESTAMP:
+                self._met += 1
+
+    def _is_wanted(self, record: "Record", wanted: Selection) -> bool:
+        """Whether a record is in the range of time; by append times the plan's offsets are that."""
+        if not wanted.has_times:
+            return True
+        if wanted.clock is ClockName.APPEND:
+            return wanted.start_ms <= self._surroundings.env.clock.now_ms()
+        return wanted.holds(record.timestamp)
