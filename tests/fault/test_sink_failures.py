@@ -7,8 +7,10 @@ import pytest
 from tests.fault.judge import judge_quickly, recover
 from tests.fault.promise import DirPromise, LogPromise
 from tests.fault.wide import WideWorkload
-from tests.faults import DamageFileSystem, Fault, FaultKind, Keep
+from tests.fault.workload import ROOT, WRITABLE
+from tests.faults import DamageFileSystem, Fault, FaultKind, Keep, seeded_env
 
+from tidelog.directory import Directory
 from tidelog.errors import StorageFailure
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log import Log
@@ -123,3 +125,26 @@ def judge_after_appends(
 def reopened(files: DamageFileSystem) -> DamageFileSystem:
     """The disk after a crash that keeps only what was synced."""
     return DamageFileSystem(files.crash(Keep.SYNCED).image)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
+def test_nth_call_of_a_load_fails(kind: FaultKind) -> None:
+    """The rows are there, all of them or none, and what was raised is typed."""
+    rows = [NewRecord(key=b"%d" % number, value=bytes(300)) for number in range(12)]
+    for call in range(200):
+        env = seeded_env(1)
+        directory = Directory(LogDir.open(ROOT, env=env, options=WRITABLE))
+        directory.create_topic("t", partitions=2)
+        directory.append("t", rows[:1])
+        env.files.writes.fault = Fault(env.files.calls + call, kind)
+        with suppress(StorageFailure):
+            directory.load_once("t", rows, source="source")
+        is_over = not env.files.writes.failed
+        env.files.writes.fault = None
+        directory.log_dir.abandon()
+        with Directory(LogDir.open(ROOT, env=env, options=WRITABLE)) as again:
+            again.load_once("t", rows, source="source")
+            assert sum(1 for _ in again.records("t")) == 1 + len(rows)
+        if is_over:
+            break
+    assert 20 < call < 199

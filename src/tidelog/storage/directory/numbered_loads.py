@@ -17,7 +17,7 @@ from tidelog.storage.directory.attach import WriterVersion, attach, marks_of
 from tidelog.storage.directory.log_dir import DirectoryAccess
 from tidelog.storage.directory.staging import RowFacts, StagedSegment, StagedWriter, drop_staging
 from tidelog.storage.log.append import build_batches
-from tidelog.storage.open_files import FilePool
+from tidelog.storage.open_files import FilePool, typed_failures
 from tidelog.types import INT64_MAX, Codec, NewRecord, TopicPartition
 
 ROWS_AT_ONCE: Final = 5_000
@@ -128,6 +128,7 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     Raises:
         InvalidRequest: The first rows are not those that were loaded under this name, or fewer.
             Nothing was appended.
+        StorageFailure: The disk can't take the rows; nothing was appended.
         TidelogError: What `attach` raises; nothing was appended.
     """
     check_source(source)
@@ -202,7 +203,9 @@ class _Stage:
             has_null_key=any(one.key is None for one in records),
         )
         batches = build_batches(records, self._codec, self._batch_bytes, now_ms, level=self._level)
-        self._writer(partition).append(batches, facts)
+        writer = self._writer(partition)
+        with typed_failures(self._log_dir.path, "stage"):
+            writer.append(batches, facts)
 
     def _writer(self, partition: int) -> StagedWriter:
         found = self._writers.get(partition)
@@ -217,4 +220,5 @@ class _Stage:
     def finish(self) -> list[StagedSegment]:
         """Return the segments, held against the topic's rules."""
         now_ms = self._log_dir.env.clock.now_ms()
-        return [one for writer in self._writers.values() for one in writer.finish(now_ms)]
+        with typed_failures(self._log_dir.path, "stage"):
+            return [one for writer in self._writers.values() for one in writer.finish(now_ms)]
