@@ -391,6 +391,8 @@ def rebuilt_tail_indexes(segment: TailSegment, log_size: int) -> tuple[OffsetInd
 class ActiveSegment(TailSegment):
     """The last segment of a log that is open for writing."""
 
+    takes_appends = True
+
     def __init__(
         self,
         context: SegmentContext,

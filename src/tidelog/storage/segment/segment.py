@@ -171,6 +171,7 @@ class Segment(ABC):
         base_offset: First offset that the segment may hold, inclusive; also its name.
         end_offset: Offset behind the segment: the next one's base, or the log end.
         is_active: Whether it is the last segment, which may grow and must not be mapped.
+        takes_appends: Whether this process writes it, so that nobody else cuts its files.
         is_tiered: Whether only the tier has it: finished, and never changed by its partition.
         last_batch: The last batch, where it is in memory.
         limit_times: Makes unknown what its append times can't prove; None where they are proven.
@@ -178,6 +179,7 @@ class Segment(ABC):
     """
 
     is_active: ClassVar[bool]
+    takes_appends: ClassVar[bool] = False
     is_tiered: ClassVar[bool] = False
     last_batch: Batch | None = None
 

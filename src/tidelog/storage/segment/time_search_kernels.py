@@ -34,7 +34,6 @@ from tidelog.record.header import (
 from tidelog.record.kernels.layout import FOUND, NEED_PLAIN, NOT_FOUND
 from tidelog.record.kernels.time_search import find_time, find_time_in_segment
 from tidelog.record.offset_order import ANY_OFFSETS, segment_limit
-from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.index_proof import position_floor, time_floor
 from tidelog.storage.segment.segment import ColdRead, Segment
 from tidelog.storage.segment.time_search import (
@@ -178,7 +177,7 @@ class KernelSearch:
 
     def _map(self, segment: Segment) -> MappedPart | None:
         """Map a segment, an active one after some searches; None where it is read by pieces."""
-        if isinstance(segment, ActiveSegment):
+        if segment.takes_appends:
             self._unmapped_searches += 1
             if self._unmapped_searches >= SEARCHES_PER_MAP:
                 self._unmapped_searches, self._active = 0, None
