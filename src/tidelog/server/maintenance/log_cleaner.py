@@ -1,6 +1,4 @@
-"""The broker's cleaners: choose the filthiest compacted partition, clean it, go on.
-
-Parts: compaction threads: choose the dirtiest partition, clean, retry; jobs lent to other machines.
+"""The broker's cleaners: choose the dirtiest compacted partition, clean it, go on; lent jobs.
 
 Choosing and swapping in touch logs, which belong to the loop: they run in a thread, on stand-ins
 whose calls come back to the loop. The cleaning itself is another process's, which only reads
@@ -9,19 +7,15 @@ the topic is held: retention leaves it alone, and its deletion waits that long. 
 partition itself waits from the first byte read to the last segment in place (`cleanings`).
 
 A partition whose cleaning fails is named with its reason, in the log and on /metrics, and tried
-again, after `log.cleaner.backoff.ms` first, twice as long each time. Nothing is given up for good.
+again, after `log.cleaner.backoff.ms` first, twice as long each time, without an end.
 
-Source: Kafka 4.x LogCleaner, CleanerThread; facts 6.1.
+`Lending` hands a job to somebody else, who can't have the directory's lock (tasks on other
+machines): they write the `.cleaned` files, and the broker swaps in and moves history and
+checkpoint. While a job is lent no cleaner touches the partition. Another request for the same
+partition takes it over: what the borrower before has made is dropped. So does a start of the
+broker, and `LEND_MS` without an answer: then the cleaning begins again from the checkpoint.
 
-Cleanings that somebody else carries out: the job is lent, what it has made is swapped in here.
-
-A job of tasks on other machines can't have the directory's lock. It asks for a partition's job,
-writes the `.cleaned` files, and tells what there is; the swap, the history and the checkpoint are
-the broker's. While a job is lent no cleaner looks at the partition. Whoever asks again for the same
-partition takes it over: what the one before has made is dropped. So does a start of the broker, and
-`LEND_MS` without an answer: then the cleaning is begun again from the checkpoint.
-
-Belongs to the loop's thread; logs are looked at in the cleaners' threads.
+Belongs to the loop's thread. Source: Kafka 4.x LogCleaner, CleanerThread; facts 6.1.
 """
 
 import asyncio

@@ -1,21 +1,12 @@
-"""The files of one `.cleaned` segment: written in large pieces, synced, or removed again.
+"""The files of one `.cleaned` segment: log, indexes, append times, aborted transactions, zone map.
 
-Parts: the `.cleaned` files: bytes, indexes, times, zone map.
-
-The log comes batch by batch; indexes, append times and the index of aborted transactions are made
-on the way, the zone map at the end. Nothing is renamed: the lock's holder swaps.
+The log is written in large pieces, batch by batch: planned batches become bytes by a kernel, then
+get checksums and compression. Indexes, append times (taken over from the sources' files) and the
+index of aborted transactions are made on the way, the zone map at the end, by the builder of all
+others. All is synced, or removed again where a cleaning fails. Nothing is renamed: the lock's
+holder swaps.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanSegments.
-
-Planned batches to the bytes of a cleaned log: by kernel, then checksums and compression.
-
-Imports numpy and numba.
-
-When the records of a cleaned segment were appended: taken over from the files of its sources.
-
-Imports numpy and numba.
-
-The zone map of a `.cleaned` segment, by the builder of all others.
 """
 
 from dataclasses import dataclass

@@ -1,25 +1,21 @@
-"""What a cleaning is told to do, and what it tells afterwards: plain values, that go through JSON.
+"""A cleaning as plain values: the job, its rules, its groups and parts, and its result.
 
-Parts: a cleaning as plain values: job, groups, parts, result, rules.
+A job holds everything that a cleaning needs to know besides the segments' files, so that it can run
+in another process, without the directory's lock. All values go through JSON. Paths are the
+machine's own.
 
-A job holds everything that a cleaning needs to know beside the segments' files, so that it can run
-in another process, without the directory's lock. Paths in it are the machine's own.
+Owns also how a job is cut and grouped, which are decisions without effects:
 
-Source: Kafka 4.x LogToClean, CleanerStats.
+- Parts (`parts_of`), for workers side by side: each maps all keys of the head, so what stays is
+  what one cleaner would have kept, to the record. Markers of transactions depend on what precedes
+  them in the log, and where versions decide, whoever rewrites the head must have held the whole
+  tail against it: such a job has one part.
+- Groups (`group_segments`): runs of segments that fit the limits of one segment together.
 
-A cleaning's job in parts, for workers side by side: each maps all of the head's keys.
+Not owned: any decision on a single record (`rewriting`, `key_mapping`).
 
-So what stays is what one cleaner would have kept, to the record. Markers of transactions go by what
-was met before them in the log, and where versions decide, who rewrites the head has to have held
-the whole tail against it: such a job has one part.
-
-By which rule a log is compacted: which record of a key is the latest, and with what memory.
-
-Owns no decision on a single record (`cleaning`). Source: KIP-280; Kafka 4.x CleanerConfig.
-
-Which segments become one: runs that fit a segment's limits together. A decision, no effects.
-
-Source: Kafka 4.x Cleaner.groupSegmentsBySize; KAFKA-6264 (offsets must fit 32 bits).
+Source: Kafka 4.x LogToClean, CleanerStats, CleanerConfig, Cleaner.groupSegmentsBySize; KIP-280;
+KAFKA-6264 (offsets must fit 32 bits).
 """
 
 import json

@@ -1,42 +1,27 @@
-"""The first pass: the keys of a job's dirty offsets go into the map, older records of a key lose.
+"""The first pass of a cleaning: keys of the head go into the offset map, older records lose.
 
-Parts: first pass: keys into the offset map; transactions and batches that stay.
+Owns, for one job:
 
-What the second pass needs of a batch is noted here (size, records, tombstones), so that it reads
-only batches with a record that is left, and opens only those that have lost some but not all.
+- The offset map. It takes `log.cleaner.dedupe.buffer.size` bytes. A slot is 24 bytes, as Kafka's:
+  16 of hash, 8 of number; versions take 8 more. Where keys are kept, half of the memory is theirs,
+  and a slot has 8 bytes for the position of the key.
+- One bit for each mapped record (whether it lost), and notes of each batch (size, records,
+  tombstones), so that the second pass reads only batches with a record that is left and opens only
+  those that have lost some but not all. Both take at most `NOTES_BYTES_MAX`. Where the map or the
+  notes are full, mapping stops at that record, and another pass continues; at least one record
+  always fits.
+- Batches that stay even if none of their records does, as empty ones: the last data batch of a
+  producer that is alive (its last sequence number), or its last marker (its epoch), and the batch
+  at the end of the round, so that the log's offsets are not lost.
+- Transactions: aborted data goes, and a marker once nothing needs it. A marker stays as long as a
+  batch of its transaction is met, even an empty one, and the entry of an abort goes into the new
+  index of aborted transactions. After that the marker gets a delete horizon, and a later cleaning
+  removes it. This is one walk in the order of offsets. Where the walk has not met all that precedes
+  a marker (`sees_all` is false), nothing is concluded from what was not met: whoever reads the log
+  from its start without the marker would find the transaction open for ever.
 
-Imports numpy and numba. Source: Kafka 4.x Cleaner.buildOffsetMap.
-
-The memory of a cleaning: the offset map, and one bit for each record that went through it.
-
-Fixed: the map takes `log.cleaner.dedupe.buffer.size` bytes, the bits and what is noted of batches
-at most `NOTES_BYTES_MAX`. Where either is full, mapping stops at that record, and the rest is
-another pass's; at least one record always goes in.
-
-A slot is 24 bytes as Kafka's: 16 of hash, 8 of number. Versions take 8 more. Where keys are kept,
-half of the memory is theirs, and a slot has 8 bytes for the key's place.
-
-Imports numpy and numba. Source: the keyed messages proposal; Kafka 4.x SkimpyOffsetMap.
-
-Which batches stay even where none of their records does, as empty ones.
-
-The last data batch of a producer that is alive, since it holds his last sequence number (or his
-last marker, since it holds his epoch), and the batch that ends where the round does, so that the
-log's offsets are not lost.
-
-Imports numpy. Source: KAFKA-5490; Kafka 4.x Cleaner.
-
-What of transactions stays: aborted data goes, and a marker once nothing needs it any more.
-
-An abort marker stays as long as a batch of its transaction is met, if only an empty one, and its
-entry goes into the new index of aborted transactions; a commit marker likewise. After that a
-marker gets a delete horizon, and goes with a later cleaning once that has passed.
-
-One walk over batches in the order of their offsets. Where it has not met all that lies before a
-marker (`sees_all` is false), nothing is concluded from what was not met: whoever reads the log from
-its start without the marker, a follower or a recovery, would find the transaction open for ever.
-
-Source: Kafka 4.x CleanedTransactionMetadata; KIP-98, KIP-534.
+Imports numpy and numba. Source: Kafka 4.x Cleaner.buildOffsetMap, SkimpyOffsetMap,
+CleanedTransactionMetadata; KAFKA-5490; KIP-98, KIP-534; the keyed messages proposal.
 """
 
 from bisect import bisect_left

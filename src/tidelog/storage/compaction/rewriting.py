@@ -1,19 +1,16 @@
-"""The second pass: what is left of each source goes into `.cleaned` segments, batch by batch.
+"""The second pass of a cleaning: the rest of each source goes into `.cleaned` segments.
 
-Parts: second pass: what stays of each batch.
-
-A source has up to three parts, in order of their offsets: what was cleaned before (its keys are
+A source has up to three ranges, in order of their offsets: what was cleaned before (its keys are
 hashed and held against the map), what was mapped (one bit says of each record whether it lost) and
-what lies behind the map (copied as it is). A batch that loses nothing is copied byte for byte,
-without being opened; one that loses all is not even read, unless producers or transactions have to
-know of it.
+what lies behind the map (copied unchanged). A batch that loses nothing is copied byte for byte,
+without being opened. A batch that loses everything is not even read, unless producers or
+transactions depend on it.
 
-Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanInto, MemoryRecords.filterTo.
+Owns Kafka's rules for tombstones, markers and aborted data, and the decision for each batch:
+dropped, copied, filtered, or kept as an empty one. Not owned: which records lost to later ones
+(`key_mapping`) and the bytes of the new files (`cleaned_files`).
 
-What is to be done with each batch of a piece: dropped, copied, filtered, kept as an empty one.
-
-Owns Kafka's rules for tombstones, markers and aborted data; which records lost to later ones is
-known before. Imports numpy. Source: Kafka 4.x Cleaner, MemoryRecords.filterTo; KIP-534.
+Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanInto, MemoryRecords.filterTo; KIP-534.
 """
 
 from collections.abc import Iterator

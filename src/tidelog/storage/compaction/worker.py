@@ -1,18 +1,13 @@
-"""A cleaning in a process of its own, which only reads segments and writes `.cleaned` files.
+"""A cleaning job carried out in this process, or in a process of its own.
 
-Parts: a job done here or in a process of its own.
+`InProcess` maps, rewrites and writes `.cleaned` files. It is a function of the job and the machine:
+it needs no lock and renames nothing. When it fails or is stopped it removes its `.cleaned` files;
+nothing else was touched.
 
-The broker asks, a line of JSON at a time; the process answers each with a line. It ends when its
-input does: at once, whatever it is at, so that nobody writes `.cleaned` files any more once the
-asker has gone. Both sides are here.
-
-Life cycle of `CleanerProcess`: clean* -> close. One thread cleans; another may `stop`.
-
-A cleaning from end to end: map, rewrite, `.cleaned` files.
-
-A function of the job and the machine: it needs no lock, so it may run in another process, and it
-renames nothing. When it fails or is stopped it takes its `.cleaned` files away; nothing else was
-touched.
+`CleanerProcess` (life cycle: clean* -> close; one thread cleans, another may `stop`) sends each job
+as a line of JSON to a process that answers with a line. That process only reads segments and writes
+`.cleaned` files, and it exits as soon as its input ends, whatever it is doing: nobody writes
+`.cleaned` files once the broker has gone. Both sides are here.
 
 Source: Kafka 4.x Cleaner.doClean; docs/compaction.md.
 """

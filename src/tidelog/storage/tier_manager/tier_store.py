@@ -1,26 +1,18 @@
-"""One partition's folder in a store: its manifest by compare-and-swap, its objects by key.
+"""One partition's folder in a store: its manifest, its objects, copies, checks and garbage.
 
-Parts: a partition's folder: manifest by compare-and-swap, copy, verify, garbage.
-
-The manifest is the only object that changes. Whoever changes it reads it, and writes only where
-nobody has written since; a lost race is begun anew with what the other has written. Only the holder
-of the directory's lock comes here, so a race means a second copy of the directory: its changes are
-refused where they contradict (`TierConflict`).
-
-Copying one finished segment into the tier: checked before, written, read back.
-
-1. Every batch of the log is walked and its checksum verified: damage stays local, where `tidelog
-   doctor` can say what is left of it. So does a segment that lacks offsets at its end which are
-   lost: by its row, nobody would miss them any more.
-2. The objects go into a folder of their own, under a name that nothing had before. Indexes, append
-   times and aborted transactions are written as they are believed, not as their files happen to be.
-3. Each object is read back from end to end and held against length and checksum.
-
-Until a manifest names the folder nobody looks there, so a copy that fails is an orphan.
-
-Holding a tier against its manifest: every object is read, or only asked for its length.
-
-Removing from the store what no manifest names any more, once readers had time.
+- The manifest is the only object that changes (`PartitionTier`). Whoever changes it reads it, and
+  writes only if nobody has written since; a lost race begins anew with what the other has written.
+  Only the holder of the directory's lock changes it, so a race means a second copy of the
+  directory: its changes are refused where they contradict (`TierConflict`).
+- A copy of a finished segment is checked before, written and read back. Every batch of the log is
+  walked and its checksum verified: damage stays local, where `tidelog doctor` can say what is left.
+  So does a segment that lacks lost offsets at its end: by its row, nobody would miss them. The
+  objects go into a folder under a name that nothing had before. Indexes, append times and aborted
+  transactions are written as they are believed, not as their files happen to be. Each object is
+  read back from end to end and held against length and checksum. Until a manifest names the folder
+  nobody looks there, so a copy that fails is an orphan.
+- A check holds a tier against its manifest: every object is read, or only asked for its length.
+- Garbage, which no manifest names any more, is removed once readers had time.
 """
 
 import dataclasses

@@ -1,44 +1,30 @@
-"""How much of a segment is alive, from the sampled keys whose last record lies in it.
+"""How much of each segment is alive, estimated from a sample of the log's keys. Pure.
 
-Parts: how much is alive, from sampled keys.
+- The sample (`KeySamples`): a key belongs to it if its hash ends with `shift` zero bits. So either
+  all records of a key are sampled or none, and of a sampled key the last record is known exactly:
+  the others are garbage. Segments whose hot keys are in the sample look no worse than others, since
+  live records are counted, and a key has one. The hash is seeded by a secret of the partition. No
+  record is dropped by it: a cleaning draws its own seed. Two keys with equal hashes make one record
+  look superseded that is not, and the estimate is wrong by that record. Memory: `SAMPLES_MAX` keys
+  at most, two whole numbers each.
+- Bytes alive in a segment (`live_bytes`): a segment's own sample is small where a log has many
+  segments, and whoever picks the segments that look emptiest picks those whose sample errs. But
+  segments that were written one after the other and cleaned at the same time lose their records
+  alike. So each is judged by its own sample and by that of its neighbors, as if `PRIOR_SAMPLES` of
+  its keys had been drawn from them.
+- The number of keys (`correction`): the sample says `samples << shift`, off by the luck of the
+  draw, some 1 % for 8,192 samples. Every cleaning maps the keys of a range of offsets and knows
+  their exact number. The sample's number for that range, at that time, shows how lucky its draw was
+  among those keys. A key is in the sample or not for good, so the difference holds for as long as
+  the keys do: keys that were not in the map, and those that are gone since, remain uncertain.
 
-A segment's own sample is small where a log has many segments, and who picks the segments that look
-emptiest picks those whose sample errs. But segments that were written one after the other and
-cleaned at the same time lose their records alike. So each is judged by its own sample and by that
-of its neighbours: as if `PRIOR_SAMPLES` of its keys had been drawn from them.
+      keys = samples << shift  +  (counted - sampled << shift)
 
-Pure.
+`SegmentFacts` are what a plan goes by. `cleaned_to` carries the safety of everything that follows:
+no record of the segment is superseded by a record below that offset. It is known, never estimated.
+`live_bytes` and `keys` are estimates: where they are wrong, a cleaning costs more, nothing else.
 
-What a scheduler knows of a partition's finished segments: plain values, no files.
-
-`cleaned_to` carries the safety of everything that follows: no record of the segment is superseded
-by a record below that offset. It is known, never estimated. `live_bytes` and `keys` are estimates;
-where they are wrong, a cleaning costs more than it had to, and nothing else.
-
-How many keys there are: what a cleaning's offset map has counted holds the sample to account.
-
-The sample says that there are `samples << shift` keys, off by the luck of the draw: some 1 % for
-8,192 samples. But every cleaning maps the keys of a range of offsets, and knows their exact number.
-The sample's own number for that range, at that time, shows how lucky its draw was among those
-keys. A key is in the sample or not for good, so the difference holds for as long as the keys do:
-what remains uncertain are keys that were not in the map, and those that are gone since.
-
-    keys = samples << shift  +  (counted - sampled << shift)
-
-Source: the difference estimator of survey sampling. Pure.
-
-A sample of a log's keys, the same keys everywhere: whose last record is where.
-
-A key belongs to the sample if its hash ends with `shift` zero bits. So either all records of a key
-are sampled or none, and of a sampled key it is known exactly which of its records is the last:
-the others are garbage. Segments whose hot keys are in the sample look no worse than others, since
-what is counted up is live records, and of those a key has one.
-
-The hash is seeded by a secret of the partition, but nothing is dropped by it: a cleaning draws its
-own. Equal hashes of two keys make a record look superseded that is not; the estimate is wrong by
-that one record.
-
-Memory: `SAMPLES_MAX` keys at most, two whole numbers each. Pure.
+Source: the difference estimator of survey sampling.
 """
 
 import math

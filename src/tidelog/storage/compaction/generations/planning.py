@@ -1,6 +1,4 @@
-"""The next cleaning of a partition: when it is due, what is cleaned, what is merged, what may go.
-
-Parts: what to clean, merge, drop.
+"""The next cleaning of a partition: when it is due, what is cleaned and merged, what may go. Pure.
 
 A cleaning is due when the log, its active segment counted as full, would pass its bound:
 `tidelog.compaction.space.factor` times the live size. The live size is an estimate, so the bound
@@ -9,48 +7,33 @@ where somebody asks for it, where `max.compaction.lag.ms` has passed, where the 
 versions, and now and then for tombstones that have had their time: only a pass over all older
 segments may let all of them go.
 
-Pure: values in, a plan out.
-
-Which segments to clean: those with the most garbage for the bytes that have to move.
-
-The model (docs/generations.md has its derivation and its measurements): a log of L live bytes may
-use F x L. Cleaning a segment of s bytes, u of them live, reads s, writes u and frees s - u; its
-keys are judged by a map that was filled by reading the log from some offset on. What is freed
-early is garbage forgone, so a cleaning waits until the space is used up, and then takes the
+What is cleaned: the segments with the most garbage for the bytes that have to move. A log of L live
+bytes may use F x L. Cleaning a segment of s bytes, u of them live, reads s, writes u and frees
+s - u; its keys are judged by a map that was filled by reading the log from some offset on. What is
+freed early is garbage forgone, so a cleaning waits until the space is used up, and then takes the
 segments in order of
 
     (g - ln(1 + g)) * (age + 2L),   g = garbage / live
 
 which is where the cost of rewriting now equals the cost of holding the garbage until later, for
 records that die at a rate that falls with their age. All segments that were cleaned at least up to
-the map's first offset can be judged by it, so for each first offset the best prefix of that order
+the map's first offset can be judged by it. So for each first offset the best prefix of that order
 is known, and the cheapest of them is taken: garbage freed over bytes written and, at a lower
-price, bytes read.
+price, bytes read. (docs/generations.md has the derivation and the measurements.)
 
-Pure: values in, a choice out.
+What is merged: segments that are rewritten by the same cleaning and follow each other, as far as
+one segment holds them: that costs no byte more. Cleaning shrinks segments where they are, so a log
+of keys that are updated at very different rates breaks into many small ones. Before there are more
+than `SEGMENTS_PER_LIVE` times as many as the live bytes would fill, runs of neighbors are rewritten
+for the sake of merging alone, those first that rid the log of the most segments for the bytes that
+are copied.
 
-Which neighbours become one segment: cleaned ones for nothing, others where there are too many.
-
-Segments that are rewritten by the same cleaning and follow each other are merged as far as one
-segment holds them: that costs no byte more. Cleaning shrinks segments where they are, so a log of
-keys that are updated at very different rates breaks into many small ones. Before there are more
-than `SEGMENTS_PER_LIVE` times as many as the live bytes would fill, runs of neighbours are
-rewritten for the sake of merging alone, those first that rid the log of the most segments for the
-bytes that are copied.
-
-Pure: values in, a choice out.
-
-What is proven of which segment: how far it was cleaned, and what follows from that.
-
-Everything that keeps a deleted key from coming back is decided here, from offsets alone.
-
-The one fact is a segment's `cleaned_to` C: none of its records is superseded by a record with an
-offset below C. A segment that was never cleaned has C = its base offset, since what supersedes a
-record comes after it. A cleaning that maps the keys of offsets [from, to) drops whatever a record
-of that range supersedes; so it raises C to `to` where C >= from, and proves nothing where a hole
-between C and `from` remains.
-
-From it follow, for an offset P:
+What is proven, from offsets alone, keeps a deleted key from coming back. The one fact is a
+segment's `cleaned_to` C: none of its records is superseded by a record with an offset below C. A
+segment that was never cleaned has C = its base offset, since what supersedes a record comes after
+it. A cleaning that maps the keys of offsets [from, to) drops whatever a record of that range
+supersedes; so it raises C to `to` where C >= from, and proves nothing where a hole between C and
+`from` remains. From it follow, for an offset P:
 
 - the part below P is clean, as Kafka's cleaner understands it (no two records below P with the
   same key), if every segment that begins below P has C >= P;

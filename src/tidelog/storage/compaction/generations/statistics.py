@@ -1,26 +1,20 @@
-"""What is remembered of each finished segment between cleanings, in `compaction-statistics`.
+"""The file `compaction-statistics`: facts on each finished segment, kept between cleanings.
 
-Parts: the file `compaction-statistics`.
-
-Derived: where the file is lost, damaged or about other segments, what it said is unknown, the
+Derived: where the file is lost, damaged or about other segments, its facts are unknown, the
 partition's `cleaner-offset-checkpoint` says how far it is clean, and sampling begins anew. A row
-holds only for a segment with the same base, end, size and modification time; and its `cleaned_to`
-only as far as every segment that begins below is still the one that it was then. So a log that was
-cut and appended to since is believed to be cleaned up to the cut, and no further.
+holds only for a segment with the same base, end, size and modification time, and its `cleaned_to`
+only as far as every segment that begins below is still the same one. So a log that was cut and
+appended to since is believed to be cleaned up to the cut, and no further.
 
-An entry of the file is the CRC-32C of its text in 8 hexadecimal digits, a line end, a JSON object,
-a line end: the whole, or what has changed (`statistics`). docs/format.md#text-files.
+The file is a list of entries: the whole at some time, then the changes since. An entry is the
+CRC-32C of its text in 8 hexadecimal digits, a line end, a JSON object, a line end
+(docs/format.md#text-files). A cleaning changes a few rows and the samples of many, and there are
+dozens of cleanings while a log's live size is appended once: written whole each time, the
+statistics would be a tenth and more of all that generational compaction writes. So changes are
+appended until they take as much as the whole; then the file is replaced.
 
-The file `compaction-statistics`: the whole at some time, then what has changed since.
-
-A cleaning changes a few rows and samples of many, and there are dozens of cleanings while a log's
-live size is appended once: written anew each time, the statistics would be a tenth and more of all
-that generational compaction writes. So changes are appended, each an entry with a checksum of its
-own, until they take as much as the whole; then the file is replaced.
-
-What is damaged or incomplete ends the file for its reader: what stands before counts, as it would
-after a crash that came a moment earlier. Nothing is appended behind it, the next writer replaces
-the file.
+A damaged or incomplete entry ends the file for its reader: the entries before it count, as after a
+crash a moment earlier. Nothing is appended behind it; the next writer replaces the file.
 """
 
 import base64
