@@ -426,6 +426,7 @@ class Template:
         encode: Writes a response.
         set_throttle: Puts a throttle time into one.
         header_bytes: Of a response's header, behind its length.
+        references: Names and ids by key, of topics that were referred to (`reference`).
     """
 
     __slots__ = (
@@ -434,12 +435,12 @@ class Template:
         "_layout",
         "_lead",
         "_one",
-        "_references",
         "_row_bytes",
         "_tail",
         "_unpack",
         "encode",
         "header_bytes",
+        "references",
         "request",
         "set_throttle",
     )
@@ -465,7 +466,7 @@ class Template:
         self._unpack = None if layout.request.missing else layout.request.struct.unpack_from
         # The one partition of a request with records.
         self._one: tuple[bytes, int] | None = None
-        self._references: dict[bytes, TopicRef] = {}
+        self.references: dict[bytes, TopicRef] = {}
         self.encode = response.encode
         self.set_throttle = response.set_throttle
         self.header_bytes = response.header_bytes
@@ -478,8 +479,7 @@ class Template:
         """The topics of a request with their rows; None where any other byte differs."""
         try:
             if self._one is not None:
-                key, index = self._one
-                return [(key, [cast("Row", (index, self._records(frame)))])]
+                return self._records(frame, *self._one)
             size, start, at, end, tail, key = self._last
             if len(frame) == size:  # mostly it is the last one with other values
                 data = bytes(frame)
@@ -493,13 +493,13 @@ class Template:
 
     def reference(self, key: bytes) -> TopicRef:
         """A topic's name or id."""
-        known = self._references.get(key)
+        known = self.references.get(key)
         if known is None:
             by_id = self._layout.request.is_by_id
             known = UUID(bytes=key) if by_id else str(key, "utf-8", "replace")
-            if len(self._references) >= TOPICS_MAX:
-                self._references.clear()
-            self._references[key] = known
+            if len(self.references) >= TOPICS_MAX:
+                self.references.clear()
+            self.references[key] = known
         return known
 
     def _topics(self, data: bytes) -> list[RequestTopic]:
@@ -518,7 +518,7 @@ class Template:
             self._last = len(data), self._head + data[_BODY_AT:at], at, end, data[end:], key
         return topics
 
-    def _records(self, frame: Buffer) -> Buffer:
+    def _records(self, frame: Buffer, key: bytes, index: int) -> list[RequestTopic]:
         """The records of a request for one partition."""
         at, end = _BODY_AT + len(self._lead), len(frame) - len(self._tail)
         head = bytes(frame[:at])
@@ -535,7 +535,7 @@ class Template:
             raise _Unusual from None
         if size <= 0 or at + size != end or bytes(frame[end:]) != self._tail:
             raise _Unusual
-        return frame[at:end]
+        return [(key, [(index, frame[at:end])])]  # type: ignore[list-item]
 
 
 class Templates:

@@ -28,7 +28,6 @@ from tidelog.server.api.context import (
     Long,
     RequestContext,
     Response,
-    RowAnswers,
     TopicRows,
     Written,
     key_of,
@@ -154,28 +153,26 @@ def _answer_rows(
 
     Rights are asked and quotas are charged for each request, as on the whole way.
     """
-    key, templates = key_of(frame), connection.templates
-    template = None if templates is None else templates.find(key)
-    functions = None if template is None else row_functions_of(key)
-    if template is None or functions is None:
-        return None
-    topics = template.rows(frame)
-    if topics is None:
+    templates = connection.templates
+    template = None if templates is None else templates.find(key_of(frame))
+    topics = None if template is None else template.rows(frame)
+    if template is None or topics is None:
         return None
     head = template.request
+    functions = row_functions_of(head.api.key)
+    assert functions is not None
     context = RequestContext(node, head.api, head.version, head.client_id, connection)
     named = _usable_topics(context, template, topics, functions.operation)
     answers = None if named is None else functions.answer(context, head.message, named)
-    if answers is None:
+    if not isinstance(answers, tuple):
+        return None if answers is None else _write(context, template, answers, (frame, began_ns))
+    facts, records, on_sent = answers
+    pieces = template.encode(frame[CORRELATION_ID], topics, facts, records)
+    if began_ns is not None and not _charge(context, template, pieces, (frame, began_ns)):
         return None
-    if isinstance(answers, tuple):
-        return _encode_rows(context, template, topics, answers, (frame, began_ns))
-    number = int.from_bytes(frame[CORRELATION_ID], "big", signed=True)
-    request = ReceivedRequest(head.api, head.version, number, head.client_id, head.message)
-    charges = None if began_ns is None else _charges_of(context, len(frame), began_ns)
-    if charges is not None:
-        charges.worked(answers)
-    return _written(node, request, answers, charges)
+    if on_sent is not None:
+        on_sent()
+    return pieces
 
 
 def _usable_topics(
@@ -189,7 +186,7 @@ def _usable_topics(
     if len(topics) > 1 and len({key for key, _ in topics}) < len(topics):
         return None
     for key, rows in topics:
-        reference = template.reference(key)
+        reference = template.references.get(key) or template.reference(key)
         if isinstance(reference, str):
             topic: TopicRows = reference, None, rows
         else:
@@ -197,32 +194,41 @@ def _usable_topics(
             if info is None:
                 return None
             topic = info.name, reference, rows
-        if not may_topic(node, context.connection, operation, topic[0]):
+        if node.authorizer is not None and not may_topic(
+            node, context.connection, operation, topic[0]
+        ):
             return None
         named.append(topic)
     return named
 
 
-def _encode_rows(
-    context: RequestContext,
-    template: Template,
-    topics: list[RequestTopic],
-    answers: RowAnswers,
-    asked: tuple[Buffer, int | None],
-) -> Pieces | None:
-    """The response with these rows, once it is charged; None for a consumer over its quota."""
-    facts, records, on_sent = answers
+def _write(
+    context: RequestContext, template: Template, said: Answer, asked: tuple[Buffer, int | None]
+) -> Outcome:
+    """The response to a request that fits a template, by the codec; it may have to wait."""
     frame, began_ns = asked
-    pieces = template.encode(frame[CORRELATION_ID], topics, facts, records)
+    head, number = template.request, int.from_bytes(frame[CORRELATION_ID], "big", signed=True)
+    request = ReceivedRequest(head.api, head.version, number, head.client_id, head.message)
     charges = None if began_ns is None else _charges_of(context, len(frame), began_ns)
-    if charges is not None and charges.fetched(sum(map(len, pieces)) - template.header_bytes):
-        return None
-    if on_sent is not None:
-        on_sent()
-    throttle_ms = 0 if charges is None else charges.finish()
+    if charges is not None:
+        charges.worked(said)
+    return _written(context.node, request, said, charges)
+
+
+def _charge(
+    context: RequestContext, template: Template, pieces: Pieces, asked: tuple[Buffer, int]
+) -> bool:
+    """Count a response, and report its throttle time; False for a consumer over its quota."""
+    frame, began_ns = asked
+    charges = _charges_of(context, len(frame), began_ns)
+    if charges is None:
+        return True
+    if charges.fetched(sum(map(len, pieces)) - template.header_bytes):
+        return False
+    throttle_ms = charges.finish()
     if throttle_ms:
         template.set_throttle(pieces, throttle_ms)
-    return pieces
+    return True
 
 
 def _written(
