@@ -471,23 +471,8 @@ zone_cache_option = click.option(
 )
 
 
-create_option = click.option(
-    "--create", type=click.IntRange(min=1), metavar="N", help="Make the topic, with N partitions."
-)
-
-
-config_option = click.option(
-    "--config", "-c", "config", multiple=True, metavar="KEY=VALUE", help="Of a topic made."
-)
-
-
 compression_option = click.option(
     "--compression", type=click.Choice(CODECS), help="Of batches, where the topic leaves it open."
-)
-
-
-force_option = click.option(
-    "--force", is_flag=True, help="Go on although the target would lose records."
 )
 
 

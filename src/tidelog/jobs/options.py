@@ -17,6 +17,7 @@ from functools import wraps
 from typing import Final, TypeVar, cast, get_args, get_origin
 
 from tidelog.arguments import kinds_of, reads_arguments
+from tidelog.types import Isolation, IsolationLevel
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -51,6 +52,23 @@ class Option:
     sets: object = None
     read: Callable[[str], object] | None = None
     shows_default: bool = True
+
+
+# Options that several jobs have.
+CREATE: Final = Option("Make the topic, with N partitions.", "--create", metavar="N", least=1)
+CONFIG: Final = Option("Of a topic made.", "--config -c", metavar="KEY=VALUE")
+FORCE: Final = Option("Go on although the target would lose records.", "--force", default=False)
+SINK: Final = Option("More options of the sink, such as `compression`.")
+
+
+def isolation(default: Isolation, text: str = "") -> Option:
+    """What is seen of transactions."""
+    return Option(
+        text or "read_committed leaves out open and aborted transactions.",
+        "--isolation",
+        default,
+        choices=IsolationLevel,
+    )
 
 
 def options_of(kind: type) -> dict[str, tuple[object, Option]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, TypedDict
 
 from tidelog.jobs.audit.kinds import Kind
-from tidelog.jobs.options import Option
+from tidelog.jobs.options import Option, isolation
 from tidelog.spark.parts import JOB_SPLIT_BYTES, NOBODY, Listener
 from tidelog.timespec import TIME_HELP
 from tidelog.types import HOUR_MS, Isolation, IsolationLevel
@@ -77,15 +77,7 @@ class AuditOptions(TypedDict, total=False):
             metavar="FOLDER",
         ),
     ]
-    isolation: Annotated[
-        Isolation,
-        Option(
-            "read_committed leaves out open and aborted transactions.",
-            "--isolation",
-            IsolationLevel.READ_COMMITTED,
-            choices=IsolationLevel,
-        ),
-    ]
+    isolation: Annotated[Isolation, isolation(IsolationLevel.READ_COMMITTED)]
     history: Annotated[
         bool | None,
         Option(
@@ -94,12 +86,10 @@ class AuditOptions(TypedDict, total=False):
         ),
     ]
     ignore: Annotated[
-        Iterable[Kind | str],
-        Option("Not a difference; repeatable.", "--ignore", (), choices=Kind),
+        Iterable[Kind | str], Option("Not a difference; repeatable.", "--ignore", (), choices=Kind)
     ]
     span_ms: Annotated[
-        int,
-        Option("Length of the spans of time in which the two are compared.", default=HOUR_MS),
+        int, Option("Length of the spans of time in which the two are compared.", default=HOUR_MS)
     ]
     keys_max: Annotated[
         int,

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Annotated, Required, TypedDict
 
 from tidelog.jobs.chunks import Transform
-from tidelog.jobs.options import Option
+from tidelog.jobs.options import CONFIG, CREATE, FORCE, SINK, Option
 from tidelog.spark.places import Place
 
 
@@ -82,13 +82,8 @@ class BootstrapOptions(TypedDict, total=False):
             metavar="NAME",
         ),
     ]
-    create: Annotated[
-        int | None,
-        Option("Make the topic, with N partitions.", "--create", metavar="N", least=1),
-    ]
-    config: Annotated[
-        Mapping[str, str] | None, Option("Of a topic made.", "--config -c", metavar="KEY=VALUE")
-    ]
+    create: Annotated[int | None, CREATE]
+    config: Annotated[Mapping[str, str] | None, CONFIG]
     tasks: Annotated[
         int | None, Option("Build segments by N tasks.", "--tasks", metavar="N", least=1)
     ]
@@ -103,9 +98,5 @@ class BootstrapOptions(TypedDict, total=False):
             " table is read once more for it.",
         ),
     ]
-    force: Annotated[
-        bool, Option("Go on although the target would lose records.", "--force", default=False)
-    ]
-    sink: Annotated[
-        Mapping[str, str] | None, Option("More options of the sink, such as `compression`.")
-    ]
+    force: Annotated[bool, FORCE]
+    sink: Annotated[Mapping[str, str] | None, SINK]

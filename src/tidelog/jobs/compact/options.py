@@ -25,8 +25,7 @@ class CompactOptions(TypedDict, total=False):
         ),
     ]
     dedupe_buffer_bytes: Annotated[
-        int,
-        Option("Memory of a task's offset map; more keys take more passes.", default=128 << 20),
+        int, Option("Memory of a task's offset map; more keys take more passes.", default=128 << 20)
     ]
     store: Annotated[
         Mapping[str, str] | None,
@@ -37,4 +36,4 @@ class CompactOptions(TypedDict, total=False):
             metavar="KEY=VALUE",
         ),
     ]
-    listener: Annotated[Listener, Option("Told how far it is.", default=NOBODY)]
+    listener: Annotated[Listener, Option("Told now and then how far it is.", default=NOBODY)]

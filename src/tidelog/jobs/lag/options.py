@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
-from tidelog.jobs.options import Option
+from tidelog.jobs.options import Option, isolation
 from tidelog.spark.parts import NOBODY, Listener
 from tidelog.types import Isolation, IsolationLevel
 
@@ -23,13 +23,5 @@ class LagOptions(TypedDict, total=False):
         "DataFrame | None",
         Option("Positions from elsewhere: columns `group`, `topic`, `partition`, `offset`."),
     ]
-    isolation: Annotated[
-        Isolation,
-        Option(
-            "read_committed leaves out open and aborted transactions.",
-            "--isolation",
-            IsolationLevel.READ_UNCOMMITTED,
-            choices=IsolationLevel,
-        ),
-    ]
-    listener: Annotated[Listener, Option("Told how far it is.", default=NOBODY)]
+    isolation: Annotated[Isolation, isolation(IsolationLevel.READ_UNCOMMITTED)]
+    listener: Annotated[Listener, Option("Told now and then how far it is.", default=NOBODY)]

@@ -8,8 +8,7 @@ from tidelog.env import Env
 from tidelog.jobs.chunks import Transform
 from tidelog.jobs.mirror.plan import TOPIC_WORD, Settings, Watcher
 from tidelog.jobs.offset_map import Partitioning
-from tidelog.jobs.options import Option
-from tidelog.types import IsolationLevel
+from tidelog.jobs.options import FORCE, SINK, Option, isolation
 
 
 class MirrorOptions(TypedDict, total=False):
@@ -42,12 +41,7 @@ class MirrorOptions(TypedDict, total=False):
     ]
     isolation: Annotated[
         str,
-        Option(
-            "read_uncommitted copies open and aborted transactions, too.",
-            "--isolation",
-            "read_committed",
-            choices=IsolationLevel,
-        ),
+        isolation("read_committed", "read_uncommitted copies open and aborted transactions, too."),
     ]
     continuous: Annotated[
         bool,
@@ -77,9 +71,7 @@ class MirrorOptions(TypedDict, total=False):
         bool,
         Option("Make missing topics and partitions, like their source.", "--create", default=False),
     ]
-    force: Annotated[
-        bool, Option("Go on although the target would lose records.", "--force", default=False)
-    ]
+    force: Annotated[bool, FORCE]
     pattern: Annotated[
         str | None,
         Option(
@@ -113,5 +105,5 @@ class MirrorOptions(TypedDict, total=False):
     ]
     watch: Annotated[Watcher | None, Option("Called after each batch.")]
     source_options: Annotated[Mapping[str, str] | None, Option("More options of the sources.")]
-    sink_options: Annotated[Mapping[str, str] | None, Option("Of the sink, such as `compression`.")]
+    sink_options: Annotated[Mapping[str, str] | None, SINK]
     env: Annotated[Env | None, Option("Files and clock of the driver; the machine's where None.")]

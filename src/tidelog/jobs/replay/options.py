@@ -4,10 +4,10 @@ from enum import StrEnum
 from typing import Annotated, Required, TypedDict
 
 from tidelog.jobs.chunks import Rate, Transform
-from tidelog.jobs.options import PLACE_HELP, Option
+from tidelog.jobs.options import CONFIG, CREATE, FORCE, PLACE_HELP, SINK, Option, isolation
 from tidelog.spark.places import Place
 from tidelog.timespec import TIME_HELP
-from tidelog.types import ClockName, IsolationLevel
+from tidelog.types import ClockName
 
 
 class ReplayPartitions(StrEnum):
@@ -72,12 +72,7 @@ class ReplayOptions(TypedDict, total=False):
     ]
     isolation: Annotated[
         str,
-        Option(
-            "read_uncommitted replays open and aborted transactions, too.",
-            "--isolation",
-            "read_committed",
-            choices=IsolationLevel,
-        ),
+        isolation("read_committed", "read_uncommitted replays open and aborted transactions, too."),
     ]
     partitions: Annotated[
         str | None,
@@ -110,16 +105,7 @@ class ReplayOptions(TypedDict, total=False):
             " or Parquet gets all in one chunk."
         ),
     ]
-    force: Annotated[
-        bool, Option("Go on although the target would lose records.", "--force", default=False)
-    ]
-    sink: Annotated[
-        dict[str, str] | None, Option("More options of the sink, such as `compression`.")
-    ]
-    create: Annotated[
-        int | None,
-        Option("Make the topic, with N partitions.", "--create", metavar="N", least=1),
-    ]
-    config: Annotated[
-        dict[str, str] | None, Option("Of a topic made.", "--config -c", metavar="KEY=VALUE")
-    ]
+    force: Annotated[bool, FORCE]
+    sink: Annotated[dict[str, str] | None, SINK]
+    create: Annotated[int | None, CREATE]
+    config: Annotated[dict[str, str] | None, CONFIG]
