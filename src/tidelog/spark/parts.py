@@ -1,12 +1,8 @@
-"""Work in parts: each part described by a text, done by a worker, and answered by one row.
+"""Work in parts: a text describes each part, a worker does it, and returns one row.
 
-Parts: work in parts; progress; what every job asks.
-
-The texts are plain data (JSON as a rule), so nothing but tidelog's own functions is pickled. Spark
-gets a range of numbers, one for each part, and a task for each; this works in local mode, on
-clusters and over Spark Connect alike.
-
-Who wants to know how a job comes on: the seam between a job and what shows its progress.
+The texts are plain data (JSON as a rule), so only tidelog's own functions are pickled. Spark gets a
+range of numbers, one for each part, and a task for each; this works in local mode, on clusters and
+over Spark Connect. `Listener` is the seam between a job and the display of its progress.
 """
 
 import threading

@@ -1,6 +1,6 @@
-"""Compaction of a directory by Spark: the same segments as the cleaner's, rewritten side by side.
+"""`compact`: compaction of a directory, tiers included, by tasks of Spark.
 
-Parts: the public function of compaction by Spark, tiers included.
+The result is the cleaner's: the same segments, rewritten side by side.
 
 The driver holds the directory's lock from the first look to the last swap. It makes the cleaner's
 own job for a partition, and cuts it into parts: each task maps the keys of the whole head, with the
@@ -13,16 +13,13 @@ Where a broker has the directory, it makes the job and swaps in, by its control 
 Markers of transactions go by what was met before them in the log, so a partition with transactions
 is one part. Workers must reach the directory under its path.
 
-Compaction of a partition's tier by tasks of Spark.
-
-The driver holds the directory's lock, makes the job, and changes the manifest. A task reads its
-part of the log from the store, cleans it in a temporary folder of its own machine, and copies what
-is left into the store, under names that it draws: another attempt at the same part draws others,
-and what the driver does not hear of are orphans, which `tidelog tier --collect` removes. Parts are
-done in rounds, the oldest offsets first; what a round has made is in the manifest before the next
-one begins, so a run that was killed goes on from a tier that is compacted up to there.
-
-Tasks need the store, and the directory under its path, of which they read the partition's record.
+For a partition's tier the driver also changes the manifest. A task reads its part of the log from
+the store, cleans it in a temporary folder of its own machine, and copies the rest into the store,
+under names that it draws. Another attempt at the same part draws other names; objects that the
+driver does not hear of are orphans, which `tidelog tier --collect` removes. Parts are done in
+rounds, oldest offsets first. The manifest has a round's objects before the next round begins, so a
+run that was killed goes on from a tier that is compacted up to there. Tasks need the store, and the
+directory under its path, of which they read the partition's record.
 """
 
 import json

@@ -1,14 +1,10 @@
-"""How far all consumer groups are behind in all topics: by partition, and by hour on both clocks.
+"""`lag`: how far all consumer groups are behind, by partition, and by hour on both clocks.
 
-Parts: the public function of lag, and its counting.
-
-Positions come from the cluster, from the files of a broker (`__consumer_offsets`), from a standby's
-`tidelog-groups.json`, or from a table of the caller's. What is said of a partition is what `tidelog
-lag` says (`tidelog.remote.group_lag`). What a group has not read is counted by hour: each unread
-record is read once, however many groups wait for it, straight from the cluster's own directory
-where there is one, else from the brokers.
-
-Counts what groups have not read, by hour: in a directory's splits, or as brokers send it.
+Positions come from the cluster, from a broker's files (`__consumer_offsets`), from a standby's
+`tidelog-groups.json`, or from a table of the caller. A partition's figures are those of `tidelog
+lag` (`tidelog.remote.group_lag`). Unread records are counted by hour: each record is read once,
+however many groups have not read it, from the splits of the cluster's own directory if there is
+one, otherwise as the brokers send it.
 """
 
 import json
