@@ -270,9 +270,6 @@ class LogOnLoop(LogAccess):
         """Takes finished segments in, or exchanges them."""
         return self._swaps
 
-    def refresh(self) -> None:
-        """Do nothing: the writer's own view is always the present one."""
-
     def producer_states(self) -> ProducerStates:
         """Producers and open transactions at the log end."""
         return self._log.producer_states()

@@ -123,9 +123,6 @@ class Log(LogAccess):
 
     # -- state -------------------------------------------------------------------------------
 
-    def refresh(self) -> None:
-        """Do nothing: the writer's own view is always the present one."""
-
     @property
     def swaps(self) -> SegmentSwaps:
         """Takes finished segments in, or exchanges them."""

@@ -53,6 +53,9 @@ class LogAccess(LogView):
     def swaps(self) -> SwapAccess:
         """Takes finished segments in, or exchanges them."""
 
+    def refresh(self) -> None:
+        """Do nothing: the writer's own view is always the present one."""
+
     @property
     def active(self) -> ActiveSegment:
         """The segment that takes appends."""
