@@ -87,7 +87,7 @@ def test_some_answers_name_committed_ones_as_aborted(monkeypatch: pytest.MonkeyP
 
 
 def test_nobody_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "refusal_of", lambda *_: ErrorCode.NONE)
+    monkeypatch.setattr(steps, "check_producer", lambda *_: ErrorCode.NONE)
     for rules in (producers, producer_rules):
         monkeypatch.setattr(rules, "check_epoch", lambda *_: None)
     assert Fault.FENCED_WRITE in found(20)
