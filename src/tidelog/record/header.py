@@ -135,7 +135,6 @@ def assign_offset(
         base_offset: Offset of its first record.
         leader_epoch: Epoch of the leader that appends it, -1 where unknown.
     """
-    assert buffer[at + MAGIC_AT] == MAGIC_2
     OFFSET.pack_into(buffer, at + BASE_OFFSET_AT, base_offset)
     _EPOCH.pack_into(buffer, at + LEADER_EPOCH_AT, leader_epoch)
 

@@ -1,42 +1,30 @@
 """Produce: batches go into their partitions' logs; one answer for each partition.
 
-Checks come in Kafka's order: what is wrong with the request, then with each partition's records
-(`produce`). A refusal of one partition leaves the others alone. With acks=0 nothing is
-answered; a refusal closes the connection, which is all that such a client sees.
+Owns the way of a request's records from the message to the logs (`AppendPlan`):
 
-A request for many partitions, or for some that take long to check, is worked on a slice at a time;
-what is one partition's is done at once.
+1. Plan: one row for each partition. As in Kafka the last records that are named for a partition
+   win; where some of a partition's records are refused before a log sees them, the refusal is the
+   answer (Kafka appends the last sound ones, unsaid).
+2. Ready: partitions are open, nothing stops appends, and the coordinator has said that partitions
+   are in their transactions: at once nearly always.
+3. Append: a slice at a time, so that others have their turn. Rows in which nothing is out of the
+   ordinary are appended in groups, each step with all of them (decision 0022).
+4. Acknowledged: the response goes once readers may see the records. With acks=0 nothing is
+   answered; a refusal closes the connection, which is all that such a client sees.
 
-Source: Kafka's protocol guide, API 0; KIP-467 (errors by record), KIP-516 (topic ids).
-
-Produce: one partition's records go into its log, or are refused.
-
-Checks come in Kafka's order: the records as they were framed, then what the log says.
-
-Source: Kafka's protocol guide, API 0; KIP-467 (errors by record).
-
-Produce: a request that names a partition, or a topic, more than once.
-
-As in Kafka the last records that are named for a partition take the place of the others, and each
-partition is answered once. Where some of a partition's records are refused before a log sees them,
-the refusal is the answer; then none are appended (Kafka appends the last sound ones, unsaid).
-
-Source: Kafka 4.3's KafkaApis.handleProduceRequest.
-
-Produce: a request for many partitions in which nothing is out of the ordinary.
-
-Nearly all are such, and what Python does for each partition counts. So one pass finds out that it
-is so, and whose logs they are; then the batches go into their logs, each step with several of them.
-Whatever is not plain is left to `produce` and `produce`, which say what is wrong: nothing
-was changed by then.
-
-Produce: what is asked of the coordinator of transactions before a batch goes into a log.
+Checks come in Kafka's order: what is wrong with the request, with the records as they were framed,
+then what the log says. A refusal of one partition leaves the others alone.
 
 A partition's first batch of a transaction is taken only where the coordinator knows that the
 partition is in it, or takes it in (from version 12 on). All later ones find the transaction open in
-the log, and nobody is asked.
+the log, and the coordinator is not asked.
 
-Source: Kafka 4.3's ReplicaManager.handleProduceAppend, AddPartitionsToTxnManager; KIP-890.
+The rules of batches are the log's (`storage/log/validator.py`), when readers see them is the
+partition's.
+
+Source: Kafka's protocol guide, API 0; Kafka 4.3's KafkaApis.handleProduceRequest,
+ReplicaManager.handleProduceAppend, AddPartitionsToTxnManager; KIP-467 (errors by record), KIP-516
+(topic ids), KIP-890.
 """
 
 import asyncio
@@ -44,7 +32,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
@@ -76,7 +63,6 @@ from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions,
 from tidelog.server.api.guards import Access, Denied, Guarded
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.partition import Guard, Partition, append_in_transaction
-from tidelog.server.partitions.partitions import Partitions
 from tidelog.server.runtime.errors import Unanswered
 from tidelog.server.runtime.reply import Reply
 from tidelog.server.security.operations import Operation
@@ -215,7 +201,7 @@ def _ready(node: Node, topic: str, index: int) -> Partition | None:
 
 
 def append_verified(
-    partition: Partition, records: Buffer, verdicts: Verdicts, *, is_checked: bool
+    partition: Partition, records: Buffer, verdicts: Verdicts, terms: AppendTerms
 ) -> AppendResult:
     """Append records of a request in which some are part of a transaction.
 
@@ -225,9 +211,8 @@ def append_verified(
     place = (partition.name.topic, partition.name.partition)
     wanted = wanted_in(records, place)
     if wanted is None:
-        return partition.append(records, CHECKED if is_checked else PRODUCED)
+        return partition.append(records, terms)
     guard = verdicts.guards.get(place)
-    terms = CHECKED if is_checked else PRODUCED
     return append_in_transaction(partition, records, wanted.batch, guard, terms)
 
 
@@ -379,34 +364,38 @@ def append(  # noqa: PLR0911 - one for each way in which records are not taken
         is_legacy = context.version < BATCHES_FIRST_VERSION
         if is_legacy and not data.records:
             return PartitionProduceResponse(index=index, error_code=0, base_offset=-1)
-        result = _write(common, partition, data.records, is_checked=is_checked, prepared=prepared)
-        context.node.metrics.produced(topic, data.records, result)
+        if prepared is not None:
+            result = partition.append_set(prepared)
+            context.node.metrics.produced(topic, data.records, result)
+            return appended(common, partition, index, result)
     except TidelogError as error:
         return failed(partition, index, error)
-    except LongCheck:
-        if prepared is not None:
-            raise
-        return _postponed(common, topic, data)
-    return appended(common, partition, index, result)
+    if is_checked:
+        return _write(common, partition, topic, data, CHECKED)
+    return _write(common, partition, topic, data, PRODUCED_SETS if is_legacy else PRODUCED)
 
 
 def _write(
     common: Request,
     partition: Partition,
-    records: Buffer,
-    *,
-    is_checked: bool,
-    prepared: PreparedSet | None,
-) -> AppendResult:
-    """Append records in the way that fits them; arguments and errors as `append`."""
-    if prepared is not None:
-        return partition.append_set(prepared)
-    if common.verdicts is not None:
-        return append_verified(partition, records, common.verdicts, is_checked=is_checked)
-    if is_checked:
-        return partition.append(records, CHECKED)
-    is_legacy = common.context.version < BATCHES_FIRST_VERSION
-    return partition.append(records, PRODUCED_SETS if is_legacy else PRODUCED)
+    topic: str,
+    data: PartitionProduceData,
+    terms: AppendTerms,
+) -> PartitionProduceResponse:
+    """Append records that a log may judge; the answer about them, as of `append`."""
+    records = data.records
+    assert records is not None
+    try:
+        if common.verdicts is not None:
+            result = append_verified(partition, records, common.verdicts, terms)
+        else:
+            result = partition.append(records, terms)
+        common.context.node.metrics.produced(topic, records, result)
+    except TidelogError as error:
+        return failed(partition, data.index, error)
+    except LongCheck:
+        return _postponed(common, topic, data)
+    return appended(common, partition, data.index, result)
 
 
 def _postponed(common: Request, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
@@ -645,144 +634,59 @@ GROUP_BYTES: Final = 1 << 20
 _LOOK: Final = Struct(">8xi4xb5xB")
 
 
-class Part(NamedTuple):
-    """What is to be appended to one partition.
+class Row:
+    """Records for one partition, on their way into its log.
 
     Attributes:
         topic: As it was named.
-        name: The topic's.
-        partition: An open one.
-        data: Its records seem to be one batch of format 2, and no transaction's.
+        data: The partition's number and its records.
         answers: Where its answer goes.
+        name: The topic's; "" where its id is nobody's.
+        partition: Where it is open.
+        is_plain: Whether a log may judge it at once: one batch of format 2, and no transaction's.
     """
 
-    topic: TopicProduceData
+    __slots__ = ("answers", "data", "is_plain", "name", "partition", "topic")
+
     name: str
-    partition: Partition
-    data: PartitionProduceData
-    answers: list[PartitionProduceResponse]
+    partition: Partition | None
+    is_plain: bool
+
+    def __init__(
+        self,
+        topic: TopicProduceData,
+        data: PartitionProduceData,
+        answers: list[PartitionProduceResponse],
+    ) -> None:
+        self.topic = topic
+        self.data = data
+        self.answers = answers
 
 
-def plain_parts(
-    context: RequestContext, request: ProduceRequest, responses: list[TopicProduceResponse]
-) -> list[Part] | None:
-    """All that is to be appended, in the request's order; None where it has to be looked at.
+def _append_group(common: Request, rows: Sequence[Row]) -> None:
+    """Each step with all of these plain rows; watchers are called at the end.
 
-    Args:
-        context: Who asks.
-        request: What.
-        responses: Gets one for each topic.
+    So a watcher that does something at once finds every log at rest.
     """
-    if context.version < ZSTD_FIRST_VERSION or request.acks not in VALID_ACKS:
-        return None
-    if context.node.partitions.holds:
-        return None
-    parts: list[Part] = []
-    for topic in request.topic_data:
-        name = _name_of(context, topic)
-        if name is None or not _take(context.node.partitions, topic, name, parts, responses):
-            return None
-    topic_count = len(responses)
-    if topic_count > 1 and len({(each.name, each.topic_id) for each in responses}) < topic_count:
-        return None
-    return parts
-
-
-def _name_of(context: RequestContext, topic: TopicProduceData) -> str | None:
-    """Its name; None where there is no such topic, or it is the broker's own."""
-    name, topics = topic.name, context.node.topics
-    if context.version >= TOPIC_IDS_FIRST_VERSION:
-        info = topics.find_by_id(topic.topic_id)
-        if info is None:
-            return None
-        name = info.name
-    return None if topics.is_internal(name) else name
-
-
-def _take(
-    partitions: Partitions,
-    topic: TopicProduceData,
-    name: str,
-    parts: list[Part],
-    responses: list[TopicProduceResponse],
-) -> bool:
-    """Add a topic's parts and its response; False where one of them is not plain."""
-    answers: list[PartitionProduceResponse] = []
-    responses.append(
-        TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
-    )
-    find, look = partitions.find_used, _LOOK.unpack_from
-    named = set()
-    for data in topic.partition_data:
-        partition, records = find(name, data.index), data.records
-        if partition is None or records is None or len(records) < HEADER_SIZE:
-            return False
-        length, magic, attributes = look(records)
-        if (
-            length + LOG_OVERHEAD != len(records)
-            or magic != MAGIC_2
-            or attributes & TRANSACTIONAL_BIT
-        ):
-            return False
-        named.add(data.index)
-        parts.append(Part(topic, name, partition, data, answers))
-    return 0 < len(named) == len(topic.partition_data)
-
-
-def append_parts(common: Request, parts: list[Part], slice_ms: int) -> int:
-    """Append, some partitions together, until a slice is over; how many were answered.
-
-    Args:
-        common: What holds for all of them.
-        parts: In order, of as many logs.
-        slice_ms: How long others may have to wait.
-    """
-    now_ms = common.context.node.env.clock.monotonic_ms
-    end_ms, done = now_ms() + slice_ms, 0
-    while done < len(parts):
-        count = _group_size(parts, done)
-        _append_group(common, parts[done : done + count])
-        done += count
-        if done < len(parts) and now_ms() >= end_ms:
-            break
-    return done
-
-
-def _group_size(parts: list[Part], first: int) -> int:
-    """How many from one on are appended together."""
-    size_bytes = count = 0
-    for part in islice(parts, first, first + GROUP_PARTITIONS):
-        size_bytes += len(part.data.records or b"")
-        if count and size_bytes > GROUP_BYTES:
-            break
-        count += 1
-    return count
-
-
-def _append_group(common: Request, parts: list[Part]) -> None:
-    """Each step with all of them; whom nobody told of anything yet is told at the end.
-
-    So who waits for records, and does something at once when they come, finds every log at rest.
-    """
-    outcomes = append_together(
-        [(part.partition.log, part.data.records or b"") for part in parts], PRODUCED
-    )
+    pairs = [(row.partition.log, row.data.records or b"") for row in rows if row.partition]
+    outcomes = append_together(pairs, PRODUCED)
     common.context.node.metrics.produced_together(
-        (part.name, part.data.records or b"", outcome)
-        for part, outcome in zip(parts, outcomes, strict=True)
+        (row.name, row.data.records or b"", outcome)
+        for row, outcome in zip(rows, outcomes, strict=True)
         if isinstance(outcome, AppendResult)
     )
-    for part, outcome in zip(parts, outcomes, strict=True):
-        part.answers.append(_answer(common, part, outcome))
+    for row, outcome in zip(rows, outcomes, strict=True):
+        row.answers.append(_answer(common, row, outcome))
 
 
 def _answer(
-    common: Request, part: Part, outcome: AppendResult | TidelogError | LongCheck
+    common: Request, row: Row, outcome: AppendResult | TidelogError | LongCheck
 ) -> PartitionProduceResponse:
-    """What is answered to records that were appended, refused, or take long to check."""
-    partition, index = part.partition, part.data.index
+    """The answer to records that were appended, refused, or take long to check."""
+    partition, index = row.partition, row.data.index
+    assert partition is not None
     if isinstance(outcome, LongCheck):
-        return _postponed(common, part.name, part.data)
+        return _postponed(common, row.name, row.data)
     if isinstance(outcome, TidelogError):
         return failed(partition, index, outcome)
     try:
@@ -799,10 +703,185 @@ SLICE_MS: Final = 20
 Said: TypeAlias = "ProduceResponse | Awaitable[ProduceResponse | None] | None"
 
 
-# What is left to be appended: of which topic, what, and where the answer goes.
-_Left: TypeAlias = deque[
-    tuple[TopicProduceData, PartitionProduceData, list[PartitionProduceResponse]]
-]
+class AppendPlan:
+    """The appends of one request: rows that are ready, are appended by slices, and answered."""
+
+    def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
+        """The last records that are named for a partition win."""
+        if _names_many(request):
+            request = _named_once(context, request)
+        self.request = request
+        self.common = Request(context, request.acks, [], None, [])
+        self.responses: list[TopicProduceResponse] = []
+        self.left: deque[Row] = deque()
+        for topic in request.topic_data:
+            answers: list[PartitionProduceResponse] = []
+            self.responses.append(
+                TopicProduceResponse(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=answers
+                )
+            )
+            self.left.extend([Row(topic, data, answers) for data in topic.partition_data])
+
+    # -- ready -------------------------------------------------------------------------------
+
+    def is_ready(self) -> bool:
+        """Whether all may be appended, or refused, without waiting for anything."""
+        partitions = self.common.context.node.partitions
+        if partitions.holds and partitions.holds.stops_appends(self._topic_names()):
+            return False
+        if self._find_partitions():
+            return True
+        return not partitions.unopened(self._places()) and not self._begin_transactions()
+
+    async def make_ready(self) -> None:
+        """Wait for locks, for partitions that are opened, and for the coordinator."""
+        node, is_opened = self.common.context.node, False
+        while True:
+            has_waited = await self._wait_for_holds()
+            missing = node.partitions.unopened(self._places())
+            if not missing or (is_opened and not has_waited):
+                break
+            await node.partitions.open_beside(missing, node.work, to_write=True)
+            is_opened = True
+        verdicts = self._begin_transactions()
+        if verdicts is not None:
+            name, version = self.request.transactional_id, self.common.context.version
+            assert name is not None
+            await ask(node, name, verdicts, version)
+            await self._wait_for_holds()
+        self._find_partitions()
+
+    def _find_partitions(self) -> bool:
+        """Find what is left its partitions as they are now; whether all of it is plain."""
+        context, is_plain = self.common.context, True
+        find, look, version = context.node.partitions.find_used, _LOOK.unpack_from, context.version
+        topic, name, may_be_plain = None, "", False
+        for row in self.left:
+            if row.topic is not topic:
+                topic = row.topic
+                name = _topic_name_of(context, topic) or ""
+                may_be_plain = (
+                    version >= ZSTD_FIRST_VERSION
+                    and self.common.acks in VALID_ACKS
+                    and not _refusal_to(context, name)
+                )
+            records = row.data.records
+            row.name, row.is_plain = name, False
+            partition = row.partition = find(name, row.data.index)
+            if may_be_plain and partition and records and len(records) >= HEADER_SIZE:
+                length, magic, attributes = look(records)
+                row.is_plain = (
+                    length + LOG_OVERHEAD == len(records)
+                    and magic == MAGIC_2
+                    and not attributes & TRANSACTIONAL_BIT
+                )
+            is_plain = is_plain and row.is_plain
+        return is_plain
+
+    def _begin_transactions(self) -> Verdicts | None:
+        """Judge what is part of transactions; what the coordinator has to be asked about."""
+        common, request = self.common, self.request
+        try:
+            if not has_transactional_records(request):
+                return None
+        except CorruptBatch as error:
+            self._refuse_all(Refusal(ErrorCode.CORRUPT_MESSAGE, str(error)))
+            return None
+        if request.transactional_id is None:
+            self._refuse_all(Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+            return None
+        try:
+            verdicts = begin(common.context.node, self._wanted(), common.context.version)
+        except TwoProducers as error:
+            self._refuse_all(Refusal(ErrorCode.INVALID_PRODUCER_ID_MAPPING, str(error)))
+            return None
+        self.common = common._replace(verdicts=verdicts)
+        return verdicts if verdicts.guards else None
+
+    def _refuse_all(self, refusal: Refusal) -> None:
+        for row in self.left:
+            row.answers.append(refused(row.data.index, *refusal))
+        self.left.clear()
+
+    def _wanted(self) -> Iterator[Wanted]:
+        """Records that are part of a transaction, of those that a log would look at."""
+        context = self.common.context
+        for row in self.left:
+            name, records = _topic_name_of(context, row.topic), row.data.records
+            if name is None or not records or is_refused(context, name, records):
+                continue
+            wanted = wanted_in(records, (name, row.data.index))
+            if wanted is not None:
+                yield wanted
+
+    def _places(self) -> Iterator[Place]:
+        for row in self.left:
+            name = _topic_name_of(self.common.context, row.topic)
+            if name is not None:
+                yield name, row.data.index
+
+    def _topic_names(self) -> list[str]:
+        """The topics of the request, those that are named by their ids included."""
+        context = self.common.context
+        found = (_topic_name_of(context, topic) for topic in self.request.topic_data)
+        return [name for name in found if name is not None]
+
+    async def _wait_for_holds(self) -> bool:
+        """Wait for locks that stop appends; whether there was one."""
+        holds, has_waited = self.common.context.node.partitions.holds, False
+        while holds and holds.stops_appends(self._topic_names()):
+            await holds.wait(self._topic_names())
+            has_waited = True
+        return has_waited
+
+    # -- append ------------------------------------------------------------------------------
+
+    def append_slice(self) -> None:
+        """Append until a slice is over, plain rows in groups."""
+        common, left = self.common, self.left
+        now_ms = common.context.node.env.clock.monotonic_ms
+        end_ms = now_ms() + SLICE_MS if len(left) > 1 else 0
+        while left:
+            group = self._next_group()
+            if len(group) > 1:
+                _append_group(common, group)
+            else:
+                row = group[0]
+                if row.is_plain and row.partition is not None:
+                    answer = _write(common, row.partition, row.name, row.data, PRODUCED)
+                else:
+                    answer = _append(common, row.topic, row.data)
+                row.answers.append(answer)
+            if left and now_ms() >= end_ms:
+                break
+
+    def _next_group(self) -> list[Row]:
+        """Take what is appended together: a row, or some that are plain."""
+        left = self.left
+        group = [left.popleft()]
+        if group[0].is_plain:
+            size_bytes = len(group[0].data.records or b"")
+            while left and left[0].is_plain and len(group) < GROUP_PARTITIONS:
+                size_bytes += len(left[0].data.records or b"")
+                if size_bytes > GROUP_BYTES:
+                    break
+                group.append(left.popleft())
+        return group
+
+    async def append_rest(self) -> ProduceResponse | None:
+        """Append by slices, others first: topics may be held, deleted or made anew meanwhile."""
+        while self.left:
+            await asyncio.sleep(0)
+            await self._wait_for_holds()
+            self._find_partitions()
+            self.append_slice()
+        said = self.acknowledged()
+        return await said if isinstance(said, Awaitable) else said
+
+    def acknowledged(self) -> Said:
+        """The response, once what it says holds; see `said_once_shown`."""
+        return said_once_shown(self.common, self.request, self.responses)
 
 
 def produce(context: RequestContext, request: ProduceRequest) -> Said:
@@ -811,69 +890,17 @@ def produce(context: RequestContext, request: ProduceRequest) -> Said:
     Raises:
         Unanswered: With acks=0, where a partition refused its records.
     """
-    if _names_many(request):
-        responses: list[TopicProduceResponse] = []
-        parts = plain_parts(context, request, responses)
-        if parts is not None:
-            return _answer_parts(context, request, responses, parts)
-        request = _named_once(context, request)
-    holds = context.node.partitions.holds
-    if holds and holds.stops_appends(_topic_names(context, request)):
-        return _when_free(context, request)
-    missing = context.node.partitions.unopened(_names(context, request))
-    if missing:
-        return _when_open(context, request, missing)
-    return _append_all(context, request)
+    plan = AppendPlan(context, request)
+    if not plan.is_ready():
+        return _produce_later(plan)
+    plan.append_slice()
+    return plan.append_rest() if plan.left else plan.acknowledged()
 
 
-def _append_all(context: RequestContext, request: ProduceRequest) -> Said:
-    try:
-        is_transactional = has_transactional_records(request)
-    except CorruptBatch as error:
-        return _answer_all(context, request, None, Refusal(ErrorCode.CORRUPT_MESSAGE, str(error)))
-    if not is_transactional:
-        return _answer_all(context, request, None)
-    if request.transactional_id is None:
-        refusal = Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        return _answer_all(context, request, None, refusal)
-    try:
-        verdicts = begin(context.node, _wanted(context, request), context.version)
-    except TwoProducers as error:
-        refusal = Refusal(ErrorCode.INVALID_PRODUCER_ID_MAPPING, str(error))
-        return _answer_all(context, request, None, refusal)
-    if verdicts.guards:
-        return _when_verified(context, request, request.transactional_id, verdicts)
-    return _answer_all(context, request, verdicts)
-
-
-def _answer_all(
-    context: RequestContext,
-    request: ProduceRequest,
-    verdicts: Verdicts | None,
-    refusal: Refusal | None = None,
-) -> Said:
-    """Append what may be; what is said of it.
-
-    Args:
-        context: Who asks.
-        request: What.
-        verdicts: What is known of transactions, None where there are none.
-        refusal: Why nothing of it is taken.
-    """
-    common = Request(context, request.acks, [], verdicts, [])
-    if refusal is None and _names_many(request):
-        return _answer_many(common, request)
-    responses = [
-        TopicProduceResponse(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partition_responses=[_append(common, topic, data) for data in topic.partition_data]
-            if refusal is None
-            else [refused(data.index, *refusal) for data in topic.partition_data],
-        )
-        for topic in request.topic_data
-    ]
-    return said_once_shown(common, request, responses)
+async def _produce_later(plan: AppendPlan) -> ProduceResponse | None:
+    await plan.make_ready()
+    plan.append_slice()
+    return await plan.append_rest()
 
 
 def said_once_shown(
@@ -901,9 +928,6 @@ async def _when_checked(
     return await said if isinstance(said, Awaitable) else said
 
 
-# -- more than one partition -----------------------------------------------------------------
-
-
 def _names_many(request: ProduceRequest) -> bool:
     """Or none, of a topic: it is left out then."""
     topics = request.topic_data
@@ -915,125 +939,6 @@ def _named_once(context: RequestContext, request: ProduceRequest) -> ProduceRequ
         return is_refused(context, _topic_name_of(context, topic) or "", data.records)
 
     return named_once(request, is_so)
-
-
-def _answer_parts(
-    context: RequestContext,
-    request: ProduceRequest,
-    responses: list[TopicProduceResponse],
-    parts: list[Part],
-) -> Said:
-    common = Request(context, request.acks, [], None, [])
-    done = append_parts(common, parts, SLICE_MS)
-    if done == len(parts):
-        return said_once_shown(common, request, responses)
-    left = deque((part.topic, part.data, part.answers) for part in parts[done:])
-    return _append_rest(common, request, responses, left)
-
-
-def _answer_many(common: Request, request: ProduceRequest) -> Said:
-    responses = [
-        TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[])
-        for topic in request.topic_data
-    ]
-    left: _Left = deque(
-        (topic, data, said.partition_responses)
-        for topic, said in zip(request.topic_data, responses, strict=True)
-        for data in topic.partition_data
-    )
-    if _append_some(common, left):
-        return said_once_shown(common, request, responses)
-    return _append_rest(common, request, responses, left)
-
-
-def _append_some(common: Request, left: _Left) -> bool:
-    """Append until a slice is over; whether nothing is left."""
-    now_ms = common.context.node.env.clock.monotonic_ms
-    end_ms = now_ms() + SLICE_MS
-    while left:
-        topic, data, answers = left.popleft()
-        answers.append(_append(common, topic, data))
-        if now_ms() >= end_ms:
-            break
-    return not left
-
-
-async def _append_rest(
-    common: Request, request: ProduceRequest, responses: list[TopicProduceResponse], left: _Left
-) -> ProduceResponse | None:
-    """Go on, others first; topics may be held up, deleted or made anew meanwhile."""
-    holds = common.context.node.partitions.holds
-    is_done = False
-    while not is_done:
-        await asyncio.sleep(0)
-        while holds and holds.stops_appends(_topic_names(common.context, request)):
-            await holds.wait(_topic_names(common.context, request))
-        is_done = _append_some(common, left)
-    said = said_once_shown(common, request, responses)
-    return await said if isinstance(said, Awaitable) else said
-
-
-# -- before anything is appended -------------------------------------------------------------
-
-
-def _topic_names(context: RequestContext, request: ProduceRequest) -> list[str]:
-    """The topics of a request, those that are named by their ids included."""
-    by_id = context.version >= TOPIC_IDS_FIRST_VERSION
-    find = context.node.topics.find_by_id
-    found = (find(topic.topic_id) for topic in request.topic_data) if by_id else ()
-    names = [topic.name for topic in request.topic_data]
-    return [info.name for info in found if info is not None] if by_id else names
-
-
-async def _when_free(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
-    """Append once segments that are being taken in are in their place."""
-    await context.node.partitions.holds.wait(_topic_names(context, request))
-    said = produce(context, request)
-    return await said if isinstance(said, Awaitable) else said
-
-
-def _names(context: RequestContext, request: ProduceRequest) -> Iterator[tuple[str, int]]:
-    for topic in request.topic_data:
-        name = _topic_name_of(context, topic)
-        if name is not None:
-            for data in topic.partition_data:
-                yield name, data.index
-
-
-async def _when_open(
-    context: RequestContext, request: ProduceRequest, missing: Iterable[TopicPartition]
-) -> ProduceResponse | None:
-    """Append once partitions are open that nobody has used yet."""
-    partitions = context.node.partitions
-    await partitions.open_beside(missing, context.node.work, to_write=True)
-    if partitions.holds.stops_appends(_topic_names(context, request)):
-        return await _when_free(context, request)
-    said = _append_all(context, request)
-    return await said if isinstance(said, Awaitable) else said
-
-
-def _wanted(context: RequestContext, request: ProduceRequest) -> Iterator[Wanted]:
-    """Records that are part of a transaction, of those that a log would look at."""
-    for topic in request.topic_data:
-        name = _topic_name_of(context, topic)
-        for data in topic.partition_data if name is not None else ():
-            if name is None or not data.records or is_refused(context, name, data.records):
-                continue
-            wanted = wanted_in(data.records, (name, data.index))
-            if wanted is not None:
-                yield wanted
-
-
-async def _when_verified(
-    context: RequestContext, request: ProduceRequest, transactional_id: str, verdicts: Verdicts
-) -> ProduceResponse | None:
-    """Append once the coordinator of transactions has answered."""
-    await ask(context.node, transactional_id, verdicts, context.version)
-    holds = context.node.partitions.holds
-    while holds and holds.stops_appends(_topic_names(context, request)):
-        await holds.wait(_topic_names(context, request))
-    said = _answer_all(context, request, verdicts)
-    return await said if isinstance(said, Awaitable) else said
 
 
 async def _when_shown(
