@@ -136,9 +136,7 @@ class Validator:
         self._rules = RecordRules(self._where, config)
         self._sets = MessageSets(self._rules, set_passes)
 
-    def validate(  # noqa: C901, PLR0912, PLR0915 - each rule once, in Kafka's order, for each append
-        self, data: Buffer, context: AppendContext
-    ) -> PendingAppend:
+    def validate(self, data: Buffer, context: AppendContext) -> PendingAppend:
         """Check the batches of `data` and give them their offsets, ready to be written.
 
         A batch that is cut at the end of `data` is left out. The caller's bytes are changed only
@@ -158,7 +156,7 @@ class Validator:
             LongCheck: The check takes long, and the terms say `is_bounded`.
         """
         view = data if type(data) is memoryview else memoryview(data)
-        size_bytes, terms, now_ms = len(view), context.terms, context.now_ms
+        size_bytes, terms = len(view), context.terms
         if size_bytes > LOOP_BYTES and terms.is_bounded:
             raise LongCheck
         batch = None
@@ -166,20 +164,23 @@ class Validator:
             batch = RecordBatch(view)
         if batch is None or batch.size_bytes != size_bytes or terms.origin is _REPLICATION:
             return self._validate_any(view, context)
-
-        # One whole batch of format 2, which is what nearly all clients send: its header.
         self._check_frame(batch, terms)
+        return self._validate_batch(batch, view, context)
+
+    def _validate_batch(  # noqa: C901, PLR0912, PLR0915 - calls between the rules cost too much
+        self, batch: RecordBatch, view: memoryview, context: AppendContext
+    ) -> PendingAppend:
+        """One batch of format 2 that fills `view`: nearly all that clients send."""
+        terms, now_ms = context.terms, context.now_ms
         attributes, count = batch.attributes, batch.record_count
         if count <= 0 or batch.last_offset_delta + 1 != count:
             span = batch.last_offset_delta + 1
             raise self._invalid(f"{count} records in a span of {span} offsets")
-        if terms.origin is _CLIENT:
-            if attributes & CONTROL_BIT:
-                raise self._invalid("control batches are not taken from producers")
-            if batch.base_sequence <= NO_SEQUENCE and batch.producer_id > NO_PRODUCER_ID:
-                raise self._invalid(
-                    f"producer id {batch.producer_id} with base sequence {batch.base_sequence}"
-                )
+        if terms.origin is _CLIENT and (
+            attributes & CONTROL_BIT
+            or (batch.base_sequence <= NO_SEQUENCE and batch.producer_id > NO_PRODUCER_ID)
+        ):
+            raise self._producer_error(batch)
         codec: int = attributes & CODEC_MASK
         if codec > _LAST_CODEC:
             codec = batch.codec  # which raises
@@ -189,25 +190,15 @@ class Validator:
 
         # Its records.
         out: bytearray | memoryview = view
-        if terms.is_checked or (
-            terms.trusted and target == codec and self._is_known(batch, context)
-        ):
+        if terms.is_checked or (terms.trusted and self._is_known(batch, target == codec, context)):
             largest = batch.max_timestamp
         else:
             if count > self._loop_records and terms.is_bounded:
                 raise LongCheck
-            section = view[HEADER_SIZE:]
-            body: Buffer = section
+            body: Buffer = view[HEADER_SIZE:]
             block = None
             if codec != _UNCOMPRESSED:
-                opened = None
-                if codec == _LZ4:
-                    try:
-                        block = _BLOCKS.pop()
-                    except IndexError:  # also where another thread has taken the last
-                        block = memoryview(bytearray(BLOCK_BYTES))
-                    opened = decompress_single(section, block)
-                body = self._decompress(batch, terms) if opened is None else opened
+                body, block = self._decompress(batch, view, codec, terms)
             try:
                 largest, smallest, has_null_key, is_in_order = self._body_check(
                     body, count, batch.base_timestamp
@@ -233,9 +224,9 @@ class Validator:
             self._rules.check_total(len(out))
         if out is view and (view.readonly or not terms.owned):
             out = bytearray(view)
-        stamps, offset, epoch = self._stamps, context.next_offset, context.leader_epoch
+        offset, epoch = context.next_offset, context.leader_epoch
         assign_offset(out, 0, offset, epoch)
-        if stamps:
+        if self._stamps:
             stamp_append_time(out, 0, context.stamp_ms)
         elif attributes & TIMESTAMP_TYPE_BIT or largest != batch.max_timestamp:
             set_create_time_max(out, 0, largest)
@@ -245,10 +236,7 @@ class Validator:
             return PendingAppend(
                 view, (batch,), context, offset, offset + count - 1, largest, has_producer
             )
-        append = PendingAppend.of(out, (RecordBatch(out),), context)
-        if stamps:
-            append.stamp_ms = context.stamp_ms
-        return append
+        return self._append_of(out, (RecordBatch(out),), context)
 
     def _validate_any(self, view: memoryview, context: AppendContext) -> PendingAppend:
         """Batches of any number and format; arguments and errors as `validate`."""
@@ -275,7 +263,12 @@ class Validator:
         if any(type(part) is bytearray for part in parts):  # one was written anew
             out = bytearray().join(parts)
         self._rules.check_total(len(out))
-        append = PendingAppend.of(out, list(walk(out)), context)
+        return self._append_of(out, list(walk(out)), context)
+
+    def _append_of(
+        self, data: Buffer, batches: Sequence[Batch], context: AppendContext
+    ) -> PendingAppend:
+        append = PendingAppend.of(data, batches, context)
         if self._stamps:
             append.stamp_ms = context.stamp_ms
         return append
@@ -323,8 +316,10 @@ class Validator:
         if len(batches) > 1 and terms.origin is not AppendOrigin.SINK:
             raise self._invalid(f"{len(batches)} batches, only one is allowed")
 
-    def _is_known(self, batch: RecordBatch, context: AppendContext) -> bool:
+    def _is_known(self, batch: RecordBatch, is_kept: bool, context: AppendContext) -> bool:
         """Whether the header of a batch that we have just built says enough of its records."""
+        if not is_kept:
+            return False  # it is written anew with another codec
         if context.terms.origin is AppendOrigin.COORDINATOR:
             return True  # its records are made for their topic
         if self._needs_keys or (self._before_ms < INT64_MAX and not self._stamps):
@@ -332,12 +327,23 @@ class Validator:
         self._check_times(batch, batch.max_timestamp, INT64_MAX, b"", context)
         return True
 
-    def _decompress(self, batch: RecordBatch, terms: AppendTerms) -> Buffer:
-        """The records of a compressed batch."""
+    def _decompress(
+        self, batch: RecordBatch, view: memoryview, codec: int, terms: AppendTerms
+    ) -> tuple[Buffer, memoryview | None]:
+        """The records of a compressed batch, and the block that they are in, to be given back."""
+        if codec == _LZ4:
+            try:
+                block = _BLOCKS.pop()
+            except IndexError:  # also where another thread has taken the last
+                block = memoryview(bytearray(BLOCK_BYTES))
+            body = decompress_single(view[HEADER_SIZE:], block)
+            if body is not None:
+                return body, block
+            _BLOCKS.append(block)
         if not terms.is_bounded:
-            return batch.body(APPEND_DECOMPRESSION_LIMIT, scratch=_SCRATCH)
+            return batch.body(APPEND_DECOMPRESSION_LIMIT, scratch=_SCRATCH), None
         try:
-            return batch.body(LOOP_BYTES, scratch=_SCRATCH)
+            return batch.body(LOOP_BYTES, scratch=_SCRATCH), None
         except StreamTooLong:
             raise LongCheck from None
 
@@ -427,6 +433,14 @@ class Validator:
         if self._stamps:
             append.stamp_ms = append.max_timestamp
         return append
+
+    def _producer_error(self, batch: RecordBatch) -> InvalidRecord:
+        """The error of a batch that producers must not send."""
+        if batch.is_control:
+            return self._invalid("control batches are not taken from producers")
+        return self._invalid(
+            f"producer id {batch.producer_id} with base sequence {batch.base_sequence}"
+        )
 
     def _invalid(self, reason: str) -> InvalidRecord:
         return InvalidRecord(f"{self._where}: {reason}")
