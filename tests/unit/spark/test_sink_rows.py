@@ -19,12 +19,15 @@ from tidelog.errors import (
     WriterFenced,
 )
 from tidelog.record.columns.arrays import HEADERS
+from tidelog.record.columns.decode import ALL_COLUMNS
 from tidelog.record.partitioner import partition_of
 from tidelog.remote import rows as broker_rows
 from tidelog.remote.client import Client, typed_error
 from tidelog.spark.broker_sink import client_settings
 from tidelog.spark.directory_sink import DirectoryWriter, row_facts
-from tidelog.spark.rows import Router, by_partition
+from tidelog.spark.options import REASON
+from tidelog.spark.rows import TYPES, Router, by_partition, row_type
+from tidelog.spark.sink import check_columns
 from tidelog.spark.sink_options import read_sink_options
 from tidelog.types import INT64_MAX
 
@@ -180,3 +183,10 @@ def test_settings_of_javas_producer() -> None:
 def test_an_abort_whose_directory_can_not_be_listed_hides_no_reason(tmp_path: Path) -> None:
     options = read_sink_options({"path": str(tmp_path / "gone"), "topic": "tides"})
     DirectoryWriter(options, "0" * 32).abort(())
+
+
+def test_every_column_of_a_scan_is_known_to_reads_and_writes() -> None:
+    """A DataFrame that was read is written without naming columns; a new column is added to all."""
+    columns = tuple(name for name in TYPES if name != REASON)
+    assert set(columns) == {*ALL_COLUMNS, "topic", "partition"}
+    check_columns(row_type(columns), None)

@@ -146,6 +146,7 @@ class SegmentCheck:
         if suffix == files.OFFSET_INDEX_SUFFIX:
             self._indexed_to = last_indexed(data, facts)
             return check_offset_index(path, data, facts, self._rules())
+        assert suffix == files.TIME_INDEX_SUFFIX, f"no check for {suffix}"
         return check_time_index(path, data, facts, self._rules(), self._indexed_to)
 
     def _rules(self) -> IndexRules:
