@@ -1,31 +1,17 @@
-"""Loads the kernels beside the loop, once the broker listens; until then the plain code works.
+"""Loads the numba kernels in a thread once the broker listens; until then plain code does the work.
 
-Parts: load numba kernels in a thread after listening; compile in another process where no cache
-exists.
+Loading takes half a second from compiled code. Without compiled code another process compiles it,
+because a compiling thread blocks all others for seconds. A loading thread also blocks others
+wherever Python holds its lock, so the work is cut into small pieces:
 
-Loading takes half a second where compiled code is kept, and seconds where it is not: another
-process compiles all of it then, since a thread that compiles holds up all others, and requests that
-wait for what it has before it. A thread that loads does
-so, too, wherever Python lets no other run, so that is done in small pieces:
+- Shared libraries are loaded by dlopen, without Python's lock, before Python asks for them: Python
+  stops all threads for 40 ms or more while LLVM's library is relocated.
+- The garbage collector is paused, and what was loaded counts as old afterwards: a search through
+  numba's objects blocks the loop longer than everything else.
+- The interpreter switches threads ten times as often as usual.
 
-- Shared libraries are loaded before Python asks for them, by a call that stops nobody
-  (`kernels`).
-- The collector of garbage rests, and takes what has come in for old afterwards: to look through
-  what numba brings holds up the loop for longer than all the rest.
-- The interpreter changes threads ten times as often as it would.
-
-What LLVM's library took of memory for it is given back.
-
-Loads shared objects while other threads run.
-
-Python loads a library (an extension module, or one that ctypes opens) with all its threads stopped:
-40 ms and more for LLVM's, most of it to adjust its addresses. What is loaded already is had in
-next to no time. So a thread asks the system itself, by a call that stops nobody, and Python later
-finds everything in its place.
-
-What a library's code took of memory while it was run can be given back: once kernels are loaded
-nobody runs LLVM's for long, and 40 MB of it would stay. The system reads a page again, from its
-cache or the file, where somebody comes back to it.
+Afterwards the memory of LLVM's code (40 MB) is given back; the system reads a page again if it is
+needed.
 
 Source: dlopen(3), madvise(2), proc(5); Python's `_imp.create_dynamic` and `_ctypes.dlopen`.
 """

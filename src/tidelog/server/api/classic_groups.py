@@ -1,10 +1,6 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup; ListGroups, DescribeGroups, DeleteGroups.
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, ListGroups, DescribeGroups, DeleteGroups.
 
-Parts: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, ListGroups, DescribeGroups, DeleteGroups.
-
-Source: Kafka's protocol guide, APIs 11 to 16 and 42.
-
-Guards of APIs about groups. Source: Kafka 4.3's KafkaApis.
+Source: Kafka's protocol guide, APIs 11 to 16 and 42; Kafka 4.3's KafkaApis (rights).
 """
 
 from collections.abc import Awaitable

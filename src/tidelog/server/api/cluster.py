@@ -1,24 +1,12 @@
-"""Controllers and features, of a broker that is its own controller: 55, 57, 64, 80 and 81.
+"""A cluster of one broker: quorum, features, elections, reassignments, log directories.
 
-Parts: a cluster of one: quorum, features, elections, reassignments, log directories.
+The broker is its own controller and votes alone, on a metadata log without records. It leads every
+partition, in its only directory. A request that asks for the present state succeeds and changes
+nothing; any other is refused. A feature keeps the level that this release has.
 
-The broker votes alone, on a metadata log that has no records. A feature stays at the level that
-this release has: what changes nothing is done, everything else is refused.
-
-Source: Kafka's protocol guide; answers of one Kafka 4.3 node that is broker and controller.
-
-Elections, reassignments and moves between directories, where there is one broker and one disk.
-
-Each partition is led by the only broker and lies in the only directory: to ask for just that is
-fine and changes nothing, anything else can't be.
-
-Source: Kafka's protocol guide, APIs 43, 45, 46 and 34; behaviour of one Kafka 4.3 node.
-
-DescribeLogDirs: the one directory, its partitions and how large they are.
-
-Source: Kafka's protocol guide, API 35; KIP-113, KIP-827 (bytes of the volume).
-
-Guards of quotas, and of APIs about the quorum. Source: Kafka 4.3's KafkaApis, ControllerApis.
+Source: Kafka's protocol guide, APIs 34, 35, 43, 45, 46, 55, 57, 64, 80 and 81; KIP-113, KIP-827
+(bytes of the volume); responses of one Kafka 4.3 node that is broker and controller; KafkaApis and
+ControllerApis (rights).
 """
 
 import os

@@ -1,12 +1,8 @@
-"""Changes of the broker's own settings, and of those for all brokers.
+"""Alterations of settings of the broker, of all brokers and of groups.
 
-Parts: what Alter makes of the settings of a broker and of a group.
+Settings of a group are stored and described whether the group exists or not.
 
-Source: KIP-226, KIP-339; answers of Kafka 4.3.
-
-Settings of single groups: shown for any name, kept whether there is such a group or not.
-
-Source: KIP-848; answers of Kafka 4.3.
+Source: KIP-226, KIP-339, KIP-848; responses of Kafka 4.3.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,21 +1,11 @@
-"""DescribeConfigs, IncrementalAlterConfigs, AlterConfigs, ListConfigResources.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources and client quotas.
 
-Parts: DescribeConfigs, AlterConfigs, ListConfigResources, client quotas.
+Changes of topics, groups and the broker apply while these are in use, as far as Kafka lets them
+change. In AlterClientQuotas each entity may be named once; a refused entity doesn't affect others.
 
-Settings of topics change while these are used; so do those of groups, and those of the broker that
-Kafka lets change.
-
-Source: Kafka's protocol guide, APIs 32, 44, 33 and 74; KIP-133, KIP-226, KIP-339, KIP-1142.
-
-DescribeClientQuotas and AlterClientQuotas.
-
-Each entity may be named once in a request; what one is refused for is not the others' business.
-
-Source: Kafka's protocol guide, APIs 48 and 49; KIP-546; Kafka 4.3's ClientQuotaControlManager.
-
-Guards of APIs about the cluster, its rules, users, settings and directories.
-
-Source: Kafka 4.3's KafkaApis, ControllerApis, AclApis, ConfigHelper.
+Source: Kafka's protocol guide, APIs 32, 33, 44, 48, 49 and 74; KIP-133, KIP-226, KIP-339, KIP-546,
+KIP-1142; Kafka 4.3's ClientQuotaControlManager, KafkaApis, ControllerApis and ConfigHelper
+(rights).
 """
 
 import re

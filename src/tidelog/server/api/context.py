@@ -1,9 +1,4 @@
-"""A request on its way to its handler, and the forms that an answer can take.
-
-Parts: one request: client, version, `Access` (its rights), `LargeResponse`.
-
-Which topics who asks may know of.
-"""
+"""A request on its way to its handler, forms of a response, and topics that its client may see."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

@@ -1,15 +1,12 @@
-"""Fetch: record batches as they lie in the log, now or when enough of them are there.
+"""Fetch: record batches as they are stored, now or when enough of them have arrived.
 
-Parts: fetch: session, rights per topic, read, wait, response. It asks for rights itself, as today.
+Fetch has no guard: its rights are checked here for each topic, because a session remembers
+partitions between requests. A fetch of very many partitions is processed in slices and gets no
+session. With one, each later request would read all its partitions at once, however short its own
+list is; without one the client names them each time, as at a broker whose session cache is full.
 
 Source: Kafka's protocol guide, API 1; Kafka 4.x KafkaApis.handleFetchRequest, ReplicaManager;
 KIP-74 (limits), KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topic ids), KIP-951.
-
-Fetch of very many partitions: a slice at a time, and without a session.
-
-A session would make each later request of the client read all partitions at once, though its lists
-are short. Without one the client names all of them each time, as it does at a broker whose session
-cache is full (KIP-227).
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence

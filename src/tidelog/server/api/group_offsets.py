@@ -1,18 +1,7 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: how far groups have read.
+"""OffsetCommit, OffsetFetch, OffsetDelete and TxnOffsetCommit: committed offsets of groups.
 
-Parts: OffsetCommit, OffsetFetch, OffsetDelete, TxnOffsetCommit.
-
-Source: Kafka's protocol guide, APIs 8, 9 and 47; KIP-709 (many groups at once), KIP-848 (topic
-ids).
-
-OffsetFetch: how far groups have read. One group up to version 7, many after it.
-
-Source: Kafka's protocol guide, API 9; KIP-447 (stable offsets), KIP-709 (many groups at once),
-KIP-848 (topic ids).
-
-TxnOffsetCommit: what a group has read, as part of a transaction.
-
-Source: Kafka's protocol guide, API 28; Kafka 4.3's GroupCoordinatorService; KIP-447, KIP-890.
+Source: Kafka's protocol guide, APIs 8, 9, 28 and 47; Kafka 4.3's GroupCoordinatorService; KIP-447
+(stable offsets), KIP-709 (many groups at once), KIP-848 (topic ids), KIP-890.
 """
 
 import asyncio

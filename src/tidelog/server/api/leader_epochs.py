@@ -1,14 +1,8 @@
-"""Leader epochs of many partitions, without stalling the loop: a slice at a time.
+"""Partitions that a request names, opened before it is processed; and leader epochs of many.
 
-Parts: partitions that a request names, and their leader epochs.
-
-Whoever asks for metadata wants the epochs of all, each of which is in a file until its partition is
-used. Reading one takes a fraction of a millisecond, which thousands of them turn into a second.
-
-The partition that a request names, or the error code that says why it can't be had.
-
-Partitions that nobody has used yet are opened beside the loop before a request is worked on: its
-handler then finds all of them open, and what is open already is answered at once.
+A partition that is not open yet is opened in a thread before the handler runs, so the handler finds
+all partitions open. A leader epoch is in a file until its partition is used. Reading one takes a
+fraction of a millisecond, so the epochs of thousands are read in slices.
 """
 
 from collections.abc import Awaitable, Callable, Iterable

@@ -1,19 +1,11 @@
-"""Metadata: the broker and its topics; topics that are not there may be created by asking.
+"""ApiVersions, Metadata, DescribeCluster and DescribeTopicPartitions.
 
-Parts: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions.
+Metadata can create missing topics. It returns leader epochs, which may have to be read from files:
+for many partitions this happens in slices, and the response is sent later.
 
-A topic's answer has its partitions' leader epochs, which are read for it: at once where they are
-few, else a slice at a time, and the answer comes later.
-
-Source: Kafka's protocol guide, API 3; KIP-516 (topic ids), KIP-430 (authorized operations).
-
-DescribeCluster and DescribeTopicPartitions.
-
-Source: Kafka's protocol guide, APIs 60 and 75; KIP-700, KIP-919 (endpoint types), KIP-966.
-
-ApiVersions: what the broker speaks.
-
-Source: KIP-511, KIP-584 (features), KIP-890, KIP-1022 (features that begin at 0).
+Source: Kafka's protocol guide, APIs 3, 18, 60 and 75; KIP-430 (authorized operations), KIP-511,
+KIP-516 (topic ids), KIP-584 (features), KIP-700, KIP-890, KIP-919 (endpoint types), KIP-966,
+KIP-1022 (features that begin at 0).
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,22 +1,11 @@
-"""DescribeAcls, CreateAcls, DeleteAcls: the rules of the authorizer, where there is one.
+"""ACLs, SCRAM users, and SASL requests on a listener without authentication.
 
-Parts: ACLs, SCRAM users, SASL without a login.
+A broker without an authorizer answers ACL requests with SECURITY_DISABLED (54), as Kafka does. A
+request may name each user once; a refused user doesn't affect others. On listeners with SASL the
+connection's `SaslSession` answers SaslHandshake and SaslAuthenticate.
 
-Without one each is answered with error 54, as by a Kafka that has none set.
-
-Source: Kafka's protocol guide, APIs 29, 30 and 31; KIP-140, KIP-290; Kafka 4.3's AclApis and
-AclControlManager.
-
-DescribeUserScramCredentials and AlterUserScramCredentials.
-
-Each user may be named once in a request; what one is refused for is not the others' business.
-
-Source: Kafka's protocol guide, APIs 50 and 51; KIP-554; Kafka 4.3's ScramControlManager and
-ScramImage.
-
-SaslHandshake and SaslAuthenticate where nobody has to log in; where one has to, `gate` answers.
-
-Source: Kafka 4.3's KafkaApis.handleSaslHandshakeRequest and handleSaslAuthenticateRequest.
+Source: Kafka's protocol guide, APIs 17, 29, 30, 31, 36, 50 and 51; KIP-140, KIP-290, KIP-554; Kafka
+4.3's AclApis, AclControlManager, ScramControlManager, ScramImage and KafkaApis.
 """
 
 from collections import Counter, defaultdict

@@ -1,22 +1,13 @@
-"""ShareFetch and ShareAcknowledge: records are lent to a member, and it says what became of them.
+"""ShareFetch and ShareAcknowledge: a member acquires records and acknowledges them.
 
-Parts: ShareFetch, ShareAcknowledge: session, acknowledgements, acquire, wait.
+Acknowledgements in a ShareFetch are processed before it acquires more; both requests belong to the
+member's share session. A fetch visits its partitions in rotation and acquires records only when
+there are enough for a response or its time is over; otherwise it waits. One fetch at a time reads a
+share partition, and another one looks again afterwards. Waiting fetches are woken one after the
+other (`shares.open_partition`), each for the partition that woke it.
 
-A fetch may say so of what was lent before; that is taken first. Both go by the member's session.
-
-Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206, KIP-1222; Kafka 4.3's KafkaApis.
-
-The fetch of a share session: partitions in turn, what can be acquired of each, or a wait.
-
-Nothing is acquired before there is enough for an answer, or the time is over. One fetch at a time
-reads a share partition; who finds it read looks again when that is over. Of all that wait for one
-the next in turn is woken (`turns`), and looks only where it was woken for.
-
-Source: KIP-932, KIP-1206; Kafka 4.3's DelayedShareFetch, ShareFetchUtils.
-
-What ShareFetch and ShareAcknowledge have in common: who asks, which partitions, what is said.
-
-Source: KIP-932; Kafka 4.3's KafkaApis (handleAcknowledgements, validateAcknowledgementBatches).
+Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206, KIP-1222; Kafka 4.3's KafkaApis
+(handleAcknowledgements, validateAcknowledgementBatches), DelayedShareFetch, ShareFetchUtils.
 """
 
 import asyncio

@@ -1,11 +1,9 @@
-"""From where on share groups read: told, changed, forgotten.
+"""Describe-, Alter- and DeleteShareGroupOffsets: start offsets of share groups.
 
-Parts: describe-, Alter-, DeleteShareGroupOffsets.
+Only a group without members may be changed.
 
-Only a group without members may be changed. Source: Kafka's protocol guide, APIs 90 to 92; KIP-932,
-KIP-1226 (lag); Kafka 4.3's group coordinator.
-
-Guards of what tools do to share groups (KIP-932). Source: Kafka 4.3's KafkaApis.
+Source: Kafka's protocol guide, APIs 90 to 92; KIP-932, KIP-1226 (lag); Kafka 4.3's group
+coordinator and KafkaApis (rights).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,7 @@
-"""Changes of topics, with what syncs done beside the loop; one change at a time.
+"""Changes of topics, one at a time, with their syncs in a thread.
 
-The registry's file and each partition's metadata are synced: none of that may hold the loop up.
-Everybody sees a new topic when all of it is there.
+The registry and each partition's metadata are synced, which would block the event loop. Clients see
+a new topic when all of it exists.
 """
 
 import asyncio

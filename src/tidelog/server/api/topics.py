@@ -1,16 +1,10 @@
-"""CreateTopics, DeleteTopics and CreatePartitions.
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
 
-Parts: CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords.
+Each item of a request is processed by itself; a refused item doesn't affect others. DeleteRecords
+advances the log start offset.
 
-Items of one request are looked at one by one: what one is refused for is not the others' business.
-
-Source: Kafka's protocol guide, APIs 19, 20 and 37; Kafka 4.3's ReplicationControlManager.
-
-Guards of APIs about topics. Source: Kafka 4.3's KafkaApis and ControllerApis.
-
-Guard of DeleteTopics. Source: Kafka 4.3's ControllerApis.
-
-DeleteRecords: the start of a log moves up. Source: Kafka's protocol guide, API 21; KIP-107.
+Source: Kafka's protocol guide, APIs 19, 20, 21 and 37; KIP-107; Kafka 4.3's
+ReplicationControlManager, KafkaApis and ControllerApis (rights).
 """
 
 from collections import Counter

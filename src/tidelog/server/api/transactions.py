@@ -1,35 +1,16 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: a producer's transaction, from its first partition.
+"""Transactions and producers: InitProducerId, AddPartitionsToTxn, EndTxn, WriteTxnMarkers, ...
 
-Parts: InitProducerId, AddPartitions/OffsetsToTxn, EndTxn, WriteTxnMarkers,
-Describe-/ListTransactions, DescribeProducers.
+- InitProducerId without a transactional id returns a new id with epoch 0 each time; such a producer
+  raises its epoch itself.
+- AddPartitionsToTxn with very many partitions is read in parts. Each part is checked like a request
+  of its own, without writing; then all partitions are added by one write, or none if a part was
+  refused.
+- WriteTxnMarkers ends hanging transactions for the administration tool.
+- ListTransactions, DescribeTransactions and DescribeProducers return the state of coordinator and
+  partitions.
 
-Source: Kafka's protocol guide, APIs 24 to 26; KIP-98, KIP-890.
-
-Guards of APIs about producers and transactions. Source: Kafka 4.3's KafkaApis.
-
-ListTransactions and DescribeTransactions: what the coordinator knows of transactional ids.
-
-Source: Kafka's protocol guide, APIs 65 and 66; KIP-664, KIP-994 (by duration), KIP-1152 (by name).
-
-WriteTxnMarkers: markers for transactions that nobody ends, as the admin tool sends them.
-
-Source: Kafka's protocol guide, API 27; KIP-664 (hanging transactions), KIP-1228.
-
-InitProducerId: ids for idempotent producers, ids and epochs for transactional ones.
-
-A producer without a transactional id gets a new id each time, with epoch 0, whatever it had before
-(it raises its epoch itself). Source: Kafka's protocol guide, API 22; KIP-98, KIP-360.
-
-DescribeProducers: which producers a partition remembers, and which transactions are open in it.
-
-Source: Kafka's protocol guide, API 61; KIP-664.
-
-AddPartitionsToTxn of very many partitions: read in parts, and added to a transaction at once.
-
-Each part is checked as a request of its own, and nothing is written meanwhile. Then the partitions
-of all parts are added by one write, or none of them where some part was refused.
-
-Source: Kafka 4.3's KafkaApis: a client's partitions are added together or not at all.
+Source: Kafka's protocol guide, APIs 22, 24 to 27, 61, 65 and 66; KIP-98, KIP-360, KIP-664, KIP-890,
+KIP-994 (filter by duration), KIP-1152 (filter by name), KIP-1228; Kafka 4.3's KafkaApis.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,16 +1,11 @@
-"""Java's string hash, key -> partition, HashMap order.
+"""Java's string hash, the partition of a key in a state topic, and the order of Java's HashMap.
 
-Which partition of `__consumer_offsets` a group lives in.
+A key belongs to the partition `hashCode % partitions` of its state topic. Kafka's assignors iterate
+over hash maps, and the order decides which member gets one partition more, so the same members get
+the same partitions as from Kafka. Keys of one bucket keep their input order; that is the only thing
+that a Java table's history could change.
 
-Source: Java's `String.hashCode` over UTF-16, as Kafka's coordinator takes it.
-
-The order in which Java's hash tables tell their keys: where Kafka's assignors begin.
-
-Who gets a partition more is a matter of that order, so the same members get the same partitions
-as from Kafka. Keys that fall into one bucket keep the order in which they are given here, which
-is the one thing that a table's history could change.
-
-Source: Java's `HashMap`; Kafka's `Uuid.hashCode`.
+Source: Java's `String.hashCode` over UTF-16 and `HashMap`; Kafka's `Uuid.hashCode`.
 """
 
 from collections.abc import Callable, Collection, Iterable

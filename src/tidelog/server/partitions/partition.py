@@ -1,27 +1,16 @@
-"""One partition behind the broker: appends, the high watermark, syncs of several appends at once.
+"""One partition behind the broker: appends, high watermark, shared syncs, and its transactions.
 
-Also what it knows of transactions beside its log: who may begin one, and which end is safe.
+A producer's first batch of a transaction is accepted only after the coordinator has confirmed that
+the partition belongs to it. The transaction may end between that question and the append; so the
+request holds a `Guard`, which the marker removes. Later batches find the transaction open in the
+log. Readers of committed records stop at a transaction until its marker is as durable as they
+demand.
 
-A producer's first batch of a transaction is taken only after the coordinator has said that the
-partition is in it. Between that question and the append the transaction may be ended; so the asker
-holds a `Guard`, which the marker takes away. Later batches find the transaction open in the log.
+The coordinator decides how a transaction ends, writes that down, and has markers written to the
+transaction's partitions. Both run on the event loop's thread.
 
-Readers of committed records stop at a transaction until its marker is as safe as they demand.
-
-Source: Kafka 4.3's ProducerStateManager and UnifiedLog; KIP-890.
-
-Writes that belong to transactions: batches of producers, offsets of groups, markers.
-
-Source: Kafka 4.3's UnifiedLog, Partition.
-
-What the coordinator of transactions and the partitions ask of each other.
-
-The coordinator decides and writes down how a transaction ends, then has markers written to the
-partitions in it. A partition asks the coordinator before it takes the first batch of a transaction.
-Both run on the loop's thread. `Node.transactions` is the one, `Node.markers` the other.
-
-Source: KIP-98 (markers), KIP-890 (verification, adding by producing), KIP-1228 (the version of
-transactions goes with a marker).
+Source: Kafka 4.3's ProducerStateManager, UnifiedLog and Partition; KIP-98 (markers), KIP-890
+(verification, adding by producing), KIP-1228 (transaction version in markers).
 """
 
 from collections import deque

@@ -1,26 +1,14 @@
-"""The broker's partitions: a log, how far its readers may see, and who waits for more.
+"""All partitions of the broker: found, opened in threads, reopened; leader epochs; topic locks.
 
-Parts: all open partitions: find, open in threads, reopen, leader epochs; locks on topics and
-partitions whose segments are being replaced.
+- Leader epochs: whether the client's epoch is right, and where an epoch ends.
+- Locks on topics: segments that are attached or exchanged are prepared in a thread, and their place
+  in the log must not change until they are shown. Conflicting changes wait; reading goes on. A tier
+  run only stops retention. A compaction that swaps segments in also stops the topic's deletion.
+- Cleanings: a cleaning needs its source segments until it is swapped in. Retention of a partition
+  waits for its cleaning and runs right after it; otherwise a large log would never be compacted.
 
-What a broker says of leader epochs: is the asker's right, and where does one end.
-
-Source: KIP-101, KIP-320; Kafka 4.x Partition.checkCurrentLeaderEpoch, LeaderEpochFileCache.
-
-Topics that somebody is rebuilding beside the loop: what would change them waits.
-
-Segments that are attached or exchanged are made ready in a thread; the place where they are to go
-must be the same when they are shown. Reading goes on all the while. A run of the tier holds its
-topic more lightly: retention leaves it alone, clients do as they like. So does a compaction while
-it swaps segments in, but then a topic's deletion waits, too.
-
-Partitions that a cleaner is at, and what waits until it is through.
-
-A cleaning is made from segments that have to be there when it is swapped in. Were the oldest of
-them deleted by retention meanwhile, a log that is so large that this happens each time would never
-be compacted. So retention waits for the cleaning of its partition, and comes as soon as that ends.
-
-Source: Kafka 4.x LogCleanerManager, where cleaning and deletion of one log exclude each other.
+Source: KIP-101, KIP-320; Kafka 4.x Partition.checkCurrentLeaderEpoch, LeaderEpochFileCache,
+LogCleanerManager (cleaning and deletion of a log exclude each other).
 """
 
 import asyncio

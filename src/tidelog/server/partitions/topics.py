@@ -1,14 +1,10 @@
-"""The broker's topics: by name, by id, created where a client asks for one that is not there.
+"""Topics of the broker by name and id: created, grown, altered, deleted, or created on demand.
 
-Parts: topics by name and id; create, grow, alter, delete; directories of deleted topics.
+A deletion is decided and durable once the registry says so and the directories have other names.
+The files, of which there may be very many, are removed afterwards in a thread; what is left when
+the broker stops is removed after its next start.
 
-What deleted topics have left on the disk goes behind the answer, beside the loop.
-
-A deletion is decided, and durable, when the registry says it and directories have other names: no
-answer waits for their files, of which there may be very many. What has not gone when the broker
-ends goes after its next start.
-
-Source: Kafka 4.3's LogManager (deleted logs are renamed, and go `file.delete.delay.ms` later).
+Source: Kafka 4.3's LogManager (deleted logs are renamed and removed `file.delete.delay.ms` later).
 """
 
 import asyncio

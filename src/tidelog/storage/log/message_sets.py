@@ -1,21 +1,15 @@
-"""Formats 0 and 1 from old producers; one branch of the validator leads here.
+"""Message sets of magic 0 and 1 from old producers: validated, assigned offsets, in their format.
 
-Message sets of magic 0 and 1 from old producers: checked, given offsets, kept in their format.
+The validator branches to here. Offsets are set in place where the format allows it: single
+messages, and wrappers of magic 1 whose inner offsets count from 0. Other sets are rewritten in
+their own format: wrappers of magic 0 (absolute inner offsets), other inner offsets, another codec.
+Nothing is changed before all checks have passed.
 
-In place where the rules allow: single messages, and a wrapper of magic 1 whose inner offsets count
-from 0. Else the set is written anew in its own format: a wrapper of magic 0 (its inner offsets are
-absolute), inner offsets that count otherwise, another codec. Nothing is changed before all checks
-passed.
+The plain passes are the reference; kernels may replace them (`SetPasses`), so storage needs no
+numba. A kernel returns only the position of a bad message, and the plain pass makes the error.
 
-Source: Kafka 3.x LogValidator, AbstractLegacyRecordBatch; KIP-31, KIP-32.
-
-What must be known of the messages in a wrapper of magic 0 or 1, and what the log sets in them.
-
-The plain passes here are the reference; kernels may take their place (`SetPasses`), so that storage
-needs no numba. The kernels don't say what is wrong with a message: the plain pass does, beginning
-with the one that they have found.
-
-Source: docs/format.md#magic-0-and-1; Kafka 3.x LogValidator.
+Source: docs/format.md#magic-0-and-1; Kafka 3.x LogValidator, AbstractLegacyRecordBatch; KIP-31,
+KIP-32.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,38 +1,23 @@
-"""Producer states and their snapshot: sequence, epoch, marker, open transactions.
+"""Producer states of a partition: last batches, epochs, open transactions; and their snapshot file.
 
-What a partition knows of its producers: last batches, epochs, open transactions.
-
-An idempotent producer numbers its records. The log takes a batch only if it follows the last one,
-knows a repetition of any of the last five batches, and fences older instances by their epoch. A
-transaction is open from its first record until its marker; readers of committed records stop at
+An idempotent producer numbers its records. The log accepts a batch only if it follows the last one,
+recognises a repetition of any of the last five batches, and fences older instances by their epoch.
+A transaction is open from its first record until its marker; readers of committed records stop at
 the first open one (the last stable offset). On one node everything in the log is committed, so a
 marker takes effect at once.
 
-Pure. `check` before the write raises and changes nothing; `update` after the write and `replay`
-at start-up never refuse. The rules that `check` goes by are in `producer_rules`, the snapshot's
-bytes in `producer_snapshot`.
+Pure. `check` runs before the write, raises and changes nothing; `update` after the write and
+`replay` at start never refuse. An entry is a value that each batch or marker of its producer
+replaces.
 
-Source: Kafka 4.x ProducerStateManager, ProducerAppendInfo; KIP-98, KIP-890; docs/format.md.
+Snapshot `OFFSET.snapshot`: producers as they were when the log ended at that offset. Header, 10
+bytes, big-endian: int16 version 1, uint32 CRC-32C of everything from byte 6 on, int32 number of
+entries. Entry, 46 bytes: int64 producer id, int16 epoch, int32 last sequence, int64 last offset,
+int32 offset delta, int64 timestamp, int32 coordinator epoch, int64 first offset of the open
+transaction. -1 means none, also as the last offset of a producer without a batch.
 
-What is known of one producer: a value that each of its batches and markers replaces.
-
-Source: Kafka 4.x ProducerStateEntry, BatchMetadata.
-
-What a partition asks of a producer's next batch: the epoch, the sequence, the marker.
-
-Rules about one producer and one batch, without state: they raise, or say nothing. What is known of
-producers is kept by `producers`.
-
-Source: Kafka 4.x ProducerAppendInfo; KIP-98, KIP-890.
-
-The bytes of `OFFSET.snapshot`: producers as they were when the log ended at that offset.
-
-Header, 10 bytes, big-endian: int16 version 1, uint32 CRC-32C of everything from byte 6 on, int32
-number of entries. Entry, 46 bytes: int64 producer id, int16 epoch, int32 last sequence, int64 last
-offset, int32 offset delta, int64 timestamp, int32 coordinator epoch, int64 first offset of the
-open transaction. -1 stands for "none", also as last offset of a producer without a batch.
-
-Source: Kafka 4.x ProducerStateManager; docs/format.md#producer-snapshot.
+Source: Kafka 4.x ProducerStateManager, ProducerStateEntry, ProducerAppendInfo, BatchMetadata;
+KIP-98, KIP-890; docs/format.md#producer-snapshot.
 """
 
 from collections.abc import Callable, Iterable, Mapping

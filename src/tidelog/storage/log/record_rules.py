@@ -1,15 +1,10 @@
-"""Rules for records and sizes; the pass over a body.
+"""Rules of a topic for records and sizes, and the pass over a batch's body that they need.
 
-The rules of a topic for single records and for sizes, whatever the format they come in.
+The rules hold for every format. The plain pass is the reference; a kernel may replace it
+(`BodyCheck`), so storage needs no numba. A pass checks the structure of every record and copies no
+key and no value.
 
-Source: Kafka 4.x LogValidator, UnifiedLog.
-
-What the validator must know of a batch's records, found in one pass over their bytes.
-
-The plain pass here is the reference; a kernel may take its place (`BodyCheck`), so that storage
-needs no numba. A pass checks the structure of every record and copies no key and no value.
-
-Source: docs/format.md#record; Kafka 4.x LogValidator.
+Source: docs/format.md#record; Kafka 4.x LogValidator, UnifiedLog.
 """
 
 from collections.abc import Iterator

@@ -1,20 +1,16 @@
-"""Times of a segment as retention asks for them; smallest record time.
+"""Times of a segment for retention and `tidelog why`, and a partition's smallest and largest time.
 
-What retention and `tidelog why` need to know of a segment's times, read as cheaply as it goes.
+With the cap on future timestamps, the time that counts is the largest min(timestamp, append time)
+of the records. Usually the record with the largest timestamp was appended no earlier than that, so
+its timestamp is the answer; one index entry and one append time prove it. If the timestamp is ahead
+of the append time, a zone map leads to the few batches that can hold the answer; a batch has one
+append time, so its header gives the exact value. Without a zone map the smaller of the segment's
+two largest times is an upper bound, too late by at most the time in which the segment was filled.
 
-With the cap, the time that counts is the largest min(timestamp, append time) over the records.
-Mostly the record with the largest timestamp was appended no earlier than that: then its timestamp
-is the answer, and one index entry and one append time prove it. Where it lies ahead of its append
-time, a zone map leads to the few batches that can hold the answer; batches have one append time
-each, so their headers give it exactly. Without a zone map the smaller of the segment's two largest
-times is a bound: too late by at most the time that the segment was filled in.
+Largest record times come from time indexes, smallest ones from zone maps. A small segment without a
+zone map is read; a large one is skipped and reported.
 
-Reads, never writes. Source: docs/retention.md.
-
-The smallest and the largest record time of a partition, and which segments were not asked.
-
-Largest times are in the time indexes. Smallest ones are in zone maps; a small segment without one
-is read, a large one is left out, and that is said. Source: docs/retention.md.
+Reads only. Source: docs/retention.md.
 """
 
 import dataclasses

@@ -1,54 +1,31 @@
-"""What the offset index and the time index share: sorted entries of one size in one buffer.
+"""Offset index, time index and transaction index of a segment: entries, look-up, append, cut.
 
-Parts: offset, time and transaction index: sorted entries, look-up, append, truncation.
+A writer appends to memory and gives the same bytes to the file. A closed segment passes a read-only
+view of its mapped file, which is searched in place. A writer's buffer is replaced by a larger one,
+never resized, so views stay valid; only `truncate_to` and later appends change bytes under them.
 
-A writer appends to memory and hands the same bytes to the file; a closed segment brings a
-read-only view of its mapped file, which is searched in place and never copied. The buffer of a
-writer is never resized but replaced by a larger one, so views handed out stay valid; only
-`truncate_to` with later appends changes bytes under them.
+While Kafka writes a segment, its index files are preallocated with zeros, which remain after a hard
+stop. `used_size` finds the end of the real entries when an index is opened. Where numpy is loaded
+already, the order of entries is checked by arrays, at a hundredth of the time. Indexes have no
+checksum; a doubtful one is rebuilt from the log.
 
-While Kafka writes a segment, its index files are preallocated with zeros, and a hard stop leaves
-the zeros behind. `used_size` finds where the real entries end; the indexes apply it when they are
-opened.
+- Offset index `BASE.index`. Entry (offset, position): the batch at `position` has `offset` as its
+  LAST offset; batches between two entries are not covered. Both grow strictly. 8 bytes, big-endian:
+  int32 offset relative to the base offset, int32 position.
+- Time index `BASE.timeindex`. Entry (T, O): up to offset O, T is the largest timestamp of the
+  segment, and O is the last offset of the earliest batch with it. So larger timestamps lie behind
+  O. The record at O need not have T (only its batch does), and timestamps <= T may lie behind O.
+  Timestamps grow strictly, offsets never decrease; batches without a timestamp make no entry. 12
+  bytes, big-endian: int64 timestamp in ms, int32 relative offset.
+- Transaction index `BASE.txnindex`, created at the first abort. An entry names offsets that a
+  reader of committed records must skip, in the segment with the abort marker. So a reader looks at
+  later segments until an entry shows that no later transaction can reach back
+  (`AbortedTxn.last_stable_offset`). Last offsets grow strictly. 34 bytes, big-endian: int16 version
+  0, int64 producer id, first offset, last offset (of the marker), last stable offset.
 
-Source: Kafka 4.x AbstractIndex; KAFKA-10207, KAFKA-19200 (zero tails taken for entries).
-
-The offset index of a segment, `BASE.index`: from offsets to places in the log file.
-
-An entry (offset, position) says: the batch that starts at `position` has `offset` as its LAST
-offset. It promises nothing about batches between two entries. Offsets and positions grow strictly.
-No checksum; a doubtful index is rebuilt from the log.
-
-Entry, 8 bytes, big-endian: int32 offset relative to the base offset, int32 position.
-
-Source: Kafka 4.x OffsetIndex, KAFKA-806; docs/format.md#offset-index.
-
-The time index of a segment, `BASE.timeindex`: from timestamps to offsets.
-
-An entry (T, O) says: up to offset O, T is the largest timestamp of the segment, and O is the last
-offset of the earliest batch that has it. So whatever has a timestamp > T lies behind O. It does
-not say that the record at O has T (only its batch does), nor that timestamps <= T lie before O.
-Timestamps grow strictly, offsets never fall; batches without a timestamp make no entries.
-
-Entry, 12 bytes, big-endian: int64 timestamp in ms, int32 offset relative to the base offset.
-
-Source: KIP-33; Kafka 4.x TimeIndex; docs/format.md#time-index.
-
-Whether the entries of an index follow each other, by arrays: a hundredth of the time.
-
-An index has an entry for every few KB of log, and each is looked at when the index is opened. Only
-where numpy is loaded already: to load it takes longer than to look at most indexes without it.
-
-The index of aborted transactions of a segment, `BASE.txnindex`, made at the first abort.
-
-An entry says which offsets a reader of committed records must leave out. It lies in the segment
-that holds the abort marker, so a reader goes on through later segments until one entry shows that
-no later transaction can reach back (`AbortedTxn.last_stable_offset`). Last offsets grow strictly.
-
-Entry, 34 bytes, big-endian: int16 version 0, then int64 producer id, first offset, last offset
-(of the marker), last stable offset.
-
-Source: Kafka 4.x TransactionIndex, AbortedTxn; docs/format.md#index-of-aborted-transactions.
+Source: KIP-33; Kafka 4.x AbstractIndex, OffsetIndex, TimeIndex, TransactionIndex, AbortedTxn;
+KAFKA-806, KAFKA-10207, KAFKA-19200 (zero tails); docs/format.md#offset-index, #time-index,
+#index-of-aborted-transactions.
 """
 
 import sys

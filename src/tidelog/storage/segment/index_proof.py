@@ -1,29 +1,19 @@
-"""Whether the index files of a finished segment can be believed, before they lead anybody astray.
+"""Proofs that an index entry is right, required before a search skips records because of it.
 
-Parts: what an index must prove before a search skips records: `position_floor`, `time_floor`.
+An index that keeps its own rules may still be wrong: truncated at a whole entry, another segment's,
+with a flipped bit. `position_floor` and `time_floor` compare the entry with the batch that it
+names, so a wrong index costs time and never hides a record. Entries of old brokers that can't be
+proven (one for an append of several batches, offsets within a batch) are not used; the indexes are
+then rebuilt in memory.
 
-Order and bounds are checked when they are loaded (`derived_files`), which says nothing of entries
-that are in order and wrong, or gone. Where a zone map is there, it knows both files' checksums: a
-proof. Else the last entries are held against the log: the offset index must lead to the batch that
-it names, and no batch behind the last time entry may be later than that says. So an index that was
-cut, is that of an older log, or ends in zeros is found; it would hide records from searches by
-time, and give them to retention. A wrong entry in the middle of a foreign segment's index is found
-where it is used (`proof`), and by `tidelog doctor`.
+A whole file is checked when it is loaded: order and bounds (`derived_files`), and either the
+checksum that a zone map has for it, or its last entries. The offset index must lead to the batch
+that it names, and no batch behind the last time entry may be later than that entry says. This finds
+an index that was truncated, belongs to an older log, or ends in zeros; it would hide records from
+searches and hand them to retention. `tidelog doctor` checks every entry.
 
-Owns no state. Source: KAFKA-10207, KAFKA-19200.
-
-What the entries of an index promise, held against the batches they name.
-
-An index that keeps its own rules may still be wrong: cut short at a whole entry, another segment's,
-a bit flipped. Whoever skips records because of an entry proves that entry first, by the one batch
-that it names; so a wrong index costs time and never hides a record.
-
-Old brokers wrote entries that say less (one for an append of several batches, offsets within a
-batch). Those that can't be proven are not used: the indexes are then built anew in memory.
-
-What is proven of a whole file when it is loaded stands in `index_proof`.
-
-Source: KIP-33; Kafka 4.x TimeIndex, whose dump tool makes the same comparison.
+No state. Source: KIP-33; Kafka 4.x TimeIndex, whose dump tool makes the same comparison;
+KAFKA-10207, KAFKA-19200.
 """
 
 from collections.abc import Iterator, Mapping

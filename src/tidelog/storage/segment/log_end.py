@@ -1,33 +1,26 @@
-"""Proofs of where a log ends: one rule for readers, for opening and for `tidelog doctor`.
+"""Where a log ends, and sound batches behind damage: one rule for readers, recovery and doctor.
 
-Parts: proofs of where a log ends, and sound batches behind damage: one rule for readers, opening
-and `tidelog doctor`.
+The last segment ends at its last whole, valid batch. Bytes behind it are "not written yet" to a
+reader and a torn write to recovery, unless something proves that more was there:
 
-The last segment ends at its last whole, valid batch, and bytes behind that are "not written yet" to
-a reader and a torn write to recovery. Both guesses are wrong where something proves that more was
-there:
+1. The recovery point: all records below it were on disk. After a clean stop the log ended there. 2.
+A sound batch behind the unreadable bytes: a log is written from start to end. 3. A later segment,
+for the segments before it. 4. A valid checksum: a batch whose only fault is its offsets or magic
+was written completely.
 
-1. The recovery point: all records below it were on disk. After a clean stop the log ended there.
-2. A sound batch behind the bytes that can't be read: a log is written from its start to its end.
-3. A later segment, for the segments before it.
-4. A right checksum: a batch that lacks nothing but the right offsets or magic was written to its
-   end.
+Then the bytes are damage (`DamagedLog`), and nothing truncates or overwrites them by itself.
 
-Then the bytes are damage (`DamagedLog`). Nothing cuts or overwrites them by itself.
+A batch's checksum doesn't cover its offsets, so an upward jump of the last batch needs a proof too:
+a recovery point at or behind its end, an index entry or append-time row that names it, or a
+compaction that went so far. A leader's appends leave no gap. A partition that copies a compacted
+leader may have gaps anywhere and is marked (`COPIED_GAPS_FILE`). A jump without a proof is damage
+to readers as well, because no append in progress leaves a whole batch behind a gap.
 
-Offsets lie outside of a batch's checksum, so a jump of the last batch needs a proof, too: a
-recovery point at or behind its end, an index entry or a row of append times that names it, or a
-compaction that went so far. Appends of a leader leave no gap. A partition that copies a compacted
-leader has gaps anywhere, and a mark that says so (`COPIED_GAPS_FILE`). A jump without a proof is
-damage to readers, too: no append that is under way leaves a whole batch behind a gap.
+A damaged frame doesn't tell where the next batch starts. Offsets of a segment share their upper 32
+bits (or have the next value), so each position with these bits is tried: a batch counts if its
+frame fits, its offsets follow, and its checksum is right.
 
 Source: docs/recovery.md.
-
-Finding the next sound batch behind damage, so that one bad byte does not hide what follows.
-
-A frame that is wrong says nothing about where the next batch begins. Offsets of a segment share
-their upper 32 bits (or have the next value of them), so places where those stand are looked at one
-by one: a batch counts whose frame fits, whose offsets go on, and whose checksum is right.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,20 +1,14 @@
-"""When an append starts a new segment: a decision without effects.
+"""Decides when an append starts a new segment, and when settings cause a roll storm. Pure.
 
-Parts: when an append ends a segment; roll storms.
+Time is that of messages if the segment's first batch has a timestamp, else wall time since the
+segment was opened. No timer rolls an idle segment; only an append does.
 
-Time is that of messages where the segment's first batch has a timestamp, else wall time since the
-segment was opened. No timer rolls an idle segment: only an append asks.
+In a roll storm append after append ends a segment. Causes: a producer whose clock runs ahead
+further and further, or records of many weeks at once (time rolls by the span of record time in a
+segment; an alternation of two times rolls once, because the younger then comes first); small limits
+on size or index. The judgement looks at the last rolls.
 
-Source: Kafka 4.x LogSegment.shouldRoll; facts 3.4.
-
-Roll storms: appends that end segment after segment, and the settings that end the storm.
-
-Time rolls by the span of record time in a segment, so a producer whose clock runs ahead further and
-further, or one that writes old records of many weeks at once, can end a segment with every append:
-thousands of tiny files. (Times that merely alternate roll once: the younger then stands first.) A
-small limit on size or on an index does the same. Pure: a judgement over the last rolls.
-
-Source: KIP-33 (rolling by message time); facts 3.4.
+Source: Kafka 4.x LogSegment.shouldRoll; KIP-33 (rolling by message time); facts 3.4.
 """
 
 import random

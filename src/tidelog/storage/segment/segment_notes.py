@@ -1,31 +1,23 @@
-"""What is remembered of each segment of a partition, in the text file `segment-notes`.
+"""The file `segment-notes`: why and when each segment was rolled, and when its records came.
 
-Parts: the file `segment-notes` and its keeper: why and when rolled, when seen.
+The third time is that of the first sight for a segment of another program. Files don't keep these
+facts, because a copy changes their times. Primary data: it can't be rebuilt; without it reasons are
+unknown and file times count. Only retention and `tidelog why` depend on it.
 
-A note says why and when a segment was rolled, and by when all of its records were there (when it
-was first seen, for one that somebody else wrote). Files don't keep that: a copy changes their
-times. Primary: it can't be rebuilt; where it is lost, reasons are unknown and file times count
-again. No answer about records depends on it, only retention and `tidelog why`.
-
-Text: the version, then a line for each note, oldest first; a later line about the same segment
-takes an earlier one's place. So a roll appends a line instead of writing all of them again. A line
-ends with the CRC-32C of what stands before it; one that breaks it (a crash may tear the last) is
-left out. A note holds only where the segment ends with the offset and the batch that it names:
-somebody else may have cut the log and appended other records since.
+Text: the version, then a line for each note, oldest first. A later line replaces an earlier one of
+its segment, so a roll appends one line. A line ends with the CRC-32C of what precedes it; a line
+that breaks it (a torn last line) is ignored. A note holds only if the segment still ends with the
+offset and the batch that it names.
 
     0
     BASE END FINGERPRINT REASON ROLL_MS SEEN_MS CRC
 
-Kafka does not know the file and leaves it alone. Pure but for `read_notes` and `NotesFile`.
-Source: docs/format.md#text-files.
+The keeper of an open partition notes every unnoted segment at opening, so that later copies of the
+files change nothing, and then each roll, attach and clean close. The active segment's time stays in
+memory, because it changes with every append.
 
-Keeping the notes of a partition that is open for writing: rolls, first sights, storms.
-
-At opening every segment that nobody has noted is: from then on no copy of the files can change by
-when its records were there. A roll, an attach and a clean close note what they have done. The
-active segment's time is kept in memory meanwhile: it changes with every append.
-
-Owns the partition's `NotesFile`. Source: docs/retention.md.
+Kafka ignores the file. Pure, except `read_notes` and `NotesFile`. Source:
+docs/format.md#text-files; docs/retention.md.
 """
 
 import dataclasses
