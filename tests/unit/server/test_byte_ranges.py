@@ -181,3 +181,36 @@ def test_an_append_is_shown_all_at_once(log: Log) -> None:
         sys.setprofile(None)
     assert log.active.size_bytes > size_bytes
     assert seen == {size_bytes}
+
+
+def test_what_is_appended_while_a_thread_reads_is_not_read() -> None:
+    """Appends come between any two calls of the read: its bytes end at its end offset."""
+    call = 0
+    while True:
+        _, _, log = new_log({"index.interval.bytes": "0"})
+        for number in range(4):
+            log.append([NewRecord(value=bytes(50), timestamp=number)])
+        source = SegmentBytes(log.context.pool, may_block=True)
+        limits = Limits(end_offset=log.log_end_offset, max_bytes=10_000, whole_first=True)
+        left = call
+
+        def append_once(_frame: object, event: str, _argument: object, log: Log = log) -> None:
+            nonlocal left
+            if event == "call":
+                left -= 1
+                if left == 0:
+                    sys.setprofile(None)
+                    log.append([NewRecord(value=bytes(50), timestamp=9)])
+
+        sys.setprofile(append_once)
+        try:
+            part = find_range(log.segments, 1, limits, source)
+        finally:
+            sys.setprofile(None)
+        assert part is not None
+        read = list(frames(part.segment, part.start, part.end, source))
+        assert [read[0].last_offset, read[-1].last_offset] == [1, 3], call
+        assert part.next_offset == 4
+        if call and left > 0:
+            return
+        call += 1

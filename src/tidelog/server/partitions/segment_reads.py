@@ -524,12 +524,11 @@ def _range_from(
     segment: Segment, first: Frame, offset: int, limits: Limits, source: SegmentBytes
 ) -> ByteRange:
     """The bytes from a batch on, as many as the limits allow."""
-    if limits.end_offset >= segment.end_offset and segment.damaged is None:
-        visible_end, behind = _sound_part(segment, source)
-        if behind > limits.end_offset:  # it grows beside a thread
-            behind = limits.end_offset
-    else:
-        visible_end, behind = _visible_end(segment, limits.end_offset, source)
+    # What there is, before it is compared: a segment may grow beside this thread.
+    part = _sound_part(segment, source) if segment.damaged is None else None
+    if part is None or part[1] > limits.end_offset:
+        part = _visible_end(segment, limits.end_offset, source)
+    visible_end, behind = part
     start, size_bytes, base_offset, _, _ = first
     wanted = limits.max_bytes
     if wanted < size_bytes and limits.whole_first:
