@@ -169,6 +169,15 @@ class Commands:
         assert code == ExitCode.USAGE
         assert "partitions 0 to 0" in err
 
+    @pytest.mark.parametrize("offsets", ["..0", "0..0"])
+    def test_a_range_that_ends_at_offset_0_is_empty(self, shell: Shell, offsets: str) -> None:
+        name = shell.filled()
+        assert shell.rows("read", name, "--offset", offsets) == []
+        assert shell.rows("read", name, "--offset", offsets, "--follow") == []
+        code, out, err = shell.run("read", name, "--offset", offsets, "-o", "arrow")
+        assert code == ExitCode.OK, err
+        assert pa.ipc.open_stream(out).read_all().num_rows == 0
+
     def test_following_takes_what_comes(self, shell: Shell) -> None:
         name = shell.filled(3)
         rows = shell.rows("read", name, "--follow", "--limit", "10")

@@ -266,11 +266,12 @@ def _splits(
     found = plan_remote(
         cluster.cluster, partitions, times, clock=wanted.clock, isolation=wanted.isolation
     )
+    first, end = wanted.start_offset or 0, wanted.end_offset
     cut = (
         replace(
             split,
-            start_offset=max(split.start_offset, wanted.start_offset or 0),
-            end_offset=min(split.end_offset, wanted.end_offset or split.end_offset),
+            start_offset=max(split.start_offset, first),
+            end_offset=split.end_offset if end is None else min(split.end_offset, end),
         )
         for split in found
     )

@@ -44,6 +44,8 @@ def test_a_range_of_append_time_holds_exactly_what_is_inside(hours: Cli) -> None
         (("--offset", "3..6"), [3, 4, 5]),
         (("--offset", "8.."), [8, 9]),
         (("--offset", "..2"), [0, 1]),
+        (("--offset", "..0"), []),
+        (("--offset", "0..0"), []),
         (("--offset", "7"), [7]),
         (("--offset", "50.."), []),
         (("--limit", "2"), [0, 1]),
