@@ -105,6 +105,8 @@ def _selection(surroundings: Surroundings, options: ReadOptions) -> Selection:
     if options.follow and options.kind.is_columns:
         raise UsageProblem("--follow writes table, json or csv")
     start_ms, end_ms = times.read_bounds(surroundings, options.start, options.end, options.zone)
+    if options.follow and end_ms != OPEN_END:
+        raise UsageProblem(f"--from {options.start}: --follow has no end; leave the end out")
     start, end = _offsets(options.offset)
     return Selection(
         start_ms=start_ms,

@@ -232,10 +232,18 @@ def test_follow_ends_where_its_offsets_end(flights: Cli) -> None:
     assert len(appender.waited) == 2
 
 
+def test_follow_takes_a_range_without_an_end(flights: Cli) -> None:
+    flights.wait = Appender(flights, [b"a"])
+    rows = flights.ok("read", "flights", "--follow", "--from", "-1h..", "-o", "json").objects
+    assert [row["value"] for row in rows] == ["a"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--follow", "--to", "now"), "leave --to out"),
+        (("--follow", "--from", "-2h..-1h"), "--from -2h..-1h: --follow has no end; leave the end"),
+        (("--follow", "--from", "..now"), "--from ..now: --follow has no end; leave the end"),
         (("--follow", "-o", "arrow"), "table, json or csv"),
         (("--offset", "a..b"), "write A..B"),
         (("--offset", "5..3"), "the end lies before the start"),
@@ -246,6 +254,7 @@ def test_follow_ends_where_its_offsets_end(flights: Cli) -> None:
     ],
 )
 def test_arguments_that_cannot_be(flights: Cli, arguments: tuple[str, ...], message: str) -> None:
+    flights.wait = Appender(flights, [])
     result = flights.run("read", "flights", *arguments)
     assert result.code == 3
     assert message in result.err
