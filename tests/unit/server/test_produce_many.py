@@ -1,7 +1,7 @@
 """Produce requests for many partitions: each once, a slice at a time, others in between."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
 import pytest
@@ -26,7 +26,7 @@ from tidelog.types import NewRecord
 
 COUNT = 45
 BY_NAME, BY_ID = 12, 13
-UNKNOWN, UNKNOWN_ID, UNSUPPORTED_COMPRESSION = 3, 100, 76
+UNKNOWN, UNKNOWN_ID, UNSUPPORTED_COMPRESSION, INVALID_RECORD = 3, 100, 76, 87
 CODEC_OF_NOBODY = 7
 BEFORE_ZSTD = 3
 BATCH = bytes(build_batch([NewRecord(value=b"v")]))
@@ -184,3 +184,51 @@ def test_what_is_refused_outweighs_what_is_not(
 
 async def codes_in(node: Node, asked: ProduceRequest, version: int) -> list[tuple[int, int]]:
     return await codes(ask(node, asked, version))
+
+
+LARGE = bytes(build_batch([NewRecord(value=bytes(5 << 20))]))
+ROOM = {"max.message.bytes": str(8 << 20)}
+
+
+def large_request(node: Node, version: int) -> ProduceRequest:
+    """Records that a thread checks."""
+    asked = request([0], node=node if version == BY_ID else None)
+    asked.topic_data[0].partition_data[0].records = memoryview(bytearray(LARGE))
+    return asked
+
+
+async def when_checked(node: Node, version: int, change: Callable[[], object]) -> int:
+    """The error of records for a new topic that changes while a thread checks them."""
+    node.topics.delete("t")
+    node.topics.create("t", 1, config=ROOM)
+    node.partitions.get("t", 0)  # open, so that only the check is waited for
+    said = ask(node, large_request(node, version), version)
+    assert isinstance(said, Awaitable)
+    task = asyncio.ensure_future(said)
+    await asyncio.sleep(0)  # to where it waits for the thread
+    assert not task.done()
+    change()
+    ((_, code),) = await codes(task)
+    return code
+
+
+@pytest.mark.parametrize(("version", "code", "end"), [(BY_NAME, 0, 1), (BY_ID, UNKNOWN_ID, 0)])
+def test_what_took_long_to_check_goes_into_no_other_topic(
+    node: Node, version: int, code: int, end: int
+) -> None:
+    """A topic of the same name is another one to a client that names topics by id."""
+
+    def make_anew() -> None:
+        node.topics.delete("t")
+        node.topics.create("t", 1, config=ROOM)
+
+    assert asyncio.run(when_checked(node, version, make_anew)) == code
+    assert node.partitions.get("t", 0).log.log_end_offset == end
+
+
+def test_what_took_long_to_check_is_checked_again_by_new_settings(node: Node) -> None:
+    def compact() -> None:
+        node.log_dir.alter_config("t", {"cleanup.policy": "compact"})
+
+    assert asyncio.run(when_checked(node, BY_NAME, compact)) == INVALID_RECORD
+    assert node.partitions.get("t", 0).log.log_end_offset == 0

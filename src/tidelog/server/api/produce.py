@@ -319,9 +319,17 @@ class Waiting(NamedTuple):
 
 
 class LongAppend(NamedTuple):
-    """Records that take long to check: of which topic, what, and the answer to fill in."""
+    """Records that take long to check: for which topic, what, and the response to fill in.
+
+    Attributes:
+        topic: The topic's name.
+        topic_id: The topic's id when the records came.
+        data: The partition's number and the records.
+        answer: The response, empty until the records are appended or refused.
+    """
 
     topic: str
+    topic_id: UUID | None
     data: PartitionProduceData
     answer: PartitionProduceResponse
 
@@ -400,68 +408,71 @@ def _write(
 
 def _postponed(common: Request, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
     answer = PartitionProduceResponse(index=data.index)
-    common.long.append(LongAppend(topic, data, answer))
+    info = common.context.node.topics.find(topic)
+    common.long.append(LongAppend(topic, None if info is None else info.topic_id, data, answer))
     return answer
 
 
 async def append_long(common: Request) -> None:
     """Append what took long to check, once a thread has checked it; fill in the answers."""
-    node = common.context.node
-    for topic, data, answer in common.long:
-        said = await _append_checked(node, common, topic, data)
+    for long in common.long:
+        said = await _append_checked(common, long)
         for name in fields(said):
-            setattr(answer, name.name, getattr(said, name.name))
+            setattr(long.answer, name.name, getattr(said, name.name))
         for number, waiting in enumerate(common.waiting):
             if waiting.answer is said:
-                common.waiting[number] = waiting._replace(answer=answer)
+                common.waiting[number] = waiting._replace(answer=long.answer)
 
 
-async def _append_checked(
-    node: Node, common: Request, topic: str, data: PartitionProduceData
-) -> PartitionProduceResponse:
+async def _append_checked(common: Request, long: LongAppend) -> PartitionProduceResponse:
+    """Append records once a thread has checked them.
+
+    Where the topic or its settings change meanwhile, or others append before a message set, they
+    are checked again; after some vain checks what would change waits.
+    """
+    holds = common.context.node.partitions.holds
+    for _ in range(FREE_CHECKS):
+        response = await _check_and_append(common, long, is_alone=False)
+        if response is not None:
+            return response
+    while True:
+        async with holds.hold([long.topic], stops_appends=True):
+            response = await _check_and_append(common, long, is_alone=True)
+        if response is not None:
+            return response
+
+
+async def _check_and_append(
+    common: Request, long: LongAppend, *, is_alone: bool
+) -> PartitionProduceResponse | None:
+    """Check records in a thread and append them; None where they must be checked again."""
+    node, topic, data = common.context.node, long.topic, long.data
+    info = node.topics.find(topic)
+    if common.context.version >= TOPIC_IDS_FIRST_VERSION and (
+        info is None or info.topic_id != long.topic_id
+    ):
+        return refused(data.index, ErrorCode.UNKNOWN_TOPIC_ID)
     try:
         partition = node.partitions.get(topic, data.index)
     except TidelogError as error:
         return refused(data.index, error.code or ErrorCode.UNKNOWN_SERVER_ERROR)
+    prepared: PreparedSet | None = None
     try:
         if common.context.version < BATCHES_FIRST_VERSION:
-            return await _append_set(common, topic, data)
-        records = await node.long_checks.run(partition.log.check_append, data.records)
+            prepared = await node.long_checks.run(partition.log.check_set, data.records)
+        else:
+            records = await node.long_checks.run(partition.log.check_append, data.records)
+            data = PartitionProduceData(index=data.index, records=records)
+        while not is_alone and node.partitions.holds.stops_appends([topic]):
+            await node.partitions.holds.wait([topic])
+        if node.topics.find(topic) != info:
+            return None
+        is_checked = prepared is None
+        return append(common, topic, data, is_checked=is_checked, prepared=prepared)
+    except LongCheck:
+        return None
     except TidelogError as error:
-        return failed(partition, data.index, error)
-    while node.partitions.holds and node.partitions.holds.stops_appends([topic]):
-        await node.partitions.holds.wait([topic])
-    checked = PartitionProduceData(index=data.index, records=records)
-    return append(common, topic, checked, is_checked=True)
-
-
-async def _append_set(
-    common: Request, topic: str, data: PartitionProduceData
-) -> PartitionProduceResponse:
-    """Append a message set that a thread has checked.
-
-    Where others append meanwhile, it may have to be checked again: then they have to wait.
-
-    Raises:
-        TidelogError: It is refused.
-    """
-    node = common.context.node
-    holds = node.partitions.holds
-
-    async def attempt(*, is_alone: bool) -> PartitionProduceResponse:
-        partition = node.partitions.get(topic, data.index)
-        prepared = await node.long_checks.run(partition.log.check_set, data.records)
-        while not is_alone and holds.stops_appends([topic]):
-            await holds.wait([topic])
-        return append(common, topic, data, prepared=prepared)
-
-    for _ in range(FREE_CHECKS):
-        with suppress(LongCheck):
-            return await attempt(is_alone=False)
-    while True:
-        async with holds.hold([topic], stops_appends=True):
-            with suppress(LongCheck):
-                return await attempt(is_alone=True)
+        return failed(partition, long.data.index, error)
 
 
 def appended(
