@@ -157,6 +157,16 @@ def test_failed_sync_is_never_acknowledged(world: World) -> None:
     assert [record.value for record in world.partition.log.records()][:1] == [b"kept"]
 
 
+def test_an_offline_partition_says_so_each_time(world: World) -> None:
+    world.append(b"kept")
+    world.files.writes.fault = Fault(world.files.calls, FaultKind.EIO)
+    world.later.settle()
+    assert world.is_offline()
+    for _ in range(2):
+        with pytest.raises(StorageFailure):
+            world.partition.advance()
+
+
 def test_offline_partition_comes_back(world: World) -> None:
     world.append(b"kept")
     world.files.writes.fault = Fault(world.files.calls, FaultKind.NO_SPACE)

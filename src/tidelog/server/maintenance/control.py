@@ -265,10 +265,10 @@ class Control:
         return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
 
     def _show(self, topics: Iterable[str]) -> None:
-        """Readers who wait for more see what there is now."""
+        """Show readers that wait for more what there is now; an offline partition has no more."""
         names = set(topics)
         for partition in self._node.partitions.opened():
-            if partition.name.topic in names:
+            if partition.name.topic in names and partition.failure is None:
                 partition.advance()
 
 

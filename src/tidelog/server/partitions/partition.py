@@ -342,7 +342,11 @@ class Partition(Watched):
             return
         self._is_sync_due = False
         self._sync_end = self.log.log_end_offset
-        self.log.flush_later(self._synced)
+        try:
+            self.log.flush_later(self._synced)
+        except StorageFailure:
+            self._sync_end = None  # no sync runs, so nothing is to wait for one
+            raise
 
     def _synced(self, failure: StorageFailure | None) -> None:
         end, self._sync_end = self._sync_end, None
