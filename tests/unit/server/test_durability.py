@@ -136,6 +136,20 @@ def test_waiting_answers_come_with_their_group(world: World) -> None:
     assert asyncio.run(story()) == [0, 0]
 
 
+def test_a_smaller_end_is_visible_before_a_larger_one_that_has_waited_longer(world: World) -> None:
+    async def story() -> tuple[bool, bool]:
+        world.append()
+        world.append()
+        larger, smaller = (world.partition.visible(end) for end in (2, 1))
+        world.later.work()
+        done = larger.is_done, smaller.is_done
+        world.later.settle()
+        assert (larger.value, smaller.value) == (0, 0)
+        return done
+
+    assert asyncio.run(story()) == (False, True)
+
+
 def test_failed_sync_is_never_acknowledged(world: World) -> None:
     async def story() -> int:
         world.append(b"kept")

@@ -648,7 +648,7 @@ class StateTopic(Generic[Loaded]):
     async def _load_all(self) -> None:
         try:
             await self._claim()
-        except TidelogError as error:
+        except Exception as error:  # noqa: BLE001 - its partitions are loaded all the same
             self._logger.error("settings of %s can't be kept: %s", self.name, error)
         while self._queue and not self._services.work.is_closed:
             # The topic may be deleted meanwhile; what becomes of this one says nothing then.

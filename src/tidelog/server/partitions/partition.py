@@ -358,8 +358,11 @@ class Partition(Watched):
         is_next_due = self._is_sync_due
         self._sync()
         self._show(end if is_next_due or self._syncs_all else self.log.log_end_offset)
-        while self._waiting and self._waiting[0][0] <= self.high_watermark:
-            self._waiting.popleft()[1].try_complete(ErrorCode.NONE)
+        waiting, visible_end = self._waiting, self.high_watermark
+        self._waiting = deque(each for each in waiting if each[0] > visible_end)
+        for end_offset, reply in waiting:  # a repeated batch may wait behind later ones
+            if end_offset <= visible_end:
+                reply.try_complete(ErrorCode.NONE)
 
     def must_wait(self, result: AppendResult, acks: int) -> bool:
         """Whether an acknowledgement has to wait until readers may see the records.
