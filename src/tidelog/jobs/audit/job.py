@@ -43,7 +43,7 @@ from tidelog.spark.parts import parallelism
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
 from tidelog.timespec import parse_point
-from tidelog.types import IsolationLevel, TopicPartition
+from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,12 +101,6 @@ def audit(
     return _as_frames(spark, found)
 
 
-def _point(when: int | str | None) -> int | None:
-    if not isinstance(when, str):
-        return when
-    return parse_point(when, now_ms=os_env().clock.now_ms())
-
-
 def _as_frames(spark: "SparkSession", found: Audited) -> Audit:
     frame = spark.createDataFrame
     return Audit(
@@ -150,10 +144,16 @@ def measure(
             folder=folder,
             sides=plan.sides,
             pairs=plan.pairs,
-            question=_question(spark, isolation, options),
+            question=Question(
+                start_ms=plan.start_ms,
+                end_ms=plan.end_ms,
+                isolation=isolation,
+                split_bytes=options["split_bytes"],
+                tasks=max(parallelism(spark), 1),
+            ),
             span_ms=options["span_ms"],
             history=options["history"],
-            ignore=choices_of(Kind, options["ignore"], "ignore"),
+            ignore=plan.ignore,
             keys_max=options["keys_max"],
             rows_max=rows_max,
             listener=options["listener"],
@@ -170,34 +170,53 @@ def measure(
 
 @takes_options(AuditOptions)
 def plan_of(env: Env, a: Place, b: Place | None, **options: Unpack[AuditOptions]) -> "Plan":
-    """Check what is asked, and find the topics and the group; Spark is not needed.
+    """Check the options, then find the topics and the group; Spark is not needed.
 
     Raises:
         UnknownTopic, UnknownGroup, InvalidRequest, CorruptFile, ClusterFailure: As `audit`.
         FileNotFoundError: There is no such offset map.
     """
     _check(b, options)
+    ignore = choices_of(Kind, options["ignore"], "ignore")
+    start_ms, end_ms = (_point(env, options[side]) for side in ("start", "end"))
     sides, rename = _sides(env, a, b, options)
     topics = options["topics"]
     names = [topics] if isinstance(topics, str) else topics
     pairs = pairs_of(sides["a"], sides.get("b"), names, rename)
     positions = None if options["group"] is None else positions_of(b or a, options["group"])
-    return Plan(sides, pairs, positions)
+    return Plan(
+        sides=sides,
+        pairs=pairs,
+        positions=positions,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        ignore=ignore,
+    )
 
 
-@dataclass(frozen=True, slots=True)
+def _point(env: Env, time: int | str | None) -> int | None:
+    return parse_point(time, now_ms=env.clock.now_ms()) if isinstance(time, str) else time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is asked of an audit, as the places have it.
+    """The request of an audit: its options as values, and its topics as the places have them.
 
     Attributes:
         sides: By letter.
         pairs: Each topic on both sides.
         positions: Where the group is; None without a group.
+        start_ms: Earliest record timestamp, None for no bound.
+        end_ms: Record timestamp to stop at, None for no bound.
+        ignore: Kinds of differences that are not looked for.
     """
 
     sides: Mapping[str, Side]
     pairs: Sequence[Pair]
     positions: Mapping[TopicPartition, int] | None
+    start_ms: int | None
+    end_ms: int | None
+    ignore: frozenset[Kind]
 
 
 def _check(b: Place | None, options: AuditOptions) -> None:
@@ -236,16 +255,6 @@ def _sides(
         "b": Side(letter="b", place=b, limits=written),
     }
     return sides, {**renames_of_map(env, options["offset_map"]), **given}
-
-
-def _question(spark: "SparkSession", isolation: IsolationLevel, options: AuditOptions) -> Question:
-    return Question(
-        start_ms=_point(options["start"]),
-        end_ms=_point(options["end"]),
-        isolation=isolation,
-        split_bytes=options["split_bytes"],
-        tasks=max(parallelism(spark), 1),
-    )
 
 
 @contextmanager

@@ -1,0 +1,26 @@
+"""What an audit refuses before it asks its places for anything or makes a folder."""
+
+from pathlib import Path
+
+import pytest
+
+from tidelog.env import Env
+from tidelog.errors import InvalidChoice, InvalidTime
+from tidelog.jobs.audit.job import audit, plan_of
+from tidelog.spark.places import Place
+
+
+def test_a_kind_that_does_not_exist_is_refused_before_the_state_is_made(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with pytest.raises(InvalidChoice, match="ignore is 'nonsense'; give one of missing"):
+        audit(None, tmp_path / "a", tmp_path / "b", ignore=["nonsense"], state=state)  # type: ignore[arg-type] # no session: Spark is not needed for the refusal
+    assert not state.exists()
+
+
+@pytest.mark.parametrize("bound", ["start", "end"])
+def test_a_time_that_can_not_be_read_is_refused_before_the_places_are_asked(
+    tmp_path: Path, bound: str
+) -> None:
+    a, b = (Place(str(tmp_path / name)) for name in "ab")
+    with pytest.raises(InvalidTime, match="noonish"):
+        plan_of(Env(), a, b, **{bound: "noonish"})  # type: ignore[arg-type]
