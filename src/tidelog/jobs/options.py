@@ -125,9 +125,14 @@ def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _F
 
 
 def _documented(text: str | None, declared: Mapping[str, tuple[object, Option]]) -> str | None:
+    """Return a docstring with the options in place of the line `**options`.
+
+    It is returned without the indent of the source, which Python 3.13 takes away itself.
+    """
+    if text is None:
+        return None
     lines = [f"{name}: {one.keyword or one.text}" for name, (_, one) in declared.items()]
-    indent = "\n" + " " * 8
-    before, mark, after = (text or "").partition(f"{indent}**options: ")
-    return (
-        text if not mark else before + indent + indent.join(lines) + "\n" + after.partition("\n")[2]
-    )
+    before, mark, after = inspect.cleandoc(text).partition("\n    **options: ")
+    if not mark:
+        return before
+    return "\n    ".join([before, *lines]) + "".join(after.partition("\n")[1:])

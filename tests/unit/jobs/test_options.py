@@ -25,18 +25,21 @@ class Wishes(TypedDict, total=False):
     sink: Annotated[Mapping[str, str] | None, Option("How.")]
 
 
+DOCSTRING = """Do it.
+
+Args:
+    spark: The session.
+    topic: The topic.
+    **options: Those of `Wishes`.
+
+Raises:
+    ValueError: Never.
+"""
+
+
 @takes_options(Wishes)
 def job(spark: str, topic: str = "flights", **options: Unpack[Wishes]) -> dict[str, object]:
-    """Do it.
-
-    Args:
-        spark: The session.
-        topic: The topic.
-        **options: Those of `Wishes`.
-
-    Raises:
-        ValueError: Never.
-    """
+    """Do it."""
     return {"spark": spark, "topic": topic, **options}
 
 
@@ -54,11 +57,20 @@ def test_what_is_not_given_has_its_default() -> None:
 def test_the_signature_has_the_options_as_keywords() -> None:
     text = str(inspect.signature(job))
     assert text.startswith("(spark: str, topic: str = 'flights', *, to: str, clock: ")
-    assert job.__doc__ is not None
-    assert (
-        "        to: Where.\n        clock: When.\n        names: All where None.\n" in job.__doc__
+
+
+@pytest.mark.parametrize("indent", ["", "    ", "        "])
+def test_the_docstring_lists_the_options_however_it_is_indented(indent: str) -> None:
+    """Python 3.13 takes the indent of docstrings away when it compiles them."""
+
+    def plain(spark: str, topic: str = "flights", **options: Unpack[Wishes]) -> None: ...
+
+    plain.__doc__ = DOCSTRING.replace("\n", f"\n{indent}")
+    assert takes_options(Wishes)(plain).__doc__ == (
+        "Do it.\n\nArgs:\n    spark: The session.\n    topic: The topic.\n"
+        "    to: Where.\n    clock: When.\n    names: All where None.\n    sink: How.\n\n"
+        "Raises:\n    ValueError: Never."
     )
-    assert "        sink: How.\n\n    Raises:\n" in job.__doc__
 
 
 def test_arguments_are_read_as_those_of_any_public_function() -> None:
