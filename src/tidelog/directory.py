@@ -1,8 +1,8 @@
 """`Directory`: topics in a directory of this machine or of an object store; `tidelog.open`.
 
-`Directory` implements `FrontDoor` over `storage.LogDir`, and adds what only a directory has:
-appends that choose partitions, single logs, retention. It owns no format and no file. Arrow, numpy
-and numba are imported by the calls that need them.
+`Directory` implements `FrontDoor` over `storage.directory.log_dir.LogDir`, and adds what only a
+directory has: appends that choose partitions, single logs, retention. It owns no format and no
+file. Arrow, numpy and numba are imported by the calls that need them.
 
 Life cycle: `tidelog.open` -> calls -> close, best by `with`. One thread changes a directory.
 """

@@ -4,9 +4,12 @@ A finding is a line for people: file, line, what is wrong.
 """
 
 import ast
+import io
 import re
 import subprocess
+import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -162,3 +165,101 @@ def is_test(test_id: str) -> bool:
             return False
         body = node.body
     return True
+
+
+# ------------------------------------------------------------------- Names in backticks, in text
+
+_TICKED: Final = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_QUIET: Final = (tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT)
+
+
+class CodeNames:
+    """The modules of a package, and the names that the code of each of them writes.
+
+    Names count that stand in code or in a string that is no docstring: bound, used or made by text.
+    """
+
+    def __init__(self, package: Path) -> None:
+        self.package = package
+        files = sorted(package.rglob("*.py"))
+        self.modules = {_module_of(path, package): path for path in files}
+        self.stems = {name[-1] for name in self.modules}
+        parsed = [names_and_texts(path.read_text(encoding="utf-8")) for path in files]
+        self.everywhere = frozenset[str]().union(*(names for names, _ in parsed))
+
+    def stale_names(self, path: Path) -> list[str]:
+        """Names in backticks of a file's docstrings and comments that name nothing (any more)."""
+        module = _module_of(path, self.package)
+        names, texts = names_and_texts(path.read_text(encoding="utf-8"))
+        return [
+            f"{first + text[: ticked.start()].count(chr(10))}: names nothing: {ticked[0]}"
+            for number, (first, text) in enumerate(texts)
+            for ticked in _TICKED.finditer(text)
+            if not self._is_known(ticked[1].removesuffix("()"), module, names, number == 0)
+        ]
+
+    def _is_known(
+        self, name: str, module: tuple[str, ...], names: frozenset[str], at_top: bool
+    ) -> bool:
+        if name in names or re.search(r"(?:^|\.)[a-z]+[A-Z]", name):
+            return True  # Of this file, or Java's
+        if re.fullmatch(r"[a-z_]+(/[a-z_]+)*(\.py|/)", name):
+            homes = [self.package.joinpath(*module[1:length]) for length in range(len(module) + 1)]
+            return any((home / name).exists() for home in [*homes, ROOT])
+        if re.fullmatch(r"[A-Z]?[a-z]\w*(\.\w+)+", name):
+            return name in self.everywhere or self._is_path(name.split("."), module, names)
+        if re.fullmatch(r"[a-z]+(_[a-z\d]+)+", name):
+            return name in self.everywhere - self.stems or bool(self._near(name, module))
+        # One word is a module's name only at the top of a file, where it tells of its neighbors.
+        return not at_top or name not in self.stems or bool(self._near(name, module))
+
+    def _is_path(self, parts: list[str], module: tuple[str, ...], names: frozenset[str]) -> bool:
+        near = self._near(parts[0], module)
+        if near:
+            return any(self._holds(home, parts[1:]) for home in near)
+        return self.everywhere.issuperset(parts) and (parts[0][0].isupper() or parts[0] in names)
+
+    def _holds(self, home: tuple[str, ...], parts: list[str]) -> bool:
+        if not parts:
+            return True
+        if (*home, parts[0]) in self.modules:
+            return self._holds((*home, parts[0]), parts[1:])
+        names, _ = names_and_texts(self.modules[home].read_text(encoding="utf-8"))
+        return parts[0] in names and self.everywhere.issuperset(parts)
+
+    def _near(self, name: str, module: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """The modules of this name: in the given one, beside it, beside a package around it."""
+        near = [(*module[:length], name) for length in range(len(module), -1, -1)]
+        return [path for path in near if path in self.modules]
+
+
+def _module_of(path: Path, package: Path) -> tuple[str, ...]:
+    *homes, last = path.relative_to(package.parent).with_suffix("").parts
+    return tuple(homes) if last == "__init__" else (*homes, last)
+
+
+@cache
+def names_and_texts(source: str) -> tuple[frozenset[str], tuple[tuple[int, str], ...]]:
+    """The names that code writes, and its docstrings and comments, each with its first line.
+
+    The docstring of the module is the first of the texts.
+    """
+    names, texts = set[str](), [(1, "")]
+    begins = True
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            texts.append((token.start[0], token.string))
+        elif token.type == tokenize.STRING and begins:
+            text = (token.start[0], token.string)
+            if len(texts) == 1 and not names:
+                texts[0] = text
+            else:
+                texts.append(text)
+        elif token.type == tokenize.NAME:
+            names.add(token.string)
+        else:
+            names.update(re.findall(r"\w+", token.string))
+            names.update(re.findall(r"\w+(?:\.\w+)+", token.string))
+        if token.type not in _QUIET:
+            begins = token.type == tokenize.NEWLINE
+    return frozenset(names), tuple(texts)

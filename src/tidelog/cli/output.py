@@ -128,7 +128,7 @@ def print_object(surroundings: Surroundings, content: dict[str, Cell]) -> None:
 
 
 def time_fields(name: str, ms: Cell, zone: str | None = None) -> dict[str, Cell]:
-    """A time as scripts get it: `name` in ISO 8601, `name_ms` as a number; null for none."""
+    """A time as scripts get it: `name` in ISO 8601, and with `_ms` as a number; null for none."""
     if not isinstance(ms, int) or ms == NO_TIMESTAMP:
         return {name: None, f"{name}_ms": None}
     return {name: times.iso(ms, zone), f"{name}_ms": ms}

@@ -245,7 +245,7 @@ def open_cluster(surroundings: Surroundings, access: Access) -> Iterator["Cluste
 
     Raises:
         UsageProblem: The file of settings can't be read.
-        MissingDependency, ConfigError: As `connection.connect`.
+        MissingDependency, ConfigError: As `remote.cluster.connect`.
     """
     from tidelog.remote.cluster import connect
 

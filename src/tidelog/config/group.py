@@ -1,4 +1,4 @@
-"""Settings of one group: `GroupSettings` for classic, consumer and share groups, and `ShareLimits`.
+"""Settings of one group: `GroupSettings`, for classic, consumer and share groups.
 
 A value set for a group replaces the broker's value for all groups of its protocol. Some settings of
 share groups have no broker setting behind them, only a default.

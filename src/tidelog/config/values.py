@@ -5,7 +5,7 @@ case-sensitive. Values that Kafka accepts although they have no meaning (`NaN` a
 refused. Also parses where a new group starts to read: `earliest`, `latest`, `by_duration:PT1H`.
 
 Source: Kafka 4.3's `ConfigDef`, `TopicConfig`, `LogConfig`, `ServerTopicConfigSynonyms`; KIP-1106;
-ISO 8601 durations as Java's `Duration.parse` reads them.
+ISO 8601 durations as Java's Duration.parse reads them.
 """
 
 import math

@@ -114,7 +114,7 @@ class ControlClient(Closing):
         Raises:
             ControlFailure: No answer came: it may be erased, in part or whole. Asking again goes
                 on.
-            TidelogError: What `storage.erasing.erase` raises.
+            TidelogError: What `storage.erasure.erase` raises.
         """
         encoded = b64encode(key).decode("ascii")
         return self.ask("erase", {"topic": topic, "key": encoded, "execute": execute})

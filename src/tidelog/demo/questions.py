@@ -291,7 +291,7 @@ def day_by_pandas(frame: pd.DataFrame, start_ms: int, end_ms: int) -> pd.DataFra
 
 
 def crossing_by_pandas(frame: pd.DataFrame, at_ms: int, start_ms: int, end_ms: int) -> Crossing:
-    """What `lookups.count_crossing` must give."""
+    """Count crossings in pandas: the plain reference of `count_crossing`."""
     due, left = frame["due_ms"], frame["left_ms"]
     left_after = (left >= at_ms) & (left < end_ms)
     return Crossing(

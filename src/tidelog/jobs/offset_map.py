@@ -3,7 +3,7 @@
 Parts: the map that a mirror keeps: ranges of offsets at source and target, its rows, its file.
 
 A mirror writes new offsets. The map says, for each partition of a source and each partition of the
-target, where they went; `offset_map` keeps it on disk, `job` takes groups across.
+target, where they went; `write_map` keeps it on disk, the job `failover` takes groups across.
 
 What it promises, for a record r that the mirror has copied from offset s to offset t:
 

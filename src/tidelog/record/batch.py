@@ -173,7 +173,7 @@ class RecordBatch:
     size_bytes: int
 
     def __init__(self, buffer: Buffer, at: int = 0) -> None:
-        """View the batch that begins at `at`; use `views.walk` for bytes from outside."""
+        """View the batch that begins at `at`; use `batch_walk.walk` for bytes from outside."""
         self._buffer = buffer
         self.at = at
         (

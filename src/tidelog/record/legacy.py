@@ -250,7 +250,7 @@ class LegacyBatch:
     size_bytes: int
 
     def __init__(self, buffer: Buffer, at: int = 0, *, base_offset: int | None = None) -> None:
-        """View the message that begins at `at`; use `views.walk` for bytes from outside.
+        """View the message that begins at `at`; use `batch_walk.walk` for bytes from outside.
 
         `base_offset` spares the opening of a wrapper to who knows it already.
         """

@@ -423,7 +423,7 @@ def connect(
 
     Args:
         bootstrap: `host:port[,host:port]`.
-        config: librdkafka's settings, e.g. from `properties.client_settings`.
+        config: librdkafka's settings, e.g. from `client_settings.client_settings`.
         timeout_s: For each request, in seconds; an hour at most.
         clock: For deadlines; the machine's where None.
 

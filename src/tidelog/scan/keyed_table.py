@@ -382,7 +382,7 @@ def diff_rows(
         stats: Counted up on the way.
 
     Raises:
-        As `tables.table_rows`.
+        As `table_rows`.
     """
     for winners in fold_keys(source, splits, how, stats, before_ms=before_ms):
         stats.keys += winners.count

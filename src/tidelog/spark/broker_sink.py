@@ -74,7 +74,7 @@ class Claim:
         batch: From 0 on, growing.
         note: Asked once all rows have their offsets: what to keep in the marker, to be found
             again with it. A megabyte is too much for most brokers.
-        topics_of: Key under which each topic counts its batches (`broker_markers.topic_key`); None
+        topics_of: Key under which each topic counts its batches (`topic_key`); None
             where the transactional id counts for all of them.
     """
 

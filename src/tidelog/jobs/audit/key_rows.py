@@ -60,7 +60,7 @@ _ADDED_PAIRS: Final = 16
 
 
 def words_of(seeds: Sequence[int]) -> list[int]:
-    """Return the seeds, then the words that `kernels.value_hash` adds to values."""
+    """Return the seeds, then the words that `kernels.hashes` adds to values."""
     return [*seeds, *_added_words(seeds[2], seeds[3])]
 
 
@@ -265,7 +265,7 @@ class Reducer:
     def fold(
         self, data: "Bytes", table: "Longs", wanted: "Filter", sums: "Longs", progress: "Longs"
     ) -> tuple[int, int]:
-        """Reduce the records of batches where they lie; see `record.columns.fold`."""
+        """Reduce the records of batches where they lie; see `record.kernels.key_rows`."""
         while True:
             status, at = key_rows.fold_batches(data, table, wanted, sums, self._into, progress)
             if status != FULL:

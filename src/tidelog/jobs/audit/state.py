@@ -44,7 +44,7 @@ class Mark:
         base_offset: The segment's.
         start: First byte.
         end: Byte behind the last one.
-        sum: CRC-32C of the last bytes before the end (`audit_marks.TAIL_BYTES` at most).
+        sum: CRC-32C of the last bytes before the end (`plan.TAIL_BYTES` at most).
         size: Size of a finished segment's log file, -1 where it was not finished.
         zones: CRC-32C of a finished segment by its zone map, -1 where there was none.
     """

@@ -206,7 +206,7 @@ class ComparePart:
 
         Its fields: `files` (of both sides: for each partition its number and its files in the order
         of offsets; null for a side that there is not), `chunks` ([start, end)), `history` (see
-        `audit_rules.compare`), `positions` (partition -> offset of a group on the last side; null
+        `rules.compare`), `positions` (partition -> offset of a group on the last side; null
         without a group), `behind` (files of records that are not compared, see `run`).
         """
         fields, env = json.loads(part), os_env()
@@ -327,7 +327,7 @@ class OrderPart:
 
 
 def displaced_in(env: Env, folder: str, sections: Sequence[tuple[str, int, int, int]]) -> "Longs":
-    """The displaced pairs of sections of files, see `audit_rules.displaced`.
+    """The displaced pairs of sections of files, see `rules.displaced`.
 
     Raises:
         CorruptFile: A file of pairs is not as it was written.

@@ -226,7 +226,7 @@ def table_facts(records: "DataFrame", thresholds: Sequence[int]) -> tuple[TableF
     """Counts of records, and the largest number of a partition that is given, -1 for none.
 
     Args:
-        records: As `record_columns.to_records` makes them.
+        records: As `to_records` makes them.
         thresholds: Times in ms to count below.
     """
     from pyspark.sql import functions as f

@@ -2,8 +2,8 @@
 
 Parts: the public function of bootstrap, and its run.
 
-1. The topic's settings are held against the table (`checks`), as they are or as they will be; then
-   a missing topic is made.
+1. The topic's settings are held against the table (`target_check`), as they are or as they will
+   be; then a missing topic is made.
 2. Rows become records (`columns`), are given their partition as Kafka's clients choose it,
    and are sorted by partition and time (or key) across all tasks.
 3. Each task writes finished segments beside the partitions. The driver attaches them all by one

@@ -413,7 +413,7 @@ class SampledKey:
 
 
 def _crc32(key: bytes, partition_count: int) -> int:
-    """Librdkafka's default, `consistent_random`. Source: its CONFIGURATION.md."""
+    """Librdkafka's default partitioner, consistent_random. Source: its CONFIGURATION.md."""
     return zlib.crc32(key) % partition_count
 
 

@@ -174,7 +174,7 @@ class Chunk:
         table: The batches that the rows come from, in order.
         rows_end: Number of rows up to the end of each of them.
         filled: The kernel's columns.
-        progress: The kernel's counts; see `kernels.decode`.
+        progress: The kernel's counts; see `kernels.records.decode_batches`.
         append_times: First offset and time in ms of each run, None where nothing is known.
     """
 

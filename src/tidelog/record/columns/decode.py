@@ -286,7 +286,7 @@ class Fold(Protocol):
     ) -> tuple[int, int]:
         """Take the records of batches until they are through, or one is damaged.
 
-        Arguments and what comes back are those of `kernels.fold.fold_batches`, but never FULL.
+        Arguments and what comes back are those of `kernels.key_rows.fold_batches`, but never FULL.
         """
         ...
 

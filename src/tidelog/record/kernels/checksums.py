@@ -176,7 +176,7 @@ def join_sums(first: int, second: int, size: int, powers: Longs) -> int:
         first: That of the first piece.
         second: That of the second one.
         size: Bytes of the second one, below 2^32.
-        powers: What `fill_powers` filled.
+        powers: What `fill_tables` filled.
     """
     for place in range(_LENGTH_BYTES):
         byte = (size >> (8 * place)) & 0xFF

@@ -513,10 +513,10 @@ def fold_batches(
         table: int64[batches, BATCH_FIELDS], magic 2, bodies not compressed.
         sums: Tables of `checksums`, to check each batch's checksum just before its records are
             read; int64[0] to check none.
-        progress: As `decode.decode_batches`, of which the places of columns stay as they are.
+        progress: As `records.decode_batches`, of which the places of columns stay as they are.
 
     Returns:
-        A status and a place, as `decode.decode_batches`. With FULL the caller makes room in the
+        A status and a place, as `records.decode_batches`. With FULL the caller makes room in the
         table and takes the spans away, and calls again.
     """
     while progress[BATCH] < table.shape[0]:

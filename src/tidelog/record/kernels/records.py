@@ -609,7 +609,7 @@ def validate_batch_body(
 def check_body(
     body: Buffer, record_count: int, base_timestamp: int, /
 ) -> tuple[int, int, bool, bool]:
-    """The facts of the records that fill `body`, in the order of `body_check.BodyFacts`.
+    """The facts of the records that fill `body`: `storage.log.record_rules.BodyFacts` in order.
 
     Args:
         body: An uncompressed records section.

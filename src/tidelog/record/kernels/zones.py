@@ -60,7 +60,7 @@ SPAN: Final = 0
 SPAN_MIN: Final = 1
 SPAN_MAX: Final = 2
 SPAN_FIELDS: Final = 3
-# Buckets from -1887 to 1887, as `storage.latency.bucket_of` has them.
+# Buckets from -1887 to 1887, as `storage.clocks.latency.bucket_of` has them.
 BUCKET_MAX: Final = 1887
 BUCKETS: Final = 2 * BUCKET_MAX + 1
 _EXACT_BITS: Final = 6
@@ -269,7 +269,7 @@ def distance(later_ms: int, earlier_ms: int) -> int:
 
 @inlined
 def bucket_of(latency_ms: int) -> int:
-    """The bucket of a latency, as `storage.latency.bucket_of` says."""
+    """The bucket of a latency, as `storage.clocks.latency.bucket_of` says."""
     size = abs(latency_ms)
     bits = bit_length(size)
     if bits > _EXACT_BITS:

@@ -41,7 +41,7 @@ class Topics:
         self._config = config
         self._seen: Mapping[str, TopicInfo] = {}
         self._names: dict[UUID, str] = {}
-        # Held while `topic_changes` makes one.
+        # Held while `api.topic_changes` makes one.
         self.changing = asyncio.Lock()
         self.on_deleted: list[Callable[[TopicInfo], None]] = []
         self._running = set[asyncio.Task[object]]()

@@ -21,7 +21,7 @@ from tidelog.env import Clock
 from tidelog.errors import ConfigError
 from tidelog.server.security.sasl import LoginFailed
 
-# As `ssl.SSLSocket.getpeercert` gives a subject: parts, each of one or more named values.
+# As a TLS socket's `getpeercert` gives a subject: parts, each of one or more named values.
 Subject: TypeAlias = Iterable[Iterable[tuple[str, str]]]
 
 

@@ -224,7 +224,7 @@ class TransactionCoordinator:
         *,
         add: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """As `seam.Coordinator`."""
+        """As `partitions.partition.Coordinator`."""
         producer = ProducerRef(producer_id, producer_epoch)
         if not add:
             return self.verify(transactional_id, producer, partitions)

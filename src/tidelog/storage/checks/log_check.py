@@ -52,7 +52,7 @@ class LogFacts:
         first_offsets: First offset of each batch.
         last_offsets: Last offset of each batch, inclusive.
         timestamps: Largest timestamp in each batch's header, -1 for none.
-        fingerprints: `trust.fingerprint` of each batch.
+        fingerprints: `append_time_trust.fingerprint` of each batch.
         aborted: The entries that the index of aborted transactions should have.
         markers: Producer id of each abort marker by its offset.
         rises: For each new largest timestamp: the slot of the first batch that has it.

@@ -31,7 +31,7 @@ ROW_TYPE: Final = np.dtype(
 )
 
 
-# As `trust.fingerprint_of` says.
+# As `segment.append_time_trust.fingerprint_of` says.
 _NAMED: Final = np.dtype([("crc", ">u4"), ("epoch", ">i4"), ("base", ">i8")])
 
 
@@ -59,7 +59,7 @@ def sound_rows(data: bytes, base_offset: int, topic_id: UUID) -> "tuple[Longs, L
 
 
 def fingerprints(crcs: "Longs", epochs: "Longs", bases: "Longs") -> "Longs":
-    """What `trust.fingerprint_of` says of each batch."""
+    """What `segment.append_time_trust.fingerprint_of` says of each batch."""
     rows = np.empty(len(crcs), _NAMED)
     rows["crc"], rows["epoch"], rows["base"] = crcs, epochs, bases
     out: Longs = np.empty(len(crcs), np.int64)
@@ -68,7 +68,7 @@ def fingerprints(crcs: "Longs", epochs: "Longs", bases: "Longs") -> "Longs":
 
 
 def encode(times: AppendTimes) -> bytes:
-    """As `times.encode`, by kernel."""
+    """As `AppendTimes.encode`, by kernel."""
     header = times.encode_header()
     offsets, known, batch_crcs = (np.asarray(column) for column in times.rows().columns)
     return (

@@ -1,8 +1,9 @@
 """Compaction: a log keeps the last record of every key.
 
-What stays (`rules`, `transactions`), the offset map (`offset_map`), and the writing of cleaned
-segments (`cleaning`, `rewriting`) need no lock: they read finished segments and write `.cleaned`
-files. Choosing what to clean and swapping it in are the lock's holder's.
+Writing cleaned segments needs no lock (`worker`, `cleaning`, `rewriting`; keys are mapped by
+`key_mapping`): it reads finished segments and writes `.cleaned` files. Choosing segments
+(`eligibility`, `cleaning_plan`, `generations`) and replacing them (`cleaner`) is the lock holder's
+work.
 
 Source: docs/compaction.md; Kafka 4.x LogCleaner.
 """

@@ -52,7 +52,7 @@ class Work:
         self._walked_to = job.log_start_offset
 
     def run(self) -> Cleaned:
-        """Map and rewrite; raises as `cleaning.clean`."""
+        """Map and rewrite; raises as `worker.clean`."""
         self._remove_files()
         job = self._job
         reader = SourceReader(job, self._env, self._throttle)

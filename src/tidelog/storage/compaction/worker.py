@@ -96,7 +96,7 @@ class InProcess:
         self._pace = pace
 
     def clean(self, job: CleaningJob) -> Cleaned:
-        """See `runner.Worker`."""
+        """See `cleaner.Worker`."""
         return clean(job, self._env, self._pace)
 
 
@@ -113,7 +113,7 @@ class CleanerProcess:
         self._changing = threading.Lock()
 
     def clean(self, job: CleaningJob) -> Cleaned:
-        """See `runner.Worker`.
+        """See `cleaner.Worker`.
 
         Raises:
             CleaningFailed: The process ended, or was stopped.

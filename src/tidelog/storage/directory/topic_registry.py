@@ -312,7 +312,7 @@ def give_ids(
 def _take_leftovers(
     files: FileSystem, directory: str, text: TopicsText, present: dict[str, tuple[int, ...]]
 ) -> list[TopicPartition]:
-    """Take what deleted topics have left out of `present`, by the rule in `topics_file`."""
+    """Take what deleted topics have left out of `present`; the rule stands at the file's top."""
     left = []
     for name in text.deleted.keys() & present.keys() - text.topics.keys():
         numbers = present.pop(name)

@@ -1,6 +1,6 @@
-"""The passes over messages of magic 0 and 1 with kernels; see `set_check`, the plain reference.
+"""The passes over messages of magic 0 and 1 with kernels; see `message_sets`, the plain reference.
 
-Imports numpy and numba: reached only through `OpeningLog.use_kernels`.
+Imports numpy and numba: reached only through `Validator.use_kernels` and `server.kernels`.
 """
 
 import numpy as np

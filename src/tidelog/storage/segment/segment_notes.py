@@ -426,8 +426,8 @@ def _note(segment: Segment, reason: RollReason, roll_ms: int, seen_ms: int) -> S
 def last_fingerprint(segment: Segment) -> int:
     """What a note names a segment's last batch by; 0 where it has none, or damage hides it.
 
-    Unlike `trust.fingerprint` it needs no base offset, for which a wrapper of an old format must be
-    decompressed.
+    Unlike `append_time_trust.fingerprint` it needs no base offset, for which a wrapper of an old
+    format must be decompressed.
     """
     last = last_batch(segment) if segment.last_batch is None else segment.last_batch
     if last is None:

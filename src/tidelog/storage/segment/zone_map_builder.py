@@ -183,7 +183,7 @@ def fits_segment(first_offset: int, last_offset: int, base_offset: int) -> bool:
 def sum_head(head: Buffer) -> int:
     """What a map knows a batch by: a checksum of its first 61 bytes.
 
-    Unlike `trust.fingerprint` it needs no wrapper of old formats to be opened.
+    Unlike `append_time_trust.fingerprint` it needs no wrapper of old formats to be opened.
     """
     return crc32c(head)
 

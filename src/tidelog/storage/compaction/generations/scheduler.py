@@ -312,7 +312,7 @@ class Generations:
         return self._known.rows[base_offset]
 
     def clean_end(self, log_start_offset: int) -> int:
-        """What `cleaner-offset-checkpoint` may say: see `coverage.clean_end`."""
+        """What `cleaner-offset-checkpoint` may say: see `planning.clean_end`."""
         return clean_end(self.facts(0), log_start_offset)
 
     # -- planning --------------------------------------------------------------------------------
