@@ -17,6 +17,7 @@ from functools import wraps
 from typing import Final, TypeVar, cast, get_args, get_origin
 
 from tidelog.arguments import kinds_of, reads_arguments
+from tidelog.errors import InvalidChoice, InvalidRequest
 from tidelog.types import Isolation, IsolationLevel
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -88,13 +89,21 @@ def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _F
 
     The function gets all of them, with their defaults where they were not given. Its signature has
     them as keywords, and its docstring says what they are in place of the line `**options`.
-    Arguments are read as by `reads_arguments`.
+    Arguments are read as by `reads_arguments`; numbers and words are limited as in the command.
 
     Args:
         kind: The TypedDict.
         choices: Choices of the function, where the command offers others.
+
+    Raises:
+        InvalidRequest: By the function: it names the option, its value and what would be right.
     """
     declared = options_of(kind)
+    limited = {
+        name: one
+        for name, (_, one) in declared.items()
+        if one.least is not None or (isinstance(one.choices, tuple) and name not in choices)
+    }
     choices |= {
         name: one.choices
         for name, (kind, one) in declared.items()
@@ -115,6 +124,8 @@ def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _F
         def call(*args: object, **options: object) -> object:
             bound = signature.bind(*args, **options)
             bound.apply_defaults()
+            for name, one in limited.items():
+                _check(name, bound.arguments[name], one)
             return function(*bound.args, **bound.kwargs)
 
         call.__signature__ = signature  # type: ignore[attr-defined]
@@ -122,6 +133,17 @@ def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _F
         return cast("_Function", reads_arguments(**choices)(call))
 
     return decorate
+
+
+def _check(name: str, value: object, option: Option) -> None:
+    """Raise InvalidRequest for a number below the smallest, or a word that is no choice."""
+    if value is None:
+        return
+    least, words = option.least, option.choices
+    if least is not None and cast("int", value) < least:
+        raise InvalidRequest(f"{name} is {value}; give {least} or more")
+    if words and isinstance(words, tuple) and value not in words:
+        raise InvalidChoice(f"{name} is {value!r:.60}; give one of {', '.join(words)}")
 
 
 def _documented(text: str | None, declared: Mapping[str, tuple[object, Option]]) -> str | None:

@@ -61,7 +61,6 @@ class TestPlan:
         [
             ({"sources": []}, "nothing to mirror"),
             ({"topics": []}, "nothing to mirror"),
-            ({"start": "now"}, "start now: one of earliest, latest"),
             ({"target": "s3://bucket/logs"}, "object stores are read, not written to"),
             ({"sources": [EAST, EAST]}, "kafka://east:9092 is named twice"),
             ({"target": EAST, "topics": ["bills"]}, "bills of kafka://east:9092 would be copied"),

@@ -9,6 +9,7 @@ from typing import Annotated, Required, TypedDict, Unpack
 import click
 import pytest
 
+import tidelog.spark
 from tidelog.arguments import word_of
 from tidelog.cli.app import app, spark
 from tidelog.cli.surroundings import Surroundings
@@ -16,6 +17,14 @@ from tidelog.errors import InvalidChoice, InvalidRequest
 from tidelog.jobs.audit.kinds import Kind
 from tidelog.jobs.options import REQUIRED, Option, options_of, takes_options
 from tidelog.types import ClockName
+
+JOBS = ("audit", "bootstrap", "compact", "lag", "latency", "mirror", "reindex", "replay")
+
+
+def declared_of(name: str) -> dict[str, tuple[object, Option]]:
+    """The options of a job."""
+    module = import_module(f"tidelog.jobs.{name}.options")
+    return options_of(getattr(module, f"{name.capitalize()}Options"))
 
 
 class Wishes(TypedDict, total=False):
@@ -81,6 +90,53 @@ def test_arguments_are_read_as_those_of_any_public_function() -> None:
         job("s", to=3)  # type: ignore[arg-type]
 
 
+class Limits(TypedDict, total=False):
+    start: Annotated[str, Option("Where.", default="earliest", choices=("earliest", "latest"))]
+    tasks: Annotated[int | None, Option("How many.", least=1)]
+
+
+@takes_options(Limits)
+def limited(**options: Unpack[Limits]) -> object:
+    """Do it."""
+    return options
+
+
+def test_the_function_takes_what_the_command_takes() -> None:
+    assert limited() == {"start": "earliest", "tasks": None}
+    assert limited(start="latest", tasks=1) == {"start": "latest", "tasks": 1}
+    with pytest.raises(InvalidChoice, match="start is 'noon'; give one of earliest, latest"):
+        limited(start="noon")
+    with pytest.raises(InvalidRequest, match="tasks is 0; give 1 or more"):
+        limited(tasks=0)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_each_job_refuses_numbers_below_those_of_its_command(name: str) -> None:
+    """Before it looks at a session, a place or a table: there are none."""
+    job = getattr(tidelog.spark, name)
+    required = {
+        parameter.name: "x"
+        for parameter in inspect.signature(job).parameters.values()
+        if parameter.default is REQUIRED
+    }
+    for option, (_, declared) in declared_of(name).items():
+        if declared.least is not None:
+            number = declared.least - 1
+            message = f"{option} is {number}; give {declared.least} or more"
+            with pytest.raises(InvalidRequest, match=message):
+                job(**required | {option: number})
+
+
+def test_the_choices_of_the_function_go_before_those_of_the_command() -> None:
+    @takes_options(Limits, start=ClockName)
+    def timed(**options: Unpack[Limits]) -> object:
+        return options["start"]
+
+    assert timed(start="append") is ClockName.APPEND
+    with pytest.raises(InvalidChoice, match="start is 'latest'; give one of record, append"):
+        timed(start="latest")
+
+
 def test_other_keywords_are_refused_as_pythons_own() -> None:
     with pytest.raises(TypeError, match="missing a required argument: 'to'"):
         job("s")  # type: ignore[call-arg]
@@ -127,9 +183,7 @@ def test_values_are_read_as_the_function_takes_them() -> None:
 )
 def test_a_command_and_its_function_have_the_same_defaults(name: str, arguments: list[str]) -> None:
     given = parsed(name, arguments)
-    module = import_module(f"tidelog.jobs.{name}.options")
-    kind = getattr(module, f"{name.capitalize()}Options")
-    for option, (_, declared) in options_of(kind).items():
+    for option, (_, declared) in declared_of(name).items():
         if declared.flags and declared.default is not REQUIRED:
             value, default = given[option], declared.default
             value = word_of(value) if isinstance(value, Enum) else value

@@ -227,9 +227,6 @@ def _check(b: Place | None, options: AuditOptions) -> None:
     has_times = options["start"] is not None or options["end"] is not None
     if has_times and options["state"] is not None:
         raise InvalidRequest("a state is of whole topics; leave it out, or the range of time")
-    for name, value in (("span_ms", options["span_ms"]), ("keys_max", options["keys_max"])):
-        if value < 1:
-            raise InvalidRequest(f"{name}={value}: 1 up")
 
 
 def _is_local(spark: "SparkSession") -> bool:

@@ -89,7 +89,10 @@ class AuditOptions(TypedDict, total=False):
         Iterable[Kind | str], Option("Not a difference; repeatable.", "--ignore", (), choices=Kind)
     ]
     span_ms: Annotated[
-        int, Option("Length of the spans of time in which the two are compared.", default=HOUR_MS)
+        int,
+        Option(
+            "Length of the spans of time in which the two are compared.", default=HOUR_MS, least=1
+        ),
     ]
     keys_max: Annotated[
         int,

@@ -234,8 +234,6 @@ def run(
     part_bytes, roll, listener = options["part_bytes"], options["roll"], options["listener"]
     store = options["store"]
     check_directory(directory)
-    if part_bytes < 1:
-        raise InvalidRequest(f"part_bytes={part_bytes}: 1 up")
     cleaning = CleanerOptions(
         is_asked=not options["if_due"], dedupe_buffer_bytes=options["dedupe_buffer_bytes"]
     )

@@ -24,9 +24,6 @@ from tidelog.types import IsolationLevel
 STATE_VERSION: Final = 1
 
 
-_STARTS: Final = ("earliest", "latest")
-
-
 # What a name at the target says for the name at the source.
 TOPIC_WORD: Final = "{topic}"
 
@@ -229,8 +226,6 @@ def plan_mirror(  # noqa: PLR0913 - one keyword for each way to choose
 def _check(plan: MirrorPlan) -> None:
     if not plan.pairs and not plan.has_patterns:
         raise InvalidRequest("nothing to mirror: give at least one place and one topic of it")
-    if plan.start not in _STARTS:
-        raise InvalidRequest(f"start {plan.start}: one of {', '.join(_STARTS)}")
     if not plan.target.is_broker and "://" in plan.target.address:
         raise InvalidRequest(
             f"{plan.target}: object stores are read, not written to; name a directory, and let"

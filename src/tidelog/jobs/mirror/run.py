@@ -224,7 +224,7 @@ class Mirror:
 
 
 @contextmanager
-@takes_options(MirrorOptions)
+@takes_options(MirrorOptions, partitions=Partitioning)
 def running(
     spark: "SparkSession", plan: MirrorPlan, **options: Unpack[MirrorOptions]
 ) -> Iterator[Mirror]:
