@@ -234,7 +234,7 @@ def _job_option(name: str, kind: object, declared: Option) -> _Decorator:
         if declared.sets is not None:
             return declared.sets if value else default
         if is_settings:
-            return pairs(cast("tuple[str, ...]", value), parameter.opts[0])
+            return pairs(cast("tuple[str, ...]", value), parameter.opts[0]) or default
         if value and isinstance(choices, type):
             read = choices_of if is_many else choice
             return read(choices, value, parameter.opts[0])

@@ -188,4 +188,4 @@ def test_a_command_and_its_function_have_the_same_defaults(name: str, arguments:
             value, default = given[option], declared.default
             value = word_of(value) if isinstance(value, Enum) else value
             default = word_of(default) if isinstance(default, Enum) else default
-            assert value in (default, {}), option
+            assert value == default, option
