@@ -162,3 +162,31 @@ def test_a_follower_tells_when_what_comes_was_appended(log: RemoteDirectory, she
     assert told == {(row["partition"], row["offset"]): row["append_time_ms"] for row in want}
     assert len(told) == 5
     assert None not in told.values()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_follower_ends_where_a_transaction_marker_is_the_last_offset(
+    log: RemoteDirectory, *, commits: bool
+) -> None:
+    """No record comes with the marker's offset, nor behind it."""
+    name = fresh(log)
+    log.append(name, [NewRecord(value=b"there")])
+    out = io.StringIO()
+    surroundings = Surroundings(stdout=out, stderr=io.StringIO(), variables={})
+    place = ("--bootstrap", log.bootstrap)
+    arguments = ["read", name, "--follow", "--offset", "..3", "-o", "json", *place]
+    follower = threading.Thread(target=run, args=(arguments, surroundings), daemon=True)
+    follower.start()
+    until_so(lambda: out.getvalue().count("\n") == 1)
+    producer = Producer({"bootstrap.servers": log.bootstrap, "transactional.id": name})
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    producer.produce(name, b"comes")
+    if commits:
+        producer.commit_transaction(PATIENCE_S)
+    else:
+        producer.flush(PATIENCE_S)
+        producer.abort_transaction(PATIENCE_S)
+    follower.join(PATIENCE_S)
+    assert not follower.is_alive()
+    assert [json.loads(line)["offset"] for line in out.getvalue().splitlines()] == [0, 1]

@@ -372,7 +372,10 @@ class _ClusterSource:
                     elif error.code() in (codes.AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE):
                         mark = client.watermarks([name])[name]
                         raise OffsetOutOfRange(nexts[name], mark.start, mark.end, where=str(name))
-                    elif error.code() != codes.PARTITION_EOF:
+                    elif error.code() == codes.PARTITION_EOF:
+                        # Offsets of transaction markers are passed without a record.
+                        nexts[name] = max(nexts[name], message.offset() or 0)
+                    else:
                         raise client.failure(f"read records of {name}", error)
 
     def untimed(self, wanted: Selection) -> int | None:
