@@ -1,16 +1,14 @@
-"""What a replay reads, cut into chunks: offsets of partitions, in the order they are replayed.
+"""Chunks of a replay, offsets of partitions in the order of the replay, and its rate limit.
 
-Parts: chunks of offsets, rate limit.
+A plan of spans is fixed when a replay starts. Each chunk takes from every partition a share in
+proportion to what is left there, so that all partitions end together and time passes equally in all
+of them. No chunk spans a hole in a partition: the offsets between two ranges are not to be read.
 
-A plan is fixed when a replay starts. Its chunks take from every partition a share in proportion to
-what is left there, so that all partitions end together and time passes in all of them alike. No
-chunk spans a hole in a partition: what lies between two ranges is not to be read. Pure.
+The rate is a number of records or bytes a second, counted from the start. Before each chunk the
+pacer waits until all that was written so far is within the rate, so at no moment is more written
+than the rate allows plus one chunk.
 
-A rate limit: so many records or bytes a second, counted from the start.
-
-Before each chunk the pacer waits until all that was written so far is within the rate, so that at
-any moment no more is written than the rate allows plus one chunk. It asks a clock and is handed the
-way to wait, so a test needs no time.
+No I/O; the pacer takes a clock and a function that waits, so a test needs no time.
 """
 
 import itertools

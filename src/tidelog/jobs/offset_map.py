@@ -1,37 +1,32 @@
-"""Where a mirror put which records: ranges of source offsets to ranges of target offsets.
+"""Offset map of a mirror: ranges of source offsets to ranges of target offsets, and its file.
 
-Parts: the map that a mirror keeps: ranges of offsets at source and target, its rows, its file.
+A mirror writes records under new offsets. For each pair of a source partition and a target
+partition the map says where they went; the job `failover` translates groups' positions by it. Owns
+the rows (`MapRow`), merging and thinning them, look-ups (`OffsetMap`), and the file's text. Not
+owned: when the file is written (`mirror.run`) and whether a map may be trusted (`failover.job`).
+Only `read_map` and `write_map` do I/O.
 
-A mirror writes new offsets. The map says, for each partition of a source and each partition of the
-target, where they went; `write_map` keeps it on disk, the job `failover` takes groups across.
+Invariants, for a record r that the mirror copied from offset s to offset t:
 
-What it promises, for a record r that the mirror has copied from offset s to offset t:
-
-1. Where rows cover s, of the partitions that r came from and went to, t lies in the target range
-   of one of them. Where no row covers it, r is not at the target (or not copied yet).
+1. If rows cover s, for the partitions that r came from and went to, t lies in the target range of
+   one of them. If no row covers s, r is not at the target (or not copied yet).
 2. A row that is `dense` has every offset of its source range at the same distance: t - s is the
-   same for all of them, so that t is told exactly.
-3. r's create time is not before `create_ms_min` and not after `create_ms_max` of its row; -1 in
-   the latter says that some record has none. r was at the target by `arrival_ms`, and its mirror
-   had read it before that.
-4. What the mirror copies later lies at or behind `ends` of its partition.
+   same for all of them, so t is known exactly.
+3. r's create time is not before `create_ms_min` and not after `create_ms_max` of its row; -1 in the
+   latter means that some record has none. r was at the target by `arrival_ms`, and its mirror had
+   read it before that.
+4. Later copies of the mirror lie at or after `ends` of their partition.
 
-So a group that stands at s in a partition of the source misses nothing in a partition of the
-target from the smallest `target_start` of all rows with `source_end` > s on, and from the end
-where there is no such row. Rows that are merged to bound the size stay true: they repeat more.
+So a group at offset s of a source partition misses nothing in a target partition if it starts at
+the smallest `target_start` of all rows with `source_end` > s, or at the end if there is no such
+row. Merging rows to bound the size keeps all of this true for each of their records: merged rows
+span more, so more is read twice, and a dense run that continues another one stays dense.
 
-The map knows what the mirror wrote and nothing of what others write to the same topic, and it does
-not know whether records have gone since. No I/O here.
+The map knows only what the mirror wrote, not what others write to the same topic, nor whether
+records have been deleted since.
 
-The rows of an offset map: ranges of source offsets, and where their records went; and merging.
-
-Rows that are merged stay true of all their records (`offset_map` says what a row promises): they
-span more, and a dense run that continues another one stays dense.
-
-The file of an offset map: one header, rows of equal size, one checksum.
-
-It is written anew as a whole and renamed into place, so a reader sees one batch's map or the
-next one's. All numbers are big-endian.
+The file is one header, rows of equal size and one checksum. It is replaced as a whole by a rename,
+so a reader sees the map of one batch or of the next one. All numbers are big-endian.
 
 | at | bytes | what |
 |---|---|---|

@@ -1,19 +1,19 @@
-"""What a target topic would refuse or lose of what a job is about to write. Decisions, no I/O.
+"""Check of a target topic: what it would refuse or lose of the records that a job will write.
 
-Parts: what a target would lose.
-
-Checked before a job starts, from the topic's settings and what is known of the records:
+Owns the findings, and the target as it is: partitions and settings in force, of a directory or of
+brokers, found or made. `check` decides without I/O, from the topic's settings and what is known of
+the records, before a job starts:
 
 - `message.timestamp.type=LogAppendTime` overwrites every create time by the time of the append;
 - `message.timestamp.before.max.ms` and `.after.max.ms` refuse batches with times too far from now;
 - `max.message.bytes` refuses large batches, `cleanup.policy=compact` records without a key;
-- retention by time deletes what is old already as soon as its segment is finished, and retention
-  by size what does not fit.
+- retention by time deletes old records as soon as their segment is finished, and retention by size
+  deletes what does not fit.
 
-A finding either costs records or their times (`is_loss`), and then a job stops unless it is told
-to go on, or it is worth a word. Source: KIP-32, KIP-33; docs/jobs.md, docs/retention.md.
+A finding either costs records or their times (`is_loss`), and then a job stops unless it is told to
+continue, or it is a remark.
 
-What a target topic is: its partitions and its settings in force, from a directory or brokers.
+Source: KIP-32, KIP-33; docs/jobs.md, docs/retention.md.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,19 +1,18 @@
-"""What an audit reads of one side: its topics, where each partition is cut, and the parts of tasks.
+"""Plan of an audit's reads: topics in pairs, the end of each partition, and parts for tasks.
 
-Parts: sides, pairs, cuts.
+Owns the two sides before anything is read (pairs, limits, a group's positions), the cut of each
+partition, and whether an earlier run is still valid. Not owned: the text of the state (`state`) and
+the order of steps (`run`).
 
-A partition is cut at the offset where it ends when the audit looks at it (what an offset map or the
-caller says may lie before), so that what is appended meanwhile plays no part. Runs that are known
-and still true are kept; only what lies between them is read.
+A partition is cut at its end as of the moment when the audit looks at it (an offset map or the
+caller may choose an earlier offset), so later appends play no part. Runs that are known and still
+valid are kept; only the offsets between them are read.
 
-The two sides of an audit before anything is read: topics in pairs, limits, a group's places.
-
-Whether a log still has the bytes that a run was made of.
-
-A finished segment is known by base offset, size and, where there are zone maps, the checksum of all
-of its bytes. Any segment is known by the last bytes before the place that was read: a log is only
-appended to, and who rewrites a segment (compaction, a truncation with other records behind it)
-moves what lies there or puts another batch, with another checksum, in its place.
+A run is valid as long as the log still has the bytes that it was made of. A finished segment is
+identified by base offset, size and, if there are zone maps, the checksum of all its bytes. Any
+segment is identified by the last bytes before the end of the run: a log is only appended to, and a
+rewrite of the segment (compaction, a truncation followed by other records) moves these bytes or
+replaces them by another batch with another checksum.
 """
 
 import json

@@ -1,23 +1,20 @@
-"""An audit on its way: read what is new, compare, look at the order of keys, fetch the keys found.
+"""Steps of an audit: read new records, compare, look at the order of keys, read the keys found.
 
-Parts: the steps of an audit, in order.
+Owns the order of the steps, reading again, and the result of each topic (`TopicResult`), added up
+from the tasks' results. Not owned: what a task does (`work`) and what is read (`plan`).
 
-Rows of keys lie in a folder that driver and workers share. Where a file of it turns out to be
-damaged, its run is read again.
+Rows of keys lie in a folder that driver and workers share. If a file of it is damaged, its run is
+read again.
 
-Keys of which compaction may have taken records before the cut away, for ones behind it.
+An audit compares the records before an offset, or in a range of time. If a log is compacted beyond
+that, compaction may have removed a key's record in favor of one that is not compared, and the key
+looks missing, or older than it was. Whatever a cleaning removed, it removed for a record that is
+still there, or that was removed for a later one in turn. So only the keys of records that are not
+compared can be affected. These are read up to some offset; if a cleaning meanwhile went beyond it,
+the records after it are read too (`look_behind`).
 
-An audit compares what logs have before an offset, or in a range of time. Where a log is compacted
-beyond that, a key's record may have gone for one that is not compared, and the key looks missing,
-or older than it was. Whatever a cleaning took went for a record that is still there, or that went
-for a later one. So the keys of the records that are not compared are those that may lack something;
-what lies behind the place up to which they were read has to be read too where a cleaning went
-beyond it meanwhile.
-
-A directory tells how far it was cleaned. Of brokers, and of a cleaner that keeps no history, all
-that lies behind the cut counts.
-
-What comparing the rows of one topic came to, added up from what tasks have found.
+A directory knows how far it was cleaned. For brokers, and for a cleaner that keeps no history, all
+records after the cut count.
 """
 
 import json

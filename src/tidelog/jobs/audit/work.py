@@ -1,18 +1,16 @@
-"""What a worker does for an audit first: reads a part of one side, and reduces it to rows by key.
+"""Tasks of an audit: reduce records to rows by key, compare rows, read the keys of differences.
 
-Parts: work of an audit's tasks: reduce, compare, fetch keys.
+1. `ReducePart` reads a part of one side and reduces it to rows by key. The rows stay in the audit's
+   folder; only the note of the run comes back to the driver.
+2. `ComparePart` compares some chunks of both sides; `OrderPart` looks at the order of keys. The
+   chunks of a task are those of a range of hashes, so each key is in one task, with all files of
+   all partitions that may hold it.
+3. `KeyPart` reads the keys of the records that differ, and nothing else. Until then hashes stand
+   for keys. One record of each such key is read again by its offset: some kilobytes around an index
+   entry.
 
-Nothing but the note of the run comes back to the driver; the rows stay in the folder.
-
-What a worker does for an audit second: holds the keys of some chunks of both sides together.
-
-The chunks that a task takes are those of a range of hashes, so each key is in one task, with all
-files of all partitions that may have it.
-
-The second look of an audit: keys as they are, of the records that were found, and nothing else.
-
-Hashes stand for keys until here. Of each key that was found one record is read again, by its
-offset: some kilobytes around an index entry.
+Not owned: which parts there are (`plan`), their order (`run`), the rules of comparison (`rules`),
+kernels and tables of rows (`key_rows`).
 """
 
 import base64

@@ -1,13 +1,11 @@
-"""From a table's columns to those of records: key, value, create time, headers, partition.
+"""Columns of a table as those of records: key, value, create time, headers, partition.
 
-Parts: table columns to records.
+Owns Spark's column expressions for records, and the facts about a table before it becomes records:
+counts by create time, keys and hours, from one pass over key and time that doesn't look at values.
+Not owned: sorting and writing (`job`).
 
-Column expressions of Spark alone: nothing is read here. Text and bytes stay as they are; whatever
-else becomes text as SQL's cast has it, structures JSON.
-
-What is known of a table before it becomes records: counts by create time, keys, hours.
-
-One pass over key and time; the values are not looked at.
+Text and bytes stay as they are. Other values become text as by SQL's cast, structures JSON.
+Building the expressions reads nothing.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,19 +1,19 @@
-"""`bootstrap`: a table becomes records of a topic, as segments built in parallel, in one step.
+"""`bootstrap`: a table becomes records of a topic, as segments built in parallel, in one commit.
 
-Parts: the public function of bootstrap, and its run.
+Owns the public function, its run, and the record of a bootstrap that the directory keeps: where the
+job's records went.
 
-1. The topic's settings are held against the table (`target_check`), as they are or as they will
+1. The topic's settings are checked against the table (`target_check`), as they are or as they will
    be; then a missing topic is made.
-2. Rows become records (`columns`), are given their partition as Kafka's clients choose it,
-   and are sorted by partition and time (or key) across all tasks.
+2. Rows become records (`columns`), get their partition as Kafka's clients choose it, and are sorted
+   by partition and time (or key) across all tasks.
 3. Each task writes finished segments beside the partitions. The driver attaches them all by one
    commit: offsets are contiguous in each partition, in the order of the rows.
 
-The commit carries the job's id, so a job that was killed and is started again with the same id
-adds the table once, whenever it was killed; before the commit nothing of it is visible.
-Source: KIP-33, use case 2.
+Invariants: the commit carries the job's id, so a job that was killed and is started again with the
+same id adds the table once, whenever it was killed. Before the commit none of it is visible.
 
-Where a bootstrap's records went, as its directory remembers it.
+Source: KIP-33, use case 2.
 """
 
 from collections.abc import Mapping

@@ -1,17 +1,17 @@
-"""The whole of a failover: positions on A, the margin, partitions that correspond, starts on B.
+"""Plan of a failover: positions on A, the margin, corresponding partitions, starts on B.
 
-Parts: the plan of a fail-over, and starts by the map.
+Owns the plan (`plan_failover`), starts by the offset map of the mirror that copies A to B, and
+committing the plan (`execute`). Not owned: the proof (`rules`), measured latencies (`measure`), the
+check by records (`verify`).
 
-Positions are read before anything else: whatever the group consumes meanwhile is only read twice.
-Nothing is changed here but by `execute`.
+The mirror noted which offsets of A went where on B (`offset_map`), so a position on A has an offset
+on B without any latency: unconsumed records lie at or after the position, and the map says from
+which offset on such records lie on B. A map may describe another topic or cluster, be older than
+the log that it describes, or begin after the group's position. Then it is not used, and the plan's
+line says why; the search by time replaces it, partition by partition.
 
-Starts on B out of the map of the mirror that copies A to B, where it can be trusted.
-
-The mirror wrote down which offsets of A went where on B (`offset_map`), so a position on A has a
-place on B without any latency: a record that the group has not consumed is behind its position,
-and the map says from where on such records lie. A map can be about something else, older than the
-log it speaks of, or begin behind the group. Then it is not used, and the line says why; the search
-by time takes its place, partition by partition.
+Invariants: positions are read before anything else, so that what the group consumes meanwhile is
+only read twice. Only `execute` changes anything.
 """
 
 from collections.abc import Iterable, Mapping

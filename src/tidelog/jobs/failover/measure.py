@@ -1,24 +1,22 @@
-"""From create time to append time of topics on clusters: how large it gets, and how sure that is.
+"""Latency of topics on clusters, from create time to append time: how large, and how certain.
 
-Parts: latency seen on a cluster.
+Owns the samples (`TopicLatency`) and the verdict on them (`judge`). Not owned: what follows for a
+failover (`rules`, `job`).
 
 Brokers don't tell when they appended a record of a CreateTime topic. A consumer at the tail sees a
-record soon after that, so arrival - create time is the latency plus a short way: a little too much
-rather than too little; that takes as long as it is measured. Of LogAppendTime topics consumers
-don't see create times, but the batches hold them (`measure`): there the past is measured,
-exactly. Where the batches can't be had, `judge` says so.
+record soon afterwards, so arrival - create time is the latency plus a short delay: rather too much
+than too little. Such a measurement takes as long as the sample is.
 
-One clock, this machine's, stands for the brokers': a constant difference shifts all latencies, the
-negative ones (skew) by as much as the positive ones, so that the margin, their sum, stays right.
+A broker that stamps a batch (LogAppendTime) writes the append time into its header and leaves the
+producer's times in the records. Consumers don't see these, but the batches contain them, so the
+past is measured exactly and at once. This fails for records that a conversion or a compaction
+rewrote: if all create times of a batch equal its stamp, they count as lost. Batches are fetched as
+a follower does, without encryption and without a password; if they can't be fetched, `judge` says
+so.
 
-From create time to append time, exactly, out of the batches of LogAppendTime topics.
-
-A broker that stamps a batch writes the append time into its header and leaves the producer's times
-in the records. Clients hide them, but they come along; so what a broker has taken in the past can
-be measured without waiting. Not for records that a conversion or a compaction wrote anew: where all
-create times of a batch equal its stamp, they are taken for lost.
-
-Batches are fetched as a follower does, without encryption and without a password.
+One clock, this machine's, stands for the brokers' clocks: a constant difference shifts all
+latencies, the negative ones (skew) by as much as the positive ones, so the margin, which is their
+sum, stays right.
 """
 
 from array import array

@@ -1,50 +1,49 @@
-"""From a group's position on cluster A to the offsets on cluster B from which nothing is missed.
+"""Proof of a failover: from a group's position on cluster A to offsets on B that miss nothing.
 
-Parts: the proof of a fail-over: from a position on one cluster to offsets of another; corresponding
-partitions.
+Owns the time from which B must be read, and whether partition n has the same keys on both clusters.
+Not owned: measuring latencies (`measure`), the plan (`job`), the check by records (`verify`).
 
 Both clusters hold a topic's records in orders of their own (producers write to both, or a mirror
-copies), so offsets mean nothing across; times do. Words, for a record r:
+copies), so offsets can't be compared across clusters; times can. For a record r:
 
     c(r)          its create time, the same on both clusters
     a(r), b(r)    when A and B appended it; a never falls along the offsets of a partition of A
     L             no less than a(r) - c(r) for any r: the largest latency
     S             no less than c(r) - a(r) and c(r) - b(r): how far producers' clocks run ahead
 
-Let p be the group's position on A and r a record that it has not consumed. Why nothing is missed:
+Let p be the group's position on A and r a record that it has not consumed. Nothing is missed,
+because:
 
-1. r lies at p or behind it on A, or is not on A yet and will be appended behind all that is there.
-   So a(r) >= a(q) for the record q at p, or, where p is the log end, the last one before it.
-2. Where A tells append times (LogAppendTime), R = a(q). Else only c(q) is known, and
-   a(q) >= c(q) - S, so R = c(q) - S. Either way a(r) >= R.
+1. r lies at or after p on A, or is not on A yet and will be appended after all that is there. So
+   a(r) >= a(q) for the record q at p, or, if p is the log end, for the last record before it.
+2. If A shows append times (LogAppendTime), R = a(q). Otherwise only c(q) is known; since a(q) >=
+   c(q) - S, R = c(q) - S. Either way a(r) >= R.
 3. c(r) >= a(r) - L >= R - L: no unconsumed record was created before R - L.
-4. On B, where a search sees create times, r has c(r) >= R - L; where it sees append times (by
-   LogAppendTime, or a broker of ours by `tidelog.lookup.clock`), b(r) >= c(r) - S >= R - L - S.
-   So whatever B shows for r is at least T = R - L - S.
-5. A search answers the FIRST offset whose time is >= T: everything before it shows a time < T.
-   So r is not before it, in whatever order B has its records, and B's own latency does not count.
+4. On B, if a search sees create times, r has c(r) >= R - L; if it sees append times (by
+   LogAppendTime, or a broker of ours by `tidelog.lookup.clock`), b(r) >= c(r) - S >= R - L - S. So
+   the time that B shows for r is at least T = R - L - S.
+5. A search returns the FIRST offset whose time is >= T: every record before it shows a time < T. So
+   r is not before it, in whatever order B has its records, and B's own latency does not count.
 
-The reordering case of KIP-33 is step 5: m1 may lie before m2 on B and behind it on A; both show a
-time >= T. Starting at c(m2) alone, without L, would skip m1. L bounds A's latency; we take the
-largest of both clusters, as the proposal's MaxLatencyOfCluster, since both samples say something
-about the same producers and a finite sample of one may be too small. It costs repeats, not records.
+The reordering case of KIP-33 is step 5: m1 may lie before m2 on B and after it on A; both show a
+time >= T. Starting at c(m2) alone, without L, would skip m1. L bounds A's latency; the largest of
+both clusters is used, as in the proposal's MaxLatencyOfCluster, since both samples describe the
+same producers and a finite sample of one may be too small. It costs repeated records, not missed
+ones.
 
-With one clock that is off by a constant the sum still holds: L grows by what S loses.
+If one clock is off by a constant, the sum still holds: L grows by what S loses.
 
-What no margin heals: a record that needed longer than L (it may lie before T), one that never
-reached A, a clock ahead by more than S. `verify` looks for such records. Where R is not
-known (nothing committed, records deleted unread, no timestamp) the group starts at B's beginning.
+No margin covers a record that needed longer than L (it may lie before T), one that never reached A,
+or a clock ahead by more than S. `verify` looks for such records. If R is not known (nothing
+committed, records deleted unread, no timestamp), the group starts at B's beginning.
+
+Equal partition numbers prove nothing: producers may hash keys differently (Java's murmur2,
+librdkafka's crc32), and records without a key go anywhere. If the same function of the key explains
+the partitions of a sample on both clusters, partition n corresponds to partition n. Otherwise a
+record of any partition of A may be in any partition of B, and the earliest time of all partitions
+counts for each. The sample is the last records; `verify` looks at all that matter.
 
 Source: KIP-33, use case 3; KIP-79.
-
-Whether partition n of a topic holds the same keys on two clusters.
-
-Equal numbers prove nothing: producers may hash keys differently (Java's murmur2, librdkafka's
-crc32), and records without a key go anywhere. Where the same function of the key explains the
-partitions of a sample on both clusters, partition n corresponds to partition n. Else a record of
-any partition of A may be in any of B, and the earliest time of all counts for all.
-
-The sample is the last records; `verify` looks at all that matter.
 """
 
 import zlib

@@ -1,10 +1,8 @@
-"""Whether a failover misses records, by comparing the records themselves; and how many come twice.
+"""Check of a failover: compares records of both clusters, and counts what is missed or read twice.
 
-Parts: records compared and counted.
-
-A record is known again by key, create time and a digest of its value; where a topic shows append
-times on one of the clusters, create times don't reach consumers and key and value must do. Equal
-records count as often as they are there. Partitions don't matter, only before and after:
+Owns the comparison (`verify`) and its digest counts in bounded memory (`DigestCounts`); the starts
+that it checks are `job`'s. Committed records alone count. Partitions don't matter, only whether a
+record lies before or after a boundary:
 
     A: consumed | position > unconsumed           B: before | start > after
 
@@ -14,23 +12,23 @@ records count as often as they are there. Partitions don't matter, only before a
     only on B   after the start on B, and not on A
     never on A  before the start on B, and not on A: nobody can have consumed it there
 
-Unconsumed and after are read first; then what is before the start on B, back to `look_back_ms`
-before the time that was searched, or further where something is missing; last what was consumed on
-A, back to the earliest time that was seen on B. Where times can't be compared across clusters, the
-margin is added to the way back on A. Committed records alone count.
+Records are matched by key, create time and a digest of the value. If a topic shows append times on
+one of the clusters, create times don't reach consumers, so key and value alone must match. Equal
+records count as often as they occur.
 
-Memory is bounded by `verify`; records are read one after the other and not kept.
+Reading order: unconsumed and after first; then the records before the start on B, back to
+`look_back_ms` before the time that was searched, or further while something is missing; last the
+consumed records on A, back to the earliest time that was seen on B. If times can't be compared
+across clusters, the margin is added to the distance back on A.
 
-How often each record was seen in each of four places, in bounded memory.
+Records are read one after the other and not kept: a record is a digest of 16 bytes. Digests go to
+buckets by their first bytes; buckets stay in memory up to `BUFFER_BYTES` (64 MB) in all and are
+then written to files of their own, so that at the end one bucket after the other is counted.
+Digests are evenly spread and equal ones share an entry, so the counts of one bucket hold about
+65,536 different digests (16 MB); if more than 268 million records are expected, one bucket has a
+4,096th of them.
 
-A record is a digest of 16 bytes. Digests go to buckets by their first bytes; buckets are kept in
-memory up to `BUFFER_BYTES` in all and then written to files of their own, so that at the end one
-bucket after the other is counted. Digests are evenly spread, equal ones take one place.
-
-Bound: `BUFFER_BYTES` (64 MB) and the counts of one bucket, about 65,536 different digests (16 MB);
-where more than 268 million records are expected, a 4,096th of them.
-
-add* -> walk -> add* -> walk ... -> close, best by `with`. For one thread.
+Life cycle of the counts: add* -> walk -> add* -> walk ... -> close, best by `with`. For one thread.
 """
 
 import hashlib

@@ -1,12 +1,12 @@
-"""Where consumer groups stand: asked of a cluster, or read of a directory that knows of groups.
+"""Positions of consumer groups, and counts of their unread records by hour and clock.
 
-Parts: positions and counts, in a worker.
+Owns reading positions from a cluster, from a directory that holds groups, or from a DataFrame, and
+counting in the workers (`CountSplit`, `CountRows`). Not owned: the report (`job`).
 
-What a worker does for a lag report: counts unread records by hour, on both clocks.
-
-Groups stand at different places of a partition, and saw its end at different moments. Its offsets
-are cut at all of these, and each record is counted once, in the interval that it lies in: what a
-group has not read are the intervals from its place to the end that it saw.
+Groups stand at different offsets of a partition, and saw its end at different moments. The
+partition is cut at all of these offsets, and each record is counted once, in the interval that
+contains it. The unread records of a group are the intervals from its position to the end that it
+saw.
 """
 
 import json

@@ -1,21 +1,19 @@
-"""How long records took to the log, by topic and hour, on both clocks; and what watermarks lose.
+"""Latency from create time to append time by topic and hour, and what watermarks would lose.
 
-Parts: the public function of latency, for directories and brokers.
+Owns the public function for directories and brokers, and its tasks. Not owned: histograms and
+lateness (`tidelog.scan.latency`), the split of a partition's lateness among tasks
+(`tidelog.scan.split_times`). Hours are counted on both clocks.
 
-Every record is read once, by as many tasks as there are splits, and reduced where it is read: what
-comes back of a split are histograms. A second, small job looks again at those heads of splits whose
-lateness depends on the splits before them (`tidelog.scan.split_times`). The numbers are those of
-`tidelog.scan.latency` and `tidelog.scan.latency`.
+Every record is read once and reduced where it is read: tasks return histograms. A directory has a
+task for each split. A second, small job reads again those heads of splits whose lateness depends on
+the splits before them. Of brokers a partition is read in one piece, so no record's lateness depends
+on another task.
 
-Percentiles are off by at most `RELATIVE_ERROR` of their value, also those of many splits together:
-histograms are added, not percentiles. Counts, smallest and largest, and what watermarks lose are
-exact.
+Percentiles are off by at most `RELATIVE_ERROR` of their value, also over many splits: histograms
+are added, not percentiles. Counts, smallest and largest values, and what watermarks lose are exact.
 
-Latency and lateness of what brokers hold: one task for each partition, reduced as it is read.
-
-A partition is read in one piece, so no record's lateness depends on another task. Append times are
-known of topics with LogAppendTime alone, and create times of those only where batches come from
-the broker as they are; what is not known is counted as lacking.
+Brokers tell append times of topics with LogAppendTime alone, and create times of those topics only
+if batches come from the broker unchanged; what is not known is counted as missing.
 """
 
 import json

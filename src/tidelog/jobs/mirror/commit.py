@@ -1,30 +1,25 @@
-"""From the reports of a batch's tasks to what the target has and the offset map gains.
+"""Commit of a mirror's batch: from the tasks' reports to the target, then to the offset map.
 
-Parts: a batch at target and in the map; over Spark Connect.
+Owns both targets (`DirectoryTarget`, `BrokerTarget`), the order of the two writes (`Batches`: first
+the target, then the map), and how batches run on a Spark Connect server (`ServerBatches`,
+`ClientBatches`). Not owned: what the tasks write (`work`) and the query (`run`).
 
-A directory: the segments of all tasks are attached by one commit that carries the batch's number
-and what the tasks noted, counted from the first offset that the commit gives each partition. A
-batch that comes again after a crash is not attached again: the directory answers where it went and
-what was noted then. Brokers: the reports say it all.
+At a directory the segments of all tasks are attached by one commit. It carries the batch's number
+and the tasks' notes, counted from the first offset that the commit gives each partition. A batch
+that comes again after a crash is not attached again: the directory returns where it went and what
+was noted then. With brokers the reports contain all of this.
 
-What is written down with each batch of a mirror: first at the target, then in the offset map.
+Over Spark Connect the client plans, starts the query and waits. The server runs each batch in a
+Python process of its own, which finds plan and options in what was sent and everything else in the
+checkpoint: so the checkpoint must be a folder that both see under one path. The server compares it
+with what the client wrote before it writes anything to the target. `mirror.batch.lock` is held
+while a batch is written, and by a client that stops the query: anybody else is refused meanwhile,
+and its batch comes again. `batches.json` holds the last batches, so that the client can report
+them.
 
-A mirror over Spark Connect: batches are written by the server, beside the client's checkpoint.
-
-The client plans, starts the query and waits. The server runs each batch in a Python process of its
-own, which finds plan and options in what was sent and everything else in the checkpoint: so the
-checkpoint must be a folder that both see, at one path. What the server finds there is compared with
-what the client wrote before anything is written to the target.
-
-`mirror.batch.lock` is held while a batch is written, and by a client that stops the query: whoever
-comes meanwhile is refused, and its batch comes again. `batches.json` has the last batches, for the
-client to tell of.
-
-A streaming query that is started again where its Python came up late.
-
-Spark gives the Python of a stream's source, and over Spark Connect that of its batches, ten seconds
-to come up. No setting changes that, and a machine with much to do may take longer. What was noted
-in the checkpoint by then holds, so the same query goes on from there.
+Spark gives the Python process of a stream's source, and over Spark Connect that of its batches, ten
+seconds to start. No setting changes that, and a busy machine may take longer. The checkpoint stays
+valid, so the same query continues from there (`PatientQuery`).
 """
 
 import json

@@ -1,16 +1,16 @@
-"""What a mirror asks the places it copies between: topics and offsets; and its map of them.
+"""Sources and target of a mirror: their topics, offsets and settings, and what changes in them.
 
-Parts: sources, targets, growth of a mirror.
+Owns what a mirror reads before it starts (checkpoint, topics, settings; no Spark needed), finding
+or making the target's topics and checking them against the records to come, and the first offset
+map. `Growth` follows what changes while the mirror runs: topics that match a pattern, partitions,
+settings.
 
-The target's side of a mirror: its topics are found or made, and held against what is coming.
+Not owned: decisions about names (`plan`), batches (`commit`), the map's rules (`offset_map`).
 
-What comes at a running mirror's places: topics that a pattern finds, partitions, settings.
-
-It is looked at before each batch is written. What a batch holds was there when the batch was
-planned, so whatever its rows name is known by then. New topics get their number in the offset map
-before the first row of theirs is written; a restart reads it there, so numbers never change.
-
-What a mirror finds before it starts: its checkpoint and its topics. Spark is not needed.
+Invariants: growth is looked at before each batch is written. The records of a batch existed when
+the batch was planned, so every topic and partition that its rows name is known by then. New topics
+get their number in the offset map before their first row is written; a restart reads it there, so
+numbers never change.
 """
 
 import dataclasses

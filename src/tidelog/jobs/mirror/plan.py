@@ -1,11 +1,10 @@
-"""What a mirror was asked for: which topics of which places go into which topics of the target.
+"""Plan of a mirror: which topics of which sources go into which topics of the target.
 
-Parts: what goes where; checkpoint JSON.
+Owns decisions, settings, the names in the checkpoint, and the text of plan and state in it (JSON).
+Not owned: looking at sources and target (`places`), and files. No I/O.
 
-Decisions and their text in the checkpoint; no I/O. Topics are named, or found by a pattern: those
-that are found get their numbers behind the named ones, in the order in which they were found.
-
-How a mirror runs, and the names in its checkpoint.
+Topics are named or found by a pattern. Those found by a pattern get numbers after the named ones,
+in the order in which they were found.
 """
 
 import json

@@ -1,20 +1,20 @@
-"""A running mirror: one structured streaming query, and what is written down with each batch.
+"""Running mirror: one structured streaming query over all sources, and its checkpoint.
 
-Parts: the running query of a mirror.
+The query reads one stream of all sources and selects what tasks need of each row. The checkpoint is
+a folder that the driver can write to:
 
-The checkpoint is a folder that the driver can write to:
-
-    mirror.json    what was asked, the mirror's id and where it began
+    mirror.json    the request, the mirror's id and where it began
     offsets.map    the offset map (`jobs.offset_map`)
     spark/         Spark's own: which offsets belong to which batch
     mirror.lock    held while a driver runs the mirror
 
-Spark notes the offsets of a batch before it is run and that it is done afterwards. Between the two
-the batch is written (`commit`), then the map. Killed anywhere, the same batch comes again:
-the target knows whether it has it, and says where it went, so records are there once and the map
-gets its rows in any case. Over Spark Connect the server writes the batches (`commit`).
+Not owned: writing a batch (`commit`), the plan (`plan`), questions to sources and target
+(`places`).
 
-What a mirror reads: one stream of all its places, and what tasks need of each row.
+Invariants: Spark notes the offsets of a batch before it runs and that it is done afterwards.
+Between the two the batch is written, then the map. After a kill at any point the same batch comes
+again: the target knows whether it has it, and says where it went, so records are there once and the
+map gets its rows in any case. Over Spark Connect the server writes the batches (`commit`).
 """
 
 import json

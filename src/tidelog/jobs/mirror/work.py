@@ -1,16 +1,14 @@
-"""The tasks of a mirror: rows of a micro-batch to the target, and a report of where they went.
+"""Tasks of a mirror: write rows of a micro-batch to the target, and report where they went.
 
-Parts: tasks of a mirror and their ledger.
+Tasks run by `mapInArrow` and return one small report each; the rows stay in the workers. A task of
+a directory stages segments, and the driver attaches those of all tasks together. A task of brokers
+writes one transaction with its rows and a marker that holds its notes; when the task comes again it
+finds both, writes nothing, and reports the notes.
 
-They run by `mapInArrow` and hand the driver one small report each; the rows stay in the workers.
-A task of a directory stages segments, which the driver attaches all together. A task of brokers
-writes one transaction with its rows and a marker, in which it notes where they went; when it comes
-again it finds both, writes nothing, and reports what it noted.
+The notes are rows of an offset map (`Ledger`). Runs of offsets at one distance become one dense
+row; if offsets jump too often, one row stands for all of a record batch. No object per record.
 
-What a task of a mirror notes of the rows that it writes: the rows of an offset map.
-
-Runs of offsets at one distance become one dense row; where offsets jump too often, one row stands
-for all of a record batch. No object per record.
+Not owned: the commit of a batch and the map (`commit`).
 """
 
 import base64

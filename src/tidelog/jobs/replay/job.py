@@ -1,7 +1,7 @@
-"""`replay`: a range of time of one topic once more, to a topic, to Parquet, or to a console.
+"""`replay`: records of one topic in a range of time once more, to a topic, Parquet or a console.
 
 1. The offsets that hold the range are found and fixed (`places`).
-2. The target's settings are held against what is about to come (`target_check`).
+2. The target's settings are checked against the records to come (`target_check`).
 3. Chunk after chunk is read, filtered by the records' own times, and written under the chunk's
    number (`run`, `places`), held to a rate (`chunks`), and noted in the journal (`run`).
 """

@@ -1,13 +1,12 @@
-"""One run of a replay: begins or goes on, chunk after chunk.
+"""One run of a replay: starts or resumes, writes chunk after chunk, and keeps the journal.
 
-Parts: chunks of a replay, and its journal.
+Owns the loop over chunks (`Replay`) and the journal file (`Journal`, `Progress`): what was
+requested, which offsets are left, and which chunk is being written. Not owned: cutting chunks and
+the rate (`chunks`), reading and writing them (`places`).
 
-How far a job has come, in a file: what a restart needs to go on exactly where it stopped.
-
-The file says what was asked, which offsets are left, and which chunk is being written. A chunk is
-noted before it is written and crossed out afterwards. A restart writes the noted chunk again, the
-same offsets under the same number, and a target that knows the number takes it once. It is
-replaced atomically and durably, and locked while a job has it.
+Invariants: a chunk is noted before it is written and crossed out afterwards. A restart writes the
+noted chunk again, the same offsets under the same number, and a target that knows the number takes
+it once. The file is replaced atomically and durably, and locked while a job uses it.
 """
 
 import json
