@@ -1,18 +1,12 @@
-"""Reports for people who would rather look than read: one HTML file that needs nothing but itself.
+"""Reports as one HTML file that needs nothing else: texts, lists, tables and plots.
 
-Parts: columns and cells of tables, HTML pages, plots.
+Owns the page and its style sheet, the form of cells, small tables for notebooks (`html_table`: a
+caption and a table, styled by the notebook), and two kinds of plots as SVG text: stacked bars and
+lines over whole numbers, such as hours. Plots are drawn here, not by a plotting library, so that a
+report is one small file. Their colors and fonts come from the page's style sheet by class.
 
-A report is a title and sections: texts, lists, tables and plots. Whatever comes from records or
-from users is escaped; there is no script and no address of anything elsewhere.
-
-Two kinds of plots as SVG text: stacked bars and lines over whole numbers, such as hours.
-
-Written here, not by a plotting library, so that the report is one small file that needs no network
-and no script. Colours and fonts come from the page's style sheet by class.
-
-Small HTML for notebooks: a caption and a table, everything escaped.
-
-Pure. Owns no page and no style sheet: what a notebook has is used.
+Invariants: everything from records or users is escaped. There is no script, and no address of
+anything elsewhere. Only `write_report` writes a file.
 """
 
 import math

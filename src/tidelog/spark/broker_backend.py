@@ -1,16 +1,11 @@
-"""Brokers as a query's backend: any Kafka, asked through `tidelog.remote`.
+"""Brokers as a query's backend: any Kafka cluster, by `tidelog.remote`.
 
-Parts: brokers: ranges, epochs.
+Owns the backend's answers (`BrokerBackend`), and leader epochs (`BrokerEpochs`), which are read in
+Kafka's own protocol, because librdkafka doesn't tell where epochs end. They are read only from
+brokers that accept plain text, and are unknown otherwise. Not owned: cutting ranges into tasks
+(`broker_ranges`) and the tasks (`broker_tasks`).
 
-Nothing is committed to a group, and nothing on the cluster is changed. What only Kafka's protocol
-can ask (ends of epochs) goes to brokers directly where they speak plain text, else it is unknown.
-
-Offset ranges to tasks, as Spark's Kafka connector cuts them: by spans of offsets.
-
-How many records or bytes lie in a span only the broker knows. Pure.
-Source: the guide's minPartitions and maxRecordsPerPartition.
-
-Leader epochs of brokers' partitions, asked in Kafka's own protocol: librdkafka tells no ends.
+Invariants: nothing is committed to a group, and nothing on the cluster is changed.
 
 Source: KIP-320, OffsetForLeaderEpoch.
 """

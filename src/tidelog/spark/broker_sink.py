@@ -1,18 +1,14 @@
-"""The sink to brokers, batch and stream: each task sends its own rows (`broker_sink`).
+"""Sink to brokers, batch and stream: each task sends its own rows, in a transaction if requested.
 
-Parts: rows to a producer, transactions.
+Owns a task's producer and transaction, and the claims of tasks (`Claim`): what a task writes at
+most once, and what was there before. Not owned: the markers (`transaction_markers`) and the form of
+rows (`rows`).
 
-With `delivery=exactly-once` each task's rows of a batch are there once, however often the task, its
-executor or the driver comes again; the rows of different tasks become visible one by one.
-
-One task of the sink to brokers: rows to a producer, in one transaction where it is asked for.
-
-Exactly once: the transactional id names the writer and the task's number, so beginning fences every
-older attempt of the same task, and aborts what it left open. Then the marker is read
-(`transaction_markers`): where this batch is there already, nothing is written. Else rows and marker
-are written and committed together.
-
-Claims of the sink's tasks: what a task writes at most once, and what was there before.
+Invariants: with `delivery=exactly-once` the rows of each task of a batch are there once, however
+often the task, its executor or the driver is restarted; the rows of different tasks become visible
+one by one. The transactional id names the writer and the task's number, so beginning fences every
+older attempt of the same task and aborts what it left open. Then the marker is read: if this batch
+is there already, nothing is written. Otherwise rows and marker are written and committed together.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,11 +1,8 @@
-"""A directory of topics as a query's backend: questions by the files, tasks by `tidelog.scan`.
+"""Directory of topics as a query's backend; and the opening of either backend.
 
-Parts: directories; opens either backend.
-
-Where a query reads: the questions that it has to a log, and who answers them.
-
-The protocols are in `tidelog.spark.tasks`; a directory answers in `directory_backend`, brokers in
-`broker_backend`.
+The backend answers a query's questions from the files and makes tasks that read by `tidelog.scan`.
+`open_backend` chooses by the options between it and `broker_backend`. Not owned: the protocols of
+backends and tasks (`tidelog.spark.tasks`).
 """
 
 import logging

@@ -1,20 +1,17 @@
-"""The sink to a directory: staged by the tasks, visible by one commit, batch and stream.
+"""Sink to a directory, batch and stream: tasks stage segments, one commit makes them visible.
 
-Parts: staged by tasks, one commit.
+Owns a task's writer (`TaskWriter`: rows to partitions, partitions to staged segments, no object per
+row), the driver's commit, and the ids of commits. Not owned: the form of staged files
+(`storage.directory.staging`) and attaching them (`storage.directory.attach`).
 
-Each task writes log files beside the partitions that its rows go to (`storage.directory.staging`),
-under names that carry the commit and the attempt, so attempts never meet. The driver then attaches
-the files of the attempts that Spark has chosen, all together (`directory_sink`). A write that fails
-leaves nothing visible. A streaming query's commit carries its batch's number, so a batch that comes
-again after a crash adds nothing.
+Each task writes log files beside the partitions of its rows, under names that carry the commit and
+the attempt, so attempts never meet. The driver then attaches the files of the attempts that Spark
+has chosen, all together: under the directory's lock, or, if the lock is taken, by a request to its
+holder through the control channel (`tidelog.control`). If the holder serves none, the driver waits
+a while: another writer's commit takes seconds at most.
 
-Making staged segments visible: under the directory's lock, or by asking who holds it.
-
-A writer that finds the lock taken asks its holder through the control channel
-(`tidelog.control`); where the holder serves none, it waits a while: another writer's commit takes
-seconds at most.
-
-One task of the sink: rows to partitions, partitions to staged segments. No object per row.
+Invariants: a write that fails leaves nothing visible. The commit of a streaming query carries its
+batch's number, so a batch that comes again after a crash adds nothing.
 """
 
 import hashlib

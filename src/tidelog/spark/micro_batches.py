@@ -1,17 +1,16 @@
-"""Plans the micro-batches of one query: what is new, how much of it now, what was lost.
+"""Micro-batches of one query: what is new, how much of it to read now, and what was lost.
 
-Parts: start, next offset, progress.
+Owns the start of a new query in each partition, the next offset, and the progress that Spark shows.
+Not owned: the text of offsets and the check for losses (`stream_offset`), limits
+(`stream_options`), the log (`stream_log`). Imports nothing of Spark: offsets come and go as the
+JSON that Spark keeps.
 
-Knows nothing of Spark. Offsets go in and out as the JSON that Spark keeps.
+The start comes from the options and from what was seen of the log; looking up times is a function
+that the caller gives. A query that continues from a checkpoint doesn't use it.
 
-What a stream tells in Spark's progress: the ends of the log, how far behind, what was lost.
-
-Spark takes no metrics of Python sources, but shows what `reportLatestOffset` gives as
-`latestOffset` of the source. So the connector's metrics stand in there, under its names.
-
-Where a new query begins in each partition, from its options and what was seen of the log.
-
-A query that goes on from a checkpoint never asks. Pure: looking up times is handed in.
+Spark takes no metrics of Python sources, but shows the result of `reportLatestOffset` as the
+source's `latestOffset`. So this offset carries the Kafka connector's metrics under their names: the
+ends of the log, how far behind the query is, what was lost.
 """
 
 import logging

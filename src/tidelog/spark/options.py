@@ -1,17 +1,14 @@
-"""Option texts of `format("tidelog")`: names, and how their text is read.
+"""Options of `format("tidelog")`: their names, how their text is read, and the request of a read.
 
-Parts: options of reads.
+Owns the options of reads, including those that say where ranges begin and end: offsets and times,
+for all partitions or for each. Not owned: options of streams (`stream_options`), of sinks
+(`sink_options`), of clients (`broker_settings`).
 
-Where a meaning is the same as the Kafka connector's, so is the name. Names are case-insensitive.
-An option that nobody knows is an error that names the nearest one: a misspelled filter would read
-a whole topic, or write somewhere else, without a word.
-
-Request of a read by `format("tidelog")`, from its options.
-
-Times that give no zone are refused; numbers are ms, as in the Kafka connector. What only one kind
-of source can do is refused for the other, with the reason.
-
-Options that say where ranges begin and end: offsets and times, for all partitions or by each.
+Invariants: an option that means the same as one of the Kafka connector has its name. Names are
+case-insensitive. An unknown option is an error that names the nearest one: a misspelled filter
+would silently read a whole topic, or write elsewhere. Times without a zone are refused; numbers are
+ms, as in the Kafka connector. An option that only one kind of source supports is refused for the
+other, with the reason.
 """
 
 import difflib

@@ -1,12 +1,11 @@
-"""Filters that Spark hands over, as limits of what is read: partitions, offsets, times.
+"""Filters that Spark pushes down, as limits of a read: partitions, offsets, times. No I/O.
 
-Parts: filters as ranges.
+Owns the limits (`Limits`), and what is wanted of each partition from options and filters. Not
+owned: reading the options (`options`).
 
-A filter that the limits obey to the letter need not be applied again by Spark; one that only
-narrows them is handed back. Topic, partition and offset are never null, so a filter on them is
-either true or false; a comparison with a time is never true of a record without one.
-
-From options and filters to what is wanted of each partition. Pure.
+Invariants: a filter that the limits fulfill exactly need not be applied by Spark again; a filter
+that they only narrow is handed back. Topic, partition and offset are never null, so a filter on
+them is either true or false. A comparison with a time is never true of a record without one.
 """
 
 import operator

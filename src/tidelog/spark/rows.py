@@ -1,13 +1,12 @@
-"""Rows as Spark wants them: its types, its names, its exact Arrow schema.
+"""Rows in Spark's form: types, names and the exact Arrow schema; and the partition of written rows.
 
-Parts: spark's types; which partition a row goes to.
+Owns the conversion of reads (`SparkRows`) and the choice of topic and partition for each row of a
+write (`Router`), without an object per row.
 
-Spark compares names, order, types and nullability of the first record batch with its own schema
-and trusts the rest, so every batch here has just that. Times become microseconds; what does not
-fit into 64 bits then (a time some 292,000 years away) is an error that names the record, or null
-with the reason beside it (`mode=permissive`).
-
-Which topic and partition each row of a write goes to. No object per row.
+Invariants: Spark compares names, order, types and nullability of the first record batch with its
+own schema and trusts the rest, so every batch has exactly this schema. Times become microseconds; a
+time that does not fit into 64 bits then (some 292,000 years away) is an error that names the
+record, or null with the reason beside it (`mode=permissive`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,17 +1,16 @@
-"""Sessions: how the commands start one, and what any session should have set for tidelog.
+"""Spark sessions: starting one, settings for tidelog, and the supported versions of Spark and Java.
 
-Parts: sessions, versions.
+Spark's workers run the `python3` on the PATH unless PYSPARK_PYTHON names another, and that one may
+lack tidelog; Spark's own message says little about it. Sessions that are started here have it set.
+For sessions that others started, `setup` and the checks set or report what is still possible.
 
-Spark's workers run whatever `python3` stands on the PATH unless PYSPARK_PYTHON says otherwise, and
-that one may lack tidelog; Spark itself says little of it. So whoever starts a session here has it
-set, and a session that others have started is told what can still be told.
+The source is tested on the supported versions and refuses all others, because Spark's Python data
+sources change from one version to the next and would fail during the work, not at the start. Spark
+tells its version in every process of ours. Java's version comes from the process that started
+Spark's Python (`driver_java`) or, if there is a session, from Spark (`check_session`), which works
+over Spark Connect too.
 
-Which Spark and which Java this works with, and what is said to others.
-
-The source is tested on these and refuses the rest, since Spark's Python data sources change from
-one version to the next and fail on the way, not at the start. Spark itself tells its version in
-every process of ours; Java's is told by the process that started Spark's Python (`driver_java`) or,
-where there is a session, by Spark (`check_session`), which works over Spark Connect too.
+Not owned: Python and packages of the workers (`workers`).
 """
 
 import importlib

@@ -1,10 +1,8 @@
-"""`df.write.format("tidelog")` and `df.writeStream.format("tidelog")`: which writer does it.
+"""Sink of `format("tidelog")`, batch and stream: chooses the writer and checks the columns.
 
-Parts: chooses the writer, checks columns.
-
-Rows are checked here by their type; where they go is for `directory_sink` and `broker_sink`.
-
-The topic that a write makes where it is missing (`createPartitions`), on the driver.
+Owns the check of rows by their types, and the topic that a write makes if it is missing
+(`createPartitions`), on the driver. Not owned: writing, which is `directory_sink`'s or
+`broker_sink`'s.
 """
 
 from collections.abc import Mapping

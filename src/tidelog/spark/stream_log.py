@@ -1,14 +1,13 @@
-"""What a stream sees of its log at one moment, through a backend.
+"""Log of a stream as seen at one moment through a backend, and limits of it by bytes.
 
-Parts: a log at one moment, by bytes.
+A batch names topics that must exist. A stream outlives the deletion of one of them and finds topics
+that come later: if a name is missing, all names are searched among the existing topics.
 
-A batch names topics that must be there. A stream lives on when one of them is deleted, and finds
-what comes later: where a name is missing, all are looked for in what there is.
+For directories, `cut_by_bytes` says how many bytes of log a range of offsets takes, and at which
+offset a number of bytes ends. Ranges are cut after whole batches, since whole batches are read.
+Only indexes and batch headers are read.
 
-How many bytes of log a range of offsets takes, and where so many bytes of it end: directories.
-
-Ranges are cut behind whole batches, since that is what is read. Only indexes and batch headers are
-looked at.
+Not owned: offsets and losses (`stream_offset`), planning (`micro_batches`).
 """
 
 import dataclasses

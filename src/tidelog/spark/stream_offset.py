@@ -1,39 +1,43 @@
-"""The offset of a stream as Spark keeps it in its checkpoint: JSON whose text is stable.
+"""Offset of a stream as Spark keeps it in its checkpoint, and whether it still fits the log.
 
-Parts: positions in JSON; still the same log?.
+Owns the JSON of offsets, and the check of positions against the log (`LossCheck`). No I/O: the
+check takes what was seen of the log, see `LogSnapshot`. Not owned: what a micro-batch reads
+(`micro_batches`).
 
-Spark compares offsets as texts: where two say the same they must be spelled the same, or it runs
-empty batches. So all names are sorted as text, and what did not move is kept as it was.
+Spark compares offsets as texts: offsets that mean the same must be spelled the same, or Spark runs
+empty batches. So all names are sorted as text, and positions that did not move keep their spelling.
 
     {"from": {"tides": {"1": 0}},
      "topics": {"tides": {"id": "8f0e...", "partitions": {"0": {"epoch": 2, "offset": 57},
                                                           "1": {"epoch": 2, "offset": 9}}}},
      "version": 1}
 
-`offset` is the next one to read. `epoch` is the leader epoch of the last batch before it, -1 where
-unknown: it shows later whether that batch is still the same (KIP-320). `from` tells where the batch
-that ends here begins, for partitions where the offset before does not: those of a query's first
-batch, new ones, and those that go on somewhere else after a loss. Without it a batch that is
-repeated after a crash might begin at another place: Spark asks for the first offset of a query
-again as long as its first batch is not done, and `latest` is another place then. `initial` marks
-such a first offset.
+- `offset` is the next offset to read.
+- `epoch` is the leader epoch of the last batch before it, -1 if unknown: it shows later whether
+  that batch is still the same (KIP-320).
+- `from` says where the batch that ends here begins, for partitions where the previous offset does
+  not: those of a query's first batch, new ones, and those that continue elsewhere after a loss.
+  Without it a batch that is repeated after a crash might begin elsewhere: Spark asks for the first
+  offset of a query again until its first batch is done, and `latest` has moved by then.
+- `initial` marks such a first offset.
 
 Offsets of Spark's Kafka connector, `{"tides": {"0": 57}}`, are understood too.
 
-Is a position of a stream still a place in the same log? If not, what is lost, where to go on.
+A position is checked in this order:
 
-Cases, in this order:
-- the topic or partition is gone: what was not read of it is lost, and it is left out;
-- the topic has another id, so it was deleted and created anew: likewise, and the new one is read
-  from its start;
-- the log starts behind the position: what lies between was deleted unread; on from the log start;
+- the topic or partition is gone: its unread records are lost, and it is left out;
+- the topic has another id, so it was deleted and created anew: its unread records are lost, and the
+  new topic is read from its start;
+- the log starts after the position: the records between were deleted unread, and reading continues
+  at the log start;
 - the log was rewritten before the position: the leader epoch of the last batch read ends earlier
-  now, or no batch of it is there any more (as a consumer finds out by OffsetForLeaderEpoch,
-  KIP-320). What was read from there on is not in the log any more; on from where the two logs
-  part, so that everything that is in the log now is read;
-- the log ends before the position, and its epochs tell nothing: likewise, from its end.
+  now, or no batch of it is left (consumers learn this by OffsetForLeaderEpoch, KIP-320). The
+  records read from there on are no longer in the log; reading continues where the two logs part, so
+  that everything in the log now is read;
+- the log ends before the position, and its epochs tell nothing: the records read beyond its end are
+  no longer in the log, and reading continues at its end.
 
-Pure: takes what was seen of the log, see `LogSnapshot`.
+Source: KIP-320.
 """
 
 from collections.abc import Callable, Iterable, Mapping

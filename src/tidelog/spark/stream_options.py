@@ -1,12 +1,13 @@
-"""What a stream by `format("tidelog")` was asked for: a read's options, but for what ends it.
+"""Options and limits of streams by `format("tidelog")`.
 
-Parts: options and limits of streams.
+A stream takes the options of a read except those that end it. An option that makes sense only in a
+batch, or only in a stream, is refused in the other with the reason.
 
-What makes sense only in a batch, or only in a stream, is refused in the other with the reason.
+Owns these options, upper limits of a micro-batch by offsets (`Limits`), and whether a micro-batch
+is worth starting (`Gate`). Limits take backlogs and return shares, without I/O; their meanings are
+those of Spark's Kafka connector. Not owned: options of all reads (`options`).
 
-How much a micro-batch takes: upper limits by offsets, and when it is worth one at all.
-
-Pure: backlogs go in, shares come out. Meanings as in Spark's Kafka connector.
+Source: the guide of Spark's Kafka connector.
 """
 
 import dataclasses

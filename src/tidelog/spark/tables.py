@@ -1,21 +1,19 @@
-"""Tables as of a time, and what changed between two, as DataFrames over splits.
+"""Tables as of a time, and what changed between two, as DataFrames; reads with `table=true`.
 
-Parts: tables as DataFrames, `table=true`.
+Owns two ways to compute the same table. Not owned: which records count in a table
+(`tidelog.scan.keyed_table`).
 
-Every split is read once by a task of its own and reduced there by kernel: of each key one row
-crosses into Spark, tombstones too, since they may overrule rows of other splits. Then Spark takes
-the best row of each key of a partition, by (version, offset), wherever it came from: exact however
-the log is cut. `format("tidelog")` with `table=true` gives the same with a task for each partition
-and without an exchange; this is for few and large partitions.
+- DataFrames (`table`, `diff`): every split is read once by a task of its own and reduced there by
+  kernel. Of each key one row crosses into Spark, tombstones too, since they may overrule rows of
+  other splits. Then Spark takes the best row of each key of a partition, by (version, offset):
+  exact however the log is cut. For few and large partitions.
+- `format("tidelog")` with `table=true`: a task for each partition reduces its keys by kernel. Keys
+  belong to a partition, so no row crosses from one task to another, no exchange is needed, and
+  Spark gets the table alone.
 
-The splits are planned once, so a DataFrame that is computed again reads what it read before, or
-says what has gone meanwhile.
-
-Reads of tables (`table=true`): a task for each partition, which reduces its keys by kernel.
-
-Keys are those of a partition, so no row has to cross from one task to another, and what Spark gets
-is the table alone. The driver plans which records count; so a task that is done again reads what it
-read before.
+Invariants: the driver plans the splits and the records that count once, so a DataFrame that is
+computed again, or a task that is repeated, reads what it read before, or reports what has been
+deleted meanwhile.
 """
 
 import logging

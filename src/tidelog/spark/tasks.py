@@ -1,14 +1,14 @@
-"""What a query asks of a log, whoever keeps it, and the tasks that it makes of the answers.
+"""Protocols of a query: questions to a log (`Backend`), tasks made of the answers (`Task`).
 
-Parts: `Backend`, `Task`; why a range is empty.
+Owns the protocols, and the reason why a range of a partition is empty (`explain`): nothing there,
+deleted already, or not visible yet. Not owned: the backends; `tidelog.spark.directory_backend`
+opens the one that the options name.
 
-One backend belongs to one query and lives on the driver; what workers get are its tasks, which are
-plain values. `tidelog.spark.directory_backend` opens the one that options name.
+A backend belongs to one query and stays on the driver. Workers get its tasks, which are plain
+values.
 
-Why a range of a partition holds nothing: nothing there, deleted already, or not to be seen yet.
-
-Pure: judges by what the backend knows of the log. Said where a plan leaves nothing to read; what
-only reading shows (all of it compacted away, or aborted) the plan can't know.
+Reasons come from what the backend knows of the log, without I/O, when a plan leaves nothing to
+read. What only reading shows (all records compacted away, or aborted) the plan can't know.
 """
 
 import gc

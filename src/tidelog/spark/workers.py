@@ -1,22 +1,20 @@
-"""What a Spark worker's Python needs: the packages, and kernels that are compiled once.
+"""Python of Spark's workers: its packages, its compiled kernels, and prompt delivery of tasks.
 
-A worker's process lives for a task or for many. Compiled kernels are kept on disk, so that one
-process of a machine compiles and all others load: `prepare` chooses the folder where nobody has and
-the usual ones can't be written to, and lets one process of the machine compile while the others
-wait for it. docs/deploy.md says how to bring packages and folder to a cluster.
+A worker's process lives for one task or for many. Compiled kernels are kept on disk, so that one
+process of a machine compiles and all others load. `prepare` chooses the folder if nobody else has
+and the usual ones can't be written to, and lets one process of the machine compile while the others
+wait. docs/deploy.md says how to bring packages and folder to a cluster.
 
-Whether a session's workers run a Python that has tidelog: asked of one of them, by a tiny job.
+`check_workers` runs a tiny job to see whether a session's workers have tidelog: Spark runs the
+Python on each machine's PATH unless told otherwise, and of a wrong one says only that a module is
+missing, or that versions differ.
 
-Spark runs what stands on each machine's PATH unless it was told otherwise, and says of a wrong
-Python only that a module is missing, or that versions differ.
-
-Has a worker's system acknowledge a task's code at once, so that its input follows at once.
-
-Spark sends a task to a worker's Python over TCP as two small messages: the code, then what to work
-on. Nagle's algorithm keeps the second back until the first is acknowledged, and the worker's
-system, which hopes to send an answer along, puts that off for 40 ms. That is as long as it takes to
-read 5 MB of log, for every task. What is sent as code and carries an `Arrival` ends the wait: the
-code is unpickled between the two messages.
+Spark sends a task to a worker's Python over TCP as two small messages: the code, then its input.
+Nagle's algorithm holds the second back until the first is acknowledged, and the worker's system
+delays the acknowledgement by 40 ms, hoping to send it along with an answer. Reading 5 MB of log
+takes as long, and the delay comes with every task. Code that carries an `Arrival` ends the wait:
+the code is unpickled between the two messages, and its `Arrival` makes the system acknowledge at
+once.
 
 Source: RFC 896 and RFC 1122, 4.2.3.2; tcp(7), TCP_QUICKACK.
 """
