@@ -3,8 +3,8 @@
 A request with more list elements than `Row.at_once` is read in slices and split along the list that
 its row names. Guard and handler see each part as a request of its own: rights, checks and errors
 are those of short requests. The responses become one response, whose elements are encoded as soon
-as their part is answered. Fetch is answered by `fetch`. Any other API without such a
-list refuses the request.
+as their part is answered. `api.fetch.long_fetch` answers long Fetch requests. Any other API without
+such a list refuses the request.
 
 Each part takes a few milliseconds: its size follows the time that the last one took. Only a few
 requests are read at a time, because the objects of one take up to eight times its bytes.

@@ -2,7 +2,7 @@
 
 A broker without an authorizer answers ACL requests with SECURITY_DISABLED (54), as Kafka does. A
 request may name each user once; a refused user doesn't affect others. On listeners with SASL the
-connection's `SaslSession` answers SaslHandshake and SaslAuthenticate.
+connection's `Gate` (`net.sasl_session`) answers SaslHandshake and SaslAuthenticate.
 
 Source: Kafka's protocol guide, APIs 17, 29, 30, 31, 36, 50 and 51; KIP-140, KIP-290, KIP-554; Kafka
 4.3's AclApis, AclControlManager, ScramControlManager, ScramImage and KafkaApis.
