@@ -5,7 +5,8 @@ A command is imported at its first use; `--help` of all of them needs the table 
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Final
 
@@ -104,8 +105,36 @@ class _Unimported(click.Command):
         return command
 
 
+class _ReaderGone(Exception):
+    """Stdout has no reader any more. Click would make a SystemExit of the BrokenPipeError."""
+
+
+@contextmanager
+def _noticing_readers() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _ReaderGone from error
+
+
 class CommandTable(click.Group):
     """A group whose commands are imported at their first use."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: object,
+    ) -> click.Context:
+        """As click; where `--help` has no reader, _ReaderGone."""
+        with _noticing_readers():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """As click; where a command has no reader, _ReaderGone."""
+        with _noticing_readers():
+            return super().invoke(ctx)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -172,7 +201,8 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
         surroundings: Streams, files and clock.
 
     Returns:
-        The exit code: 0 well, 1 error, 2 findings, 3 usage, 130 interrupted.
+        The exit code: 0 well, 1 error, 2 findings, 3 usage, 130 interrupted. A SystemExit goes
+        through with its own code.
     """
     try:
         result: object = app.main(
@@ -182,9 +212,8 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
             obj=surroundings,
         )
         surroundings.hand_over()
-    except (BrokenPipeError, SystemExit):
-        # Whoever reads has enough, as `head` does (click makes a SystemExit of that, of nothing
-        # else). Python must not fail again at its exit.
+    except (BrokenPipeError, _ReaderGone):
+        # The reader has enough, as `head` does. Python must not fail again at its exit.
         _point_stdout_nowhere()
         return ExitCode.OK
     except (KeyboardInterrupt, click.Abort):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -247,6 +248,34 @@ def test_a_reader_that_has_enough_ends_the_command_well(flights: Cli, tmp_path: 
     assert process.stderr.read() == b""
     assert process.wait() == 0
     process.stderr.close()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["read", "--help"], ["--version"]])
+def test_help_for_a_reader_that_is_gone_ends_well(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "tidelog.cli.app", *arguments]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_system_exit_of_a_command_keeps_its_code(cli: Cli) -> None:
+    cli.ok("create", "flights")
+
+    def leave(_seconds: float) -> None:
+        sys.exit(7)
+
+    cli.wait = leave
+    with pytest.raises(SystemExit) as caught:
+        cli.run("read", "flights", "--follow")
+    assert caught.value.code == 7
+
+
+def test_completion_for_an_unknown_shell_is_an_error() -> None:
+    command = [sys.executable, "-m", "tidelog.cli.app"]
+    variables = {**os.environ, "_TIDELOG_COMPLETE": "noshell_source"}
+    assert subprocess.run(command, env=variables, check=False).returncode == 1
 
 
 def test_every_command_has_a_page() -> None:
