@@ -417,6 +417,3 @@ MAP_FILE: Final = "offsets.map"
 
 
 SPARK_DIR: Final = "spark"
-
-
-ISOLATIONS: Final = {level.name.lower(): level for level in IsolationLevel}

@@ -58,11 +58,6 @@ class ReplayTarget(Protocol):
     """Takes chunks in order."""
 
     @property
-    def can_resume(self) -> bool:
-        """Whether a chunk may be written again without harm."""
-        ...
-
-    @property
     def columns(self) -> tuple[str, ...]:
         """Columns that it keeps beyond those that every topic takes."""
         ...
@@ -92,7 +87,6 @@ class TopicTarget:
     keeps_partitions: bool
     options: Mapping[str, str]
 
-    can_resume = True
     columns = ()
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":
@@ -132,7 +126,6 @@ class ParquetTarget:
 
     path: str
 
-    can_resume = True
     columns = ("offset", "timestampType", "appendTimestamp")
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":  # noqa: ARG002 - the protocol's
@@ -151,7 +144,6 @@ class ConsoleTarget:
 
     show: Print
 
-    can_resume = False
     columns = ("offset",)
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":  # noqa: ARG002 - the protocol's

@@ -47,8 +47,6 @@ class RecordRules:
         self.where = where
         self.config = config
         self.stamps = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-        self._before_ms = config.message_timestamp_before_max_ms
-        self._after_ms = config.message_timestamp_after_max_ms
 
     def is_allowed(self, timestamp: int, now_ms: int) -> bool:
         """Whether a create time is within both limits, which are inclusive; -1 always is."""
@@ -57,10 +55,6 @@ class RecordRules:
             now_ms - timestamp <= config.message_timestamp_before_max_ms
             and timestamp - now_ms <= config.message_timestamp_after_max_ms
         )
-
-    def are_allowed(self, smallest: int, largest: int, now_ms: int) -> bool:
-        """Whether all create times between these two surely are; False where one has to look."""
-        return now_ms - smallest <= self._before_ms and largest - now_ms <= self._after_ms
 
     def time_reason(self, timestamp: int, now_ms: int) -> str:
         """What is wrong with a create time outside the limits."""
