@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from tidelog.config import BrokerConfig
 from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member, protocols_bytes
+from tidelog.server.groups.classic_rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalances
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
-from tidelog.server.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalances
 from tidelog.server.groups.records import group_record
 from tidelog.server.groups.replay import GroupTable, Journal
 from tidelog.server.groups.requests import (

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Final
 from tidelog.config.group import GroupSettings
 from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.classic_members import Membership
+from tidelog.server.groups.classic_rebalance import Rebalances
 from tidelog.server.groups.committed_offsets import DeletedTopic, PendingOffsets
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
 from tidelog.server.groups.offset_commits import Commits, TransactionalCommits
 from tidelog.server.groups.offsets_topic import LOGGER, OffsetsTopic
-from tidelog.server.groups.rebalance import Rebalances
 from tidelog.server.groups.replay import AnyGroup, GroupTable, LoadedShard, Replay
 from tidelog.server.partitions.partition import TransactionEnd
 from tidelog.server.partitions.services import Services

@@ -26,6 +26,7 @@ from tidelog.protocol.messages.group_records import (
     ConsumerProtocolSubscription,
 )
 from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupState, Member
+from tidelog.server.groups.classic_rebalance import Rebalances
 from tidelog.server.groups.consumer_updates import (
     ConsumerUpdate,
     ConsumerUpdates,
@@ -54,7 +55,6 @@ from tidelog.server.groups.modern_group import (
     Target,
     Wait,
 )
-from tidelog.server.groups.rebalance import Rebalances
 from tidelog.server.groups.records import group_record, tombstone
 from tidelog.server.groups.topic_regexes import Regexes
 from tidelog.server.runtime.errors import Refusal

@@ -15,6 +15,7 @@ from tidelog.error_codes import ErrorCode
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.coordinator.state_topic import KeyValue
 from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupState
+from tidelog.server.groups.classic_rebalance import Rebalances
 from tidelog.server.groups.committed_offsets import (
     NO_EXPIRY,
     CommittedOffset,
@@ -22,7 +23,6 @@ from tidelog.server.groups.committed_offsets import (
     PendingOffsets,
 )
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
-from tidelog.server.groups.rebalance import Rebalances
 from tidelog.server.groups.records import offset_record, tombstone
 from tidelog.server.groups.replay import AnyGroup, GroupTable, Journal, LoadedPending
 from tidelog.server.groups.requests import NO_GENERATION, CommitRequest

@@ -10,8 +10,8 @@ from tidelog.server.groups.classic_members import (
     MEMBER_METADATA_BYTES,
     PENDING_MAX,
 )
+from tidelog.server.groups.classic_rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from tidelog.server.groups.offset_commits import Commit
-from tidelog.server.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from tidelog.server.groups.requests import CommitRequest, MemberRef
 
 
