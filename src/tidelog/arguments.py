@@ -1,4 +1,4 @@
-"""How every public call reads its arguments: one mechanism, by the names of parameters.
+"""Conversion and checks of the arguments of public calls, by parameter name.
 
 Arguments are read where their meaning is clear: a choice as text or enum, a path as `Path`, a time
 as `datetime`, settings as numbers, records as dicts. All else raises a typed error that names the

@@ -1,4 +1,4 @@
-"""What the commands on Spark share: checks before it starts, places, a session, progress, reports.
+"""Shared parts of the commands on Spark: early checks, places, session, progress, reports.
 
 Spark takes 15 seconds and more to start. A typing error, a topic that is not there, a directory
 that can't be written or a cluster that can't be reached is told before (`check_before`); the job

@@ -1,4 +1,4 @@
-"""How a command declares its options, the words that they take, and those that commands share.
+"""Declaration of command options, the words that they accept, and shared options.
 
 An option is declared once: by a decorator of click, over a function where a command has few, else
 in the field of a dataclass that `with_options` fills. What texts mean is read elsewhere (times.py,

@@ -1,4 +1,4 @@
-"""What commands print: rows as a table for people, JSON lines or CSV for scripts, or columns.
+"""Output of commands: tables for people, JSON lines or CSV for scripts, or columns.
 
 A time column is one cell in a table and two fields for scripts: `NAME`, in ISO 8601 with its zone,
 and `NAME_ms`. Rows are written as they come; nothing waits for the last one. Keys, values and

@@ -1,4 +1,4 @@
-"""Where a command's topics are, `--data` or `--bootstrap`: its options, and how it is opened.
+"""The places of topics for commands: `--data` or `--bootstrap`, and how they are opened.
 
 A directory says at its end what was found damaged in it. Topics and partitions of a place are read
 here as well. What opens a place is imported when one is opened.

@@ -1,4 +1,4 @@
-"""Which records of a partition are wanted: the options of `tidelog read`, and the records by them.
+"""Selected records of a partition: the options of `tidelog read`, and the reading.
 
 For as many records as people look at, one by one and without Arrow; `tidelog.scan` does the same at
 scale.

@@ -1,4 +1,4 @@
-"""What a command takes from its surroundings, and what its end says: streams, clock, exit codes.
+"""A command's environment and its end: streams, clock, messages, exit codes.
 
 `Surroundings` is passed explicitly, so that a test brings its own. `describe` makes an exit code
 and one line that says what to do next out of an error. Progress is shown on a terminal, nothing

@@ -1,4 +1,4 @@
-"""What a replay reads: offsets that hold a range of time, and what is known of them beforehand.
+"""Offset ranges that hold a range of time, and what is known of them before reading.
 
 Offsets are found once, when a replay starts, and fixed. They hold every record of the range and
 may hold others, which each chunk leaves out by the records' own times: exact for any order. A

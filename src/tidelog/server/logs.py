@@ -1,4 +1,4 @@
-"""What the broker logs, as lines for people or as JSON for machines; never what records hold.
+"""The broker's log lines, as text or JSON; they never contain contents of records.
 
 Fields that a line has beside its text are given by `extra=`: `client` (address), `api`,
 `error_code`, `address` (of ours). A flood of like lines is cut: after some of one kind a second the

@@ -1,4 +1,4 @@
-"""What `kafka.*` options mean to those who read from brokers: to librdkafka, and to our own fetch.
+"""`kafka.*` options as settings of librdkafka and of the wire client.
 
 Brokers that speak plain text are asked for batches directly, as long as every setting given is one
 that this can obey; else records come through librdkafka, which knows them all or refuses them.

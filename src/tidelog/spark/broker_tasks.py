@@ -1,4 +1,4 @@
-"""What workers read from brokers: one range of offsets of one partition.
+"""A worker's read from brokers: one range of offsets of one partition.
 
 Two ways, equal rows: batches from the leader, decoded by column (`remote.rows`), and
 where that can't be, records through librdkafka (`remote.rows`).

@@ -1,4 +1,4 @@
-"""Where a job reads and writes: a cluster of brokers, or a directory of topics, local or remote.
+"""Places that jobs read and write: a cluster of brokers, or a directory, local or remote.
 
 One text names either: `kafka://host:port[,host:port]`, a path, or the URL of an object store. A
 place knows the options that `format("tidelog")` needs to reach it, for reads and for writes.

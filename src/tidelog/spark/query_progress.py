@@ -1,4 +1,4 @@
-"""How far a streaming query is, from what Spark tells of it: `tidelog.spark.progress(query)`."""
+"""Progress of a streaming query, from Spark's own: `tidelog.spark.progress(query)`."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""From what an audit has come to know to its answer: figures, spans of time, named keys."""
+"""The answer of an audit from its results: figures, spans of time, named keys."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""Whether two places have the same last record of every key, and what a group has been delivered.
+"""Audit of two places: the last record of every key, and what a group has received.
 
 Every record of both sides is read once, by as many tasks as there are splits, and reduced where it
 is read to a row for each key. Tasks that share the hashes among them hold the rows of both sides

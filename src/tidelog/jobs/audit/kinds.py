@@ -1,4 +1,4 @@
-"""What may be wrong with a key, in words; `rules` says when each is the right one."""
+"""Kinds of differences of a key, in words; `rules` decides which one applies."""
 
 from enum import StrEnum
 from typing import Final

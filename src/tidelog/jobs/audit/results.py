@@ -1,4 +1,4 @@
-"""What an audit found, as objects and as the rows of its tables."""
+"""Results of an audit, as objects and as rows of its tables."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What an audit says of a key, by what is known of it on both sides. Pure; no record is read here.
+"""The audit's verdict on a key, from its rows on both sides. Pure; reads no record.
 
 A key's row tells its last record (partition, offset, create time, digest of the value), how many
 records it has, and two digests of all of them: one that minds their order and one that doesn't.

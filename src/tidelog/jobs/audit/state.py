@@ -1,4 +1,4 @@
-"""What an audit has read already: runs of records reduced to files of rows, and the note of them.
+"""State of an audit: runs of records that are reduced to files of rows already.
 
 A run is a range of offsets of one partition of one side, reduced to rows by key. It is as good as
 the records themselves as long as the log still has them: the note keeps marks of the bytes that it

@@ -1,4 +1,4 @@
-"""What a worker does with one part of a reindex: a partition checked or mended, or some zone maps.
+"""A worker's part of a reindex: check or mend one partition, or build some zone maps.
 
 Pure but for the files: no Spark in here. A directory is written to only by `check_partition` where
 it mends, and by `build_zones` without a cache; who calls these holds the directory's lock.

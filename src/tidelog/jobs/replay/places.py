@@ -1,4 +1,4 @@
-"""Where a replay writes: a topic, Parquet files, or a console; one chunk after the other.
+"""Targets of a replay: a topic, Parquet files, or a console; one chunk after the other.
 
 What each promises of a chunk that a killed job may have written already, and writes again:
 

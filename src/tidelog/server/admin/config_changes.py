@@ -1,4 +1,4 @@
-"""What a change of a topic's settings makes of them: SET, DELETE, APPEND, SUBTRACT. Pure.
+"""Changed settings of a topic after SET, DELETE, APPEND and SUBTRACT. Pure.
 
 Source: KIP-339; Kafka 4.3's ConfigurationControlManager.
 """

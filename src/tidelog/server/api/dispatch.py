@@ -1,4 +1,4 @@
-"""From a frame to its handler, and from what it says to the pieces of the answer.
+"""Dispatch of a request: from its frame to its handler, and from the response to bytes.
 
 Source: Kafka's protocol guide; KIP-511 (an unknown version of ApiVersions is answered in v0).
 """

@@ -1,4 +1,4 @@
-"""What a handler may use: the directory, partitions, topics, timers, threads, settings."""
+"""The broker as handlers see it: directory, partitions, topics, timers, threads, settings."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What a listener demands of its clients, and the principal of each connection.
+"""Authentication that a listener demands, and the principal of each connection.
 
 Made once per listener. It gives a connection its SASL session, or its principal: the owner of a
 certificate, or anonymous.

@@ -1,4 +1,4 @@
-"""What every part of a broker shares: settings, directory, clock, threads, partitions, topics.
+"""Shared services of a broker: settings, directory, clock, threads, partitions, topics.
 
 Producer ids are handed out here, too: the rest of a block in memory, the next one taken in a
 thread.

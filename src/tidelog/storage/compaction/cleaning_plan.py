@@ -1,4 +1,4 @@
-"""What of a partition may be cleaned now, and the job that does it.
+"""Plan of a cleaning: the part of a partition that may be cleaned, and its job.
 
 Owns the seam between a cleaner and the two ways to choose (`Scheduler`: `BruteForce` here,
 `SpaceBound` in `generations.scheduler`), the inspection of a log and of what only its tier has, the

@@ -1,4 +1,4 @@
-"""What of a log may be cleaned now, whether it is due, and if not, why: decisions without effects.
+"""The cleanable part of a log, and whether its cleaning is due. Pure.
 
 A log is a cleaned tail and a dirty head. The head begins at the cleaner's checkpoint and ends at
 the first segment that may not be cleaned: the active one, one with records of an open transaction,

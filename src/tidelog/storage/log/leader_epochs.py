@@ -1,4 +1,4 @@
-"""Which leader epoch wrote which offsets: the list, its file, the epoch that an open log writes.
+"""Leader epochs of a log: the list, its file, and the epoch that an open log writes.
 
 Epochs and start offsets both grow strictly. An entry (epoch, start) says that the epoch wrote from
 `start`, inclusive, up to the next entry's start. `LeaderEpochs` is pure; `EpochCheckpoint` keeps

@@ -1,4 +1,4 @@
-"""How far a partition's append times can be trusted: the append-time checkpoint and its check.
+"""Trust in a partition's append times: the append-time checkpoint and its check.
 
 Rows of `.appendtime` speak of offsets. Between two of our runs somebody else (Apache Kafka, or a
 person) may have cut the log and appended other records at the same offsets, and a crash may have

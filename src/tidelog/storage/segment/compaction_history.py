@@ -1,4 +1,4 @@
-"""What compaction has taken from a partition: the text file `compaction-history` beside its files.
+"""The file `compaction-history`: what compaction has removed from a partition.
 
 It says for both clocks since when a table as of a time is still exact, how far segments were ever
 cleaned, and when tombstones that were left may go. Primary: it can't be rebuilt. It is written,

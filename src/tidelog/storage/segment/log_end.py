@@ -1,4 +1,4 @@
-"""Where a log ends, and sound batches behind damage: one rule for readers, recovery and doctor.
+"""The end of a log, and sound batches behind damage: one rule for readers, recovery, doctor.
 
 The last segment ends at its last whole, valid batch. Bytes behind it are "not written yet" to a
 reader and a torn write to recovery, unless something proves that more was there:

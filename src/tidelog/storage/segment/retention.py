@@ -1,4 +1,4 @@
-"""Which segments retention deletes, and which time counts: decisions without effects.
+"""Segments that retention deletes, and the time that counts. Pure.
 
 Three passes, each from the oldest segment that is left, each ending at the first segment that
 stays: below the log start, over `retention.bytes`, over `retention.ms`. No segment with offsets at

@@ -1,4 +1,4 @@
-"""From offsets to bytes: which byte ranges of which segments hold a range of offsets.
+"""Byte ranges of segments that hold a range of offsets.
 
 Owns `LogSlice`, the unit that reads and scans work on: whole batches of one segment, and the
 offsets that are wanted of them. Reads no records.

@@ -1,4 +1,4 @@
-"""What a partition's directory knows of its tier, and the segments of the tier as a log sees them.
+"""A partition's record of its tier, and the tier's segments as a log sees them.
 
 `tidelog-tier.json` holds the URL (never credentials), a copy of the manifest as the directory's
 owner last wrote or read it, and the start of the local part. So opening, planning and appending

@@ -1,4 +1,4 @@
-"""How much of each segment is alive, estimated from a sample of the log's keys. Pure.
+"""Estimates of live bytes of each segment, from a sample of the log's keys. Pure.
 
 - The sample (`KeySamples`): a key belongs to it if its hash ends with `shift` zero bits. So either
   all records of a key are sampled or none, and of a sampled key the last record is known exactly:
