@@ -16,7 +16,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from tidelog.garbage import collection_paused, take_as_old
+from tidelog.garbage import collection_paused, take_modules_as_old
 
 if TYPE_CHECKING:
     from tidelog.control.channel import ControlFailure
@@ -296,7 +296,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with collection_paused():
         module = import_module(f"tidelog.{home}")
-        take_as_old()
+        take_modules_as_old()
     found: object = getattr(module, "open_directory" if name == "open" else name)
     globals()[name] = found
     return found

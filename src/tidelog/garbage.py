@@ -25,9 +25,14 @@ def collection_paused() -> Iterator[None]:
 def take_as_old() -> None:
     """Count all objects as old ones, which are searched rarely.
 
-    For the end of a pause whose objects stay: else a search of all of them begins at once. Nothing
-    is done where somebody has frozen objects: they would be thawed.
+    For the end of a pause whose objects stay: else a search of all of them begins at once. Objects
+    that somebody has frozen count as old, too, and are searched again.
     """
+    gc.freeze()
+    gc.unfreeze()
+
+
+def take_modules_as_old() -> None:
+    """`take_as_old` after an import, unless objects are frozen, as in a Spark worker."""
     if not gc.get_freeze_count():
-        gc.freeze()
-        gc.unfreeze()
+        take_as_old()

@@ -15,7 +15,7 @@ import click
 import tidelog
 from tidelog.cli.options import examples
 from tidelog.cli.surroundings import ExitCode, Surroundings, describe
-from tidelog.garbage import collection_paused, take_as_old
+from tidelog.garbage import collection_paused, take_modules_as_old
 
 # Command -> module of this package that has a function of its name, and the first line of its help.
 COMMANDS: Final = {
@@ -101,7 +101,7 @@ class _Unimported(click.Command):
             command: click.Command = getattr(
                 import_module(f"tidelog.cli.{self._module}"), self._function
             )
-            take_as_old()
+            take_modules_as_old()
         return command
 
 

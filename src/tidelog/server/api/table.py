@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
 
-from tidelog.garbage import collection_paused, take_as_old
+from tidelog.garbage import collection_paused, take_modules_as_old
 from tidelog.server.api.context import Answer, Handler, Long, RequestContext, RowFunctions
 from tidelog.server.api.guards import (
     closed,
@@ -587,7 +587,7 @@ def import_for(key: int, coordinators: "Iterable[str]" = ()) -> None:
         for name in names:
             import_module(name)
         _handler_of(key)
-        take_as_old()
+        take_modules_as_old()
     _imported.update(names, (key,))
 
 

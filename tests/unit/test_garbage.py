@@ -1,0 +1,38 @@
+"""The garbage collector beside imports and openings."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+import tidelog
+from tidelog.garbage import collection_paused, take_as_old, take_modules_as_old
+
+
+@pytest.fixture
+def frozen() -> Iterator[int]:
+    gc.freeze()
+    yield gc.get_freeze_count()
+    gc.unfreeze()
+
+
+def test_an_import_leaves_what_is_frozen(frozen: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tidelog.__getattr__("Directory")
+    monkeypatch.delitem(vars(tidelog), "Directory")
+    tidelog.__getattr__("Directory")  # imported by its name once more
+    take_modules_as_old()
+    assert gc.get_freeze_count() > frozen // 2  # some are gone by their reference counts
+
+
+@pytest.mark.usefixtures("frozen")
+def test_openings_count_as_old_in_any_process() -> None:
+    made: list[list[int]] = [[] for _ in range(100)]
+    take_as_old()
+    young = {id(each) for generation in (0, 1) for each in gc.get_objects(generation=generation)}
+    assert not young & set(map(id, made))
+
+
+def test_the_collector_goes_on_behind_a_pause() -> None:
+    with collection_paused():
+        assert not gc.isenabled()
+    assert gc.isenabled()
