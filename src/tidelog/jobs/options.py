@@ -63,7 +63,7 @@ SINK: Final = Option("More options of the sink, such as `compression`.")
 
 
 def isolation(default: Isolation, text: str = "") -> Option:
-    """What is seen of transactions."""
+    """The option that chooses whether records of open and aborted transactions are read."""
     return Option(
         text or "read_committed leaves out open and aborted transactions.",
         "--isolation",

@@ -44,7 +44,7 @@ class Question:
         topic: The topic.
         times: [start, end) in ms, None where open.
         clock: Which of a record's two times that is about.
-        isolation: What is seen of transactions.
+        isolation: Whether records of open and aborted transactions are read.
     """
 
     place: Place

@@ -187,7 +187,7 @@ class ObjectFiles:
         self.store = store
         self.local = local
         self._block_bytes = block_bytes
-        # What was read ahead must still be there when its turn comes.
+        # Blocks that were read ahead must not be evicted before they are used.
         self._run_max = max(1, min(RUN_MAX, cache_bytes // block_bytes // 2))
         self._blocks = BlockCache(MemoryBlocks(cache_bytes))
         self._listings = Listings(store)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 FRAME_BYTES_MAX: Final = 64 << 10
-# What stands before the records in a request with records.
+# Bytes before the records of a request, at most.
 LEAD_BYTES_MAX: Final = 1024
 # Names of topics that a template remembers.
 TOPICS_MAX: Final = 100
@@ -323,7 +323,7 @@ _layout_of: Final = cache(_Layout)
 
 
 class _Response:
-    """What stays the same in responses to a request, and how their rows are written."""
+    """The constant bytes of the responses to a request, and the encoder of their rows."""
 
     def __init__(self, layout: _Layout, response: "DataclassInstance") -> None:
         """`response`: one with a row. Raises _Unusual where it can't stand for others."""

@@ -79,7 +79,7 @@ class Question:
     Attributes:
         clock: Which of a record's two times is meant.
         times: What a time bound means.
-        isolation: What is seen of transactions.
+        isolation: Whether records of open and aborted transactions are read.
         needs_match: A start that no record reaches is an error.
     """
 

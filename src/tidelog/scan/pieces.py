@@ -52,7 +52,7 @@ class PieceFinder:
         reader: The partition.
         bounds: Offsets inside the log, and times.
         clock: Which time the times are about.
-        isolation: What is seen of transactions.
+        isolation: Whether records of open and aborted transactions are read.
         with_append_times: Whether the reader will want append times.
         counts: Whether records are counted only: what zones tell by number is not read.
         zone_cache: Where zone maps are kept that the directory doesn't have; those are built now.

@@ -455,7 +455,7 @@ class SourceOptions:
         min_partitions: Lower bound of splits, a hint.
         max_records: Upper bound of offsets in a split, None for no such.
         split_bytes: Upper bound of a split, about.
-        isolation: What is seen of transactions.
+        isolation: Whether records of open and aborted transactions are read.
         fail_on_data_loss: Whether offsets that are gone are an error.
         zone_cache: Folder for zone maps that the directory doesn't have; None for no such.
         until_flushed: Read no further than what a crash of the log's owner can't take back.

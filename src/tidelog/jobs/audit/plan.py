@@ -129,7 +129,7 @@ class Question:
     Attributes:
         start_ms: Earliest record timestamp, None for no bound.
         end_ms: Record timestamp to stop at, likewise.
-        isolation: What is seen of transactions.
+        isolation: Whether records of open and aborted transactions are read.
         split_bytes: About how many bytes of log a task reads, at most.
         tasks: At least about so many for each side, if there is enough to read.
     """

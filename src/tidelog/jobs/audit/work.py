@@ -71,7 +71,7 @@ class ReducePart:
         folder: Where rows go.
         seed: Of the hashes.
         span_ms: Length of a span of time.
-        isolation: What is seen of transactions.
+        isolation: Whether records of open and aborted transactions are read.
         times: Range of record timestamps in ms, [start, end); of brokers.
         rows_max: Keys that a task holds at a time.
     """
@@ -391,7 +391,7 @@ class KeyPart:
 
     Attributes:
         places: Of both sides, by letter.
-        isolation: What is seen of transactions.
+        isolation: Whether records of open and aborted transactions are read.
     """
 
     places: tuple[tuple[str, Place], ...]

@@ -8,7 +8,7 @@ from tidelog.spark.parts import NOBODY, Listener
 
 
 class Mode(StrEnum):
-    """What is to be done."""
+    """Action of a reindex: build missing and wrong files, or only verify."""
 
     BUILD = "build"
     VERIFY = "verify"

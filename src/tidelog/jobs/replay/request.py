@@ -58,7 +58,7 @@ class ReplayRequest:
             )
 
     def asked(self) -> dict[str, str]:
-        """What a restart must ask alike."""
+        """Values that a restarted replay must have in common with its first run."""
         return {
             "source": str(self.source),
             "topic": self.topic,
