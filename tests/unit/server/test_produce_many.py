@@ -1,7 +1,7 @@
 """Produce requests for many partitions: each once, a slice at a time, others in between."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 
 import pytest
@@ -197,10 +197,12 @@ def large_request(node: Node, version: int) -> ProduceRequest:
     return asked
 
 
-async def when_checked(node: Node, version: int, change: Callable[[], object]) -> int:
+async def when_checked(
+    node: Node, version: int, change: Callable[[], object], config: Mapping[str, str] = ROOM
+) -> int:
     """The error of records for a new topic that changes while a thread checks them."""
     node.topics.delete("t")
-    node.topics.create("t", 1, config=ROOM)
+    node.topics.create("t", 1, config=config)
     node.partitions.get("t", 0)  # open, so that only the check is waited for
     said = ask(node, large_request(node, version), version)
     assert isinstance(said, Awaitable)
@@ -224,6 +226,17 @@ def test_what_took_long_to_check_goes_into_no_other_topic(
 
     assert asyncio.run(when_checked(node, version, make_anew)) == code
     assert node.partitions.get("t", 0).log.log_end_offset == end
+
+
+def test_a_second_check_sees_the_records_as_they_came(node: Node) -> None:
+    """A check flags records of a topic that stamps them; a producer's own flag is refused."""
+    stamped = {**ROOM, "message.timestamp.type": "LogAppendTime"}
+
+    def change() -> None:
+        node.log_dir.alter_config("t", {"retention.ms": "1000"})
+
+    assert asyncio.run(when_checked(node, BY_NAME, change, stamped)) == 0
+    assert node.partitions.get("t", 0).log.log_end_offset == 1
 
 
 def test_what_took_long_to_check_is_checked_again_by_new_settings(node: Node) -> None:

@@ -67,7 +67,7 @@ from tidelog.server.runtime.errors import Unanswered
 from tidelog.server.runtime.reply import Reply
 from tidelog.server.security.operations import Operation
 from tidelog.storage.log.append import AppendResult, AppendTerms, LongCheck
-from tidelog.storage.log.log import append_together
+from tidelog.storage.log.log import Log, append_together
 from tidelog.storage.log.message_sets import PreparedSet
 from tidelog.types import Buffer, Codec, TopicPartition
 
@@ -442,6 +442,11 @@ async def _append_checked(common: Request, long: LongAppend) -> PartitionProduce
             return response
 
 
+def _checked_copy(log: Log, records: Buffer) -> Buffer:
+    """Records as a log is to append them; `records` stay as they came, for a second check."""
+    return log.check_append(bytearray(records))
+
+
 async def _check_and_append(
     common: Request, long: LongAppend, *, is_alone: bool
 ) -> PartitionProduceResponse | None:
@@ -461,7 +466,7 @@ async def _check_and_append(
         if common.context.version < BATCHES_FIRST_VERSION:
             prepared = await node.long_checks.run(partition.log.check_set, data.records)
         else:
-            records = await node.long_checks.run(partition.log.check_append, data.records)
+            records = await node.long_checks.run(_checked_copy, partition.log, data.records)
             data = PartitionProduceData(index=data.index, records=records)
         while not is_alone and node.partitions.holds.stops_appends([topic]):
             await node.partitions.holds.wait([topic])
