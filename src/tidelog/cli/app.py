@@ -105,16 +105,16 @@ class _Unimported(click.Command):
         return command
 
 
-class _ReaderGone(Exception):
-    """Stdout has no reader any more. Click would make a SystemExit of the BrokenPipeError."""
+class _BrokenPipe(Exception):
+    """Carries a BrokenPipeError, its cause, past click, which would make a SystemExit of it."""
 
 
 @contextmanager
-def _noticing_readers() -> Iterator[None]:
+def _broken_pipes_kept() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        raise _ReaderGone from error
+        raise _BrokenPipe from error
 
 
 class CommandTable(click.Group):
@@ -127,13 +127,13 @@ class CommandTable(click.Group):
         parent: click.Context | None = None,
         **extra: object,
     ) -> click.Context:
-        """As click; where `--help` has no reader, _ReaderGone."""
-        with _noticing_readers():
+        """As click, with _BrokenPipe for a BrokenPipeError, of `--help` say."""
+        with _broken_pipes_kept():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
-        """As click; where a command has no reader, _ReaderGone."""
-        with _noticing_readers():
+        """As click, with _BrokenPipe for a BrokenPipeError of a command."""
+        with _broken_pipes_kept():
             return super().invoke(ctx)
 
     def resolve_command(
@@ -212,10 +212,6 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
             obj=surroundings,
         )
         surroundings.hand_over()
-    except (BrokenPipeError, _ReaderGone):
-        # The reader has enough, as `head` does. Python must not fail again at its exit.
-        _point_stdout_nowhere()
-        return ExitCode.OK
     except (KeyboardInterrupt, click.Abort):
         return ExitCode.INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
@@ -225,20 +221,25 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
         surroundings.say(_usage_line(error))
         return ExitCode.USAGE
     except Exception as error:  # noqa: BLE001 - the edge: ours become a line, others are raised
-        code, line = describe(error)
-        surroundings.say(line)
-        if isinstance(error, OSError):
-            _leave_unwritten(surroundings)
-        return code
+        cause = error.__cause__ if isinstance(error, _BrokenPipe) else None
+        return _failed(surroundings, cause or error)
     return result if isinstance(result, int) else ExitCode.OK
 
 
-def _leave_unwritten(surroundings: Surroundings) -> None:
-    """Let Python not fail again at its exit over what stdout does not take."""
-    try:
-        surroundings.stdout.flush()
-    except OSError:
+def _failed(surroundings: Surroundings, error: BaseException) -> ExitCode:
+    """Say what went wrong, and return the exit code; raises an error that is none of ours."""
+    if isinstance(error, BrokenPipeError) and not surroundings.has_reader:
+        # The reader has enough, as `head` does. A pipe with a reader is another one than stdout.
         _point_stdout_nowhere()
+        return ExitCode.OK
+    code, line = describe(error)
+    surroundings.say(line)
+    if isinstance(error, OSError):
+        try:
+            surroundings.stdout.flush()
+        except OSError:
+            _point_stdout_nowhere()
+    return code
 
 
 def _usage_line(error: click.UsageError) -> str:
@@ -249,6 +250,7 @@ def _usage_line(error: click.UsageError) -> str:
 
 
 def _point_stdout_nowhere() -> None:
+    """Let Python not fail again at its exit over what stdout does not take."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, _STDOUT)
     os.close(nowhere)

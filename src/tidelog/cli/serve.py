@@ -110,9 +110,9 @@ def _start_among_objects(surroundings: Surroundings, options: ServeOptions) -> E
 
     try:
         _start(surroundings, options)
-    except BrokenPipeError:
-        raise
-    except Exception as error:  # noqa: BLE001 - ours become a line, others are raised
+    except Exception as error:
+        if not surroundings.has_reader:
+            raise
         code, line = describe(error)
         LOGGER.error("%s", line, extra=TOLD_ONCE)
         return code

@@ -9,6 +9,7 @@ import errno
 import io
 import os
 import resource
+import select
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -171,6 +172,16 @@ class Surroundings:
             self.stdout.flush()
         except OSError as error:
             raise OSError(error.errno, f"stdout: {error.strerror}") from error
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether somebody may still read stdout; false for a pipe whose reader has closed it."""
+        try:
+            poll = select.poll()
+            poll.register(self.stdout.fileno(), 0)
+        except (OSError, ValueError):
+            return True  # no descriptor
+        return not poll.poll(0)
 
     @property
     def wants_colour(self) -> bool:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -258,6 +259,20 @@ def test_help_for_a_reader_that_is_gone_ends_well(arguments: list[str]) -> None:
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_broken_connection_of_a_command_is_an_error(cli: Cli) -> None:
+    cli.ok("create", "flights")
+
+    def send(_seconds: float) -> None:
+        ours, theirs = socket.socketpair()
+        with ours:
+            theirs.close()
+            ours.sendall(b"x")
+
+    cli.wait = send
+    result = cli.run("read", "flights", "--follow")
+    assert (result.code, result.err) == (ExitCode.ERROR, "tidelog: Broken pipe\n")
 
 
 def test_a_system_exit_of_a_command_keeps_its_code(cli: Cli) -> None:
