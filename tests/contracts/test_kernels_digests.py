@@ -15,10 +15,17 @@ from tests.worlds.records import plain_digests
 from tests.worlds.records.plain_digests import KeySummary, PlainRecord
 
 from tidelog.errors import CorruptData
-from tidelog.jobs.audit.key_rows import COLUMNS, KeyTable, Reducer, Spans, joined, words_of
 from tidelog.record.builder import build_batch
 from tidelog.record.columns import decode as columns
 from tidelog.record.columns.batch_table import DecodeStats
+from tidelog.record.columns.key_tables import (
+    COLUMNS,
+    KeyTable,
+    Reducer,
+    TimeSpans,
+    joined,
+    words_of,
+)
 from tidelog.record.header import HEADER_SIZE
 from tidelog.record.kernels import key_rows, layout, plain
 from tidelog.record.kernels import records as decode
@@ -306,13 +313,15 @@ def test_a_table_of_many_keys_is_handed_out_whole() -> None:
 
 
 def test_records_of_very_many_spans_are_counted_under_longer_ones() -> None:
-    records: list[Entry] = [(b"k%d" % (n % 7), b"v", n * 5_000) for n in range(Spans.LIMIT + 4_000)]
+    records: list[Entry] = [
+        (b"k%d" % (n % 7), b"v", n * 5_000) for n in range(TimeSpans.LIMIT + 4_000)
+    ]
     reducer = Reducer(np.array(SEEDS, np.int64), 0, 1_000, lambda _rows: None)
     for start in range(0, len(records), 9_000):
         reducer.add(arrow_batch(records[start : start + 9_000], start))
     reducer.finish()
     assert reducer.spans.span_ms > 1_000
-    assert len(reducer.spans.found) <= Spans.LIMIT
+    assert len(reducer.spans.found) <= TimeSpans.LIMIT
     total = sum(count for _, count, _ in reducer.spans.items())
     assert total == len(records)
     assert reducer.spans.found[0][0] == -(-reducer.spans.span_ms // 5_000)

@@ -5,11 +5,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tidelog.jobs.audit.key_rows import COLUMNS, KeyTable, Reducer
 from tidelog.record.builder import build_batch
 from tidelog.record.columns.batch_table import DecodeStats
 from tidelog.record.columns.decode import decode, fold
 from tidelog.record.columns.encode import choose_partitions, encode_table
+from tidelog.record.columns.key_tables import COLUMNS, KeyTable, Reducer
 from tidelog.record.kernels.hashes import SEEDS
 from tidelog.record.kernels.key_rows import FIELDS
 from tidelog.types import Codec, Header, NewRecord, TimestampType

@@ -12,9 +12,9 @@ from tests.worlds.records import plain_digests
 from tests.worlds.records.plain_digests import PlainRecord
 
 from tidelog.jobs.audit import rules
-from tidelog.jobs.audit.key_rows import KeyTable
 from tidelog.jobs.audit.kinds import KINDS, Kind
 from tidelog.jobs.audit.rules import compare, displaced, undelivered
+from tidelog.record.columns.key_tables import KeyTable
 from tidelog.record.kernels import key_rows
 from tidelog.record.kernels.memory import Longs
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from tidelog.jobs.audit.key_rows import Spans
 from tidelog.jobs.audit.kinds import KINDS, Kind
 from tidelog.jobs.audit.plan import Pair
 from tidelog.jobs.audit.results import (
@@ -17,6 +16,7 @@ from tidelog.jobs.audit.rules import A_AT, B_AT, KIND
 from tidelog.jobs.audit.run import Outcome, TopicResult, Work, seen_of
 from tidelog.jobs.audit.state import Run
 from tidelog.jobs.audit.work import Seen
+from tidelog.record.columns.key_tables import TimeSpans
 from tidelog.record.kernels import key_rows
 from tidelog.types import NO_TIMESTAMP
 
@@ -186,11 +186,11 @@ def _compared(
         )
 
 
-def _added(runs: Iterable[Run], span_ms: int) -> Spans:
+def _added(runs: Iterable[Run], span_ms: int) -> TimeSpans:
     """All spans of some runs, at least so long."""
-    total = Spans(span_ms)
+    total = TimeSpans(span_ms)
     for run in runs:
-        mine = Spans(run.span_ms)
+        mine = TimeSpans(run.span_ms)
         mine.add(run.spans)
         mine.widen(max(total.span_ms, run.span_ms))
         total.widen(mine.span_ms)

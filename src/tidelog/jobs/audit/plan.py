@@ -317,7 +317,7 @@ def _cuts(log_dir: "LogDir", side: Side, topics: Sequence[str], question: Questi
 def _add_splits(
     found: SidePlan, side: Side, wanted: Mapping[TopicPartition, Wanted], question: Question
 ) -> None:
-    from tidelog.jobs.audit.key_rows import COLUMNS
+    from tidelog.record.columns.key_tables import COLUMNS
 
     env = directory_env(side.place)
     planned = plan(

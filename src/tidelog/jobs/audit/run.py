@@ -29,7 +29,6 @@ import numpy as np
 
 from tidelog.env import Env
 from tidelog.errors import StorageFailure
-from tidelog.jobs.audit.key_rows import ROWS_MAX
 from tidelog.jobs.audit.kinds import Kind
 from tidelog.jobs.audit.plan import Pair, Question, ReadPart, Side, SidePlan, plan_side
 from tidelog.jobs.audit.rules import A_AT, B_AT, FOUND_FIELDS, PAIR_FIELDS, found_of_pairs
@@ -49,6 +48,7 @@ from tidelog.jobs.audit.work import (
     key_parts,
     read_cells,
 )
+from tidelog.record.columns.key_tables import ROWS_MAX
 from tidelog.record.kernels import key_rows
 from tidelog.scan.plan import with_directory
 from tidelog.scan.table_rules import compacted_to

@@ -10,7 +10,7 @@
    entry.
 
 Not owned: which parts there are (`plan`), their order (`run`), the rules of comparison (`rules`),
-kernels and tables of rows (`key_rows`).
+kernels and tables of rows (`record.columns.key_tables`).
 """
 
 import base64
@@ -26,12 +26,12 @@ import numpy as np
 from tidelog.env import Env, os_env
 from tidelog.errors import CorruptFile, OffsetOutOfRange
 from tidelog.jobs.audit import rules
-from tidelog.jobs.audit.key_rows import COLUMNS, ROWS_MAX, KeyTable, Reducer, joined
 from tidelog.jobs.audit.kinds import KINDS
 from tidelog.jobs.audit.rules import KIND, PAIR_FIELDS
 from tidelog.jobs.audit.state import ROWS_SUFFIX, SEED_BYTES, Run, decode_run, encode_run
 from tidelog.jobs.audit.state_files import read_rows, write_rows
 from tidelog.record.coding import crc32c
+from tidelog.record.columns.key_tables import COLUMNS, ROWS_MAX, KeyTable, Reducer, joined
 from tidelog.record.kernels import key_rows
 from tidelog.scan.split import ScanStats, decode_split
 from tidelog.spark.parts import directory_env

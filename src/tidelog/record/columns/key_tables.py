@@ -1,10 +1,12 @@
-"""Tables of one row for each key: what a split's records come to, and how tables are joined.
+"""Tables of one row for each key: reducing records to rows, and joining tables.
 
-Rows are those of `record.kernels.key_rows`. A table is bounded: where it would grow over its limit,
-its rows are handed out and it begins anew; rows of one partition that were handed out in the order
-of their offsets add up to the same.
+Owns the table by key (`KeyTable`), the reduction of one partition's records (`Reducer`), and the
+sums of records and digests by span of create time (`TimeSpans`). Not owned: the rows' fields and
+the kernels (`record.kernels.key_rows`).
 
-Imports numpy, pyarrow and numba. Not for two threads at once.
+Invariants: memory is bounded. A full table hands out its rows and starts again; rows of one
+partition that were handed out in the order of their offsets add up to the same result. Nothing here
+is safe for two threads.
 """
 
 import struct
@@ -143,7 +145,7 @@ def joined(tables: Iterable["Longs"], *, across: bool = False) -> "Longs":
     return table.rows
 
 
-class Spans:
+class TimeSpans:
     """Records and digests by span of create time; spans are joined where there are too many.
 
     Attributes:
@@ -208,7 +210,7 @@ class Reducer:
             hand_out: Takes rows, sorted by hash, each time the table is full, and at the end.
             rows_max: Rows of the table.
         """
-        self.spans = Spans(span_ms)
+        self.spans = TimeSpans(span_ms)
         self._partition, self._hand_out = partition, hand_out
         state: Longs = np.zeros(key_rows.ROW_STATE, np.int64)
         state[key_rows.SPAN_LAST] = _NO_SPAN_YET
