@@ -17,6 +17,13 @@ from tidelog.protocol.messages.group_records import (
     ConsumerProtocolSubscription,
     OffsetCommitValue,
 )
+from tidelog.protocol.messages.security import (
+    AlterUserScramCredentialsRequest,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    ScramCredentialUpsertion,
+)
+from tidelog.protocol.messages.state_records import UserScramCredentialRecord
 from tidelog.protocol.requests import ClientConnection, read_request
 from tidelog.protocol.wire import Reader, Writer
 
@@ -229,3 +236,31 @@ class TestDataMessages:
             OFFSET_COMMIT_VALUE.read(data + b"\0")
         with pytest.raises(UnsupportedVersion):
             OFFSET_COMMIT_VALUE.write(5, OffsetCommitValue())
+
+
+def test_messages_are_equal_by_their_fields_and_print_them():
+    def value(offset: int) -> OffsetCommitValue:
+        return OffsetCommitValue(offset=offset, metadata="m")
+
+    assert value(1) == value(1)
+    assert value(1) != value(2)
+    assert value(1) != ConsumerProtocolSubscription()
+    assert repr(value(1)).startswith("OffsetCommitValue(offset=1, ")
+    assert "metadata='m'" in repr(value(1))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        AlterUserScramCredentialsRequest(
+            upsertions=[ScramCredentialUpsertion(salt=b"hidden", salted_password=b"hidden")]
+        ),
+        ScramCredentialUpsertion(salt=b"hidden", salted_password=b"hidden"),
+        SaslAuthenticateRequest(auth_bytes=b"hidden"),
+        SaslAuthenticateResponse(auth_bytes=b"hidden"),
+        UserScramCredentialRecord(salt=b"hidden", stored_key=b"hidden", server_key=b"hidden"),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_messages_print_no_secrets(message: "DataclassInstance"):
+    assert "hidden" not in repr(message)

@@ -19,6 +19,7 @@ from tidelog.protocol.schema import (
     NO_OPERATIONS,
     STRING,
     UUID16,
+    Declaration,
     array,
     nullable_array,
     nullable_string,
@@ -30,8 +31,8 @@ from tidelog.types import Buffer
 GROUP_KEY_TYPE: Final = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class FindCoordinatorRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class FindCoordinatorRequest(Declaration):
     """Who coordinates a group (key type 0) or a transactional id (1)?"""
 
     key: str = wire(STRING, until=3)
@@ -39,8 +40,8 @@ class FindCoordinatorRequest:
     coordinator_keys: list[str] = wire(array(STRING), since=4)
 
 
-@dataclass(slots=True, kw_only=True)
-class Coordinator:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class Coordinator(Declaration):
     """A coordinator and where it listens."""
 
     key: str = wire(STRING, since=4)
@@ -51,8 +52,8 @@ class Coordinator:
     error_message: str | None = wire(nullable_string(since=4), since=4)
 
 
-@dataclass(slots=True, kw_only=True)
-class FindCoordinatorResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class FindCoordinatorResponse(Declaration):
     """One coordinator up to version 3, one for each key after it."""
 
     throttle_time_ms: int = wire(INT32, since=1)
@@ -64,16 +65,16 @@ class FindCoordinatorResponse:
     coordinators: list[Coordinator] = wire(array(struct(Coordinator)), since=4)
 
 
-@dataclass(slots=True, kw_only=True)
-class ListGroupsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListGroupsRequest(Declaration):
     """Which groups does this broker coordinate? Empty filters let all pass."""
 
     states_filter: list[str] = wire(array(STRING), since=4)
     types_filter: list[str] = wire(array(STRING), since=5)
 
 
-@dataclass(slots=True, kw_only=True)
-class ListedGroup:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListedGroup(Declaration):
     """One group."""
 
     group_id: str = wire(STRING)
@@ -82,8 +83,8 @@ class ListedGroup:
     group_type: str = wire(STRING, since=5)
 
 
-@dataclass(slots=True, kw_only=True)
-class ListGroupsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListGroupsResponse(Declaration):
     """The groups."""
 
     throttle_time_ms: int = wire(INT32, since=1)
@@ -91,16 +92,16 @@ class ListGroupsResponse:
     groups: list[ListedGroup] = wire(array(struct(ListedGroup)))
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetFetchTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetFetchTopic(Declaration):
     """A topic's partitions, up to version 7."""
 
     name: str = wire(STRING, until=7)
     partition_indexes: list[int] = wire(array(INT32), until=7)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetFetchGroupTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetFetchGroupTopic(Declaration):
     """A topic's partitions, from version 8 on; from 10 on by id."""
 
     name: str = wire(STRING, since=8, until=9)
@@ -108,8 +109,8 @@ class OffsetFetchGroupTopic:
     partition_indexes: list[int] = wire(array(INT32), since=8)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetFetchGroup:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetFetchGroup(Declaration):
     """A group and which topics; null for all."""
 
     group_id: str = wire(STRING, since=8)
@@ -120,8 +121,8 @@ class OffsetFetchGroup:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetFetchRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetFetchRequest(Declaration):
     """What did a group commit? One group up to version 7, many after it."""
 
     group_id: str = wire(STRING, until=7)
@@ -132,8 +133,8 @@ class OffsetFetchRequest:
     require_stable: bool = wire(BOOLEAN, since=7)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetFetchPartitionResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetFetchPartitionResponse(Declaration):
     """What was committed for a partition, up to version 7; offset -1 for nothing."""
 
     partition_index: int = wire(INT32, until=7)
@@ -143,8 +144,8 @@ class OffsetFetchPartitionResponse:
     error_code: int = wire(INT16, until=7)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetFetchTopicResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetFetchTopicResponse(Declaration):
     """A topic's partitions, up to version 7."""
 
     name: str = wire(STRING, until=7)
@@ -153,8 +154,8 @@ class OffsetFetchTopicResponse:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetFetchGroupPartitionResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetFetchGroupPartitionResponse(Declaration):
     """What was committed for a partition, from version 8 on; offset -1 for nothing."""
 
     partition_index: int = wire(INT32, since=8)
@@ -164,8 +165,8 @@ class OffsetFetchGroupPartitionResponse:
     error_code: int = wire(INT16, since=8)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetFetchGroupTopicResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetFetchGroupTopicResponse(Declaration):
     """A topic's partitions, from version 8 on."""
 
     name: str = wire(STRING, since=8, until=9)
@@ -175,8 +176,8 @@ class OffsetFetchGroupTopicResponse:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetFetchGroupResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetFetchGroupResponse(Declaration):
     """What one group committed."""
 
     group_id: str = wire(STRING, since=8)
@@ -186,8 +187,8 @@ class OffsetFetchGroupResponse:
     error_code: int = wire(INT16, since=8)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetFetchResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetFetchResponse(Declaration):
     """What was committed."""
 
     throttle_time_ms: int = wire(INT32, since=3)
@@ -196,16 +197,16 @@ class OffsetFetchResponse:
     groups: list[OffsetFetchGroupResponse] = wire(array(struct(OffsetFetchGroupResponse)), since=8)
 
 
-@dataclass(slots=True, kw_only=True)
-class JoinGroupRequestProtocol:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class JoinGroupRequestProtocol(Declaration):
     """A way to assign that the member knows, with its subscription."""
 
     name: str = wire(STRING)
     metadata: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True)
-class JoinGroupRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class JoinGroupRequest(Declaration):
     """Become a member; an empty member id asks for one."""
 
     group_id: str = wire(STRING)
@@ -218,8 +219,8 @@ class JoinGroupRequest:
     reason: str | None = wire(nullable_string(), since=8)
 
 
-@dataclass(slots=True, kw_only=True)
-class JoinGroupResponseMember:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class JoinGroupResponseMember(Declaration):
     """A member with its subscription."""
 
     member_id: str = wire(STRING)
@@ -227,8 +228,8 @@ class JoinGroupResponseMember:
     metadata: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True)
-class JoinGroupResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class JoinGroupResponse(Declaration):
     """The generation; its leader also gets the members."""
 
     throttle_time_ms: int = wire(INT32, since=2)
@@ -242,16 +243,16 @@ class JoinGroupResponse:
     members: list[JoinGroupResponseMember] = wire(array(struct(JoinGroupResponseMember)))
 
 
-@dataclass(slots=True, kw_only=True)
-class SyncGroupRequestAssignment:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class SyncGroupRequestAssignment(Declaration):
     """What a member gets."""
 
     member_id: str = wire(STRING)
     assignment: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True)
-class SyncGroupRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class SyncGroupRequest(Declaration):
     """What is mine? The leader brings everybody's."""
 
     group_id: str = wire(STRING)
@@ -263,8 +264,8 @@ class SyncGroupRequest:
     assignments: list[SyncGroupRequestAssignment] = wire(array(struct(SyncGroupRequestAssignment)))
 
 
-@dataclass(slots=True, kw_only=True)
-class SyncGroupResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class SyncGroupResponse(Declaration):
     """What this member gets."""
 
     throttle_time_ms: int = wire(INT32, since=1)
@@ -274,8 +275,8 @@ class SyncGroupResponse:
     assignment: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True)
-class HeartbeatRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class HeartbeatRequest(Declaration):
     """I am still here."""
 
     group_id: str = wire(STRING)
@@ -284,16 +285,16 @@ class HeartbeatRequest:
     group_instance_id: str | None = wire(nullable_string(), since=3)
 
 
-@dataclass(slots=True, kw_only=True)
-class HeartbeatResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class HeartbeatResponse(Declaration):
     """Go on, or join again."""
 
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True)
-class MemberIdentity:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class MemberIdentity(Declaration):
     """A member by its id, or a static one by its instance."""
 
     member_id: str = wire(STRING, since=3)
@@ -301,8 +302,8 @@ class MemberIdentity:
     reason: str | None = wire(nullable_string(), since=5)
 
 
-@dataclass(slots=True, kw_only=True)
-class LeaveGroupRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class LeaveGroupRequest(Declaration):
     """Go: one member up to version 2, many after it."""
 
     group_id: str = wire(STRING)
@@ -310,8 +311,8 @@ class LeaveGroupRequest:
     members: list[MemberIdentity] = wire(array(struct(MemberIdentity)), since=3)
 
 
-@dataclass(slots=True, kw_only=True)
-class MemberResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class MemberResponse(Declaration):
     """A member that has gone, or why it has not."""
 
     member_id: str = wire(STRING, since=3)
@@ -319,8 +320,8 @@ class MemberResponse:
     error_code: int = wire(INT16, since=3)
 
 
-@dataclass(slots=True, kw_only=True)
-class LeaveGroupResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class LeaveGroupResponse(Declaration):
     """Who has gone."""
 
     throttle_time_ms: int = wire(INT32, since=1)
@@ -328,16 +329,16 @@ class LeaveGroupResponse:
     members: list[MemberResponse] = wire(array(struct(MemberResponse)), since=3)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeGroupsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeGroupsRequest(Declaration):
     """Who is in these groups?"""
 
     groups: list[str] = wire(array(STRING))
     include_authorized_operations: bool = wire(BOOLEAN, since=3)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedGroupMember:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribedGroupMember(Declaration):
     """A member, what it asked for and what it got."""
 
     member_id: str = wire(STRING)
@@ -348,8 +349,8 @@ class DescribedGroupMember:
     member_assignment: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedGroup:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribedGroup(Declaration):
     """A group; one that is not there is dead and empty."""
 
     error_code: int = wire(INT16)
@@ -362,31 +363,31 @@ class DescribedGroup:
     authorized_operations: int = wire(INT32, since=3, default=NO_OPERATIONS)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeGroupsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeGroupsResponse(Declaration):
     """The groups."""
 
     throttle_time_ms: int = wire(INT32, since=1)
     groups: list[DescribedGroup] = wire(array(struct(DescribedGroup)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteGroupsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteGroupsRequest(Declaration):
     """Delete these groups; only empty ones go."""
 
     groups_names: list[str] = wire(array(STRING))
 
 
-@dataclass(slots=True, kw_only=True)
-class DeletableGroupResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeletableGroupResult(Declaration):
     """Whether a group was deleted."""
 
     group_id: str = wire(STRING)
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteGroupsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteGroupsResponse(Declaration):
     """What was deleted."""
 
     throttle_time_ms: int = wire(INT32)

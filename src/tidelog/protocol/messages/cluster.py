@@ -16,6 +16,7 @@ from tidelog.protocol.schema import (
     STRING,
     UINT16,
     UUID16,
+    Declaration,
     array,
     nullable_array,
     nullable_string,
@@ -24,30 +25,30 @@ from tidelog.protocol.schema import (
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class QuorumPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class QuorumPartition(Declaration):
     """A partition that is asked about."""
 
     partition_index: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True)
-class QuorumTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class QuorumTopic(Declaration):
     """A topic's partitions."""
 
     topic_name: str = wire(STRING)
     partitions: list[QuorumPartition] = wire(array(struct(QuorumPartition)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeQuorumRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeQuorumRequest(Declaration):
     """Who votes on the cluster's metadata, and how far is everybody?"""
 
     topics: list[QuorumTopic] = wire(array(struct(QuorumTopic)))
 
 
-@dataclass(slots=True, kw_only=True)
-class QuorumReplica:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class QuorumReplica(Declaration):
     """A voter or an observer; times in ms since 1970, -1 where not known."""
 
     replica_id: int = wire(INT32)
@@ -57,8 +58,8 @@ class QuorumReplica:
     last_caught_up_timestamp: int = wire(INT64, since=1, default=-1)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedQuorumPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribedQuorumPartition(Declaration):
     """A partition's leader, voters and observers."""
 
     partition_index: int = wire(INT32)
@@ -71,16 +72,16 @@ class DescribedQuorumPartition:
     observers: list[QuorumReplica] = wire(array(struct(QuorumReplica)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedQuorumTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribedQuorumTopic(Declaration):
     """A topic's partitions."""
 
     topic_name: str = wire(STRING)
     partitions: list[DescribedQuorumPartition] = wire(array(struct(DescribedQuorumPartition)))
 
 
-@dataclass(slots=True, kw_only=True)
-class QuorumListener:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class QuorumListener(Declaration):
     """Where a voter listens."""
 
     name: str = wire(STRING)
@@ -88,16 +89,16 @@ class QuorumListener:
     port: int = wire(UINT16)
 
 
-@dataclass(slots=True, kw_only=True)
-class QuorumNode:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class QuorumNode(Declaration):
     """A voter's places."""
 
     node_id: int = wire(INT32)
     listeners: list[QuorumListener] = wire(array(struct(QuorumListener)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeQuorumResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeQuorumResponse(Declaration):
     """The quorum."""
 
     error_code: int = wire(INT16)
@@ -106,8 +107,8 @@ class DescribeQuorumResponse:
     nodes: list[QuorumNode] = wire(array(struct(QuorumNode)), since=2)
 
 
-@dataclass(slots=True, kw_only=True)
-class FeatureUpdate:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class FeatureUpdate(Declaration):
     """A feature's new level: 1 upgrade, 2 and 3 down without and with loss; level 0 ends it."""
 
     feature: str = wire(STRING)
@@ -116,8 +117,8 @@ class FeatureUpdate:
     upgrade_type: int = wire(INT8, since=1, default=1)
 
 
-@dataclass(slots=True, kw_only=True)
-class UpdateFeaturesRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class UpdateFeaturesRequest(Declaration):
     """Change the levels of features, or see whether they could be changed."""
 
     timeout_ms: int = wire(INT32, default=60000)
@@ -125,8 +126,8 @@ class UpdateFeaturesRequest:
     validate_only: bool = wire(BOOLEAN, since=1)
 
 
-@dataclass(slots=True, kw_only=True)
-class UpdatedFeature:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class UpdatedFeature(Declaration):
     """Whether one feature's level was changed."""
 
     feature: str = wire(STRING)
@@ -134,8 +135,8 @@ class UpdatedFeature:
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class UpdateFeaturesResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class UpdateFeaturesResponse(Declaration):
     """What was changed; from version 2 on all of it or nothing."""
 
     throttle_time_ms: int = wire(INT32)
@@ -144,15 +145,15 @@ class UpdateFeaturesResponse:
     results: list[UpdatedFeature] = wire(array(struct(UpdatedFeature)), until=1)
 
 
-@dataclass(slots=True, kw_only=True)
-class UnregisterBrokerRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class UnregisterBrokerRequest(Declaration):
     """Forget a broker that is gone."""
 
     broker_id: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True)
-class UnregisterBrokerResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class UnregisterBrokerResponse(Declaration):
     """Whether it was forgotten."""
 
     throttle_time_ms: int = wire(INT32)
@@ -160,8 +161,8 @@ class UnregisterBrokerResponse:
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class AddRaftVoterRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AddRaftVoterRequest(Declaration):
     """Let a controller vote."""
 
     cluster_id: str | None = wire(nullable_string())
@@ -172,8 +173,8 @@ class AddRaftVoterRequest:
     ack_when_committed: bool = wire(BOOLEAN, since=1, default=True)
 
 
-@dataclass(slots=True, kw_only=True)
-class AddRaftVoterResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AddRaftVoterResponse(Declaration):
     """Whether it may."""
 
     throttle_time_ms: int = wire(INT32)
@@ -181,8 +182,8 @@ class AddRaftVoterResponse:
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class RemoveRaftVoterRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class RemoveRaftVoterRequest(Declaration):
     """Let a controller vote no more."""
 
     cluster_id: str | None = wire(nullable_string())
@@ -190,8 +191,8 @@ class RemoveRaftVoterRequest:
     voter_directory_id: UUID = wire(UUID16)
 
 
-@dataclass(slots=True, kw_only=True)
-class RemoveRaftVoterResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class RemoveRaftVoterResponse(Declaration):
     """Whether it was done."""
 
     throttle_time_ms: int = wire(INT32)
@@ -199,16 +200,16 @@ class RemoveRaftVoterResponse:
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class ElectLeadersTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ElectLeadersTopic(Declaration):
     """A topic's partitions."""
 
     topic: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class ElectLeadersRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ElectLeadersRequest(Declaration):
     """Elect leaders: 0 the preferred ones, 1 any; null for all partitions."""
 
     election_type: int = wire(INT8, since=1)
@@ -218,8 +219,8 @@ class ElectLeadersRequest:
     timeout_ms: int = wire(INT32, default=60000)
 
 
-@dataclass(slots=True, kw_only=True)
-class ElectionPartitionResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ElectionPartitionResult(Declaration):
     """What became of a partition."""
 
     partition_id: int = wire(INT32)
@@ -227,16 +228,16 @@ class ElectionPartitionResult:
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class ElectionTopicResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ElectionTopicResult(Declaration):
     """A topic's partitions."""
 
     topic: str = wire(STRING)
     partition_result: list[ElectionPartitionResult] = wire(array(struct(ElectionPartitionResult)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ElectLeadersResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ElectLeadersResponse(Declaration):
     """What was elected."""
 
     throttle_time_ms: int = wire(INT32)
@@ -244,24 +245,24 @@ class ElectLeadersResponse:
     replica_election_results: list[ElectionTopicResult] = wire(array(struct(ElectionTopicResult)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ReassignablePartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ReassignablePartition(Declaration):
     """A partition and where it is to lie; null takes back what was asked before."""
 
     partition_index: int = wire(INT32)
     replicas: list[int] | None = wire(nullable_array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class ReassignableTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ReassignableTopic(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
     partitions: list[ReassignablePartition] = wire(array(struct(ReassignablePartition)))
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterPartitionReassignmentsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterPartitionReassignmentsRequest(Declaration):
     """Move partitions to other brokers."""
 
     timeout_ms: int = wire(INT32, default=60000)
@@ -269,8 +270,8 @@ class AlterPartitionReassignmentsRequest:
     topics: list[ReassignableTopic] = wire(array(struct(ReassignableTopic)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ReassignedPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ReassignedPartition(Declaration):
     """Whether a partition is on its way."""
 
     partition_index: int = wire(INT32)
@@ -278,16 +279,16 @@ class ReassignedPartition:
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class ReassignedTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ReassignedTopic(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
     partitions: list[ReassignedPartition] = wire(array(struct(ReassignedPartition)))
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterPartitionReassignmentsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterPartitionReassignmentsResponse(Declaration):
     """What is on its way."""
 
     throttle_time_ms: int = wire(INT32)
@@ -297,24 +298,24 @@ class AlterPartitionReassignmentsResponse:
     responses: list[ReassignedTopic] = wire(array(struct(ReassignedTopic)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ListedTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListedTopic(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
     partition_indexes: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class ListPartitionReassignmentsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListPartitionReassignmentsRequest(Declaration):
     """Which partitions are on their way? Null for all."""
 
     timeout_ms: int = wire(INT32, default=60000)
     topics: list[ListedTopic] | None = wire(nullable_array(struct(ListedTopic)))
 
 
-@dataclass(slots=True, kw_only=True)
-class OngoingPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OngoingPartition(Declaration):
     """A partition on its way."""
 
     partition_index: int = wire(INT32)
@@ -323,16 +324,16 @@ class OngoingPartition:
     removing_replicas: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class OngoingTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OngoingTopic(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
     partitions: list[OngoingPartition] = wire(array(struct(OngoingPartition)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ListPartitionReassignmentsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListPartitionReassignmentsResponse(Declaration):
     """What is on its way."""
 
     throttle_time_ms: int = wire(INT32)
@@ -341,47 +342,47 @@ class ListPartitionReassignmentsResponse:
     topics: list[OngoingTopic] = wire(array(struct(OngoingTopic)))
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterReplicaLogDirTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterReplicaLogDirTopic(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterReplicaLogDir:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterReplicaLogDir(Declaration):
     """A directory and what is to lie there."""
 
     path: str = wire(STRING)
     topics: list[AlterReplicaLogDirTopic] = wire(array(struct(AlterReplicaLogDirTopic)))
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterReplicaLogDirsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterReplicaLogDirsRequest(Declaration):
     """Move partitions to other directories."""
 
     dirs: list[AlterReplicaLogDir] = wire(array(struct(AlterReplicaLogDir)))
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterReplicaLogDirPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterReplicaLogDirPartition(Declaration):
     """Whether a partition is on its way."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterReplicaLogDirTopicResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterReplicaLogDirTopicResult(Declaration):
     """A topic's partitions."""
 
     topic_name: str = wire(STRING)
     partitions: list[AlterReplicaLogDirPartition] = wire(array(struct(AlterReplicaLogDirPartition)))
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterReplicaLogDirsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterReplicaLogDirsResponse(Declaration):
     """What is on its way."""
 
     throttle_time_ms: int = wire(INT32)

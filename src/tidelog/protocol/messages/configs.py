@@ -15,6 +15,7 @@ from tidelog.protocol.schema import (
     INT16,
     INT32,
     STRING,
+    Declaration,
     array,
     nullable_array,
     nullable_string,
@@ -37,8 +38,8 @@ class ConfigSource(IntEnum):
     GROUP = 8
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeConfigsResource:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeConfigsResource(Declaration):
     """A topic or broker, and which of its settings; null for all."""
 
     resource_type: int = wire(INT8)
@@ -46,8 +47,8 @@ class DescribeConfigsResource:
     configuration_keys: list[str] | None = wire(nullable_array(STRING))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeConfigsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeConfigsRequest(Declaration):
     """What are the settings?"""
 
     resources: list[DescribeConfigsResource] = wire(array(struct(DescribeConfigsResource)))
@@ -55,8 +56,8 @@ class DescribeConfigsRequest:
     include_documentation: bool = wire(BOOLEAN, since=3)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeConfigsSynonym:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeConfigsSynonym(Declaration):
     """The same setting at another level."""
 
     name: str = wire(STRING, since=1)
@@ -64,8 +65,8 @@ class DescribeConfigsSynonym:
     source: int = wire(INT8, since=1)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedConfig:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribedConfig(Declaration):
     """One setting; a sensitive one has no value."""
 
     name: str = wire(STRING)
@@ -78,8 +79,8 @@ class DescribedConfig:
     documentation: str | None = wire(nullable_string(), since=3)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeConfigsResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeConfigsResult(Declaration):
     """The settings of one topic or broker."""
 
     error_code: int = wire(INT16)
@@ -89,24 +90,24 @@ class DescribeConfigsResult:
     configs: list[DescribedConfig] = wire(array(struct(DescribedConfig)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeConfigsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeConfigsResponse(Declaration):
     """The settings."""
 
     throttle_time_ms: int = wire(INT32)
     results: list[DescribeConfigsResult] = wire(array(struct(DescribeConfigsResult)))
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterableConfig:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterableConfig(Declaration):
     """A setting and its value."""
 
     name: str = wire(STRING)
     value: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterConfigsResource:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterConfigsResource(Declaration):
     """A topic or broker."""
 
     resource_type: int = wire(INT8)
@@ -114,16 +115,16 @@ class AlterConfigsResource:
     configs: list[AlterableConfig] = wire(array(struct(AlterableConfig)))
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterConfigsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterConfigsRequest(Declaration):
     """These are all settings that differ from the defaults."""
 
     resources: list[AlterConfigsResource] = wire(array(struct(AlterConfigsResource)))
     validate_only: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterConfigsResourceResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterConfigsResourceResponse(Declaration):
     """Whether the settings of one topic or broker were changed."""
 
     error_code: int = wire(INT16)
@@ -132,8 +133,8 @@ class AlterConfigsResourceResponse:
     resource_name: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterConfigsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterConfigsResponse(Declaration):
     """What was changed."""
 
     throttle_time_ms: int = wire(INT32)
@@ -142,8 +143,8 @@ class AlterConfigsResponse:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class IncrementallyAlteredConfig:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class IncrementallyAlteredConfig(Declaration):
     """A setting, what to do with it, and the value to do it with."""
 
     name: str = wire(STRING)
@@ -151,8 +152,8 @@ class IncrementallyAlteredConfig:
     value: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class IncrementalAlterConfigsResource:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class IncrementalAlterConfigsResource(Declaration):
     """A topic or broker."""
 
     resource_type: int = wire(INT8)
@@ -160,8 +161,8 @@ class IncrementalAlterConfigsResource:
     configs: list[IncrementallyAlteredConfig] = wire(array(struct(IncrementallyAlteredConfig)))
 
 
-@dataclass(slots=True, kw_only=True)
-class IncrementalAlterConfigsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class IncrementalAlterConfigsRequest(Declaration):
     """Change these settings and leave the others."""
 
     resources: list[IncrementalAlterConfigsResource] = wire(
@@ -170,8 +171,8 @@ class IncrementalAlterConfigsRequest:
     validate_only: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True)
-class IncrementalAlterConfigsResourceResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class IncrementalAlterConfigsResourceResponse(Declaration):
     """Whether the settings of one topic or broker were changed."""
 
     error_code: int = wire(INT16)
@@ -180,8 +181,8 @@ class IncrementalAlterConfigsResourceResponse:
     resource_name: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True)
-class IncrementalAlterConfigsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class IncrementalAlterConfigsResponse(Declaration):
     """What was changed."""
 
     throttle_time_ms: int = wire(INT32)
@@ -190,23 +191,23 @@ class IncrementalAlterConfigsResponse:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class ListConfigResourcesRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListConfigResourcesRequest(Declaration):
     """What has settings? From version 1 on of these kinds, none for all."""
 
     resource_types: list[int] = wire(array(INT8), since=1)
 
 
-@dataclass(slots=True, kw_only=True)
-class ConfigResource:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ConfigResource(Declaration):
     """One thing that has settings; in version 0 it is for metrics."""
 
     resource_name: str = wire(STRING)
     resource_type: int = wire(INT8, since=1, default=16)
 
 
-@dataclass(slots=True, kw_only=True)
-class ListConfigResourcesResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListConfigResourcesResponse(Declaration):
     """What has settings."""
 
     throttle_time_ms: int = wire(INT32)
@@ -214,8 +215,8 @@ class ListConfigResourcesResponse:
     config_resources: list[ConfigResource] = wire(array(struct(ConfigResource)))
 
 
-@dataclass(slots=True, kw_only=True)
-class QuotaFilterComponent:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class QuotaFilterComponent(Declaration):
     """Which names of an entity's kind: 0 this one, 1 the default, 2 any."""
 
     entity_type: str = wire(STRING)
@@ -223,40 +224,40 @@ class QuotaFilterComponent:
     match: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeClientQuotasRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeClientQuotasRequest(Declaration):
     """Whose quotas? With `strict` no entity that has other parts too."""
 
     components: list[QuotaFilterComponent] = wire(array(struct(QuotaFilterComponent)))
     strict: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True)
-class QuotaEntity:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class QuotaEntity(Declaration):
     """One part of an entity: `user`, `client-id` or `ip`, and its name; null for the default."""
 
     entity_type: str = wire(STRING)
     entity_name: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class QuotaValue:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class QuotaValue(Declaration):
     """One quota."""
 
     key: str = wire(STRING)
     value: float = wire(FLOAT64)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedQuotas:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribedQuotas(Declaration):
     """An entity's quotas."""
 
     entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
     values: list[QuotaValue] = wire(array(struct(QuotaValue)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeClientQuotasResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeClientQuotasResponse(Declaration):
     """Entities with quotas; null with an error."""
 
     throttle_time_ms: int = wire(INT32)
@@ -265,8 +266,8 @@ class DescribeClientQuotasResponse:
     entries: list[DescribedQuotas] | None = wire(nullable_array(struct(DescribedQuotas)))
 
 
-@dataclass(slots=True, kw_only=True)
-class QuotaOperation:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class QuotaOperation(Declaration):
     """One quota to set, or to forget."""
 
     key: str = wire(STRING)
@@ -274,24 +275,24 @@ class QuotaOperation:
     remove: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True)
-class QuotaAlteration:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class QuotaAlteration(Declaration):
     """What is to change of an entity's quotas."""
 
     entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
     ops: list[QuotaOperation] = wire(array(struct(QuotaOperation)))
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterClientQuotasRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterClientQuotasRequest(Declaration):
     """Change quotas, or see whether they could be changed."""
 
     entries: list[QuotaAlteration] = wire(array(struct(QuotaAlteration)))
     validate_only: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True)
-class AlteredQuotas:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlteredQuotas(Declaration):
     """Whether an entity's quotas were changed."""
 
     error_code: int = wire(INT16)
@@ -299,8 +300,8 @@ class AlteredQuotas:
     entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterClientQuotasResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterClientQuotasResponse(Declaration):
     """What was changed."""
 
     throttle_time_ms: int = wire(INT32)

@@ -18,6 +18,7 @@ from tidelog.protocol.schema import (
     RECORD_PIECES,
     STRING,
     UUID16,
+    Declaration,
     Pieces,
     array,
     nullable_array,
@@ -28,16 +29,16 @@ from tidelog.protocol.schema import (
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer
 
 
-@dataclass(slots=True, kw_only=True)
-class ReplicaState:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ReplicaState(Declaration):
     """Which replica asks, from version 15 on; -1 is a consumer."""
 
     replica_id: int = wire(INT32, since=15, default=CONSUMER_REPLICA_ID)
     replica_epoch: int = wire(INT64, since=15, default=-1)
 
 
-@dataclass(slots=True, kw_only=True)
-class FetchPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class FetchPartition(Declaration):
     """From which offset on, and what the asker knows of epochs."""
 
     partition: int = wire(INT32)
@@ -50,8 +51,8 @@ class FetchPartition:
     high_watermark: int = wire(INT64, since=18, tag=1, default=INT64_MAX)
 
 
-@dataclass(slots=True, kw_only=True)
-class FetchTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class FetchTopic(Declaration):
     """A topic's partitions."""
 
     topic: str = wire(STRING, until=12)
@@ -59,8 +60,8 @@ class FetchTopic:
     partitions: list[FetchPartition] = wire(array(struct(FetchPartition)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ForgottenTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ForgottenTopic(Declaration):
     """Partitions that a session shall leave out from now on."""
 
     topic: str = wire(STRING, since=7, until=12)
@@ -68,8 +69,8 @@ class ForgottenTopic:
     partitions: list[int] = wire(array(INT32), since=7)
 
 
-@dataclass(slots=True, kw_only=True)
-class FetchRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class FetchRequest(Declaration):
     """Records, at least `min_bytes` or what is there after `max_wait_ms`."""
 
     cluster_id: str | None = wire(nullable_string(since=12), since=12, tag=0)
@@ -88,40 +89,40 @@ class FetchRequest:
     with_append_times: bool = wire(BOOLEAN, since=12, tag=OWN_TAGS_START)
 
 
-@dataclass(slots=True, kw_only=True)
-class DivergingEpoch:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DivergingEpoch(Declaration):
     """The largest epoch that both have, and where it ends at the leader; -1 and -1 for none."""
 
     epoch: int = wire(INT32, since=12, default=-1)
     end_offset: int = wire(INT64, since=12, default=-1)
 
 
-@dataclass(slots=True, kw_only=True)
-class CurrentLeader:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CurrentLeader(Declaration):
     """Who leads now, told to those who asked somebody else."""
 
     leader_id: int = wire(INT32, since=12, default=-1)
     leader_epoch: int = wire(INT32, since=12, default=-1)
 
 
-@dataclass(slots=True, kw_only=True)
-class SnapshotId:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class SnapshotId(Declaration):
     """A snapshot of the metadata log to fetch instead; -1 and -1 for none."""
 
     end_offset: int = wire(INT64, default=-1)
     epoch: int = wire(INT32, default=-1)
 
 
-@dataclass(slots=True, kw_only=True)
-class AbortedTransaction:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AbortedTransaction(Declaration):
     """An aborted transaction among the records."""
 
     producer_id: int = wire(INT64, since=4)
     first_offset: int = wire(INT64, since=4)
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionData:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class PartitionData(Declaration):
     """One partition's records: whole batches, the last one perhaps cut."""
 
     partition_index: int = wire(INT32)
@@ -149,8 +150,8 @@ class PartitionData:
         return found if isinstance(found, bytes | bytearray | memoryview) else b"".join(found)
 
 
-@dataclass(slots=True, kw_only=True)
-class FetchableTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class FetchableTopic(Declaration):
     """A topic's partitions."""
 
     topic: str = wire(STRING, until=12)
@@ -158,8 +159,8 @@ class FetchableTopic:
     partitions: list[PartitionData] = wire(array(struct(PartitionData)))
 
 
-@dataclass(slots=True, kw_only=True)
-class NodeEndpoint:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class NodeEndpoint(Declaration):
     """Where a broker that `current_leader` names listens."""
 
     node_id: int = wire(INT32, since=16)
@@ -168,8 +169,8 @@ class NodeEndpoint:
     rack: str | None = wire(nullable_string(since=16), since=16)
 
 
-@dataclass(slots=True, kw_only=True)
-class FetchResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class FetchResponse(Declaration):
     """Records of the partitions that were asked for."""
 
     throttle_time_ms: int = wire(INT32, since=1)

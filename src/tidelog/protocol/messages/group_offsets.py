@@ -13,6 +13,7 @@ from tidelog.protocol.schema import (
     INT64,
     STRING,
     UUID16,
+    Declaration,
     array,
     nullable_string,
     struct,
@@ -20,8 +21,8 @@ from tidelog.protocol.schema import (
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetCommitRequestPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetCommitRequestPartition(Declaration):
     """The offset to go on at, and what the group notes with it."""
 
     partition_index: int = wire(INT32)
@@ -30,8 +31,8 @@ class OffsetCommitRequestPartition:
     committed_metadata: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetCommitRequestTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetCommitRequestTopic(Declaration):
     """A topic's partitions, from version 10 on by id."""
 
     name: str = wire(STRING, until=9)
@@ -41,8 +42,8 @@ class OffsetCommitRequestTopic:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetCommitRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetCommitRequest(Declaration):
     """We have read up to here."""
 
     group_id: str = wire(STRING)
@@ -53,16 +54,16 @@ class OffsetCommitRequest:
     topics: list[OffsetCommitRequestTopic] = wire(array(struct(OffsetCommitRequestTopic)))
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetCommitResponsePartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetCommitResponsePartition(Declaration):
     """Whether it was kept."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetCommitResponseTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetCommitResponseTopic(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING, until=9)
@@ -72,23 +73,23 @@ class OffsetCommitResponseTopic:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetCommitResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetCommitResponse(Declaration):
     """What was kept."""
 
     throttle_time_ms: int = wire(INT32, since=3)
     topics: list[OffsetCommitResponseTopic] = wire(array(struct(OffsetCommitResponseTopic)))
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetDeleteRequestPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetDeleteRequestPartition(Declaration):
     """One partition."""
 
     partition_index: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetDeleteRequestTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetDeleteRequestTopic(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
@@ -97,24 +98,24 @@ class OffsetDeleteRequestTopic:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetDeleteRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetDeleteRequest(Declaration):
     """Forget what a group has read of these."""
 
     group_id: str = wire(STRING)
     topics: list[OffsetDeleteRequestTopic] = wire(array(struct(OffsetDeleteRequestTopic)))
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetDeleteResponsePartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetDeleteResponsePartition(Declaration):
     """Whether it was forgotten."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetDeleteResponseTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetDeleteResponseTopic(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
@@ -123,8 +124,8 @@ class OffsetDeleteResponseTopic:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetDeleteResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetDeleteResponse(Declaration):
     """What was forgotten."""
 
     error_code: int = wire(INT16)
@@ -132,8 +133,8 @@ class OffsetDeleteResponse:
     topics: list[OffsetDeleteResponseTopic] = wire(array(struct(OffsetDeleteResponseTopic)))
 
 
-@dataclass(slots=True, kw_only=True)
-class TxnOffsetCommitRequestPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class TxnOffsetCommitRequestPartition(Declaration):
     """The offset to go on at once the transaction is committed."""
 
     partition_index: int = wire(INT32)
@@ -142,8 +143,8 @@ class TxnOffsetCommitRequestPartition:
     committed_metadata: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class TxnOffsetCommitRequestTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class TxnOffsetCommitRequestTopic(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
@@ -152,8 +153,8 @@ class TxnOffsetCommitRequestTopic:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class TxnOffsetCommitRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class TxnOffsetCommitRequest(Declaration):
     """We will have read up to here."""
 
     transactional_id: str = wire(STRING)
@@ -166,16 +167,16 @@ class TxnOffsetCommitRequest:
     topics: list[TxnOffsetCommitRequestTopic] = wire(array(struct(TxnOffsetCommitRequestTopic)))
 
 
-@dataclass(slots=True, kw_only=True)
-class TxnOffsetCommitResponsePartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class TxnOffsetCommitResponsePartition(Declaration):
     """Whether it waits for the end of the transaction."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True)
-class TxnOffsetCommitResponseTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class TxnOffsetCommitResponseTopic(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
@@ -184,8 +185,8 @@ class TxnOffsetCommitResponseTopic:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class TxnOffsetCommitResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class TxnOffsetCommitResponse(Declaration):
     """How it went."""
 
     throttle_time_ms: int = wire(INT32)

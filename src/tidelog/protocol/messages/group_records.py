@@ -34,6 +34,7 @@ from tidelog.protocol.schema import (
     INT64,
     STRING,
     UUID16,
+    Declaration,
     array,
     nullable_bytes,
     nullable_string,
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetCommitKey:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetCommitKey(Declaration):
     """A group and a partition; the key numbers 0 and 1 both mean it."""
 
     group: str = wire(STRING)
@@ -58,8 +59,8 @@ class OffsetCommitKey:
     partition: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetCommitValue:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetCommitValue(Declaration):
     """What the group committed."""
 
     offset: int = wire(INT64)
@@ -70,15 +71,15 @@ class OffsetCommitValue:
     topic_id: UUID = wire(UUID16, since=4, tag=0)
 
 
-@dataclass(slots=True, kw_only=True)
-class GroupMetadataKey:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class GroupMetadataKey(Declaration):
     """A group."""
 
     group: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True)
-class MemberMetadata:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class MemberMetadata(Declaration):
     """A member, what it asked for and what it got; times in ms."""
 
     member_id: str = wire(STRING)
@@ -91,8 +92,8 @@ class MemberMetadata:
     assignment: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True)
-class GroupMetadataValue:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class GroupMetadataValue(Declaration):
     """A generation of a group with its members."""
 
     protocol_type: str = wire(STRING)
@@ -103,16 +104,16 @@ class GroupMetadataValue:
     members: list[MemberMetadata] = wire(array(struct(MemberMetadata)))
 
 
-@dataclass(slots=True, kw_only=True)
-class OwnedPartitions:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OwnedPartitions(Declaration):
     """Partitions of one topic that the member still has."""
 
     topic: str = wire(STRING, since=1)
     partitions: list[int] = wire(array(INT32), since=1)
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerProtocolSubscription:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ConsumerProtocolSubscription(Declaration):
     """What a member wants, and what it had."""
 
     topics: list[str] = wire(array(STRING))
@@ -122,16 +123,16 @@ class ConsumerProtocolSubscription:
     rack_id: str | None = wire(nullable_string(), since=3)
 
 
-@dataclass(slots=True, kw_only=True)
-class AssignedPartitions:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AssignedPartitions(Declaration):
     """Partitions of one topic."""
 
     topic: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerProtocolAssignment:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ConsumerProtocolAssignment(Declaration):
     """What a member gets."""
 
     assigned_partitions: list[AssignedPartitions] = wire(array(struct(AssignedPartitions)))

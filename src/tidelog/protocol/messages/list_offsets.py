@@ -14,14 +14,15 @@ from tidelog.protocol.schema import (
     INT64,
     OWN_TAGS_START,
     STRING,
+    Declaration,
     array,
     struct,
     wire,
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class ListOffsetsPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListOffsetsPartition(Declaration):
     """A partition and a time in ms, or a special value below 0."""
 
     partition_index: int = wire(INT32)
@@ -30,16 +31,16 @@ class ListOffsetsPartition:
     max_num_offsets: int = wire(INT32, until=0, default=1)
 
 
-@dataclass(slots=True, kw_only=True)
-class ListOffsetsTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListOffsetsTopic(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
     partitions: list[ListOffsetsPartition] = wire(array(struct(ListOffsetsPartition)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ListOffsetsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListOffsetsRequest(Declaration):
     """The first offset at or after a time, in each partition; before it in version 0.
 
     Attributes:
@@ -54,8 +55,8 @@ class ListOffsetsRequest:
     by_append_time: bool = wire(BOOLEAN, since=6, tag=OWN_TAGS_START)
 
 
-@dataclass(slots=True, kw_only=True)
-class ListOffsetsPartitionResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListOffsetsPartitionResponse(Declaration):
     """The answer: -1 and -1 for nothing; in version 0 offsets of segments, descending.
 
     Attributes:
@@ -72,8 +73,8 @@ class ListOffsetsPartitionResponse:
     without_append_time: int = wire(INT64, since=6, tag=OWN_TAGS_START, default=-1)
 
 
-@dataclass(slots=True, kw_only=True)
-class ListOffsetsTopicResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListOffsetsTopicResponse(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
@@ -82,16 +83,16 @@ class ListOffsetsTopicResponse:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class ListOffsetsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListOffsetsResponse(Declaration):
     """The offsets found."""
 
     throttle_time_ms: int = wire(INT32, since=2)
     topics: list[ListOffsetsTopicResponse] = wire(array(struct(ListOffsetsTopicResponse)))
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetForLeaderPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetForLeaderPartition(Declaration):
     """A partition and an epoch of which the asker has records."""
 
     partition: int = wire(INT32)
@@ -99,24 +100,24 @@ class OffsetForLeaderPartition:
     leader_epoch: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetForLeaderTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetForLeaderTopic(Declaration):
     """A topic's partitions."""
 
     topic: str = wire(STRING)
     partitions: list[OffsetForLeaderPartition] = wire(array(struct(OffsetForLeaderPartition)))
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetForLeaderEpochRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetForLeaderEpochRequest(Declaration):
     """Where does the largest epoch end that is not above the one given?"""
 
     replica_id: int = wire(INT32, since=3, default=-2)
     topics: list[OffsetForLeaderTopic] = wire(array(struct(OffsetForLeaderTopic)))
 
 
-@dataclass(slots=True, kw_only=True)
-class EpochEndOffset:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class EpochEndOffset(Declaration):
     """That epoch and its end, exclusive; -1 and -1 where the epoch given is above all."""
 
     error_code: int = wire(INT16)
@@ -125,16 +126,16 @@ class EpochEndOffset:
     end_offset: int = wire(INT64, default=-1)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetForLeaderTopicResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetForLeaderTopicResult(Declaration):
     """A topic's partitions."""
 
     topic: str = wire(STRING)
     partitions: list[EpochEndOffset] = wire(array(struct(EpochEndOffset)))
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetForLeaderEpochResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OffsetForLeaderEpochResponse(Declaration):
     """The ends found."""
 
     throttle_time_ms: int = wire(INT32, since=2)

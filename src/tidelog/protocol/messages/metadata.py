@@ -16,6 +16,7 @@ from tidelog.protocol.schema import (
     NO_OPERATIONS,
     STRING,
     UUID16,
+    Declaration,
     array,
     nullable_array,
     nullable_string,
@@ -25,16 +26,16 @@ from tidelog.protocol.schema import (
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class ApiVersionsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ApiVersionsRequest(Declaration):
     """Which APIs do you speak?"""
 
     client_software_name: str = wire(STRING, since=3)
     client_software_version: str = wire(STRING, since=3)
 
 
-@dataclass(slots=True, kw_only=True)
-class ApiVersion:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ApiVersion(Declaration):
     """One API and its versions, both ends inclusive."""
 
     api_key: int = wire(INT16)
@@ -42,8 +43,8 @@ class ApiVersion:
     max_version: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True)
-class SupportedFeature:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class SupportedFeature(Declaration):
     """A feature that the broker could have."""
 
     name: str = wire(STRING, since=3)
@@ -51,8 +52,8 @@ class SupportedFeature:
     max_version: int = wire(INT16, since=3)
 
 
-@dataclass(slots=True, kw_only=True)
-class FinalizedFeature:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class FinalizedFeature(Declaration):
     """A feature that the cluster has agreed on."""
 
     name: str = wire(STRING, since=3)
@@ -60,8 +61,8 @@ class FinalizedFeature:
     min_version_level: int = wire(INT16, since=3)
 
 
-@dataclass(slots=True, kw_only=True)
-class ApiVersionsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ApiVersionsResponse(Declaration):
     """The APIs. With error 35 it is of version 0, whatever was asked."""
 
     error_code: int = wire(INT16)
@@ -77,16 +78,16 @@ class ApiVersionsResponse:
     zk_migration_ready: bool = wire(BOOLEAN, since=3, tag=3)
 
 
-@dataclass(slots=True, kw_only=True)
-class MetadataRequestTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class MetadataRequestTopic(Declaration):
     """A topic, by name or (from version 12 on) by id."""
 
     topic_id: UUID = wire(UUID16, since=10)
     name: str | None = wire(nullable_string(since=10), default="")
 
 
-@dataclass(slots=True, kw_only=True)
-class MetadataRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class MetadataRequest(Declaration):
     """Which brokers and topics are there? Null asks for all topics (in version 0 none does)."""
 
     topics: list[MetadataRequestTopic] | None = wire(
@@ -97,8 +98,8 @@ class MetadataRequest:
     include_topic_authorized_operations: bool = wire(BOOLEAN, since=8)
 
 
-@dataclass(slots=True, kw_only=True)
-class MetadataBroker:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class MetadataBroker(Declaration):
     """A broker and where it listens."""
 
     node_id: int = wire(INT32)
@@ -107,8 +108,8 @@ class MetadataBroker:
     rack: str | None = wire(nullable_string(since=1), since=1)
 
 
-@dataclass(slots=True, kw_only=True)
-class MetadataPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class MetadataPartition(Declaration):
     """A partition and who leads it; leader -1 for nobody."""
 
     error_code: int = wire(INT16)
@@ -120,8 +121,8 @@ class MetadataPartition:
     offline_replicas: list[int] = wire(array(INT32), since=5)
 
 
-@dataclass(slots=True, kw_only=True)
-class MetadataTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class MetadataTopic(Declaration):
     """A topic with its partitions, in no order."""
 
     error_code: int = wire(INT16)
@@ -132,8 +133,8 @@ class MetadataTopic:
     topic_authorized_operations: int = wire(INT32, since=8, default=NO_OPERATIONS)
 
 
-@dataclass(slots=True, kw_only=True)
-class MetadataResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class MetadataResponse(Declaration):
     """Brokers and topics."""
 
     throttle_time_ms: int = wire(INT32, since=3)
@@ -145,8 +146,8 @@ class MetadataResponse:
     error_code: int = wire(INT16, since=13)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeClusterRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeClusterRequest(Declaration):
     """Which brokers are there?"""
 
     include_cluster_authorized_operations: bool = wire(BOOLEAN)
@@ -154,8 +155,8 @@ class DescribeClusterRequest:
     include_fenced_brokers: bool = wire(BOOLEAN, since=2)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeClusterBroker:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeClusterBroker(Declaration):
     """A broker and where it listens."""
 
     broker_id: int = wire(INT32)
@@ -165,8 +166,8 @@ class DescribeClusterBroker:
     is_fenced: bool = wire(BOOLEAN, since=2)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeClusterResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeClusterResponse(Declaration):
     """The brokers."""
 
     throttle_time_ms: int = wire(INT32)
@@ -179,23 +180,23 @@ class DescribeClusterResponse:
     cluster_authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeTopicPartitionsTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeTopicPartitionsTopic(Declaration):
     """A topic."""
 
     name: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True)
-class Cursor:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class Cursor(Declaration):
     """Where the next answer begins, inclusive."""
 
     topic_name: str = wire(STRING)
     partition_index: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeTopicPartitionsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeTopicPartitionsRequest(Declaration):
     """Which partitions are there? At most so many, from the cursor on."""
 
     topics: list[DescribeTopicPartitionsTopic] = wire(array(struct(DescribeTopicPartitionsTopic)))
@@ -203,8 +204,8 @@ class DescribeTopicPartitionsRequest:
     cursor: Cursor | None = wire(nullable_struct(Cursor))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribedPartition(Declaration):
     """A partition and who leads it; leader -1 for nobody."""
 
     error_code: int = wire(INT16)
@@ -218,8 +219,8 @@ class DescribedPartition:
     offline_replicas: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribedTopic(Declaration):
     """A topic with its partitions."""
 
     error_code: int = wire(INT16)
@@ -230,8 +231,8 @@ class DescribedTopic:
     topic_authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeTopicPartitionsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeTopicPartitionsResponse(Declaration):
     """The partitions, in order; no cursor where these are the last."""
 
     throttle_time_ms: int = wire(INT32)
@@ -239,16 +240,16 @@ class DescribeTopicPartitionsResponse:
     next_cursor: Cursor | None = wire(nullable_struct(Cursor))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribableLogDirTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribableLogDirTopic(Declaration):
     """A topic's partitions."""
 
     topic: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeLogDirsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeLogDirsRequest(Declaration):
     """What lies where? Null topics for all."""
 
     topics: list[DescribableLogDirTopic] | None = wire(
@@ -256,8 +257,8 @@ class DescribeLogDirsRequest:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeLogDirsPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeLogDirsPartition(Declaration):
     """How large a log is, and how far it is behind."""
 
     partition_index: int = wire(INT32)
@@ -266,16 +267,16 @@ class DescribeLogDirsPartition:
     is_future_key: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeLogDirsTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeLogDirsTopic(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
     partitions: list[DescribeLogDirsPartition] = wire(array(struct(DescribeLogDirsPartition)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeLogDirsResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeLogDirsResult(Declaration):
     """A directory with its partitions; -1 where a size is unknown."""
 
     error_code: int = wire(INT16)
@@ -286,8 +287,8 @@ class DescribeLogDirsResult:
     is_cordoned: bool = wire(BOOLEAN, since=5)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeLogDirsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeLogDirsResponse(Declaration):
     """The directories."""
 
     throttle_time_ms: int = wire(INT32)

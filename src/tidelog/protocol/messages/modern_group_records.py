@@ -29,6 +29,7 @@ from tidelog.protocol.schema import (
     INT64,
     STRING,
     UUID16,
+    Declaration,
     array,
     nullable_array,
     nullable_string,
@@ -39,92 +40,92 @@ from tidelog.protocol.schema import (
 from tidelog.types import Buffer
 
 
-@dataclass(slots=True, kw_only=True)
-class GroupKey:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class GroupKey(Declaration):
     """A key that names a group."""
 
     group_id: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True)
-class GroupMemberKey:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class GroupMemberKey(Declaration):
     """A key that names a member."""
 
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True)
-class EpochValue:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class EpochValue(Declaration):
     """A group's epoch, and a hash of the topics that it reads."""
 
     epoch: int = wire(INT32)
     metadata_hash: int = wire(INT64)
 
 
-@dataclass(slots=True, kw_only=True)
-class TargetEpochValue:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class TargetEpochValue(Declaration):
     """The epoch of a target assignment, and when it was made."""
 
     assignment_epoch: int = wire(INT32)
     assignment_timestamp: int = wire(INT64, tag=0)
 
 
-@dataclass(slots=True, kw_only=True)
-class TargetPartitions:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class TargetPartitions(Declaration):
     """Partitions of one topic."""
 
     topic_id: UUID = wire(UUID16)
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class MemberTargetValue:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class MemberTargetValue(Declaration):
     """What a member is to have."""
 
     topic_partitions: list[TargetPartitions] = wire(array(struct(TargetPartitions)))
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupMetadataKey(GroupKey):
     """A group."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupMetadataValue(EpochValue):
     """Its epoch, and a hash of the topics that it reads."""
 
     metadata_hash: int = wire(INT64, tag=0)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupPartitionMetadataKey(GroupKey):
     """A group whose topics an older Kafka wrote down."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupMemberMetadataKey(GroupMemberKey):
     """A member."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ClassicProtocol:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ClassicProtocol(Declaration):
     """A way to assign that a classic member knows."""
 
     name: str = wire(STRING)
     metadata: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True)
-class ClassicMemberMetadata:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ClassicMemberMetadata(Declaration):
     """What only a member of the classic protocol has."""
 
     session_timeout_ms: int = wire(INT32)
     supported_protocols: list[ClassicProtocol] = wire(array(struct(ClassicProtocol)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerGroupMemberMetadataValue:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ConsumerGroupMemberMetadataValue(Declaration):
     """Who a member is and what it asked for."""
 
     instance_id: str | None = wire(nullable_string())
@@ -140,33 +141,33 @@ class ConsumerGroupMemberMetadataValue:
     )
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupTargetAssignmentMetadataKey(GroupKey):
     """A group's target assignment."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupTargetAssignmentMetadataValue(TargetEpochValue):
     """For which epoch of the group it was made, and when (wall time)."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupTargetAssignmentMemberKey(GroupMemberKey):
     """A member's part of the target assignment."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupTargetAssignmentMemberValue(MemberTargetValue):
     """What the member is to have."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupCurrentMemberAssignmentKey(GroupMemberKey):
     """A member."""
 
 
-@dataclass(slots=True, kw_only=True)
-class CurrentPartitions:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CurrentPartitions(Declaration):
     """Partitions of one topic, and the epoch since when the member has each."""
 
     topic_id: UUID = wire(UUID16)
@@ -174,8 +175,8 @@ class CurrentPartitions:
     assignment_epochs: list[int] | None = wire(nullable_array(INT32), tag=0)
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerGroupCurrentMemberAssignmentValue:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ConsumerGroupCurrentMemberAssignmentValue(Declaration):
     """What the member has, and how far it is on its way to the target."""
 
     member_epoch: int = wire(INT32)
@@ -185,16 +186,16 @@ class ConsumerGroupCurrentMemberAssignmentValue:
     partitions_pending_revocation: list[CurrentPartitions] = wire(array(struct(CurrentPartitions)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerGroupRegularExpressionKey:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ConsumerGroupRegularExpressionKey(Declaration):
     """A regular expression that members subscribed to."""
 
     group_id: str = wire(STRING)
     regular_expression: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerGroupRegularExpressionValue:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ConsumerGroupRegularExpressionValue(Declaration):
     """The topics that it means, of which state of the cluster, and when that was found out."""
 
     topics: list[str] = wire(array(STRING))
@@ -202,13 +203,13 @@ class ConsumerGroupRegularExpressionValue:
     timestamp: int = wire(INT64)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupMemberMetadataKey(GroupMemberKey):
     """A member."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareGroupMemberMetadataValue:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareGroupMemberMetadataValue(Declaration):
     """Who a member is and what it asked for."""
 
     rack_id: str | None = wire(nullable_string())
@@ -217,43 +218,43 @@ class ShareGroupMemberMetadataValue:
     subscribed_topic_names: list[str] = wire(array(STRING))
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupMetadataKey(GroupKey):
     """A group."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupMetadataValue(EpochValue):
     """Its epoch, and a hash of the topics that it reads."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupTargetAssignmentMetadataKey(GroupKey):
     """A group's target assignment."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupTargetAssignmentMetadataValue(TargetEpochValue):
     """For which epoch of the group it was made, and when (wall time)."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupTargetAssignmentMemberKey(GroupMemberKey):
     """A member's part of the target assignment."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupTargetAssignmentMemberValue(MemberTargetValue):
     """What the member is to have."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupCurrentMemberAssignmentKey(GroupMemberKey):
     """A member."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareGroupCurrentMemberAssignmentValue:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareGroupCurrentMemberAssignmentValue(Declaration):
     """What the member has."""
 
     member_epoch: int = wire(INT32)
@@ -262,13 +263,13 @@ class ShareGroupCurrentMemberAssignmentValue:
     assigned_partitions: list[TargetPartitions] = wire(array(struct(TargetPartitions)))
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupStatePartitionMetadataKey(GroupKey):
     """A group."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareStatePartitions:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareStatePartitions(Declaration):
     """Partitions of one topic, which is named as well."""
 
     topic_id: UUID = wire(UUID16)
@@ -276,16 +277,16 @@ class ShareStatePartitions:
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareStateTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareStateTopic(Declaration):
     """A topic."""
 
     topic_id: UUID = wire(UUID16)
     topic_name: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareGroupStatePartitionMetadataValue:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareGroupStatePartitionMetadataValue(Declaration):
     """Which partitions get a state, which have one, and whose states are being deleted."""
 
     initializing_topics: list[ShareStatePartitions] = wire(array(struct(ShareStatePartitions)))

@@ -17,6 +17,7 @@ from tidelog.protocol.schema import (
     NO_OPERATIONS,
     STRING,
     UUID16,
+    Declaration,
     array,
     nullable_array,
     nullable_string,
@@ -26,16 +27,16 @@ from tidelog.protocol.schema import (
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class HeartbeatPartitions:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class HeartbeatPartitions(Declaration):
     """Partitions of one topic."""
 
     topic_id: UUID = wire(UUID16)
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerGroupHeartbeatRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ConsumerGroupHeartbeatRequest(Declaration):
     """A member is there (epoch 0: joins, -1: leaves, -2: a static one leaves for a while).
 
     What is null, or -1 for the rebalance time-out, has not changed since the last one.
@@ -55,15 +56,15 @@ class ConsumerGroupHeartbeatRequest:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class HeartbeatAssignment:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class HeartbeatAssignment(Declaration):
     """What the member may read now."""
 
     topic_partitions: list[HeartbeatPartitions] = wire(array(struct(HeartbeatPartitions)))
 
 
-@dataclass(slots=True, kw_only=True)
-class HeartbeatResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class HeartbeatResponse(Declaration):
     """Where the member stands; the assignment only where it changed or was asked for."""
 
     throttle_time_ms: int = wire(INT32)
@@ -75,26 +76,26 @@ class HeartbeatResponse:
     assignment: HeartbeatAssignment | None = wire(nullable_struct(HeartbeatAssignment))
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupHeartbeatResponse(HeartbeatResponse):
     """Where the member stands; the assignment only where it changed or was asked for."""
 
 
-@dataclass(slots=True, kw_only=True)
-class GroupDescribeRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class GroupDescribeRequest(Declaration):
     """Who is in these groups?"""
 
     group_ids: list[str] = wire(array(STRING))
     include_authorized_operations: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupDescribeRequest(GroupDescribeRequest):
     """Who is in these groups?"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedPartitions:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribedPartitions(Declaration):
     """Partitions of one topic, which is named as well."""
 
     topic_id: UUID = wire(UUID16)
@@ -102,15 +103,15 @@ class DescribedPartitions:
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedAssignment:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribedAssignment(Declaration):
     """What a member has, or is to have."""
 
     topic_partitions: list[DescribedPartitions] = wire(array(struct(DescribedPartitions)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedConsumer:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribedConsumer(Declaration):
     """A member."""
 
     member_id: str = wire(STRING)
@@ -126,8 +127,8 @@ class DescribedConsumer:
     member_type: int = wire(INT8, since=1, default=-1)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedConsumerGroup:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribedConsumerGroup(Declaration):
     """A group with its members."""
 
     error_code: int = wire(INT16)
@@ -141,16 +142,16 @@ class DescribedConsumerGroup:
     authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerGroupDescribeResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ConsumerGroupDescribeResponse(Declaration):
     """The groups."""
 
     throttle_time_ms: int = wire(INT32)
     groups: list[DescribedConsumerGroup] = wire(array(struct(DescribedConsumerGroup)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareGroupHeartbeatRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareGroupHeartbeatRequest(Declaration):
     """A member is there (epoch 0: joins, -1: leaves).
 
     What is null has not changed since the last one.
@@ -163,18 +164,18 @@ class ShareGroupHeartbeatRequest:
     subscribed_topic_names: list[str] | None = wire(nullable_array(STRING))
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupHeartbeatResponse(HeartbeatResponse):
     """Where the member stands; the assignment only where it changed or was asked for."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupDescribeRequest(GroupDescribeRequest):
     """Who is in these groups?"""
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedShareMember:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribedShareMember(Declaration):
     """A member."""
 
     member_id: str = wire(STRING)
@@ -186,8 +187,8 @@ class DescribedShareMember:
     assignment: DescribedAssignment = wire(struct(DescribedAssignment))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedShareGroup:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribedShareGroup(Declaration):
     """A group with its members."""
 
     error_code: int = wire(INT16)
@@ -201,8 +202,8 @@ class DescribedShareGroup:
     authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareGroupDescribeResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareGroupDescribeResponse(Declaration):
     """The groups."""
 
     throttle_time_ms: int = wire(INT32)

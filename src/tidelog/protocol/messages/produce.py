@@ -15,6 +15,7 @@ from tidelog.protocol.schema import (
     RECORDS,
     STRING,
     UUID16,
+    Declaration,
     array,
     nullable_string,
     struct,
@@ -23,16 +24,16 @@ from tidelog.protocol.schema import (
 from tidelog.types import Buffer
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionProduceData:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class PartitionProduceData(Declaration):
     """The batches for one partition."""
 
     index: int = wire(INT32)
     records: Buffer | None = wire(RECORDS)
 
 
-@dataclass(slots=True, kw_only=True)
-class TopicProduceData:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class TopicProduceData(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING, until=12)
@@ -40,8 +41,8 @@ class TopicProduceData:
     partition_data: list[PartitionProduceData] = wire(array(struct(PartitionProduceData)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ProduceRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ProduceRequest(Declaration):
     """Append these; acks 0 asks for no answer, 1 for the leader, -1 for all replicas in sync."""
 
     transactional_id: str | None = wire(nullable_string(), since=3)
@@ -50,24 +51,24 @@ class ProduceRequest:
     topic_data: list[TopicProduceData] = wire(array(struct(TopicProduceData)))
 
 
-@dataclass(slots=True, kw_only=True)
-class BatchIndexAndErrorMessage:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class BatchIndexAndErrorMessage(Declaration):
     """Which record was refused, and why."""
 
     batch_index: int = wire(INT32, since=8)
     batch_index_error_message: str | None = wire(nullable_string(), since=8)
 
 
-@dataclass(slots=True, kw_only=True)
-class LeaderIdAndEpoch:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class LeaderIdAndEpoch(Declaration):
     """Who leads now, told to those who asked somebody else."""
 
     leader_id: int = wire(INT32, since=10, default=-1)
     leader_epoch: int = wire(INT32, since=10, default=-1)
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionProduceResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class PartitionProduceResponse(Declaration):
     """The offset of the first record, or why there is none."""
 
     index: int = wire(INT32)
@@ -82,8 +83,8 @@ class PartitionProduceResponse:
     current_leader: LeaderIdAndEpoch = wire(struct(LeaderIdAndEpoch), since=10, tag=0)
 
 
-@dataclass(slots=True, kw_only=True)
-class TopicProduceResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class TopicProduceResponse(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING, until=12)
@@ -93,8 +94,8 @@ class TopicProduceResponse:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class ProduceNodeEndpoint:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ProduceNodeEndpoint(Declaration):
     """Where a broker that `current_leader` names listens."""
 
     node_id: int = wire(INT32, since=10)
@@ -103,8 +104,8 @@ class ProduceNodeEndpoint:
     rack: str | None = wire(nullable_string(), since=10)
 
 
-@dataclass(slots=True, kw_only=True)
-class ProduceResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ProduceResponse(Declaration):
     """Where the batches went."""
 
     responses: list[TopicProduceResponse] = wire(array(struct(TopicProduceResponse)))

@@ -13,6 +13,7 @@ from tidelog.protocol.schema import (
     INT32,
     INT64,
     STRING,
+    Declaration,
     array,
     nullable_array,
     nullable_string,
@@ -22,8 +23,8 @@ from tidelog.protocol.schema import (
 from tidelog.types import Buffer
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeAclsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeAclsRequest(Declaration):
     """Which rules pass this filter? Null lets every name pass."""
 
     resource_type_filter: int = wire(INT8)
@@ -35,8 +36,8 @@ class DescribeAclsRequest:
     permission_type: int = wire(INT8)
 
 
-@dataclass(slots=True, kw_only=True)
-class AclDescription:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AclDescription(Declaration):
     """A rule."""
 
     principal: str = wire(STRING)
@@ -45,8 +46,8 @@ class AclDescription:
     permission_type: int = wire(INT8)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeAclsResource:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeAclsResource(Declaration):
     """What rules are about."""
 
     resource_type: int = wire(INT8)
@@ -55,8 +56,8 @@ class DescribeAclsResource:
     acls: list[AclDescription] = wire(array(struct(AclDescription)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeAclsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeAclsResponse(Declaration):
     """The rules."""
 
     throttle_time_ms: int = wire(INT32)
@@ -65,8 +66,8 @@ class DescribeAclsResponse:
     resources: list[DescribeAclsResource] = wire(array(struct(DescribeAclsResource)))
 
 
-@dataclass(slots=True, kw_only=True)
-class AclCreation:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AclCreation(Declaration):
     """A rule and what it is about."""
 
     resource_type: int = wire(INT8)
@@ -78,31 +79,31 @@ class AclCreation:
     permission_type: int = wire(INT8)
 
 
-@dataclass(slots=True, kw_only=True)
-class CreateAclsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CreateAclsRequest(Declaration):
     """New rules."""
 
     creations: list[AclCreation] = wire(array(struct(AclCreation)))
 
 
-@dataclass(slots=True, kw_only=True)
-class AclCreationResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AclCreationResult(Declaration):
     """Whether a rule was created."""
 
     error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class CreateAclsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CreateAclsResponse(Declaration):
     """What was created, in the order asked."""
 
     throttle_time_ms: int = wire(INT32)
     results: list[AclCreationResult] = wire(array(struct(AclCreationResult)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteAclsFilter:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteAclsFilter(Declaration):
     """A filter; null lets every name pass."""
 
     resource_type_filter: int = wire(INT8)
@@ -114,15 +115,15 @@ class DeleteAclsFilter:
     permission_type: int = wire(INT8)
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteAclsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteAclsRequest(Declaration):
     """Delete the rules that pass these filters."""
 
     filters: list[DeleteAclsFilter] = wire(array(struct(DeleteAclsFilter)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteAclsMatchingAcl:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteAclsMatchingAcl(Declaration):
     """A rule that was deleted, or why it was not."""
 
     error_code: int = wire(INT16)
@@ -136,8 +137,8 @@ class DeleteAclsMatchingAcl:
     permission_type: int = wire(INT8)
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteAclsFilterResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteAclsFilterResult(Declaration):
     """What passed one filter."""
 
     error_code: int = wire(INT16)
@@ -145,38 +146,38 @@ class DeleteAclsFilterResult:
     matching_acls: list[DeleteAclsMatchingAcl] = wire(array(struct(DeleteAclsMatchingAcl)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteAclsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteAclsResponse(Declaration):
     """What was deleted, in the order of the filters."""
 
     throttle_time_ms: int = wire(INT32)
     filter_results: list[DeleteAclsFilterResult] = wire(array(struct(DeleteAclsFilterResult)))
 
 
-@dataclass(slots=True, kw_only=True)
-class UserName:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class UserName(Declaration):
     """A user that is asked about."""
 
     name: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeUserScramCredentialsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeUserScramCredentialsRequest(Declaration):
     """Which credentials have these users? All, where null or empty."""
 
     users: list[UserName] | None = wire(nullable_array(struct(UserName)))
 
 
-@dataclass(slots=True, kw_only=True)
-class CredentialInfo:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CredentialInfo(Declaration):
     """What may be told of a credential."""
 
     mechanism: int = wire(INT8)
     iterations: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeUserScramCredentialsResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeUserScramCredentialsResult(Declaration):
     """One user's credentials."""
 
     user: str = wire(STRING)
@@ -185,8 +186,8 @@ class DescribeUserScramCredentialsResult:
     credential_infos: list[CredentialInfo] = wire(array(struct(CredentialInfo)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeUserScramCredentialsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeUserScramCredentialsResponse(Declaration):
     """Users with credentials."""
 
     throttle_time_ms: int = wire(INT32)
@@ -197,17 +198,19 @@ class DescribeUserScramCredentialsResponse:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class ScramCredentialDeletion:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ScramCredentialDeletion(Declaration):
     """A credential to forget."""
 
     name: str = wire(STRING)
     mechanism: int = wire(INT8)
 
 
-@dataclass(slots=True, kw_only=True, repr=False)
-class ScramCredentialUpsertion:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ScramCredentialUpsertion(Declaration):
     """A credential to keep. Whoever has the salted password can log in: nobody prints it."""
+
+    __repr__ = object.__repr__  # a secret is in it
 
     name: str = wire(STRING)
     mechanism: int = wire(INT8)
@@ -216,16 +219,18 @@ class ScramCredentialUpsertion:
     salted_password: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True, repr=False)
-class AlterUserScramCredentialsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterUserScramCredentialsRequest(Declaration):
     """Credentials that go and come."""
+
+    __repr__ = object.__repr__  # a secret is in it
 
     deletions: list[ScramCredentialDeletion] = wire(array(struct(ScramCredentialDeletion)))
     upsertions: list[ScramCredentialUpsertion] = wire(array(struct(ScramCredentialUpsertion)))
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterUserScramCredentialsResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterUserScramCredentialsResult(Declaration):
     """Whether one user's credentials were changed."""
 
     user: str = wire(STRING)
@@ -233,8 +238,8 @@ class AlterUserScramCredentialsResult:
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterUserScramCredentialsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterUserScramCredentialsResponse(Declaration):
     """What was changed."""
 
     throttle_time_ms: int = wire(INT32)
@@ -243,31 +248,35 @@ class AlterUserScramCredentialsResponse:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class SaslHandshakeRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class SaslHandshakeRequest(Declaration):
     """Which mechanism the client wants."""
 
     mechanism: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True)
-class SaslHandshakeResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class SaslHandshakeResponse(Declaration):
     """Whether it may have that, and which there are."""
 
     error_code: int = wire(INT16)
     mechanisms: list[str] = wire(array(STRING))
 
 
-@dataclass(slots=True, kw_only=True, repr=False)
-class SaslAuthenticateRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class SaslAuthenticateRequest(Declaration):
     """The client's next word. It may be a password: nobody prints it."""
+
+    __repr__ = object.__repr__  # a secret is in it
 
     auth_bytes: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True, repr=False)
-class SaslAuthenticateResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class SaslAuthenticateResponse(Declaration):
     """The broker's."""
+
+    __repr__ = object.__repr__  # a secret is in it
 
     error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string())

@@ -16,6 +16,7 @@ from tidelog.protocol.schema import (
     RECORD_PIECES_NEVER_NULL,
     STRING,
     UUID16,
+    Declaration,
     Pieces,
     array,
     nullable_string,
@@ -25,8 +26,8 @@ from tidelog.protocol.schema import (
 from tidelog.types import INT32_MAX
 
 
-@dataclass(slots=True, kw_only=True)
-class AcknowledgementBatch:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AcknowledgementBatch(Declaration):
     """Offsets from the first to the last, both inclusive.
 
     A type for each of them, or one for all: 0 a gap, 1 accepted, 2 released, 3 rejected, 4 renewed.
@@ -37,32 +38,32 @@ class AcknowledgementBatch:
     acknowledge_types: list[int] = wire(array(INT8))
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareFetchPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareFetchPartition(Declaration):
     """A partition, and what became of records of it."""
 
     partition_index: int = wire(INT32)
     acknowledgement_batches: list[AcknowledgementBatch] = wire(array(struct(AcknowledgementBatch)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareFetchTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareFetchTopic(Declaration):
     """A topic's partitions."""
 
     topic_id: UUID = wire(UUID16)
     partitions: list[ShareFetchPartition] = wire(array(struct(ShareFetchPartition)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareForgottenTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareForgottenTopic(Declaration):
     """Partitions that the session shall leave out from now on."""
 
     topic_id: UUID = wire(UUID16)
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareFetchRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareFetchRequest(Declaration):
     """Records to hold, at least `min_bytes` or what is there after `max_wait_ms`.
 
     The session's epoch is 0 to begin one, -1 to end it, and one more with each request between.
@@ -83,16 +84,16 @@ class ShareFetchRequest:
     forgotten_topics_data: list[ShareForgottenTopic] = wire(array(struct(ShareForgottenTopic)))
 
 
-@dataclass(slots=True, kw_only=True)
-class LeaderIdAndEpoch:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class LeaderIdAndEpoch(Declaration):
     """Who leads a partition now; -1 where nobody knows."""
 
     leader_id: int = wire(INT32, default=-1)
     leader_epoch: int = wire(INT32, default=-1)
 
 
-@dataclass(slots=True, kw_only=True)
-class AcquiredRecords:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AcquiredRecords(Declaration):
     """Offsets that the member holds, both inclusive, and how often they were delivered, now too."""
 
     first_offset: int = wire(INT64)
@@ -100,8 +101,8 @@ class AcquiredRecords:
     delivery_count: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True)
-class SharePartitionData:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class SharePartitionData(Declaration):
     """Whole batches; the member holds only those of their records that `acquired_records` names."""
 
     partition_index: int = wire(INT32)
@@ -114,16 +115,16 @@ class SharePartitionData:
     acquired_records: list[AcquiredRecords] = wire(array(struct(AcquiredRecords)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareFetchableTopicResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareFetchableTopicResponse(Declaration):
     """A topic's partitions."""
 
     topic_id: UUID = wire(UUID16)
     partitions: list[SharePartitionData] = wire(array(struct(SharePartitionData)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareNodeEndpoint:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareNodeEndpoint(Declaration):
     """Where a broker that `current_leader` names listens."""
 
     node_id: int = wire(INT32)
@@ -132,8 +133,8 @@ class ShareNodeEndpoint:
     rack: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareFetchResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareFetchResponse(Declaration):
     """Records of the session's partitions, and what became of what was acknowledged."""
 
     throttle_time_ms: int = wire(INT32)
@@ -144,16 +145,16 @@ class ShareFetchResponse:
     node_endpoints: list[ShareNodeEndpoint] = wire(array(struct(ShareNodeEndpoint)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareAcknowledgeTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareAcknowledgeTopic(Declaration):
     """A topic's partitions."""
 
     topic_id: UUID = wire(UUID16)
     partitions: list[ShareFetchPartition] = wire(array(struct(ShareFetchPartition)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareAcknowledgeRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareAcknowledgeRequest(Declaration):
     """What became of records that the member holds."""
 
     group_id: str | None = wire(nullable_string())
@@ -163,8 +164,8 @@ class ShareAcknowledgeRequest:
     topics: list[ShareAcknowledgeTopic] = wire(array(struct(ShareAcknowledgeTopic)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareAcknowledgedPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareAcknowledgedPartition(Declaration):
     """Whether a partition took it."""
 
     partition_index: int = wire(INT32)
@@ -173,16 +174,16 @@ class ShareAcknowledgedPartition:
     current_leader: LeaderIdAndEpoch = wire(struct(LeaderIdAndEpoch))
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareAcknowledgeTopicResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareAcknowledgeTopicResponse(Declaration):
     """A topic's partitions."""
 
     topic_id: UUID = wire(UUID16)
     partitions: list[ShareAcknowledgedPartition] = wire(array(struct(ShareAcknowledgedPartition)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareAcknowledgeResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareAcknowledgeResponse(Declaration):
     """What became of what was acknowledged."""
 
     throttle_time_ms: int = wire(INT32)

@@ -12,6 +12,7 @@ from tidelog.protocol.schema import (
     INT64,
     STRING,
     UUID16,
+    Declaration,
     array,
     nullable_array,
     nullable_string,
@@ -20,16 +21,16 @@ from tidelog.protocol.schema import (
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeShareGroupOffsetsRequestTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeShareGroupOffsetsRequestTopic(Declaration):
     """Partitions of one topic."""
 
     topic_name: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeShareGroupOffsetsRequestGroup:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeShareGroupOffsetsRequestGroup(Declaration):
     """A group; null for all its topics."""
 
     group_id: str = wire(STRING)
@@ -38,8 +39,8 @@ class DescribeShareGroupOffsetsRequestGroup:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeShareGroupOffsetsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeShareGroupOffsetsRequest(Declaration):
     """From where on do these groups read?"""
 
     groups: list[DescribeShareGroupOffsetsRequestGroup] = wire(
@@ -47,8 +48,8 @@ class DescribeShareGroupOffsetsRequest:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeShareGroupOffsetsResponsePartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeShareGroupOffsetsResponsePartition(Declaration):
     """From where on a partition is read, -1 where nothing is known yet."""
 
     partition_index: int = wire(INT32)
@@ -59,8 +60,8 @@ class DescribeShareGroupOffsetsResponsePartition:
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeShareGroupOffsetsResponseTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeShareGroupOffsetsResponseTopic(Declaration):
     """A topic's partitions."""
 
     topic_name: str = wire(STRING)
@@ -70,8 +71,8 @@ class DescribeShareGroupOffsetsResponseTopic:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeShareGroupOffsetsResponseGroup:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeShareGroupOffsetsResponseGroup(Declaration):
     """A group's topics."""
 
     group_id: str = wire(STRING)
@@ -82,8 +83,8 @@ class DescribeShareGroupOffsetsResponseGroup:
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeShareGroupOffsetsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeShareGroupOffsetsResponse(Declaration):
     """The groups."""
 
     throttle_time_ms: int = wire(INT32)
@@ -92,16 +93,16 @@ class DescribeShareGroupOffsetsResponse:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterShareGroupOffsetsRequestPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterShareGroupOffsetsRequestPartition(Declaration):
     """A partition, and from where on it is to be read."""
 
     partition_index: int = wire(INT32)
     start_offset: int = wire(INT64)
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterShareGroupOffsetsRequestTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterShareGroupOffsetsRequestTopic(Declaration):
     """A topic's partitions."""
 
     topic_name: str = wire(STRING)
@@ -110,8 +111,8 @@ class AlterShareGroupOffsetsRequestTopic:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterShareGroupOffsetsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterShareGroupOffsetsRequest(Declaration):
     """Let a group read from elsewhere."""
 
     group_id: str = wire(STRING)
@@ -120,8 +121,8 @@ class AlterShareGroupOffsetsRequest:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterShareGroupOffsetsResponsePartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterShareGroupOffsetsResponsePartition(Declaration):
     """Whether that was done."""
 
     partition_index: int = wire(INT32)
@@ -129,8 +130,8 @@ class AlterShareGroupOffsetsResponsePartition:
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterShareGroupOffsetsResponseTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterShareGroupOffsetsResponseTopic(Declaration):
     """A topic's partitions."""
 
     topic_name: str = wire(STRING)
@@ -140,8 +141,8 @@ class AlterShareGroupOffsetsResponseTopic:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterShareGroupOffsetsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AlterShareGroupOffsetsResponse(Declaration):
     """What was done."""
 
     throttle_time_ms: int = wire(INT32)
@@ -152,15 +153,15 @@ class AlterShareGroupOffsetsResponse:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteShareGroupOffsetsRequestTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteShareGroupOffsetsRequestTopic(Declaration):
     """A topic."""
 
     topic_name: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteShareGroupOffsetsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteShareGroupOffsetsRequest(Declaration):
     """Forget where a group is in these topics."""
 
     group_id: str = wire(STRING)
@@ -169,8 +170,8 @@ class DeleteShareGroupOffsetsRequest:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteShareGroupOffsetsResponseTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteShareGroupOffsetsResponseTopic(Declaration):
     """Whether a topic was forgotten."""
 
     topic_name: str = wire(STRING)
@@ -179,8 +180,8 @@ class DeleteShareGroupOffsetsResponseTopic:
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteShareGroupOffsetsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteShareGroupOffsetsResponse(Declaration):
     """What was forgotten."""
 
     throttle_time_ms: int = wire(INT32)

@@ -23,6 +23,7 @@ from tidelog.protocol.schema import (
     INT64,
     STRING,
     UUID16,
+    Declaration,
     array,
     nullable_array,
     nullable_string,
@@ -32,23 +33,23 @@ from tidelog.protocol.schema import (
 from tidelog.types import Buffer
 
 
-@dataclass(slots=True, kw_only=True)
-class TransactionLogKey:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class TransactionLogKey(Declaration):
     """A transactional id."""
 
     transactional_id: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionsSchema:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class PartitionsSchema(Declaration):
     """A topic's partitions that are in the transaction."""
 
     topic: str = wire(STRING)
     partition_ids: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class TransactionLogValue:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class TransactionLogValue(Declaration):
     """What is known of it; times in ms, -1 for none."""
 
     producer_id: int = wire(INT64)
@@ -65,8 +66,8 @@ class TransactionLogValue:
     client_transaction_version: int = wire(INT16, since=1, tag=2)
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareSnapshotKey:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareSnapshotKey(Declaration):
     """A partition as one group shares it."""
 
     group_id: str = wire(STRING)
@@ -74,8 +75,8 @@ class ShareSnapshotKey:
     partition: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True)
-class StateBatch:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class StateBatch(Declaration):
     """Offsets, both inclusive, that are in one state (0 available, 2 acknowledged, 4 archived)."""
 
     first_offset: int = wire(INT64)
@@ -84,8 +85,8 @@ class StateBatch:
     delivery_count: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareSnapshotValue:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareSnapshotValue(Declaration):
     """All that is known; times are wall time in ms."""
 
     snapshot_epoch: int = wire(INT32)
@@ -98,8 +99,8 @@ class ShareSnapshotValue:
     state_batches: list[StateBatch] = wire(array(struct(StateBatch)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareUpdateKey:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareUpdateKey(Declaration):
     """A partition as one group shares it."""
 
     group_id: str = wire(STRING)
@@ -107,8 +108,8 @@ class ShareUpdateKey:
     partition: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareUpdateValue:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ShareUpdateValue(Declaration):
     """What changed since the snapshot of that epoch; -1 for what did not."""
 
     snapshot_epoch: int = wire(INT32)
@@ -118,9 +119,11 @@ class ShareUpdateValue:
     state_batches: list[StateBatch] = wire(array(struct(StateBatch)))
 
 
-@dataclass(slots=True, kw_only=True, repr=False)
-class UserScramCredentialRecord:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class UserScramCredentialRecord(Declaration):
     """Key 11: a user's credential. It has no `repr`: nobody is to read it in a log."""
+
+    __repr__ = object.__repr__  # a secret is in it
 
     name: str = wire(STRING)
     mechanism: int = wire(INT8)
@@ -130,16 +133,16 @@ class UserScramCredentialRecord:
     iterations: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True)
-class RemoveUserScramCredentialRecord:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class RemoveUserScramCredentialRecord(Declaration):
     """Key 22: a user has no such credential any more."""
 
     name: str = wire(STRING)
     mechanism: int = wire(INT8)
 
 
-@dataclass(slots=True, kw_only=True)
-class AccessControlEntryRecord:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AccessControlEntryRecord(Declaration):
     """Key 18: a rule."""
 
     id: UUID = wire(UUID16)
@@ -152,23 +155,23 @@ class AccessControlEntryRecord:
     permission_type: int = wire(INT8)
 
 
-@dataclass(slots=True, kw_only=True)
-class RemoveAccessControlEntryRecord:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class RemoveAccessControlEntryRecord(Declaration):
     """Key 19: a rule is gone."""
 
     id: UUID = wire(UUID16)
 
 
-@dataclass(slots=True, kw_only=True)
-class EntityData:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class EntityData(Declaration):
     """A part of whom a quota is for; a name of None is the default."""
 
     entity_type: str = wire(STRING)
     entity_name: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class ClientQuotaRecord:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ClientQuotaRecord(Declaration):
     """Key 14: a value of a quota, or that there is none any more."""
 
     entity: list[EntityData] = wire(array(struct(EntityData)))

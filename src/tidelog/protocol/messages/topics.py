@@ -15,6 +15,7 @@ from tidelog.protocol.schema import (
     INT64,
     STRING,
     UUID16,
+    Declaration,
     array,
     nullable_array,
     nullable_string,
@@ -23,24 +24,24 @@ from tidelog.protocol.schema import (
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class CreatableReplicaAssignment:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CreatableReplicaAssignment(Declaration):
     """Which brokers have a partition."""
 
     partition_index: int = wire(INT32)
     broker_ids: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class CreatableTopicConfig:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CreatableTopicConfig(Declaration):
     """A setting of the new topic."""
 
     name: str = wire(STRING)
     value: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class CreatableTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CreatableTopic(Declaration):
     """A new topic; -1 for the default count or factor, or where assignments say it."""
 
     name: str = wire(STRING)
@@ -50,8 +51,8 @@ class CreatableTopic:
     configs: list[CreatableTopicConfig] = wire(array(struct(CreatableTopicConfig)))
 
 
-@dataclass(slots=True, kw_only=True)
-class CreateTopicsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CreateTopicsRequest(Declaration):
     """New topics."""
 
     topics: list[CreatableTopic] = wire(array(struct(CreatableTopic)))
@@ -59,8 +60,8 @@ class CreateTopicsRequest:
     validate_only: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True)
-class CreatableTopicConfigs:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CreatableTopicConfigs(Declaration):
     """A setting that the topic now has."""
 
     name: str = wire(STRING, since=5)
@@ -70,8 +71,8 @@ class CreatableTopicConfigs:
     is_sensitive: bool = wire(BOOLEAN, since=5)
 
 
-@dataclass(slots=True, kw_only=True)
-class CreatableTopicResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CreatableTopicResult(Declaration):
     """A topic as it was created, or why it was not."""
 
     name: str = wire(STRING)
@@ -86,24 +87,24 @@ class CreatableTopicResult:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class CreateTopicsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CreateTopicsResponse(Declaration):
     """What was created."""
 
     throttle_time_ms: int = wire(INT32)
     topics: list[CreatableTopicResult] = wire(array(struct(CreatableTopicResult)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteTopicState:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteTopicState(Declaration):
     """A topic, by name or by id."""
 
     name: str | None = wire(nullable_string(), since=6)
     topic_id: UUID = wire(UUID16, since=6)
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteTopicsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteTopicsRequest(Declaration):
     """Topics to delete: names up to version 5, names or ids after it."""
 
     topics: list[DeleteTopicState] = wire(array(struct(DeleteTopicState)), since=6)
@@ -111,8 +112,8 @@ class DeleteTopicsRequest:
     timeout_ms: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True)
-class DeletableTopicResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeletableTopicResult(Declaration):
     """A topic, or why it is still there."""
 
     name: str | None = wire(nullable_string(since=6), default="")
@@ -121,23 +122,23 @@ class DeletableTopicResult:
     error_message: str | None = wire(nullable_string(), since=5)
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteTopicsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteTopicsResponse(Declaration):
     """What was deleted."""
 
     throttle_time_ms: int = wire(INT32)
     responses: list[DeletableTopicResult] = wire(array(struct(DeletableTopicResult)))
 
 
-@dataclass(slots=True, kw_only=True)
-class CreatePartitionsAssignment:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CreatePartitionsAssignment(Declaration):
     """Which brokers have a new partition."""
 
     broker_ids: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class CreatePartitionsTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CreatePartitionsTopic(Declaration):
     """A topic and how many partitions it shall have in all."""
 
     name: str = wire(STRING)
@@ -147,8 +148,8 @@ class CreatePartitionsTopic:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class CreatePartitionsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CreatePartitionsRequest(Declaration):
     """More partitions."""
 
     topics: list[CreatePartitionsTopic] = wire(array(struct(CreatePartitionsTopic)))
@@ -156,8 +157,8 @@ class CreatePartitionsRequest:
     validate_only: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True)
-class CreatePartitionsTopicResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CreatePartitionsTopicResult(Declaration):
     """A topic, or why it has no new partitions."""
 
     name: str = wire(STRING)
@@ -165,40 +166,40 @@ class CreatePartitionsTopicResult:
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True)
-class CreatePartitionsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class CreatePartitionsResponse(Declaration):
     """What was added."""
 
     throttle_time_ms: int = wire(INT32)
     results: list[CreatePartitionsTopicResult] = wire(array(struct(CreatePartitionsTopicResult)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteRecordsPartition:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteRecordsPartition(Declaration):
     """The offset to begin at; -1 for the high watermark."""
 
     partition_index: int = wire(INT32)
     offset: int = wire(INT64)
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteRecordsTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteRecordsTopic(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
     partitions: list[DeleteRecordsPartition] = wire(array(struct(DeleteRecordsPartition)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteRecordsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteRecordsRequest(Declaration):
     """Move the starts of logs."""
 
     topics: list[DeleteRecordsTopic] = wire(array(struct(DeleteRecordsTopic)))
     timeout_ms: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteRecordsPartitionResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteRecordsPartitionResult(Declaration):
     """The new log start offset; -1 with an error."""
 
     partition_index: int = wire(INT32)
@@ -206,8 +207,8 @@ class DeleteRecordsPartitionResult:
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteRecordsTopicResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteRecordsTopicResult(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
@@ -216,8 +217,8 @@ class DeleteRecordsTopicResult:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteRecordsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DeleteRecordsResponse(Declaration):
     """Where the logs begin now."""
 
     throttle_time_ms: int = wire(INT32)

@@ -14,6 +14,7 @@ from tidelog.protocol.schema import (
     INT32,
     INT64,
     STRING,
+    Declaration,
     array,
     nullable_string,
     struct,
@@ -21,16 +22,16 @@ from tidelog.protocol.schema import (
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class AddPartitionsToTxnTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AddPartitionsToTxnTopic(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class AddPartitionsToTxnTransaction:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AddPartitionsToTxnTransaction(Declaration):
     """A transaction, and what is to be in it, or (to be verified only) should be."""
 
     transactional_id: str = wire(STRING, since=4)
@@ -40,8 +41,8 @@ class AddPartitionsToTxnTransaction:
     topics: list[AddPartitionsToTxnTopic] = wire(array(struct(AddPartitionsToTxnTopic)), since=4)
 
 
-@dataclass(slots=True, kw_only=True)
-class AddPartitionsToTxnRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AddPartitionsToTxnRequest(Declaration):
     """One transaction up to version 3, from a client; many after it, from brokers."""
 
     transactions: list[AddPartitionsToTxnTransaction] = wire(
@@ -55,16 +56,16 @@ class AddPartitionsToTxnRequest:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class AddPartitionsToTxnPartitionResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AddPartitionsToTxnPartitionResult(Declaration):
     """A partition."""
 
     partition_index: int = wire(INT32)
     partition_error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True)
-class AddPartitionsToTxnTopicResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AddPartitionsToTxnTopicResult(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
@@ -73,8 +74,8 @@ class AddPartitionsToTxnTopicResult:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class AddPartitionsToTxnResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AddPartitionsToTxnResult(Declaration):
     """A transaction's partitions."""
 
     transactional_id: str = wire(STRING, since=4)
@@ -83,8 +84,8 @@ class AddPartitionsToTxnResult:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class AddPartitionsToTxnResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AddPartitionsToTxnResponse(Declaration):
     """A code for each partition."""
 
     throttle_time_ms: int = wire(INT32)
@@ -97,8 +98,8 @@ class AddPartitionsToTxnResponse:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class AddOffsetsToTxnRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AddOffsetsToTxnRequest(Declaration):
     """A group's offsets are to be committed with a transaction."""
 
     transactional_id: str = wire(STRING)
@@ -107,16 +108,16 @@ class AddOffsetsToTxnRequest:
     group_id: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True)
-class AddOffsetsToTxnResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AddOffsetsToTxnResponse(Declaration):
     """Whether they may be."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True)
-class EndTxnRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class EndTxnRequest(Declaration):
     """Commit, or abort."""
 
     transactional_id: str = wire(STRING)
@@ -125,8 +126,8 @@ class EndTxnRequest:
     committed: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True)
-class EndTxnResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class EndTxnResponse(Declaration):
     """Whether it is; from version 5 on the id and epoch of the next transaction, -1 for none."""
 
     throttle_time_ms: int = wire(INT32)
@@ -135,23 +136,23 @@ class EndTxnResponse:
     producer_epoch: int = wire(INT16, since=5, default=-1)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeTransactionsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeTransactionsRequest(Declaration):
     """What is known of these transactional ids?"""
 
     transactional_ids: list[str] = wire(array(STRING))
 
 
-@dataclass(slots=True, kw_only=True)
-class TopicData:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class TopicData(Declaration):
     """A topic's partitions that are in a transaction."""
 
     topic: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedTransactionState:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribedTransactionState(Declaration):
     """What is known of one transactional id; times in ms."""
 
     error_code: int = wire(INT16)
@@ -164,8 +165,8 @@ class DescribedTransactionState:
     topics: list[TopicData] = wire(array(struct(TopicData)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeTransactionsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeTransactionsResponse(Declaration):
     """What is known of each."""
 
     throttle_time_ms: int = wire(INT32)
@@ -174,8 +175,8 @@ class DescribeTransactionsResponse:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class ListTransactionsRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListTransactionsRequest(Declaration):
     """Which transactional ids are there? Empty filters, -1 and null let all pass."""
 
     state_filters: list[str] = wire(array(STRING))
@@ -184,8 +185,8 @@ class ListTransactionsRequest:
     transactional_id_pattern: str | None = wire(nullable_string(), since=2)
 
 
-@dataclass(slots=True, kw_only=True)
-class ListedTransactionState:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListedTransactionState(Declaration):
     """One transactional id."""
 
     transactional_id: str = wire(STRING)
@@ -193,8 +194,8 @@ class ListedTransactionState:
     transaction_state: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True)
-class ListTransactionsResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ListTransactionsResponse(Declaration):
     """Those that pass, and the names of states that nobody knows."""
 
     throttle_time_ms: int = wire(INT32)
@@ -203,8 +204,8 @@ class ListTransactionsResponse:
     transaction_states: list[ListedTransactionState] = wire(array(struct(ListedTransactionState)))
 
 
-@dataclass(slots=True, kw_only=True)
-class InitProducerIdRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class InitProducerIdRequest(Declaration):
     """A producer id, or (from version 3 on) a new epoch for one."""
 
     transactional_id: str | None = wire(nullable_string())
@@ -213,8 +214,8 @@ class InitProducerIdRequest:
     producer_epoch: int = wire(INT16, since=3, default=-1)
 
 
-@dataclass(slots=True, kw_only=True)
-class InitProducerIdResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class InitProducerIdResponse(Declaration):
     """The id and its epoch; -1 with an error."""
 
     throttle_time_ms: int = wire(INT32)
@@ -223,23 +224,23 @@ class InitProducerIdResponse:
     producer_epoch: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeProducersTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeProducersTopic(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
     partition_indexes: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeProducersRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeProducersRequest(Declaration):
     """Which producers have written lately?"""
 
     topics: list[DescribeProducersTopic] = wire(array(struct(DescribeProducersTopic)))
 
 
-@dataclass(slots=True, kw_only=True)
-class ProducerState:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ProducerState(Declaration):
     """What a log remembers of one producer; -1 for nothing."""
 
     producer_id: int = wire(INT64)
@@ -250,8 +251,8 @@ class ProducerState:
     current_txn_start_offset: int = wire(INT64, default=-1)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeProducersPartitionResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeProducersPartitionResponse(Declaration):
     """The producers of one partition."""
 
     partition_index: int = wire(INT32)
@@ -260,8 +261,8 @@ class DescribeProducersPartitionResponse:
     active_producers: list[ProducerState] = wire(array(struct(ProducerState)))
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeProducersTopicResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeProducersTopicResponse(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
@@ -270,8 +271,8 @@ class DescribeProducersTopicResponse:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeProducersResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class DescribeProducersResponse(Declaration):
     """The producers."""
 
     throttle_time_ms: int = wire(INT32)
@@ -280,16 +281,16 @@ class DescribeProducersResponse:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class WritableTxnMarkerTopic:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class WritableTxnMarkerTopic(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
     partition_indexes: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True)
-class WritableTxnMarker:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class WritableTxnMarker(Declaration):
     """One producer's transaction, and how it ends."""
 
     producer_id: int = wire(INT64)
@@ -300,23 +301,23 @@ class WritableTxnMarker:
     transaction_version: int = wire(INT8, since=2)
 
 
-@dataclass(slots=True, kw_only=True)
-class WriteTxnMarkersRequest:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class WriteTxnMarkersRequest(Declaration):
     """End these transactions."""
 
     markers: list[WritableTxnMarker] = wire(array(struct(WritableTxnMarker)))
 
 
-@dataclass(slots=True, kw_only=True)
-class WritableTxnMarkerPartitionResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class WritableTxnMarkerPartitionResult(Declaration):
     """Whether a partition has its marker."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True)
-class WritableTxnMarkerTopicResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class WritableTxnMarkerTopicResult(Declaration):
     """A topic's partitions."""
 
     name: str = wire(STRING)
@@ -325,16 +326,16 @@ class WritableTxnMarkerTopicResult:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class WritableTxnMarkerResult:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class WritableTxnMarkerResult(Declaration):
     """One producer's."""
 
     producer_id: int = wire(INT64)
     topics: list[WritableTxnMarkerTopicResult] = wire(array(struct(WritableTxnMarkerTopicResult)))
 
 
-@dataclass(slots=True, kw_only=True)
-class WriteTxnMarkersResponse:
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class WriteTxnMarkersResponse(Declaration):
     """How it went."""
 
     markers: list[WritableTxnMarkerResult] = wire(array(struct(WritableTxnMarkerResult)))
