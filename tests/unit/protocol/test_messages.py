@@ -238,7 +238,7 @@ class TestDataMessages:
             OFFSET_COMMIT_VALUE.write(5, OffsetCommitValue())
 
 
-def test_messages_are_equal_by_their_fields_and_print_them():
+def test_messages_are_equal_by_their_fields_and_print_them() -> None:
     def value(offset: int) -> OffsetCommitValue:
         return OffsetCommitValue(offset=offset, metadata="m")
 
@@ -262,5 +262,5 @@ def test_messages_are_equal_by_their_fields_and_print_them():
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_messages_print_no_secrets(message: "DataclassInstance"):
+def test_messages_print_no_secrets(message: "DataclassInstance") -> None:
     assert "hidden" not in repr(message)
