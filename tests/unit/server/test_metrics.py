@@ -71,7 +71,7 @@ def test_appends_that_are_made_together_count_as_each_would() -> None:
     logs[5].append_batches(again := numbered(now_ms))
     sent[5] = again
     appends = append_together(
-        ((log, memoryview(bytearray(data))) for log, data in zip(logs, sent, strict=True)),
+        [(log, memoryview(bytearray(data))) for log, data in zip(logs, sent, strict=True)],
         AppendTerms(owned=True),
     )
     each, together = Counters(), Counters()

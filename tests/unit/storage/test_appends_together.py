@@ -29,7 +29,7 @@ def told(logs: Sequence[Log], batches: Sequence[memoryview]) -> list[str]:
     """Of each log what was said to its batch: an offset, or a class of error."""
     return [
         str(outcome.base_offset) if isinstance(outcome, AppendResult) else type(outcome).__name__
-        for outcome in append_together(zip(logs, batches, strict=True), PRODUCED)
+        for outcome in append_together(list(zip(logs, batches, strict=True)), PRODUCED)
     ]
 
 
@@ -66,6 +66,29 @@ def test_a_disk_that_fails_one_log_fails_no_other(call: int) -> None:
     assert told(logs, [plain() for _ in logs]) == [
         StorageFailure.__name__ if n == failed else "2" for n in range(3)
     ]
+
+
+@pytest.mark.parametrize("call", range(6))
+def test_a_failure_is_reported_once_every_log_is_at_rest(call: int) -> None:
+    """Whoever hears of it may append: between the steps that would give two batches one offset."""
+    env = seeded_env(1)
+    directory = new_dir(env, partitions=3)
+    logs = [directory.log("t", number) for number in range(3)]
+    for log in logs:
+        append(log, bytes(plain()), Way.COPIED)
+    env.clock.advance(1)
+    failed, other = logs[call % 3], logs[(call + 1) % 3]
+    ends: list[int] = []
+
+    def append_to_other() -> None:
+        ends.append(other.log_end_offset)
+        append(other, bytes(plain()), Way.COPIED)
+
+    failed.call_on_failure(append_to_other)
+    env.files.writes.fault = Fault(env.files.calls + call, FaultKind.EIO)
+    told(logs, [plain() for _ in logs])
+    assert ends == [2]
+    assert [record.offset for record in other.records()] == [0, 1, 2]
 
 
 def test_a_refused_batch_leaves_its_buffer_at_once() -> None:

@@ -100,6 +100,8 @@ class FailureGuard:
         failure: Why the partition is offline, None while it works.
         is_closed: Whether the log was closed or abandoned.
         is_changed: Whether a close has anything to write.
+        deferred_calls: Collects what `call_on_failure` names instead of calling it, while the log
+            is between two steps of an append; None otherwise.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class FailureGuard:
         self._deferral = deferral
         self.failure: StorageFailure | None = None
         self._on_failure: Callable[[], None] = _do_nothing
+        self.deferred_calls: list[Callable[[], None]] | None = None
         self.is_closed = False
         self.is_changed = is_changed
         self._is_broken = False  # by deferred work; the owner's thread may not know it yet
@@ -168,7 +171,10 @@ class FailureGuard:
         # One that is never raised: frames of one that is hold the request that has met it.
         self.failure = StorageFailure(failure.path, failure.operation, failure.reason)
         self.mark(failure)
-        self._on_failure()
+        if self.deferred_calls is None:
+            self._on_failure()
+        else:
+            self.deferred_calls.append(self._on_failure)
         return failure
 
     def refuse(self, failure: StorageFailure | None) -> None:

@@ -10,7 +10,7 @@ belong to one thread at a time; reads may go on in others.
 Source: Kafka 4.x UnifiedLog, LocalLog; KIP-32, KIP-33, KIP-101.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.config import TopicConfig
@@ -66,6 +66,7 @@ class Log(LogAccess):
 
     Attributes:
         segment_list: Its segments, local and in the tier.
+        guard: The rule for failures of the log.
         writer: Writes validated appends.
         truncator: Cuts the log's end.
         deleter: Moves its start.
@@ -82,7 +83,7 @@ class Log(LogAccess):
         self.segment_list = segments
         self.recovery_report = parts.report
         self.opened_end_offset = segments.end_offset
-        self._guard = guard
+        self.guard = guard
         self._flusher = flusher
         self._epochs = epochs
         self._producers = producers
@@ -131,16 +132,16 @@ class Log(LogAccess):
     @property
     def failure(self) -> StorageFailure | None:
         """Why the partition is offline, None while it works."""
-        return self._guard.failure
+        return self.guard.failure
 
     def call_on_failure(self, call: Callable[[], None]) -> None:
         """Call this on the owner's thread when the partition goes offline, except at a close."""
-        self._guard.call_on_failure(call)
+        self.guard.call_on_failure(call)
 
     @property
     def is_settled(self) -> bool:
         """Whether no deferred work waits or runs."""
-        return self._guard.is_settled
+        return self.guard.is_settled
 
     @property
     def leader_epoch(self) -> int:
@@ -256,7 +257,7 @@ class Log(LogAccess):
             terms: Likewise.
             moment: Of all appends that are made together.
         """
-        guard = self._guard
+        guard = self.guard
         if guard.failure is not None or guard.is_closed:
             guard.ensure_writable()
         if self._has_append_times:
@@ -318,7 +319,7 @@ class Log(LogAccess):
             InvalidRecord, RecordListTooLarge, MessageTooLarge, ClockJump, StorageFailure: As
                 `append_batches`.
         """
-        self._guard.ensure_writable()
+        self.guard.ensure_writable()
         append = prepared.finish(self._context(_LONG_SET, *self._times_ms()))
         if append is None:
             raise LongCheck
@@ -359,7 +360,7 @@ class Log(LogAccess):
             coordinator_epoch=coordinator_epoch,
             timestamp=now_ms,
         )
-        self._guard.ensure_writable()
+        self.guard.ensure_writable()
         context = self._context(COORDINATED, append_ms, now_ms, now_ms)
         append = self._rules.validator.validate(marker, context)
         append.transaction_version = transaction_version
@@ -430,7 +431,7 @@ class Log(LogAccess):
         Raises:
             StorageFailure: The disk failed on the way; the log counts as not closed cleanly.
         """
-        self._guard.close(self._close_cleanly)
+        self.guard.close(self._close_cleanly)
 
     def _close_cleanly(self) -> None:
         active, end = self.active, self._list.end_offset
@@ -468,7 +469,7 @@ class Log(LogAccess):
         It may run in any thread. Files may still be touched until it has returned.
         """
         self._list.forget_maps()  # the next opening may cut the last segment
-        wait = self._guard.abandon()
+        wait = self.guard.abandon()
 
         def let_go() -> None:
             wait()
@@ -483,9 +484,12 @@ class Log(LogAccess):
 
 
 def append_together(
-    pairs: Iterable[tuple[Log, Buffer]], terms: AppendTerms
+    pairs: Sequence[tuple[Log, Buffer]], terms: AppendTerms
 ) -> list[AppendResult | TidelogError | LongCheck]:
     """Append a batch to each of some logs, no two of them the same; see `append_writer`.
+
+    What is to be called when a log goes offline (`Log.call_on_failure`) is called at the end, when
+    no log is between two steps: it may append to any of them.
 
     Args:
         pairs: A log, and what is appended to it.
@@ -494,11 +498,25 @@ def append_together(
     Returns:
         Of each the result, or why nothing was appended, which is no other append's.
     """
+    calls: list[Callable[[], None]] = []
+    for log, _ in pairs:
+        log.guard.deferred_calls = calls
+    try:
+        outcomes = _append_by_steps(pairs, terms)
+    finally:
+        for log, _ in pairs:
+            log.guard.deferred_calls = None
+    for call in calls:
+        call()
+    return outcomes
+
+
+def _append_by_steps(
+    pairs: Sequence[tuple[Log, Buffer]], terms: AppendTerms
+) -> list[AppendResult | TidelogError | LongCheck]:
     moment = Moment()
     outcomes: list[PendingAppend | AppendResult | TidelogError | LongCheck] = []
-    writers = []
     for log, data in pairs:
-        writers.append(log.writer)
         try:
             outcomes.append(log.prepare_append(data, terms, moment))
         except (TidelogError, LongCheck) as error:
@@ -508,7 +526,7 @@ def append_together(
         for number, outcome in enumerate(outcomes):
             if type(outcome) is PendingAppend:
                 try:
-                    result = step(writers[number], outcome)
+                    result = step(pairs[number][0].writer, outcome)
                 except TidelogError as error:
                     _drop_frames(error)
                     outcomes[number] = error
