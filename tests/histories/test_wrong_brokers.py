@@ -13,7 +13,7 @@ from tidelog.server.groups.committed_offsets import PendingOffsets
 from tidelog.server.partitions import fetch
 from tidelog.server.partitions.partition import Partition, TransactionEnd
 from tidelog.server.partitions.segment_reads import ByteRange, SegmentBytes
-from tidelog.server.transactions import rules as steps
+from tidelog.server.transactions import metadata as steps
 from tidelog.server.transactions.markers import PartitionMarkers
 from tidelog.storage.log import producers
 from tidelog.storage.log import producers as producer_rules

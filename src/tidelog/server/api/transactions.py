@@ -62,8 +62,14 @@ from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import Slices, in_slices
 from tidelog.server.security.operations import Operation
 from tidelog.server.transactions.coordinator import TransactionCoordinator
-from tidelog.server.transactions.metadata import Transaction, TransactionMetadata, TransactionState
-from tidelog.server.transactions.rules import AddRequest, EndRequest, ProducerRef
+from tidelog.server.transactions.metadata import (
+    AddRequest,
+    EndRequest,
+    ProducerRef,
+    Transaction,
+    TransactionMetadata,
+    TransactionState,
+)
 from tidelog.server.transactions.state_topic import by_topic
 from tidelog.storage.log.producers import EPOCH_BUMP_VERSION, ProducerEntry
 from tidelog.types import NO_OFFSET, OFFSETS_TOPIC, TopicPartition
@@ -440,7 +446,7 @@ async def _init(
     context: RequestContext, request: InitProducerIdRequest, transactional_id: str
 ) -> InitProducerIdResponse:
     # Producers without transactions need none of this.
-    from tidelog.server.transactions.rules import InitRequest, ProducerRef
+    from tidelog.server.transactions.metadata import InitRequest, ProducerRef
 
     expected = None
     if request.producer_id != NONE:

@@ -28,7 +28,6 @@ from tidelog.server.groups.offsets_topic import LOGGER, OffsetsTopic
 from tidelog.server.groups.replay import AnyGroup, GroupTable, LoadedShard, Replay
 from tidelog.server.partitions.partition import TransactionEnd
 from tidelog.server.partitions.services import Services
-from tidelog.server.runtime.loop import SLICE_MS
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.types import OFFSETS_TOPIC
@@ -286,18 +285,10 @@ class GroupCoordinator:
 
     def _sweep(self, action: Callable[[AnyGroup], None], groups: Iterable[AnyGroup]) -> None:
         """Do something to groups, those that have not gone by then, some milliseconds at a time."""
-        remaining = iter(tuple(groups))
-
-        def go_on() -> None:
-            end_ms = self._clock.monotonic_ms() + SLICE_MS
-            for group in remaining:
-                if self._table.get(group.group_id) is group:
-                    action(group)
-                if self._clock.monotonic_ms() >= end_ms:
-                    self._timers.after(1, go_on)
-                    return
-
-        go_on()
+        groups = tuple(groups)
+        self._timers.sweep(
+            (each for each in groups if self._table.get(each.group_id) is each), action
+        )
 
     # -- questions ---------------------------------------------------------------------------
 

@@ -19,6 +19,12 @@ from tidelog.env import Clock
 _LOGGER: Final = logging.getLogger("tidelog.server")
 
 
+SLICE_MS: Final = 3
+
+
+_Item = TypeVar("_Item")
+
+
 class Timer:
     """Something to be done once; `cancel` makes that never."""
 
@@ -63,7 +69,7 @@ class Timers:
         timer = Timer(self._clock.monotonic_ms() + delay_ms, action)
         is_first = not self._heap or timer.due_ms < self._heap[0][0]
         heapq.heappush(self._heap, (timer.due_ms, next(self._numbers), timer))
-        self._sweep()
+        self._discard_cancelled()
         if is_first:
             self.on_earlier()
         return timer
@@ -95,7 +101,7 @@ class Timers:
                 return timer
         return None
 
-    def _sweep(self) -> None:
+    def _discard_cancelled(self) -> None:
         """Long polls mostly end before their time: cancelled ones must not pile up."""
         if len(self._heap) > 2 * self._live_floor:
             self._heap = [entry for entry in self._heap if not entry[2].is_cancelled]
@@ -125,11 +131,19 @@ class Timers:
             done += 1
         return done
 
+    def sweep(self, items: Iterable[_Item], action: Callable[[_Item], object]) -> None:
+        """Call `action` with each item, a few milliseconds at a time."""
+        remaining = iter(items)
 
-SLICE_MS: Final = 3
+        def go_on() -> None:
+            end_ms = self._clock.monotonic_ms() + SLICE_MS
+            for item in remaining:
+                action(item)
+                if self._clock.monotonic_ms() >= end_ms:
+                    self.after(1, go_on)
+                    return
 
-
-_Item = TypeVar("_Item")
+        go_on()
 
 
 class Slices:

@@ -1,5 +1,6 @@
 """Transactions: the coordinator, its log `__transaction_state`, and markers.
 
-`metadata` is the state of one transactional id, `rules` the steps that it may take, `coordinator`
-handles requests, `markers` ends transactions in partitions and groups, `state_topic` is the log.
+`coordinator` handles requests and time-outs, `metadata` has the state of one transactional id and
+the steps that it may take, `state_topic` is the log, `markers` ends transactions in partitions and
+groups.
 """

@@ -3,27 +3,25 @@
 Source: Kafka 4.3's TransactionCoordinator; KIP-98, KIP-360, KIP-890.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.server.partitions.partition import Markers
 from tidelog.server.partitions.services import Services
-from tidelog.server.runtime.loop import SLICE_MS, Timer
+from tidelog.server.runtime.loop import Timer
 from tidelog.server.runtime.reply import Reply
 from tidelog.server.transactions.markers import MarkerWriter
 from tidelog.server.transactions.metadata import (
     LOGGER,
-    Transaction,
-    TransactionMetadata,
-)
-from tidelog.server.transactions.rules import (
     SERVER_VERSION,
     AddRequest,
     EndRequest,
     InitRequest,
     ProducerRef,
+    Transaction,
+    TransactionMetadata,
     plan_add,
     plan_end,
     plan_fencing,
@@ -60,20 +58,26 @@ class TransactionCoordinator:
         self._clock = services.env.clock
         self._timers = services.timers
         self._ids = services.producer_ids
-        self.table = TransactionStates(services, self._complete)
+        self.table = TransactionStates(services, self._write_markers)
         self.log = self.table.log
-        self._endings = MarkerWriter(self.table, markers, self._timers, self._clock)
-        services.closers.append(self._endings.close)
+        self._marker_writer = MarkerWriter(self.table, markers, self._timers, self._clock)
+        services.closers.append(self._marker_writer.close)
         services.topics.on_deleted.append(self._forget_topic)
-        self._abort_timed_out_later()
-        self._forget_unused_later()
+        self._abort_interval_ms = (
+            self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        )
+        self._expiry_interval_ms = (
+            self._config.transaction_remove_expired_transaction_cleanup_interval_ms
+        )
+        self._timers.after(self._abort_interval_ms, self._abort_timed_out)
+        self._timers.after(self._expiry_interval_ms, self._remove_expired)
 
     def resume(self) -> None:
         """Begin to read the transactional ids that there were, and complete what was decided."""
         self.log.resume()
 
-    def _complete(self, transaction: Transaction) -> None:
-        self._endings.begin(transaction)
+    def _write_markers(self, transaction: Transaction) -> None:
+        self._marker_writer.begin(transaction)
 
     def _forget_topic(self, info: TopicInfo) -> None:
         if info.name == TRANSACTIONS_TOPIC:
@@ -90,44 +94,9 @@ class TransactionCoordinator:
             return ProducerAnswer(ErrorCode.INVALID_REQUEST)
         if not 0 < request.timeout_ms <= self._config.transaction_max_timeout_ms:
             return ProducerAnswer(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-        try:
-            transaction, new_id = await self._find_with_id(request.transactional_id, creates=True)
-        except TidelogError as error:
-            return _without_id(error)
+        transaction, new_id = await self._find_with_id(request.transactional_id, creates=True)
         if isinstance(transaction, ErrorCode):
             return ProducerAnswer(transaction)
-        reply: Reply[ProducerAnswer] = Reply()
-        self._init(transaction, request, new_id, reply)
-        return await reply
-
-    async def _find_with_id(
-        self, transactional_id: str, *, creates: bool
-    ) -> tuple[Transaction | ErrorCode | None, int | None]:
-        """What is known of an id, and another producer id where it needs one.
-
-        Raises:
-            TidelogError: No producer id is to be had.
-        """
-        new_id: int | None = None
-        while True:
-            transaction = self.table.find(transactional_id)
-            if isinstance(transaction, Transaction):
-                needs_id = transaction.metadata.is_exhausted
-            else:
-                needs_id = transaction is None and creates
-            if not needs_id or new_id is not None:
-                return transaction, new_id
-            new_id = self._ids.next()
-            if new_id is None:
-                new_id = await self._ids.take()  # much may have happened meanwhile
-
-    def _init(
-        self,
-        transaction: Transaction | None,
-        request: InitRequest,
-        new_id: int | None,
-        reply: Reply[ProducerAnswer],
-    ) -> None:
         if transaction is None:
             assert new_id is not None
             transaction = self.table.create(request.transactional_id, new_id, request.timeout_ms)
@@ -139,17 +108,32 @@ class TransactionCoordinator:
             now_ms=self._clock.now_ms(),
         )
         if isinstance(step, ErrorCode):
-            reply.complete(ProducerAnswer(step))
-        elif step.is_prepared:
-            self._prepare(transaction, step).then(
-                lambda code: reply.complete(
-                    ProducerAnswer(code or ErrorCode.CONCURRENT_TRANSACTIONS)
-                )
-            )
-        else:
-            self.table.write(transaction, step).then(
-                lambda code: reply.complete(_as_answer(code, step))
-            )
+            return ProducerAnswer(step)
+        if step.is_prepared:
+            code = await self._prepare(transaction, step)
+            return ProducerAnswer(code or ErrorCode.CONCURRENT_TRANSACTIONS)
+        return _as_answer(await self.table.write(transaction, step), step)
+
+    async def _find_with_id(
+        self, transactional_id: str, *, creates: bool
+    ) -> tuple[Transaction | ErrorCode | None, int | None]:
+        """A transactional id, None for a new one, or an error; and a producer id where needed."""
+        new_id: int | None = None
+        while True:
+            transaction = self.table.find(transactional_id)
+            if isinstance(transaction, Transaction):
+                needs_id = transaction.metadata.is_exhausted
+            else:
+                needs_id = transaction is None and creates
+            if not needs_id or new_id is not None:
+                return transaction, new_id
+            try:
+                new_id = self._ids.next()
+                if new_id is None:
+                    new_id = await self._ids.take()  # much may have happened meanwhile
+            except TidelogError as error:
+                LOGGER.warning("no producer id: %s", error)
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE, None  # the client retries
 
     # -- partitions --------------------------------------------------------------------------
 
@@ -242,38 +226,23 @@ class TransactionCoordinator:
         """Decide how a transaction ends; markers follow beside the requests."""
         if not request.transactional_id:
             return ProducerAnswer(ErrorCode.INVALID_REQUEST)
-        try:
-            transaction, new_id = await self._find_with_id(request.transactional_id, creates=False)
-        except TidelogError as error:
-            return _without_id(error)
-        if isinstance(transaction, ErrorCode):
-            return ProducerAnswer(transaction)
-        if transaction is None:
-            return ProducerAnswer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        reply: Reply[ProducerAnswer] = Reply()
-        self._end(transaction, request, new_id, reply)
-        return await reply
-
-    def _end(
-        self,
-        transaction: Transaction,
-        request: EndRequest,
-        new_id: int | None,
-        reply: Reply[ProducerAnswer],
-    ) -> None:
-        metadata = transaction.metadata
-        now_ms = self._clock.now_ms()
-        is_pending = transaction.pending is not None
+        transaction, new_id = await self._find_with_id(request.transactional_id, creates=False)
+        if not isinstance(transaction, Transaction):
+            return ProducerAnswer(transaction or ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        metadata, now_ms = transaction.metadata, self._clock.now_ms()
         step = plan_end(
-            metadata, is_pending=is_pending, request=request, new_id=new_id, now_ms=now_ms
+            metadata,
+            is_pending=transaction.pending is not None,
+            request=request,
+            new_id=new_id,
+            now_ms=now_ms,
         )
         if isinstance(step, ErrorCode):
-            reply.complete(_as_answer(step, metadata))
-            return
+            return _as_answer(step, metadata)
         # Where epochs begin again the client goes on with the next id; it waits in `add` until that
         # holds.
         after = step.completed(now_ms)
-        self._prepare(transaction, step).then(lambda code: reply.complete(_as_answer(code, after)))
+        return _as_answer(await self._prepare(transaction, step), after)
 
     def _prepare(self, transaction: Transaction, step: TransactionMetadata) -> Reply[ErrorCode]:
         """Write down how a transaction ends; once that is safe its end begins."""
@@ -281,7 +250,7 @@ class TransactionCoordinator:
 
         def written(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:
-                self._endings.begin(transaction)
+                self._marker_writer.begin(transaction)
             reply.complete(code)
 
         self.table.write(transaction, step).then(written)
@@ -289,18 +258,15 @@ class TransactionCoordinator:
 
     # -- what becomes due --------------------------------------------------------------------
 
-    def _abort_timed_out_later(self) -> None:
-        interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
-        self._timers.after(interval_ms, self._abort_timed_out)
-
     def _abort_timed_out(self) -> None:
         self.log.try_again()
-        self._sweep(self._abort_if_timed_out)
-        self._abort_timed_out_later()
+        self._timers.sweep(self.table.all(), self._abort_if_timed_out)
+        self._timers.after(self._abort_interval_ms, self._abort_timed_out)
 
     def _abort_if_timed_out(self, transaction: Transaction) -> None:
         metadata, now_ms = transaction.metadata, self._clock.now_ms()
-        if transaction.pending is None and metadata.is_timed_out(now_ms):
+        is_idle = transaction.pending is None and not transaction.is_unloaded
+        if is_idle and metadata.is_timed_out(now_ms):
             LOGGER.info(
                 "%s: aborted, open for more than %d ms",
                 metadata.transactional_id,
@@ -308,42 +274,19 @@ class TransactionCoordinator:
             )
             self._prepare(transaction, plan_fencing(metadata, now_ms))
 
-    def _forget_unused_later(self) -> None:
-        interval_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
-        self._timers.after(interval_ms, self._forget_unused)
+    def _remove_expired(self) -> None:
+        self._timers.sweep(self.table.all(), self._remove_if_expired)
+        self._timers.after(self._expiry_interval_ms, self._remove_expired)
 
-    def _forget_unused(self) -> None:
-        self._sweep(self._forget_if_unused)
-        self._forget_unused_later()
-
-    def _forget_if_unused(self, transaction: Transaction) -> None:
+    def _remove_if_expired(self, transaction: Transaction) -> None:
         metadata, now_ms = transaction.metadata, self._clock.now_ms()
         oldest_ms = now_ms - self._config.transactional_id_expiration_ms
-        if transaction.pending is None and metadata.is_ended and metadata.update_ms <= oldest_ms:
-            self.table.bury(transaction)
-
-    def _sweep(self, action: Callable[[Transaction], None]) -> None:
-        """Do something to all, a few milliseconds at a time."""
-        remaining = self.table.all()
-
-        def go_on() -> None:
-            end_ms = self._clock.monotonic_ms() + SLICE_MS
-            for each in remaining:
-                if not each.is_gone:
-                    action(each)
-                if self._clock.monotonic_ms() >= end_ms:
-                    self._timers.after(1, go_on)
-                    return
-
-        go_on()
+        is_idle = transaction.pending is None and not transaction.is_unloaded
+        if is_idle and metadata.is_ended and metadata.update_ms <= oldest_ms:
+            self.table.remove_expired(transaction)
 
 
 def _as_answer(code: ErrorCode, metadata: TransactionMetadata) -> ProducerAnswer:
     if code is not ErrorCode.NONE:
         return ProducerAnswer(code)
     return ProducerAnswer(code, metadata.producer_id, metadata.producer_epoch)
-
-
-def _without_id(error: TidelogError) -> ProducerAnswer:
-    LOGGER.warning("no producer id: %s", error)
-    return ProducerAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # the client asks again

@@ -82,7 +82,7 @@ class MarkerWriter:
             transaction.metadata.partitions, key=lambda each: (each.topic, each.partition)
         )
         delay_ms = RETRY_MS
-        while not transaction.is_gone:
+        while not transaction.is_unloaded:
             codes = await self._write(transaction, remaining)
             remaining = [each for each in remaining if codes.get(each) not in _DONE]
             if not remaining:
@@ -133,12 +133,12 @@ class MarkerWriter:
     def _finish(self, transaction: Transaction) -> None:
         """All markers are there: write that down; where that fails, the log is asked again."""
         transaction.pending = None
-        if transaction.is_gone:
+        if transaction.is_unloaded:
             return
         step = transaction.metadata.completed(self._clock.now_ms())
 
         def written(code: ErrorCode) -> None:
-            if code is ErrorCode.NONE or transaction.is_gone:
+            if code is ErrorCode.NONE or transaction.is_unloaded:
                 return
             transaction.pending = step.state
             self._timers.after(RETRY_MS_MAX, lambda: self._finish(transaction))

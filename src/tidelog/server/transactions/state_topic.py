@@ -5,7 +5,7 @@ the client has disconnected. The last record of a key counts. Values are written
 Kafka does with transactions of version 2, and read in versions 0 and 1. A key of an unknown version
 is skipped. A value that can't be read is an error, because its transaction may need completion.
 
-`coordinator.state_topic` loads, fails and reloads partitions; `rules` decides on steps.
+`coordinator.state_topic` loads, fails and reloads partitions; `metadata` decides on steps.
 
 Source: Kafka 4.3's TransactionStateManager, its loader and its records in that topic; KIP-915
 (later fields are tagged).
@@ -278,17 +278,17 @@ class TransactionStates:
 
         def written(code: ErrorCode) -> None:
             transaction.pending = None
-            if transaction.is_gone:
+            if transaction.is_unloaded:
                 code = ErrorCode.NOT_COORDINATOR
             elif code is ErrorCode.NONE:
                 transaction.metadata = step
             reply.complete(code)
-            transaction.settle()
+            transaction.wake_waiting()
 
         self.log.append_now(number, [record]).then(written)
         return reply
 
-    def bury(self, transaction: Transaction) -> None:
+    def remove_expired(self, transaction: Transaction) -> None:
         """Forget an id that nobody has used for long."""
         assert transaction.pending is None
         assert may_follow(TransactionState.DEAD, transaction.metadata.state)
@@ -297,10 +297,10 @@ class TransactionStates:
 
         def written(code: ErrorCode) -> None:
             transaction.pending = None
-            if code is ErrorCode.NONE and not transaction.is_gone:
+            if code is ErrorCode.NONE and not transaction.is_unloaded:
                 self._kept.remove(transactional_id)
-                transaction.is_gone = True
-            transaction.settle()
+                transaction.is_unloaded = True
+            transaction.wake_waiting()
 
         number = self.log.number_of(transactional_id)
         self.log.append_now(number, [KeyValue(encode_key(transactional_id), None)]).then(written)
@@ -318,16 +318,16 @@ class TransactionStates:
         self._kept.put_all(number, transactions)
         for each in transactions.values():
             # A write that fails loses the partition, and all of these, at once.
-            if each.metadata.is_prepared and not each.is_gone:
+            if each.metadata.is_prepared and not each.is_unloaded:
                 self._on_prepared(each)
 
     def unload(self, number: int | None) -> None:
         """Ids of a partition, or of all, can't be served any more."""
         unloaded = self._kept.take_out(number)
         for each in unloaded:
-            each.is_gone = True
+            each.is_unloaded = True
         for each in unloaded:
-            each.settle()
+            each.wake_waiting()
 
     def _epoch_of(self, number: int) -> int:
         """The leader epoch of a partition, under which its markers are written."""

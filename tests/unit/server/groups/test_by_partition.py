@@ -11,7 +11,7 @@ from tests.unit.server.loops import on_a_loop
 from tidelog.env import Env
 from tidelog.server.coordinator.java_hash import partition_for
 from tidelog.server.coordinator.state_topic import PartitionedMap
-from tidelog.server.transactions.rules import InitRequest
+from tidelog.server.transactions.metadata import InitRequest
 from tidelog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 COUNT = 4

@@ -12,8 +12,7 @@ from tests.worlds.waiting import turn_until
 from tidelog.error_codes import ErrorCode
 from tidelog.server.coordinator.state_topic import KeyValue
 from tidelog.server.transactions.coordinator import ProducerAnswer
-from tidelog.server.transactions.metadata import LAST_PRODUCER_EPOCH, TransactionState
-from tidelog.server.transactions.rules import ProducerRef
+from tidelog.server.transactions.metadata import LAST_PRODUCER_EPOCH, ProducerRef, TransactionState
 from tidelog.server.transactions.state_topic import encode_key, encode_value
 from tidelog.types import TRANSACTIONS_TOPIC, TopicPartition
 

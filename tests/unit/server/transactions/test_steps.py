@@ -9,16 +9,14 @@ from tests.unit.server.transactions.worlds import ID, ONE, START_MS, TWO
 from tidelog.error_codes import ErrorCode
 from tidelog.server.transactions.metadata import (
     LAST_PRODUCER_EPOCH,
-    TransactionMetadata,
-    TransactionState,
-    may_follow,
-)
-from tidelog.server.transactions.rules import (
     AddRequest,
     EndRequest,
     InitRequest,
     ProducerRef,
     Step,
+    TransactionMetadata,
+    TransactionState,
+    may_follow,
     plan_add,
     plan_end,
     plan_fencing,

@@ -17,8 +17,14 @@ from tidelog.record.record import ControlType, read_end_marker
 from tidelog.server.api.node import Node
 from tidelog.server.broker import open_node
 from tidelog.server.transactions.coordinator import ProducerAnswer
-from tidelog.server.transactions.metadata import Transaction, TransactionMetadata
-from tidelog.server.transactions.rules import AddRequest, EndRequest, InitRequest, ProducerRef
+from tidelog.server.transactions.metadata import (
+    AddRequest,
+    EndRequest,
+    InitRequest,
+    ProducerRef,
+    Transaction,
+    TransactionMetadata,
+)
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import TopicPartition
 
