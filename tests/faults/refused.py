@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tidelog.errors import DamagedLog
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.recovery import replace_by_prefix
+from tidelog.storage.log.recovery import copy_range
 
 
 def opened(open_directory: Callable[[], LogDir], *, if_hard: bool = False) -> LogDir:
@@ -42,7 +42,7 @@ def cut_to_sound_prefix(log: Log) -> None:
             fs.remove(segment.log_path)
             fs.sync_dir(directory)
     # Where others have it mapped they read on in the old file.
-    replace_by_prefix(log.context, damage.path, damage.position)
+    copy_range(log.context, damage.path, damage.path, 0, damage.position)
 
 
 def logs_of(directory: LogDir) -> list[Log]:

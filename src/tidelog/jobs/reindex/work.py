@@ -13,6 +13,7 @@ from tidelog.env import Env
 from tidelog.errors import CorruptData, StorageFailure, UnsupportedCompression, UnsupportedVersion
 from tidelog.storage import files
 from tidelog.storage.checks import CheckOptions, DirectoryCheck, Finding, Selection, Severity
+from tidelog.storage.checks.findings import note
 from tidelog.storage.checks.partition_check import Learned
 from tidelog.storage.checks.repair import repair
 from tidelog.storage.clocks.zone_map import ZoneMap
@@ -186,7 +187,7 @@ def verify_zones(
 
     def verify(segment: ClosedSegment, done: PartDone) -> None:
         path = cache.path_of(segment)
-        finding = _note(path, "missing", "building puts it there; until then more is read")
+        finding = note(path, "missing", "building puts it there; until then more is read")
         found = None
         try:
             found = zone_map_files.open_map(segment, path)
@@ -239,13 +240,9 @@ def _path_beside(segment: ClosedSegment) -> str:
     return segment.context.path(segment.base_offset, files.ZONES_SUFFIX)
 
 
-def _note(path: str, damage: str, remedy: str) -> Finding:
-    return Finding(path=path, severity=Severity.NOTE, damage=damage, remedy=remedy)
-
-
 def _wrong(path: str, damage: str) -> Finding:
     remedy = "remove it; it is built anew when it is needed"
-    return Finding(path=path, severity=Severity.ERROR, damage=damage, remedy=remedy)
+    return Finding(path, damage, remedy)
 
 
 def _each_segment(

@@ -6,7 +6,7 @@ that missing findings always mean a sound directory.
 
 import posixpath
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -28,8 +28,10 @@ from tidelog.storage.checks.findings import (
     PartitionPlace,
     Severity,
     derived,
+    error_text,
     note,
     read_if_there,
+    warning,
 )
 from tidelog.storage.checks.metadata_check import check_metadata
 from tidelog.storage.checks.partition_check import Learned, PartitionCheck
@@ -121,6 +123,18 @@ OFFSET_CHECKPOINTS: Final = (
     files.LOG_START_CHECKPOINT_FILE,
     files.HIGH_WATERMARK_CHECKPOINT_FILE,
     files.CLEANER_CHECKPOINT_FILE,
+)
+
+
+# A broker's files at the top that only have to be readable: how, and what to do where they are not.
+_BROKER_FILES: Final[tuple[tuple[str, Callable[[FileSystem, str], object], str], ...]] = (
+    (GROUPS_FILE, read_group_offsets, "remove it; following the leader again writes a new one"),
+    (
+        WRITERS_FILE,
+        read_marks,
+        "restore it; without it, what a stream sends again is attached again",
+    ),
+    (PRODUCER_IDS_FILE, read_next, "remove it; the broker begins with numbers far away then"),
 )
 
 
@@ -263,11 +277,11 @@ class DirectoryCheck:
                 "restore it from a backup; without it, topics are found by their directories,"
                 " with default settings"
             )
-            return [_error(path, error.reason, remedy, position=error.at)]
+            return [Finding(path, error.reason, remedy, position=error.at)]
         except UnsupportedVersion as error:
-            return [_error(path, str(error), "use the release that wrote it")]
+            return [Finding(path, str(error), "use the release that wrote it")]
         remedy = "compare it with the partitions' partition.metadata; the newer one is wrong"
-        return [_warning(path, line, remedy) for line in notes if "topic id" in line]
+        return [warning(path, line, remedy) for line in notes if "topic id" in line]
 
     def _partition_names(self) -> list[TopicPartition]:
         entries = self.fs.list_dir(self.path)
@@ -326,9 +340,7 @@ class DirectoryCheck:
         for name in OFFSET_CHECKPOINTS:
             path = f"{self.path}/{name}"
             yield from check_offset_checkpoint(self.fs, path, self.bounds())
-        yield from self._check_groups()
-        yield from self._check_writers()
-        yield from self._check_producer_ids()
+        yield from self._check_broker_files()
         yield from check_metadata(
             self.fs, self.path, was_clean=self._was_clean(), replay=self.options.metadata()
         )
@@ -337,30 +349,12 @@ class DirectoryCheck:
         for entry in self.fs.list_dir(self.path):
             yield from self._check_name(entry.name, is_dir=entry.is_dir)
 
-    def _check_groups(self) -> Iterator[Finding]:
-        try:
-            read_group_offsets(self.fs, self.path)
-        except (CorruptFile, UnsupportedVersion) as error:
-            path = f"{self.path}/{GROUPS_FILE}"
-            damage = error.reason if isinstance(error, CorruptFile) else str(error)
-            yield _error(path, damage, "remove it; following the leader again writes a new one")
-
-    def _check_writers(self) -> Iterator[Finding]:
-        try:
-            read_marks(self.fs, self.path)
-        except (CorruptFile, UnsupportedVersion) as error:
-            path = f"{self.path}/{WRITERS_FILE}"
-            damage = error.reason if isinstance(error, CorruptFile) else str(error)
-            remedy = "restore it; without it, what a stream sends again is attached again"
-            yield _error(path, damage, remedy)
-
-    def _check_producer_ids(self) -> Iterator[Finding]:
-        try:
-            read_next(self.fs, self.path)
-        except (CorruptFile, UnsupportedVersion) as error:
-            path = f"{self.path}/{PRODUCER_IDS_FILE}"
-            damage = error.reason if isinstance(error, CorruptFile) else str(error)
-            yield _error(path, damage, "remove it; the broker begins with numbers far away then")
+    def _check_broker_files(self) -> Iterator[Finding]:
+        for name, read, remedy in _BROKER_FILES:
+            try:
+                read(self.fs, self.path)
+            except (CorruptFile, UnsupportedVersion) as error:
+                yield Finding(f"{self.path}/{name}", error_text(error), remedy)
 
     def bounds(self) -> dict[TopicPartition, OffsetBounds]:
         """First and last offset that a checkpoint may name for each partition."""
@@ -375,25 +369,25 @@ class DirectoryCheck:
         try:
             properties = meta_properties.read_meta_properties(self.fs, self.path)
         except CorruptFile as error:
-            yield _error(path, error.reason, remedy, position=error.at)
+            yield Finding(path, error.reason, remedy, position=error.at)
             return
         if properties is None:
             yield note(path, "missing", "opening for writing makes a new one; Kafka formats anew")
             return
         missing = [key for key in _NEEDED_PROPERTIES if key not in properties]
         if missing and "broker.id" not in properties:  # version 0 has that alone
-            yield _error(path, f"it has no {', '.join(missing)}", remedy)
+            yield Finding(path, f"it has no {', '.join(missing)}", remedy)
 
     def _check_commits(self) -> Iterator[Finding]:
         for path in commits.find_commits(self.fs, self.path):
             try:
                 commit = commits.read_commit(self.fs, path)
             except (CorruptFile, UnsupportedVersion) as error:
-                yield _error(path, str(error), "opening for writing needs it whole: restore it")
+                yield Finding(path, str(error), "opening for writing needs it whole: restore it")
                 continue
             count = len(commit.moves) + len(commit.removes)
             damage = f"a commit of {count} files waits to be finished"
-            yield _warning(path, damage, "opening for writing finishes it")
+            yield warning(path, damage, "opening for writing finishes it")
 
     def _check_missing(self) -> Iterator[Finding]:
         for info in self._topics.values():
@@ -403,7 +397,7 @@ class DirectoryCheck:
                 damage = (
                     f"{len(missing)} of {info.partitions} partitions of {info.name} are missing"
                 )
-                yield _warning(path, damage, "restore them; opening would make empty ones")
+                yield warning(path, damage, "restore them; opening would make empty ones")
 
     def _check_name(self, name: str, *, is_dir: bool) -> Iterator[Finding]:
         path = posixpath.join(self.path, name)
@@ -425,21 +419,10 @@ class DirectoryCheck:
 def _refusal(damage: DamagedLog, parting: Parting) -> Finding:
     """An opening for writing refuses the partition."""
     return Finding(
-        path=damage.path,
-        severity=Severity.ERROR,
-        damage=f"no opening cuts this, so the partition takes no appends: {damage.reason}",
-        remedy=f"restore the file from a replica or a backup; without one, {parting}",
+        damage.path,
+        f"no opening cuts this, so the partition takes no appends: {damage.reason}",
+        f"restore the file from a replica or a backup; without one, {parting}",
         position=damage.position,
         offset=damage.offset,
         repairable=True,
     )
-
-
-def _error(path: str, damage: str, remedy: str, *, position: int | None = None) -> Finding:
-    return Finding(
-        path=path, severity=Severity.ERROR, damage=damage, remedy=remedy, position=position
-    )
-
-
-def _warning(path: str, damage: str, remedy: str) -> Finding:
-    return Finding(path=path, severity=Severity.WARNING, damage=damage, remedy=remedy)

@@ -5,16 +5,18 @@ A finding names one fault. The view opens, reads and closes files and never writ
 
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from tidelog.config import TopicConfig
-from tidelog.env import FileSystem
-from tidelog.errors import CorruptFile
+from tidelog.env import Env, FileSystem
+from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.storage import files
 from tidelog.storage.log.record_rules import BodyCheck, check_body
 from tidelog.storage.segment.log_end import RecordedEnd
+from tidelog.storage.segment.segment import SegmentContext, open_context
 from tidelog.types import TopicPartition
 
 
@@ -31,24 +33,24 @@ class Severity(StrEnum):
     NOTE = "note"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found.
+    """One fault that a check has found.
 
     Attributes:
         path: The file or directory concerned.
-        severity: How bad it is.
         damage: What is wrong, with what was found and what would be right.
         remedy: What to do about it, or what happens by itself.
+        severity: How bad it is.
         position: Place in the file in bytes, None where it is about the whole file.
         offset: First logical offset concerned, None where there is none.
         repairable: Whether a repair can build the file anew from what is sound.
     """
 
     path: str
-    severity: Severity
     damage: str
     remedy: str
+    severity: Severity = Severity.ERROR
     position: int | None = None
     offset: int | None = None
     repairable: bool = False
@@ -70,7 +72,7 @@ class Finding:
 REPAIR: Final = "--repair builds it anew from the log"
 
 
-LOG_FIRST: Final = "restore the log first; until then readers do without it"
+RESTORE_LOG_FIRST: Final = "restore the log first; until then readers do without it"
 
 
 def derived(
@@ -83,20 +85,22 @@ def derived(
     remedy: str = REPAIR,
 ) -> Finding:
     """A finding on a file that a repair can build anew."""
-    return Finding(
-        path=path,
-        severity=severity,
-        damage=damage,
-        remedy=remedy,
-        position=position,
-        offset=offset,
-        repairable=True,
-    )
+    return Finding(path, damage, remedy, severity, position, offset, repairable=True)
 
 
 def note(path: str, damage: str, remedy: str) -> Finding:
     """A finding that leaves the directory sound."""
-    return Finding(path=path, severity=Severity.NOTE, damage=damage, remedy=remedy)
+    return Finding(path, damage, remedy, Severity.NOTE)
+
+
+def warning(path: str, damage: str, remedy: str) -> Finding:
+    """A finding on a file that no repair builds anew, and without which nothing is lost."""
+    return Finding(path, damage, remedy, Severity.WARNING)
+
+
+def error_text(error: CorruptFile | UnsupportedVersion) -> str:
+    """Why a file can't be read, without the path that the finding names."""
+    return error.reason if isinstance(error, CorruptFile) else str(error)
 
 
 def later(finding: Finding) -> Finding:
@@ -104,7 +108,9 @@ def later(finding: Finding) -> Finding:
 
     Half an index would pass for a whole one, and what is wrong in the log would be taken over.
     """
-    return replace(finding, repairable=False, remedy=LOG_FIRST) if finding.repairable else finding
+    if not finding.repairable:
+        return finding
+    return replace(finding, repairable=False, remedy=RESTORE_LOG_FIRST)
 
 
 def _pass_over(_value: bytes) -> None:
@@ -168,6 +174,12 @@ class PartitionPlace:
     def read(self, name: str, *, limit: int = files.SMALL_FILE_LIMIT_BYTES) -> bytes | None:
         """A whole file, None where there is none; raises CorruptFile beyond `limit` bytes."""
         return read_if_there(self.fs, self.path(name), limit=limit)
+
+    def open_context(
+        self, env: Env, *, write: bool = False
+    ) -> AbstractContextManager[SegmentContext]:
+        """A context for reading the partition's segments, or writing them; it closes its files."""
+        return open_context(env, self.directory, self.name, self.topic_id, self.config, write=write)
 
     def file_names(self) -> list[str]:
         """Names of the files in the partition's directory, ascending."""

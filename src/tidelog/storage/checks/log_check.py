@@ -501,14 +501,7 @@ class LogCheck:
         *,
         severity: Severity = Severity.ERROR,
     ) -> Finding:
-        return Finding(
-            path=self.facts.path,
-            severity=severity,
-            damage=damage,
-            remedy=remedy,
-            position=position,
-            offset=offset,
-        )
+        return Finding(self.facts.path, damage, remedy, severity, position, offset)
 
 
 class _Gap(NamedTuple):

@@ -45,6 +45,9 @@ _BEFORE_LENGTH: Final = LENGTH_AT + 4
 _SHUT: Final = "the broker does not start with it"
 
 
+_RESTORE: Final = f"restore the file from a backup: {_SHUT}"
+
+
 def check_metadata(
     fs: FileSystem, directory: str, *, was_clean: bool, replay: Replay
 ) -> Iterator[Finding]:
@@ -65,7 +68,7 @@ def check_metadata(
     except FileNotFoundError:
         return
     except CorruptFile as error:
-        yield _error(path, error.reason, None)
+        yield Finding(path, error.reason, _RESTORE)
         return
     at = offset = 0
     is_sound = True
@@ -78,7 +81,7 @@ def check_metadata(
             continue
         problem = _problem(batch, offset, replay if is_sound else None)
         if problem is not None:
-            yield _error(path, problem, at, offset=offset)
+            yield Finding(path, problem, _RESTORE, position=at, offset=offset)
             is_sound = False
         elif batch.leader_epoch:
             yield _epoch(path, batch, offset)
@@ -88,12 +91,12 @@ def check_metadata(
 
 def _epoch(path: str, batch: RecordBatch, offset: int) -> Finding:
     return Finding(
-        path=path,
-        severity=Severity.WARNING,
-        damage=f"leader epoch {batch.leader_epoch} of a change, 0 is right",
-        remedy="nobody reads it, and no checksum covers it; what rots there may rot elsewhere",
-        position=batch.at + LEADER_EPOCH_AT,
-        offset=offset,
+        path,
+        f"leader epoch {batch.leader_epoch} of a change, 0 is right",
+        "nobody reads it, and no checksum covers it; what rots there may rot elsewhere",
+        Severity.WARNING,
+        batch.at + LEADER_EPOCH_AT,
+        offset,
     )
 
 
@@ -128,23 +131,15 @@ def _damage(
         left_out = later is None and not was_clean and at + right.size_bytes == len(data)
         then = "it leaves this change out at its next start" if left_out else _SHUT
         remedy = f"put that right while no broker runs, in a copy first: {then}"
-        finding = _error(path, right.text, right.position, offset=offset, remedy=remedy)
+        finding = Finding(path, right.text, remedy, position=right.position, offset=offset)
         return finding, at + right.size_bytes, offset + right.record_count
     damage = f"{end - at} bytes that are no whole change"
     if later is not None or was_clean:
-        finding = _error(path, damage, at, offset=offset)
+        finding = Finding(path, damage, _RESTORE, position=at, offset=offset)
         return finding, end, offset if later is None else later.base_offset
     damage += ": a stop has cut it, one is being written, or more than a bit has rotted"
     remedy = "the next start leaves it out; restore the file from a backup if no stop can have done"
-    finding = Finding(
-        path=path,
-        severity=Severity.WARNING,
-        damage=damage,
-        remedy=f"{remedy} that",
-        position=at,
-        offset=offset,
-    )
-    return finding, end, offset
+    return Finding(path, damage, f"{remedy} that", Severity.WARNING, at, offset), end, offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,21 +238,3 @@ def _tables() -> tuple[list[int], list[int], dict[int, int]]:
     for index, value in enumerate(table):
         back[value >> 24] = index
     return table, back, {table[1 << bit]: bit for bit in range(8)}
-
-
-def _error(
-    path: str,
-    damage: str,
-    position: int | None,
-    *,
-    offset: int | None = None,
-    remedy: str = f"restore the file from a backup: {_SHUT}",
-) -> Finding:
-    return Finding(
-        path=path,
-        severity=Severity.ERROR,
-        damage=damage,
-        remedy=remedy,
-        position=position,
-        offset=offset,
-    )

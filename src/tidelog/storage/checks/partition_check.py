@@ -7,14 +7,22 @@ finishes those.
 
 import itertools
 from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tidelog.env import File
 from tidelog.errors import CorruptData, CorruptFile
 from tidelog.record.coding import crc32c
 from tidelog.storage import files, text_files
-from tidelog.storage.checks.findings import Finding, PartitionPlace, Severity, derived, later, note
+from tidelog.storage.checks.findings import (
+    Finding,
+    PartitionPlace,
+    Severity,
+    derived,
+    later,
+    note,
+    warning,
+)
 from tidelog.storage.checks.log_check import Course, EpochSpan, LogCheck, LogFacts
 from tidelog.storage.checks.set_aside import ASIDE_SUFFIX
 from tidelog.storage.checks.sidecar_checks import (
@@ -247,12 +255,8 @@ def _check_name(path: str, name: str, bases: Set[int]) -> Iterator[Finding]:
 def _orphan(path: str, suffix: str) -> Finding:
     damage = f"there is no {files.LOG_SUFFIX} file of that name beside it"
     if suffix == files.APPEND_TIME_SUFFIX:
-        return Finding(
-            path=path,
-            severity=Severity.WARNING,
-            damage=damage,
-            remedy="restore the log file; if it was meant to go, opening for writing drops this",
-        )
+        remedy = "restore the log file; if it was meant to go, opening for writing drops this"
+        return warning(path, damage, remedy)
     return derived(path, damage, severity=Severity.WARNING, remedy="--repair removes it")
 
 
@@ -359,10 +363,9 @@ class PartitionCheck:
         if not was_never_cleaned(place.fs, place.directory, place.config, place.name):
             return
         yield Finding(
-            path=place.path(files.log_file_name(end)),
-            severity=Severity.ERROR,
-            damage=f"offsets {facts.next_offset} to {end - 1} before it: {GAP_REASON}",
-            remedy="put the files back from a copy; readers report these offsets as lost",
+            place.path(files.log_file_name(end)),
+            f"offsets {facts.next_offset} to {end - 1} before it: {GAP_REASON}",
+            "put the files back from a copy; readers report these offsets as lost",
             offset=facts.next_offset,
         )
 
@@ -404,7 +407,11 @@ class PartitionCheck:
             self.learned.snapshots[offset] = course.states.encode_snapshot()
         problem = check_snapshot_bytes(path, data)
         if problem is not None:
-            return [problem if course.is_exact else _hopeless(problem)]
+            if not course.is_exact:
+                # The log no longer tells of its producers.
+                remedy = "opening uses an older one; what only this one knew of producers is lost"
+                problem = replace(problem, remedy=remedy, repairable=False)
+            return [problem]
         return list(
             compare_snapshot(
                 path,
@@ -459,11 +466,13 @@ class PartitionCheck:
             topic_id = text_files.read_partition_metadata(self.place.fs, self.place.directory)
         except CorruptData as error:
             remedy = f"write it anew: `version: 0`, then `topic_id: {expected_id}`"
-            yield _error(path, error.reason, remedy if self.place.topic_id.int else "restore it")
+            yield Finding(path, error.reason, remedy if self.place.topic_id.int else "restore it")
             return
         if topic_id is not None and topic_id != self.place.topic_id:
             damage = f"topic id {files.encode_topic_id(topic_id)}, the topic's is {expected_id}"
-            yield _error(path, damage, "this partition belongs to another topic: restore the right")
+            yield Finding(
+                path, damage, "this partition belongs to another topic: restore the right"
+            )
 
     def _check_notes(self) -> Iterator[Finding]:
         """Why and when segments were rolled: primary, but no answer about records rests on it."""
@@ -475,7 +484,7 @@ class PartitionCheck:
         except CorruptFile as error:
             problems = [error.reason]
         for problem in problems:
-            yield Finding(path=path, severity=Severity.WARNING, damage=problem, remedy=remedy)
+            yield warning(path, problem, remedy)
 
     def _check_history(self) -> Iterator[Finding]:
         """What compaction has taken: primary, only tables of the past rest on it."""
@@ -486,24 +495,9 @@ class PartitionCheck:
                 CompactionHistory.decode(data)
         except CorruptFile as error:
             remedy = "tables of the past are unknown until the next compaction"
-            yield Finding(path=path, severity=Severity.WARNING, damage=error.reason, remedy=remedy)
+            yield warning(path, error.reason, remedy)
 
 
 def _offsets_of(names: list[str], suffix: str) -> list[int]:
     parsed = (files.parse_file_name(name) for name in names)
     return sorted(found[0] for found in parsed if found and found[1] == suffix)
-
-
-def _hopeless(finding: Finding) -> Finding:
-    """A damaged snapshot of producers that the log no longer tells of."""
-    return Finding(
-        path=finding.path,
-        severity=finding.severity,
-        damage=finding.damage,
-        remedy="opening uses an older one; what only this one knew of producers is lost",
-        position=finding.position,
-    )
-
-
-def _error(path: str, damage: str, remedy: str) -> Finding:
-    return Finding(path=path, severity=Severity.ERROR, damage=damage, remedy=remedy)

@@ -23,13 +23,11 @@ from tidelog.storage.checks.partition_check import Learned
 from tidelog.storage.checks.set_aside import mend
 from tidelog.storage.checks.sidecar_checks import rebuild_epochs
 from tidelog.storage.log.log_reader import LogReader
-from tidelog.storage.open_files import FilePool, MapCache
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.derived_files import ordered_batches, rebuild_indexes
 from tidelog.storage.segment.index import TxnIndex
-from tidelog.storage.segment.segment import SegmentContext
 from tidelog.types import Buffer, TopicPartition
 
 
@@ -89,10 +87,6 @@ def _save_recovery_point(check: DirectoryCheck, name: TopicPartition, offset: in
 
 def _is_in(path: str, directory: str) -> bool:
     return path.rpartition("/")[0] == directory
-
-
-def _ignore(_line: str) -> None:
-    """What a reader tells of damaged files: the findings have said it already."""
 
 
 @dataclass(slots=True)
@@ -199,28 +193,14 @@ class PartitionRepair:
     # -- zone maps ---------------------------------------------------------------------------
 
     def _build_zones(self, bases: set[int]) -> None:
-        pool, maps = FilePool(self.place.fs, write=False), MapCache(self.place.fs)
-        reader = LogReader.open(self._context(pool, maps), log_start_offset=self.place.log_start)
-        try:
-            for segment in reader.finished_segments():
-                if segment.base_offset in bases:
-                    self._build_map(segment)
-        finally:
-            reader.close()
-            pool.close()
-            maps.clear()
-
-    def _context(self, pool: FilePool, maps: MapCache) -> SegmentContext:
-        return SegmentContext(
-            env=self.env,
-            directory=self.place.directory,
-            topic_partition=self.place.name,
-            topic_id=self.place.topic_id,
-            config=self.place.config,
-            pool=pool,
-            maps=maps,
-            report=_ignore,
-        )
+        with self.place.open_context(self.env) as context:
+            reader = LogReader.open(context, log_start_offset=self.place.log_start)
+            try:
+                for segment in reader.finished_segments():
+                    if segment.base_offset in bases:
+                        self._build_map(segment)
+            finally:
+                reader.close()
 
     def _build_map(self, segment: ClosedSegment) -> None:
         name = files.file_name(segment.base_offset, files.ZONES_SUFFIX)

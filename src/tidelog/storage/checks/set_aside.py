@@ -13,8 +13,7 @@ After a crash in between the damage is found and set aside again.
 """
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -27,7 +26,7 @@ from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log import recovery
 from tidelog.storage.log.leader_epochs import LeaderEpochs
 from tidelog.storage.log.producer_loading import file_names, list_bases, states_at
-from tidelog.storage.open_files import FilePool, MapCache, walk_file
+from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment.active_segment import TailSegment, judge_tail
 from tidelog.storage.segment.append_time_trust import fingerprint
 from tidelog.storage.segment.log_end import (
@@ -140,43 +139,25 @@ def set_aside(
     is_taken = resumes_at in bases and resumes_at != base
     end = size if is_taken else parting.end
     if parting.start < end:
-        _copy(context, parting.path, parting.aside_path, parting.start, end)
+        recovery.copy_range(context, parting.path, parting.aside_path, parting.start, end)
     times = _read_times(context, base)
     is_new = not is_taken and (resumes_at > parting.next_offset or end < size)
     if is_new:
         target = context.path(resumes_at, files.LOG_SUFFIX)
         if resumes_at != base:
             _write_times(context, _times_from(times, context, parting))
-        _copy(context, parting.path, target, end, size)
-        context.pool.forget(target)
+        recovery.copy_range(context, parting.path, target, end, size)
     _drop_derived(context, base)
     if not (is_new and resumes_at == base):
-        recovery.replace_by_prefix(context, parting.path, parting.start)
+        recovery.copy_range(context, parting.path, parting.path, 0, parting.start)
         _end_times(times, context, parting)
         _write_times(context, times)
     for each in {base, resumes_at} if is_new else {base}:
         recovery.build_derived(context, each, states_at(context, each), LeaderEpochs())
     for earlier in bases:
-        _sync(context, earlier)
+        recovery.sync_files(context, earlier, files.PRIMARY_SUFFIXES)
     fs.sync_dir(context.directory)
     save_recovery_point(resumes_at)
-
-
-def _copy(context: SegmentContext, source: str, target: str, start: int, end: int) -> None:
-    """Make bytes of a file a file of their own, whole or not at all."""
-    fs = context.env.files
-    temporary = target + files.TMP_SUFFIX
-    reading, writing = context.pool.get(source), fs.open(temporary, create=True)
-    try:
-        writing.truncate(0)
-        for at in range(start, end, recovery.COPY_CHUNK_BYTES):
-            piece = files.read_exactly(reading, min(recovery.COPY_CHUNK_BYTES, end - at), at)
-            files.write_fully(writing, piece, at - start)
-        writing.sync()
-    finally:
-        writing.close()
-    fs.rename(temporary, target)
-    fs.sync_dir(context.directory)
 
 
 def _read_times(context: SegmentContext, base: int) -> AppendTimes:
@@ -225,23 +206,12 @@ def _drop_derived(context: SegmentContext, base: int) -> None:
             context.env.files.remove(path)
 
 
-def _sync(context: SegmentContext, base: int) -> None:
-    for suffix in files.PRIMARY_SUFFIXES:
-        path = context.path(base, suffix)
-        if context.env.files.exists(path):
-            file = context.env.files.open(path, write=True)
-            try:
-                file.sync()
-            finally:
-                file.close()
-
-
 def find_parting(place: PartitionPlace) -> tuple[DamagedLog, Parting] | None:
     """Say why a partition would be refused and how it can be parted; only reads.
 
     A writer may be at work: damage counts only if a second look finds the same.
     """
-    with _context(place, Env(files=place.fs), write=False) as context:
+    with place.open_context(Env(files=place.fs)) as context:
         begun = _find_begun(context)
         if begun is not None:
             reason = "a repair was cut short: what is behind the damage is in the next segment too"
@@ -266,7 +236,7 @@ def mend(env: Env, place: PartitionPlace, save_recovery_point: Callable[[int], N
             save_recovery_point(offset)
 
     for _ in range(PLACES_MAX):
-        with _context(place, env, write=True) as context:
+        with place.open_context(env, write=True) as context:
             begun = _find_begun(context)
             if begun is not None:
                 set_aside(context, begun, save)
@@ -304,22 +274,3 @@ def _has_bytes(context: SegmentContext, path: str, start: int, aside: str) -> bo
     return size > 0 and context.pool.get(path).pread(size, start) == context.pool.get(aside).pread(
         size, 0
     )
-
-
-@contextmanager
-def _context(place: PartitionPlace, env: Env, *, write: bool) -> Iterator[SegmentContext]:
-    pool, maps = FilePool(place.fs, write=write), MapCache(place.fs)
-    try:
-        yield SegmentContext(
-            env=env,
-            directory=place.directory,
-            topic_partition=place.name,
-            topic_id=place.topic_id,
-            config=place.config,
-            pool=pool,
-            maps=maps,
-            report=lambda _line: None,  # the findings say it
-        )
-    finally:
-        pool.close()
-        maps.clear()

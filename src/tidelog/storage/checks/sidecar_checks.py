@@ -224,7 +224,7 @@ def check_append_times(
     if damage is not None:
         at = _place(damage, data)
         offset = times.rows()[-1].offset if times.row_count else facts.base_offset
-        yield _finding(path, damage, _UNKNOWN, position=at, offset=offset)
+        yield Finding(path, damage, _UNKNOWN, position=at, offset=offset)
     for slot, row in enumerate(times.rows()):
         yield from _check_row(path, slot, row, facts)
         if row.offset > facts.next_offset and facts.is_whole:
@@ -245,7 +245,7 @@ def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Ite
     if row.offset > facts.next_offset and facts.is_whole:
         damage = f"row {slot} speaks of offset {row.offset}, the log ends at {facts.next_offset}"
         remedy = "opening for writing cuts it off: nothing in the log has that time"
-        yield _finding(path, damage, remedy, position=at, severity=Severity.WARNING)
+        yield Finding(path, damage, remedy, Severity.WARNING, at)
         return
     if row.append_ms < 0:
         return
@@ -258,26 +258,7 @@ def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Ite
         " written again by somebody else, or that batch's offset, epoch or checksum was changed"
     )
     remedy = "append times there are unknown; opening for writing makes the file say so"
-    yield _finding(path, damage, remedy, position=at, offset=row.offset, severity=Severity.WARNING)
-
-
-def _finding(
-    path: str,
-    damage: str,
-    remedy: str,
-    *,
-    position: int,
-    offset: int | None = None,
-    severity: Severity = Severity.ERROR,
-) -> Finding:
-    return Finding(
-        path=path,
-        severity=severity,
-        damage=damage,
-        remedy=remedy,
-        position=position,
-        offset=offset,
-    )
+    yield Finding(path, damage, remedy, Severity.WARNING, at, row.offset)
 
 
 _HIDES = "a reader of committed records would be shown aborted ones"

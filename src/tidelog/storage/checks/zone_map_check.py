@@ -131,10 +131,9 @@ def _cut(zone_map: ZoneMap, beside: Beside) -> Finding:
     facts = beside.facts
     lost = zone_map.log_size - facts.size_bytes
     return Finding(
-        path=facts.path,
-        severity=Severity.ERROR,
-        damage=f"{lost} bytes are missing at its end: it had {zone_map.log_size}",
-        remedy="restore the file from a replica or a backup; without one, reading goes on at"
+        facts.path,
+        f"{lost} bytes are missing at its end: it had {zone_map.log_size}",
+        "restore the file from a replica or a backup; without one, reading goes on at"
         f" offset {beside.end_offset}, the next segment",
         position=facts.size_bytes,
         offset=facts.next_offset,
@@ -163,14 +162,7 @@ def _explain(zone: Zone, content: bytes, beside: Beside) -> Iterator[Finding]:
         position = zone.position
         remedy = "the records are right (their checksums are); restore the file from a replica or"
         remedy += " a backup to have the bytes back"
-    yield Finding(
-        path=facts.path,
-        severity=Severity.ERROR,
-        damage=damage,
-        remedy=remedy,
-        position=position,
-        offset=zone.first_offset,
-    )
+    yield Finding(facts.path, damage, remedy, position=position, offset=zone.first_offset)
 
 
 def _flipped_bit(zone: Zone, content: bytes, beside: Beside) -> tuple[int, int, int] | None:

@@ -38,12 +38,11 @@ from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.compaction.job import CleaningJob, SourceSegment, Throttle
 from tidelog.storage.compaction.source_reader import Opened, Piece
 from tidelog.storage.directory.staging import write_staged
-from tidelog.storage.open_files import FilePool, MapCache
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.derived_files import INDEX_BYTES_MIN
 from tidelog.storage.segment.index import AbortedTxn, TxnIndex
-from tidelog.storage.segment.segment import SegmentContext
+from tidelog.storage.segment.segment import open_context
 from tidelog.types import INT32_MAX, NO_TIMESTAMP, UNKNOWN_MS, Buffer, Codec, TopicPartition
 
 if TYPE_CHECKING:
@@ -487,28 +486,17 @@ def build_zones(
         UnsupportedCompression: A codec that nobody defined.
         OSError: The disk failed.
     """
-    pool = FilePool(env.files, write=False)
-    maps = MapCache(env.files)
-    context = SegmentContext(
-        env=env,
-        directory=job.directory,
-        topic_partition=TopicPartition(job.topic, job.partition),
-        topic_id=job.topic_id,
-        config=TopicConfig(),
-        pool=pool,
-        maps=maps,
-        report=_ignore,
-        overlay=_overlay(job, base_offset, env),
-    )
-    segment = ClosedSegment(context, base_offset, end_offset)
-    segment.set_append_times(times)
-    try:
-        # Every batch of it was checked when it was read, or has just been written.
-        return zone_map_files.build(segment, check_crc=False)
-    finally:
-        segment.unload()
-        pool.close()
-        maps.clear()
+    name, overlay = TopicPartition(job.topic, job.partition), _overlay(job, base_offset, env)
+    with open_context(
+        env, job.directory, name, job.topic_id, TopicConfig(), overlay=overlay
+    ) as context:
+        segment = ClosedSegment(context, base_offset, end_offset)
+        segment.set_append_times(times)
+        try:
+            # Every batch of it was checked when it was read, or has just been written.
+            return zone_map_files.build(segment, check_crc=False)
+        finally:
+            segment.unload()
 
 
 def _overlay(job: CleaningJob, base_offset: int, env: Env) -> dict[str, str]:
@@ -520,7 +508,3 @@ def _overlay(job: CleaningJob, base_offset: int, env: Env) -> dict[str, str]:
         is_there = env.files.exists(f"{job.directory}/{cleaned}")
         found[name] = cleaned if is_there else f"{name}{files.REMOVED_SUFFIX}"
     return found
-
-
-def _ignore(_text: str) -> None:
-    """Nothing of what is found concerns anybody but the builder."""

@@ -26,7 +26,7 @@ Owns no open state. Source: docs/recovery.md, "Opening for writing".
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -402,26 +402,28 @@ def _cut_log(
         file.truncate(scan.course.size_bytes)
         sync_file(file, path)
     else:
-        replace_by_prefix(context, path, scan.course.size_bytes)
+        copy_range(context, path, path, 0, scan.course.size_bytes)
 
 
-def replace_by_prefix(context: SegmentContext, path: str, size: int) -> None:
-    """Replace a finished file by its first bytes: a new file, renamed over the old one."""
+def copy_range(context: SegmentContext, source: str, target: str, start: int, end: int) -> None:
+    """Make the bytes [start, end) of a file the whole of another one, or of itself, durably.
+
+    A new file is renamed over the target, so a crash leaves its old content or the new one.
+    """
     fs = context.env.files
-    temporary = path + files.TMP_SUFFIX
-    source = context.pool.get(path)
-    target = fs.open(temporary, create=True)
+    temporary = target + files.TMP_SUFFIX
+    reading, writing = context.pool.get(source), fs.open(temporary, create=True)
     try:
-        target.truncate(0)
-        for position in range(0, size, COPY_CHUNK_BYTES):
-            chunk = files.read_exactly(source, min(COPY_CHUNK_BYTES, size - position), position)
-            files.write_fully(target, chunk, position)
-        target.sync()
+        writing.truncate(0)
+        for position in range(start, end, COPY_CHUNK_BYTES):
+            chunk = files.read_exactly(reading, min(COPY_CHUNK_BYTES, end - position), position)
+            files.write_fully(writing, chunk, position - start)
+        writing.sync()
     finally:
-        target.close()
-    context.pool.forget(path)
-    context.maps.forget(path)
-    fs.rename(temporary, path)
+        writing.close()
+    context.pool.forget(target)
+    context.maps.forget(target)
+    fs.rename(temporary, target)
     fs.sync_dir(context.directory)
 
 
@@ -478,13 +480,9 @@ def sync_unsynced(context: SegmentContext, recovery_point: int) -> None:
 
 
 def _sync_all(context: SegmentContext, recovery_point: int) -> None:
-    fs = context.env.files
-    names = {entry.name for entry in fs.list_dir(context.directory)}
     for base in _unsynced(context, recovery_point):
-        for suffix in files.SYNCED_SUFFIXES:
-            if files.file_name(base, suffix) in names:
-                _sync(context, context.path(base, suffix))
-    fs.sync_dir(context.directory)
+        sync_files(context, base, files.SYNCED_SUFFIXES)
+    context.env.files.sync_dir(context.directory)
 
 
 def leaves_doubt(failure: StorageFailure) -> bool:
@@ -549,18 +547,24 @@ def _unsynced(context: SegmentContext, recovery_point: int) -> list[int]:
     return [base for base, end in spans if end > recovery_point]
 
 
-def _sync(context: SegmentContext, path: str) -> None:
-    file = context.env.files.open(path, write=True)
-    try:
-        file.sync()
-    finally:
-        file.close()
+def sync_files(context: SegmentContext, base: int, suffixes: Iterable[str]) -> None:
+    """Sync those of a segment's files that exist, in the order of the suffixes."""
+    fs = context.env.files
+    for suffix in suffixes:
+        path = context.path(base, suffix)
+        if not fs.exists(path):
+            continue
+        file = fs.open(path, write=True)
+        try:
+            file.sync()
+        finally:
+            file.close()
 
 
 def _rewrite(context: SegmentContext, path: str) -> None:
     fs = context.env.files
     try:
-        replace_by_prefix(context, path, fs.stat(path).size)
+        copy_range(context, path, path, 0, fs.stat(path).size)
     except OSError:
         with suppress(OSError):  # half a copy must not fill what is left of a disk
             fs.remove(path + files.TMP_SUFFIX)

@@ -120,7 +120,7 @@ def _cut_closed(context: SegmentContext, segment: ClosedSegment, offset: int) ->
     segment.use_zones(None)
     _replace(context, segment.base_offset, files.APPEND_TIME_SUFFIX, times.encode())
     _cut_indexes(context, segment, offset)
-    recovery.replace_by_prefix(context, segment.log_path, position)
+    recovery.copy_range(context, segment.log_path, segment.log_path, 0, position)
     active = ActiveSegment.load(context, segment.base_offset)
     active.adopt_append_times(times, file_matches=True)
     return active

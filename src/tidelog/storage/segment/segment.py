@@ -17,6 +17,7 @@ import functools
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import (
     TYPE_CHECKING,
@@ -100,6 +101,40 @@ class SegmentContext:
         if is_gone or (staged and self.env.files.exists(f"{self.directory}/{staged}")):
             return f"{self.directory}/{staged}"
         return f"{self.directory}/{name}"  # where it was staged, the writer has renamed it since
+
+
+def _ignore(_line: str) -> None:
+    """Drop reports: whoever opens a context for one task says itself what is damaged."""
+
+
+@contextmanager
+def open_context(  # noqa: PLR0913 - a partition's identity
+    env: Env,
+    directory: str,
+    topic_partition: TopicPartition,
+    topic_id: uuid.UUID,
+    config: TopicConfig,
+    *,
+    write: bool = False,
+    overlay: Mapping[str, str] | None = None,
+) -> Iterator[SegmentContext]:
+    """A context for one task, whose files and maps are closed at its end; reports are dropped."""
+    pool, maps = FilePool(env.files, write=write), MapCache(env.files)
+    try:
+        yield SegmentContext(
+            env=env,
+            directory=directory,
+            topic_partition=topic_partition,
+            topic_id=topic_id,
+            config=config,
+            pool=pool,
+            maps=maps,
+            report=_ignore,
+            overlay=overlay or {},
+        )
+    finally:
+        pool.close()
+        maps.clear()
 
 
 class _HasContext(Protocol):
