@@ -10,7 +10,7 @@ from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.storage.log.append import AppendOrigin
 from tidelog.storage.log.producers import Duplicate, ProducerStates
-from tidelog.storage.segment.index import AbortedTxn
+from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.types import INT32_MAX, NewRecord
 
 Step = tuple[str, int, int, int, int]

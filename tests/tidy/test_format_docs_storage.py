@@ -14,11 +14,12 @@ from tidelog.storage.log import producers
 from tidelog.storage.log.leader_epochs import LeaderEpochs
 from tidelog.storage.log.producers import SnapshotEntry, encode_snapshot
 from tidelog.storage.segment import index
-from tidelog.storage.segment import index as aborted
+from tidelog.storage.segment import txn_index as aborted
 from tidelog.storage.segment.compaction_history import CompactionHistory
-from tidelog.storage.segment.index import AbortedTxn, OffsetIndex, TimeIndex, TxnIndex
+from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.roll import RollReason, SegmentNote
 from tidelog.storage.segment.segment_notes import encode_notes
+from tidelog.storage.segment.txn_index import AbortedTxn, TxnIndex
 
 TIME = 1_700_000_000_000
 TOPIC_ID = UUID(int=(1 << 64) | 2)

@@ -48,11 +48,10 @@ from tidelog.storage.files import TOPICS_FILE
 from tidelog.storage.log.leader_epochs import LeaderEpochs
 from tidelog.storage.log.producers import decode_snapshot
 from tidelog.storage.open_files import walk_file
-from tidelog.storage.segment import index as offset_index
-from tidelog.storage.segment import index as time_index
 from tidelog.storage.segment import segment_notes
 from tidelog.storage.segment.append_time_trust import fingerprint
-from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
+from tidelog.storage.segment.index import Index, OffsetIndex, TimeIndex
+from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, NO_TIMESTAMP
 
 
@@ -311,7 +310,7 @@ def dump_offset_index(dump: DumpFile) -> Dumped:
 
 def _offset_rows(dump: DumpFile) -> Iterator[Row]:
     index = OffsetIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
-    _note_tail(dump, index.tail_bytes, offset_index.OFFSET_ENTRY_SIZE)
+    _note_tail(dump, index)
     batches = dump.log_batches()
     at_position = {batch.position: batch for batch in batches or ()}
     last_offset, last_position = -1, -1
@@ -331,11 +330,13 @@ def _check_offset_entry(dump: DumpFile, slot: int, offset: int, found: BatchFact
         dump.find(f"slot {slot}: it names offset {offset}, the batch ends at {found.last_offset}")
 
 
-def _note_tail(dump: DumpFile, tail_bytes: int, entry_size: int) -> None:
-    if tail_bytes % entry_size:
-        dump.find(f"its size is no multiple of {entry_size}, the size of an entry")
-    elif tail_bytes:
-        dump.note(f"{tail_bytes} zero bytes at its end, as Kafka preallocates an active index")
+def _note_tail(dump: DumpFile, index: Index) -> None:
+    if index.tail_bytes % index.ENTRY_SIZE:
+        dump.find(f"its size is no multiple of {index.ENTRY_SIZE}, the size of an entry")
+    elif index.tail_bytes:
+        dump.note(
+            f"{index.tail_bytes} zero bytes at its end, as Kafka preallocates an active index"
+        )
 
 
 def dump_time_index(dump: DumpFile) -> Dumped:
@@ -346,7 +347,7 @@ def dump_time_index(dump: DumpFile) -> Dumped:
 
 def _time_rows(dump: DumpFile) -> Iterator[Row]:
     index = TimeIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
-    _note_tail(dump, index.tail_bytes, time_index.TIME_ENTRY_SIZE)
+    _note_tail(dump, index)
     batches = dump.log_batches()
     largest = _largest_up_to(batches or [])
     last_timestamp, last_offset = -1, -1

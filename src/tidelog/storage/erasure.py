@@ -30,6 +30,7 @@ from tidelog.record.batch_walk import Batch
 from tidelog.record.builder import build_empty_batch
 from tidelog.record.record import Record
 from tidelog.storage import files
+from tidelog.storage.commits import STAGED_SUFFIX
 from tidelog.storage.compaction.cleaning_plan import is_whole
 from tidelog.storage.directory.attach import exchange
 from tidelog.storage.directory.broker_files import GROUPS_FILE
@@ -70,11 +71,14 @@ if TYPE_CHECKING:
 _CHUNK_BYTES: Final = 8 << 20
 
 
-DELETED: Final = ".deleted"
-
-
 # Names under which bytes of segments may lie beside them.
-_ASIDE: Final = (DELETED, ".cleaned", ".swap", ".staging", ".staged")
+_ASIDE: Final = (
+    files.DELETED_SUFFIX,
+    files.CLEANED_SUFFIX,
+    files.SWAP_SUFFIX,
+    STAGING_SUFFIX,
+    STAGED_SUFFIX,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,8 +312,6 @@ def _refuse_standby(log_dir: "DirectoryAccess") -> None:
 def _refuse_others_tiers(log_dir: "DirectoryAccess", topic: str) -> None:
     for number in log_dir.topic(topic).present:
         if log_dir.log(topic, number).tier is not None:
-            from tidelog.storage.tier_manager.mover import MoveOptions, Mover
-
             Mover.open(log_dir, TopicPartition(topic, number), MoveOptions()).settle()
 
 
@@ -446,7 +448,7 @@ class _Purger:
         for one in found:
             file_name = one.path.rpartition("/")[2]
             is_staged = file_name.startswith(_STAGED) and file_name.endswith(STAGING_SUFFIX)
-            if one.offsets and (is_staged or one.path.endswith(DELETED)):
+            if one.offsets and (is_staged or one.path.endswith(files.DELETED_SUFFIX)):
                 if self._fs.exists(one.path):  # an exchange may have taken the name, and removed it
                     self._fs.remove(one.path)
                 self._work.removed.append(one.path)
@@ -523,8 +525,8 @@ def purge_tier(
     """
     mover = Mover.open(log_dir, name, MoveOptions())
     mover.settle()
-    for segment in mover.log.segments:
-        if isinstance(segment, RemoteSegment) and segment.base_offset in hits:
+    for segment in mover.log.tiered_segments():
+        if segment.base_offset in hits:
             _purge(mover, segment, hits[segment.base_offset], strip)
     local = [base for base in hits if base >= mover.log.local_start_offset]
     if local:

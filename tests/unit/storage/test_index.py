@@ -73,13 +73,6 @@ def test_an_index_on_a_view_can_be_appended_to() -> None:
     assert index.tail_bytes == 0
 
 
-def test_clearing_drops_all() -> None:
-    index = OffsetIndex(7, data=ENTRY * 1)
-    index.clear()
-    assert index.entry_count == index.size_bytes == len(index.encoded) == 0
-    assert index.lookup(100) == (7, 0)
-
-
 def test_a_slot_outside_is_refused() -> None:
     index = OffsetIndex(0, data=ENTRY)
     for slot in (-1, 1):

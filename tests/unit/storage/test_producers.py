@@ -20,7 +20,7 @@ from tidelog.storage.log.producers import (
     ProducerEntry,
     ProducerStates,
 )
-from tidelog.storage.segment.index import AbortedTxn
+from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.types import INT32_MAX, NewRecord
 
 CLIENT, REPLICATION = AppendOrigin.CLIENT, AppendOrigin.REPLICATION

@@ -21,7 +21,6 @@ from tidelog.record.legacy import build_legacy_message, build_legacy_set
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.producer_loading import find_aborted
 from tidelog.storage.segment.active_segment import TailSegment
-from tidelog.storage.segment.index import AbortedTxn
 from tidelog.storage.segment.slices import (
     AbortedFilter,
     LogSlice,
@@ -29,6 +28,7 @@ from tidelog.storage.segment.slices import (
     slice_segment,
     slices,
 )
+from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.types import Codec
 
 

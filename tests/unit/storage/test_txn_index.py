@@ -3,7 +3,7 @@
 import pytest
 
 from tidelog.errors import CorruptIndex, InvalidRequest
-from tidelog.storage.segment.index import AbortedTxn, TxnIndex
+from tidelog.storage.segment.txn_index import AbortedTxn, TxnIndex
 
 FIRST = AbortedTxn(7, 100, 120, 115)
 SECOND = AbortedTxn(8, 115, 130, 131)

@@ -36,9 +36,10 @@ from tidelog.record.offset_order import in_order, segment_limit
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.open_files import FilePool, Held
 from tidelog.storage.segment.gaps import ensure_reaches, is_settled
-from tidelog.storage.segment.index import OffsetIndex, TxnIndex
+from tidelog.storage.segment.index import OffsetIndex
 from tidelog.storage.segment.index_proof import batch_at, misfit
 from tidelog.storage.segment.segment import ColdRead, LastBatches, Segment, open_log
+from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, Buffer
 
 # How often pages are looked for before they are sent. Where some were missing a moment ago, as

@@ -24,8 +24,8 @@ from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.record_rules import BodyCheck, check_body, walk_body
 from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment.append_time_trust import fingerprint
-from tidelog.storage.segment.index import AbortedTxn
 from tidelog.storage.segment.log_end import batch_problem, next_sound_batch
+from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.types import (
     INT64_MAX,
     NO_LEADER_EPOCH,

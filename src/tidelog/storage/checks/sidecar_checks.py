@@ -31,14 +31,8 @@ from tidelog.storage.log.producers import (
     decode_snapshot,
     to_snapshot,
 )
-from tidelog.storage.segment.index import (
-    TXN_ENTRY_SIZE,
-    AbortedTxn,
-    Index,
-    OffsetIndex,
-    TimeIndex,
-    TxnIndex,
-)
+from tidelog.storage.segment.index import Index, OffsetIndex, TimeIndex
+from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnIndex
 from tidelog.types import INT64_MAX, NO_TIMESTAMP
 
 # Reopening restarts the count of bytes since the last entry, so an interval may be passed over a

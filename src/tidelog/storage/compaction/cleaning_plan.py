@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from tidelog.storage.log.log_access import LogAccess
     from tidelog.storage.log.log_reader import LogView
     from tidelog.storage.log.producers import ProducerStates
-    from tidelog.storage.segment.index import AbortedTxn
+    from tidelog.storage.segment.txn_index import AbortedTxn
 
 __all__ = [
     "ALWAYS_MS",

@@ -26,7 +26,7 @@ from uuid import UUID
 
 from tidelog.config.values import LOAD_FACTOR_MAX
 from tidelog.errors import ConfigError, CorruptFile, InvalidRequest
-from tidelog.storage.segment.index import AbortedTxn
+from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.storage.text_files import Fields, parse_number, read_json
 from tidelog.types import INT32_MAX, INT64_MAX, INT64_MIN
 

@@ -51,7 +51,7 @@ from tidelog.storage.compaction.source_reader import (
     lies_plainly,
     opened_groups,
 )
-from tidelog.storage.segment.index import AbortedTxn
+from tidelog.storage.segment.txn_index import AbortedTxn
 
 if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Ints, Longs

@@ -24,7 +24,6 @@ from tidelog.storage.log.log_reader import LogReader
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.segment_list import SegmentList
 from tidelog.storage.log.segment_roller import SegmentRoller
-from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.segment_notes import NoteKeeper
 from tidelog.types import UNKNOWN_MS
 
@@ -84,8 +83,7 @@ class AppendWriter:
         epochs, roller = self._epochs, self._roller
         if not guard.is_changed:
             guard.note_change()
-        active = begun = self._segments.all[-1]
-        assert isinstance(active, ActiveSegment)
+        active = begun = self._segments.active
         try:
             if context.terms.origin is _REPLICATION:
                 epochs.note_copied(append.batches)

@@ -7,7 +7,7 @@ last refreshed, whole valid batches up to the last one on disk.
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -27,12 +27,13 @@ from tidelog.storage.segment.time_search import (
     count_without_append_time,
     stamped_ms,
 )
+from tidelog.storage.tier.remote_segment import RemoteSegment
 from tidelog.storage.tier.tier_record import TierAccess, TierView
 from tidelog.types import UNKNOWN_MS, ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.storage.segment.index import AbortedTxn
     from tidelog.storage.segment.time_search_kernels import KernelSearch
+    from tidelog.storage.segment.txn_index import AbortedTxn
 
 
 ANY_OFFSET: Final = 2**63 - 1
@@ -86,6 +87,10 @@ class LogView(ABC):
     def finished_segments(self) -> list[ClosedSegment]:
         """Segments that take no more appends, oldest first; those of the tier too."""
         return self._list.finished()
+
+    def tiered_segments(self) -> Sequence[RemoteSegment]:
+        """Segments that only the tier has, oldest first; each call makes new ones."""
+        return self._list.tiered()
 
     @property
     def local_segments(self) -> list[Segment]:

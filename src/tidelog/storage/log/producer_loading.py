@@ -30,10 +30,10 @@ from tidelog.storage.log.producers import BATCHES_KEPT, ProducerEntry, ProducerS
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.append_time_trust import batch_ending_at, fingerprint, sure_end
 from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.storage.segment.index import TxnIndex
 from tidelog.storage.segment.index_proof import position_floor
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches, read_optional
 from tidelog.storage.segment.slices import LogSlice, slices
+from tidelog.storage.segment.txn_index import TxnIndex
 
 # So far behind a snapshot's offset, rounded to an index entry or a segment: what clients have in
 # flight at a time. Of the smallest batches it holds 60,000, which takes half a second.

@@ -44,7 +44,7 @@ from tidelog.record.record import (
     unpack_end_marker,
 )
 from tidelog.storage.log.append import AppendOrigin
-from tidelog.storage.segment.index import AbortedTxn
+from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.types import INT32_MAX, NO_OFFSET, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, Buffer
 
 __all__ = ["CompletedTxn", "Duplicate", "ProducerBatch", "ProducerEntry", "ProducerStates"]

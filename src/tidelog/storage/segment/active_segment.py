@@ -39,7 +39,7 @@ from tidelog.storage.segment.derived_files import (
     ordered_batches,
     rebuild_indexes,
 )
-from tidelog.storage.segment.index import AbortedTxn, OffsetIndex, TimeIndex, TxnIndex
+from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.index_proof import batch_at, misfit, position_floor, time_misfit
 from tidelog.storage.segment.log_end import (
     NOTHING_RECORDED,
@@ -50,6 +50,7 @@ from tidelog.storage.segment.log_end import (
     find_damage,
 )
 from tidelog.storage.segment.segment import LastBatches, Segment, SegmentContext, iterate_batches
+from tidelog.storage.segment.txn_index import AbortedTxn, TxnIndex
 from tidelog.types import INT32_MAX, INT64_MAX, NO_TIMESTAMP, UNKNOWN_MS, Buffer, ClockName
 
 # A reader looks at an end that may be damaged until two looks agree, but not for ever.

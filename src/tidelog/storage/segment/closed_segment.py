@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from tidelog.env import is_remote
 from tidelog.errors import CorruptData, CorruptIndex
@@ -13,7 +13,7 @@ from tidelog.storage import files
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.derived_files import load_indexes, rebuild_indexes
-from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
+from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.index_proof import index_problem, position_before, txn_problem
 from tidelog.storage.segment.segment import (
     LastBatches,
@@ -22,6 +22,7 @@ from tidelog.storage.segment.segment import (
     iterate_batches,
     open_log,
 )
+from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ class ClosedSegment(Segment):
         self._largest_timestamp: int | None = None
         self._zones: ZoneMap | None = None
         self._zones_loaded = False
+
+    def as_closed(self) -> Self:
+        """The segment itself: it is finished."""
+        return self
 
     def stat(self) -> "FileStat":
         """Facts on the log file, as of the first look at it."""
@@ -334,8 +339,3 @@ class ClosedSegment(Segment):
                 largest = INT64_MAX
             self._largest_timestamp = largest
         return largest
-
-
-def as_closed(segment: Segment) -> ClosedSegment | None:
-    """The segment where it is finished, None of one that may take appends."""
-    return segment if isinstance(segment, ClosedSegment) else None

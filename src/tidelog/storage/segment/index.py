@@ -1,4 +1,4 @@
-"""Offset index, time index and transaction index of a segment: entries, look-up, append, cut.
+"""Offset index and time index of a segment: entries, look-up, append, truncation.
 
 A writer appends to memory and gives the same bytes to the file. A closed segment passes a read-only
 view of its mapped file, which is searched in place. A writer's buffer is replaced by a larger one,
@@ -7,7 +7,7 @@ never resized, so views stay valid; only `truncate_to` and later appends change 
 While Kafka writes a segment, its index files are preallocated with zeros, which remain after a hard
 stop. `used_size` finds the end of the real entries when an index is opened. Where numpy is loaded
 already, the order of entries is checked by arrays, at a hundredth of the time. Indexes have no
-checksum; a doubtful one is rebuilt from the log.
+checksum; a doubtful one is rebuilt from the log (`derived_files`).
 
 - Offset index `BASE.index`. Entry (offset, position): the batch at `position` has `offset` as its
   LAST offset; batches between two entries are not covered. Both grow strictly. 8 bytes, big-endian:
@@ -17,29 +17,21 @@ checksum; a doubtful one is rebuilt from the log.
   O. The record at O need not have T (only its batch does), and timestamps <= T may lie behind O.
   Timestamps grow strictly, offsets never decrease; batches without a timestamp make no entry. 12
   bytes, big-endian: int64 timestamp in ms, int32 relative offset.
-- Transaction index `BASE.txnindex`, created at the first abort. An entry names offsets that a
-  reader of committed records must skip, in the segment with the abort marker. So a reader looks at
-  later segments until an entry shows that no later transaction can reach back
-  (`AbortedTxn.last_stable_offset`). Last offsets grow strictly. 34 bytes, big-endian: int16 version
-  0, int64 producer id, first offset, last offset (of the marker), last stable offset.
 
-Source: KIP-33; Kafka 4.x AbstractIndex, OffsetIndex, TimeIndex, TransactionIndex, AbortedTxn;
-KAFKA-806, KAFKA-10207, KAFKA-19200 (zero tails); docs/format.md#offset-index, #time-index,
-#index-of-aborted-transactions.
+Source: KIP-33; Kafka 4.x AbstractIndex, OffsetIndex, TimeIndex; KAFKA-806, KAFKA-10207, KAFKA-19200
+(zero tails); docs/format.md#offset-index, #time-index.
 """
 
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from struct import Struct
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import ClassVar, Final
 
 from tidelog.errors import CorruptIndex, IndexFull, InvalidRequest, OffsetOverflow
 from tidelog.types import INT32_MAX, NO_TIMESTAMP, Buffer
 
 DEFAULT_INDEX_BYTES: Final = 10_485_760
-
-
 _FIRST_CAPACITY: Final = 4096
 
 
@@ -73,7 +65,7 @@ class Index:
     Attributes:
         base_offset: The segment's base offset, which relative offsets count from.
         size_bytes: Bytes of all entries.
-        full_bytes: With so many it takes no more; see `is_full` of either.
+        full_bytes: With so many it takes no more; see `is_full`.
         tail_bytes: Bytes that the opened file had behind its last entry: zeros of Kafka's
             preallocation, or a torn entry. 0 after the first change.
     """
@@ -81,6 +73,7 @@ class Index:
     ENTRY_SIZE: ClassVar[int]
     _KEPT_SIZE: ClassVar[int] = 0  # what appends leave free
     _KEY: ClassVar[Struct]  # what the entries are searched by; the first field of an entry
+    _RELATIVE: ClassVar[Struct]  # an entry's offset, relative to the base offset
 
     __slots__ = ("_data", "_limit", "base_offset", "full_bytes", "size_bytes", "tail_bytes")
 
@@ -118,12 +111,26 @@ class Index:
         return memoryview(self._data)[: self.size_bytes].toreadonly()
 
     def encoded_from(self, start: int) -> bytes:
-        """A copy of the entries from a place on; mostly of one."""
+        """Copy the entries from position `start` of the file on; mostly one entry."""
         return bytes(self._data[start : self.size_bytes])
 
-    def clear(self) -> None:
-        """Drop all entries, as before a rebuild."""
-        self.size_bytes = self.tail_bytes = 0
+    @property
+    def is_full(self) -> bool:
+        """Whether an append would raise `IndexFull`; a full index rolls the segment.
+
+        A time index keeps a slot for the entry at roll and close.
+        """
+        return self.size_bytes >= self.full_bytes
+
+    def slot_at_or_after(self, offset: int) -> int:
+        """The first slot whose offset is >= `offset`, the entry count where there is none."""
+        return self._floor(offset - self.base_offset - 1, self._RELATIVE) + 1
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop entries with an offset >= `offset`; the size in bytes that is left."""
+        self.size_bytes = self.slot_at_or_after(offset) * self.ENTRY_SIZE
+        self.tail_bytes = 0
+        return self.size_bytes
 
     def _floor(self, target: int, key: Struct | None = None) -> int:
         """The last slot whose key is <= `target`, -1 where there is none.
@@ -147,17 +154,11 @@ class Index:
             else:
                 slot = (low + high) // 2
             slot = max(slot, low + 1)
-            if (found := read(data, slot * size)[0]) <= target:
-                low, low_key = slot, found
+            if (key_at := read(data, slot * size)[0]) <= target:
+                low, low_key = slot, key_at
             else:
-                high, high_key = slot, found
+                high, high_key = slot, key_at
         return low
-
-    def _relative(self, offset: int) -> int:
-        relative = offset - self.base_offset
-        if not 0 <= relative <= INT32_MAX:
-            raise self._overflow(offset)
-        return relative
 
     def _overflow(self, offset: int) -> OffsetOverflow:
         return OffsetOverflow(
@@ -182,12 +183,6 @@ class Index:
         self._data = data
         return data
 
-    def _keep(self, entry_count: int) -> int:
-        """Drop all but the first entries; the size in bytes that is left."""
-        self.size_bytes = entry_count * self.ENTRY_SIZE
-        self.tail_bytes = 0
-        return self.size_bytes
-
     def _at(self, slot: int) -> int:
         at = slot * self.ENTRY_SIZE
         if not 0 <= at < self.size_bytes:
@@ -203,12 +198,7 @@ class Index:
             raise CorruptIndex(reason, at=self.size_bytes)
 
 
-def are_loaded() -> bool:
-    """Whether numpy is loaded, which changes the time that a check takes, and nothing else."""
-    return "numpy" in sys.modules
-
-
-def are_offsets_sound(entries: Buffer, log_size: int) -> bool:
+def _are_offsets_sound(entries: Buffer, log_size: int) -> bool:
     """Whether offsets and positions rise from 0 on, and all positions lie below `log_size`.
 
     Args:
@@ -224,7 +214,7 @@ def are_offsets_sound(entries: Buffer, log_size: int) -> bool:
     return is_inside and bool((numbers[1:] > numbers[:-1]).all())
 
 
-def are_times_sound(entries: Buffer) -> bool:
+def _are_times_sound(entries: Buffer) -> bool:
     """Whether timestamps rise from 0 on, and offsets don't fall.
 
     Args:
@@ -242,17 +232,9 @@ def are_times_sound(entries: Buffer) -> bool:
 
 
 _OFFSET_ENTRY: Final = Struct(">ii")
-
-
 _OFFSET_RELATIVE: Final = Struct(">i")
-
-
 _POSITION: Final = Struct(">4xi")
-
-
 OFFSET_ENTRY_SIZE: Final = 8
-
-
 assert _OFFSET_ENTRY.size == OFFSET_ENTRY_SIZE
 
 
@@ -260,13 +242,8 @@ class OffsetIndex(Index):
     """Offset index entries of one segment: append* -> truncate or close; or opened for search."""
 
     ENTRY_SIZE = OFFSET_ENTRY_SIZE
-    _KEY = _OFFSET_RELATIVE
+    _KEY = _RELATIVE = _OFFSET_RELATIVE
     __slots__ = ()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next append would raise `IndexFull`; a full index rolls the segment."""
-        return self.size_bytes >= self.full_bytes
 
     @property
     def last_offset(self) -> int:
@@ -310,12 +287,8 @@ class OffsetIndex(Index):
         slot = self._floor(target - self.base_offset)
         if slot < 0:
             return self.base_offset, 0
-        found, position = _OFFSET_ENTRY.unpack_from(self._data, slot * OFFSET_ENTRY_SIZE)
-        return self.base_offset + found, position
-
-    def slot_at_or_after(self, offset: int) -> int:
-        """The first slot whose offset is >= `offset`, the entry count where there is none."""
-        return self._floor(offset - self.base_offset - 1) + 1
+        relative, position = _OFFSET_ENTRY.unpack_from(self._data, slot * OFFSET_ENTRY_SIZE)
+        return self.base_offset + relative, position
 
     def slot_at_or_before_position(self, position: int) -> int:
         """The last slot whose position is <= `position`, -1 where there is none."""
@@ -331,17 +304,6 @@ class OffsetIndex(Index):
         for relative, position in _OFFSET_ENTRY.iter_unpack(self.encoded):
             yield self.base_offset + relative, position
 
-    def truncate_to(self, offset: int) -> int:
-        """Drop entries with an offset >= `offset`; the size in bytes that is left."""
-        data = self._data
-
-        def relative_at(at: int) -> int:
-            found: int = _OFFSET_RELATIVE.unpack_from(data, at)[0]
-            return found
-
-        places = range(0, self.size_bytes, OFFSET_ENTRY_SIZE)
-        return self._keep(bisect_left(places, offset - self.base_offset, key=relative_at))
-
     def check(self, log_size: int, *, allow_tail: bool = False) -> None:
         """Make sure that every entry can be right for a log file of `log_size` bytes.
 
@@ -355,7 +317,7 @@ class OffsetIndex(Index):
         """
         if not allow_tail:
             self._check_tail()
-        if are_loaded() and are_offsets_sound(self.encoded, log_size):
+        if "numpy" in sys.modules and _are_offsets_sound(self.encoded, log_size):
             return
         last_relative, last_position = -1, -1
         for slot, (relative, position) in enumerate(_OFFSET_ENTRY.iter_unpack(self.encoded)):
@@ -369,14 +331,8 @@ class OffsetIndex(Index):
 
 
 _TIME_ENTRY: Final = Struct(">qi")
-
-
 _TIME_RELATIVE: Final = Struct(">8xi")
-
-
 TIME_ENTRY_SIZE: Final = 12
-
-
 assert _TIME_ENTRY.size == TIME_ENTRY_SIZE == _TIME_RELATIVE.size
 
 
@@ -386,12 +342,8 @@ class TimeIndex(Index):
     ENTRY_SIZE = TIME_ENTRY_SIZE
     _KEPT_SIZE = ENTRY_SIZE
     _KEY = Struct(">q")
+    _RELATIVE = _TIME_RELATIVE
     __slots__ = ()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether only the slot is left that is kept for the entry at roll and close."""
-        return self.size_bytes >= self.full_bytes
 
     @property
     def last_entry(self) -> tuple[int, int]:
@@ -429,7 +381,9 @@ class TimeIndex(Index):
                 )
         if timestamp <= last_timestamp:
             return b""
-        return self._put(_TIME_ENTRY.pack(timestamp, self._relative(offset)))
+        if not 0 <= offset - self.base_offset <= INT32_MAX:
+            raise self._overflow(offset)
+        return self._put(_TIME_ENTRY.pack(timestamp, offset - self.base_offset))
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
         """The greatest entry with timestamp <= `timestamp`, else (-1, base offset).
@@ -441,8 +395,8 @@ class TimeIndex(Index):
         slot = self._floor(timestamp)
         if slot < 0:
             return NO_TIMESTAMP, self.base_offset
-        found, relative = _TIME_ENTRY.unpack_from(self._data, slot * TIME_ENTRY_SIZE)
-        return found, self.base_offset + relative
+        known, relative = _TIME_ENTRY.unpack_from(self._data, slot * TIME_ENTRY_SIZE)
+        return known, self.base_offset + relative
 
     def entry(self, slot: int) -> tuple[int, int]:
         """The entry at `slot` as (timestamp, offset); raises InvalidRequest outside them."""
@@ -453,17 +407,6 @@ class TimeIndex(Index):
         """All entries as (timestamp, offset), oldest first."""
         for timestamp, relative in _TIME_ENTRY.iter_unpack(self.encoded):
             yield timestamp, self.base_offset + relative
-
-    def truncate_to(self, offset: int) -> int:
-        """Drop entries with an offset >= `offset`; the size in bytes that is left."""
-        data = self._data
-
-        def relative_at(at: int) -> int:
-            found: int = _TIME_RELATIVE.unpack_from(data, at)[0]
-            return found
-
-        places = range(0, self.size_bytes, TIME_ENTRY_SIZE)
-        return self._keep(bisect_left(places, offset - self.base_offset, key=relative_at))
 
     def check(self, *, allow_tail: bool = False) -> None:
         """Make sure that every entry follows the one before.
@@ -477,7 +420,7 @@ class TimeIndex(Index):
         """
         if not allow_tail:
             self._check_tail()
-        if are_loaded() and are_times_sound(self.encoded):
+        if "numpy" in sys.modules and _are_times_sound(self.encoded):
             return
         last_timestamp, last_relative = NO_TIMESTAMP, 0
         for slot, (timestamp, relative) in enumerate(_TIME_ENTRY.iter_unpack(self.encoded)):
@@ -488,123 +431,3 @@ class TimeIndex(Index):
                 )
                 raise CorruptIndex(reason, at=slot * TIME_ENTRY_SIZE)
             last_timestamp, last_relative = timestamp, relative
-
-
-VERSION: Final = 0
-
-
-_TXN_ENTRY: Final = Struct(">hqqqq")
-
-
-TXN_ENTRY_SIZE: Final = 34
-
-
-assert _TXN_ENTRY.size == TXN_ENTRY_SIZE
-
-
-class AbortedTxn(NamedTuple):
-    """One aborted transaction.
-
-    Attributes:
-        producer_id: Who wrote it.
-        first_offset: Its first record's offset.
-        last_offset: Its abort marker's offset, inclusive.
-        last_stable_offset: Last stable offset once the marker was written: every transaction whose
-            marker comes later starts at or after it.
-    """
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-
-class CollectedTxns(NamedTuple):
-    """Aborted transactions found, and whether later segments can't add to them."""
-
-    aborted: list[AbortedTxn]
-    is_complete: bool
-
-
-class TxnIndex:
-    """Aborted transactions of one segment, by marker. Not safe for two threads that change it."""
-
-    __slots__ = ("base_offset", "entries")
-
-    def __init__(self, base_offset: int, entries: Iterable[AbortedTxn] = ()) -> None:
-        self.base_offset = base_offset
-        self.entries: list[AbortedTxn] = []
-        for entry in entries:
-            self.append(entry)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size in bytes of the file with all entries."""
-        return len(self.entries) * TXN_ENTRY_SIZE
-
-    def append(self, aborted: AbortedTxn) -> bytes:
-        """Add a transaction; its bytes for the file's end.
-
-        Raises:
-            InvalidRequest: Its marker is not behind the last entry's; nothing was changed.
-        """
-        if self.entries and aborted.last_offset <= self.entries[-1].last_offset:
-            raise InvalidRequest(
-                f"aborted transaction ending at {aborted.last_offset} does not follow the one "
-                f"ending at {self.entries[-1].last_offset}"
-            )
-        self.entries.append(aborted)
-        return _TXN_ENTRY.pack(VERSION, *aborted)
-
-    def collect(self, fetch_start: int, upper_bound: int) -> CollectedTxns:
-        """Aborted transactions that overlap [fetch_start, upper_bound), in order of their markers.
-
-        Returns:
-            The transactions, and whether that is all of them; else later segments have to be
-            asked as well.
-        """
-        found = []
-        for entry in self.entries:
-            if entry.last_offset >= fetch_start and entry.first_offset < upper_bound:
-                found.append(entry)
-            if entry.last_stable_offset >= upper_bound:
-                return CollectedTxns(found, True)
-        return CollectedTxns(found, False)
-
-    def truncate_to(self, offset: int) -> int:
-        """Drop entries whose marker is at or after `offset`; the size in bytes that is left."""
-        while self.entries and self.entries[-1].last_offset >= offset:
-            self.entries.pop()
-        return self.size_bytes
-
-    @property
-    def encoded(self) -> memoryview:
-        """The whole file."""
-        return memoryview(b"".join(_TXN_ENTRY.pack(VERSION, *entry) for entry in self.entries))
-
-    @classmethod
-    def decode(cls, data: Buffer, base_offset: int) -> Self:
-        """The index that a file holds.
-
-        Raises:
-            CorruptIndex: An entry that is not whole, has another version or negative fields, does
-                not follow the one before, or ends before the segment. The segment is recovered.
-        """
-        index = cls(base_offset)
-        if len(data) % TXN_ENTRY_SIZE:
-            at = len(data) // TXN_ENTRY_SIZE * TXN_ENTRY_SIZE
-            raise CorruptIndex(f"{len(data) - at} bytes of an entry of {TXN_ENTRY_SIZE}", at=at)
-        for slot, (version, *fields) in enumerate(_TXN_ENTRY.iter_unpack(data)):
-            if version != VERSION:
-                reason = f"aborted transaction of version {version}, {VERSION} expected"
-                raise CorruptIndex(reason, at=slot * TXN_ENTRY_SIZE)
-            index._take(AbortedTxn(*fields), slot * TXN_ENTRY_SIZE)
-        return index
-
-    def _take(self, entry: AbortedTxn, at: int) -> None:
-        last = self.entries[-1].last_offset if self.entries else self.base_offset - 1
-        if entry.last_offset <= last:
-            raise CorruptIndex(f"marker offset {entry.last_offset} is not above {last}", at=at)
-        if min(entry) < 0 or entry.first_offset > entry.last_offset:
-            raise CorruptIndex(f"{entry} can't be", at=at, offset=entry.last_offset)
-        self.entries.append(entry)

@@ -40,11 +40,13 @@ from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.open_files import FilePool, MapCache, as_storage_failure, walk_file
-from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
+from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.log_end import NOTHING_RECORDED, RecordedEnd
+from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, ClockName, TopicPartition
 
 if TYPE_CHECKING:
+    from tidelog.storage.segment.closed_segment import ClosedSegment
     from tidelog.storage.segment.retention import SegmentTimes
     from tidelog.storage.segment.roll import SegmentNote
 
@@ -227,6 +229,10 @@ class Segment(ABC):
         self._log_path = context.path(base_offset, files.LOG_SUFFIX)
         self._txn_index: TxnIndex | None = None
         self._append_times: AppendTimes | None = None
+
+    def as_closed(self) -> "ClosedSegment | None":
+        """The segment where it is finished, None for one that may take appends."""
+        return None
 
     # -- how much there is ---------------------------------------------------------------------
 

@@ -14,9 +14,9 @@ from tidelog.record.header import MAGIC_2
 from tidelog.record.offset_order import segment_limit
 from tidelog.record.record import Record
 from tidelog.storage.open_files import typed_reads
-from tidelog.storage.segment.index import AbortedTxn
 from tidelog.storage.segment.index_proof import first_offset_at, leads_to, misfit, position_before
 from tidelog.storage.segment.segment import Segment, iterate_batches
+from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.types import INT64_MAX
 
 # Read this much of a segment at a time where records are handed out one by one.

@@ -20,10 +20,11 @@ from tidelog.storage.clocks.zone_map import Entry, ReadBytes, Zone, ZoneMap
 from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.derived_files import index_limit_bytes
-from tidelog.storage.segment.index import OffsetIndex, TimeIndex, TxnIndex
+from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.retention import SegmentTimes
 from tidelog.storage.segment.roll import SegmentNote
 from tidelog.storage.segment.segment import SegmentContext
+from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.storage.tier.manifest import TierSegment
 from tidelog.storage.tier.tier_files import tier_path
 from tidelog.types import ClockName

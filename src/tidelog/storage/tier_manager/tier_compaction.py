@@ -468,7 +468,8 @@ class _TierTarget(PartitionTarget):
 
     def clean(self, job: CleaningJob) -> Cleaned:
         """See `CleaningTarget`; each part of the job is in the manifest before the next is made."""
-        remote = [each for each in self._plan.sources if isinstance(each, RemoteSegment)]
+        bases = {each.base_offset for each in job.sources}
+        remote = (each for each in self._log.tiered_segments() if each.base_offset in bases)
         segments, done = {each.base_offset: each for each in remote}, list[Cleaned]()
         try:
             for part in self._worker.rewrite(job, segments):

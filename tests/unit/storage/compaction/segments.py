@@ -15,7 +15,7 @@ from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.compaction.job import CleaningJob, CompactionRules, Group, SourceSegment
 from tidelog.storage.segment.append_time_trust import fingerprint
-from tidelog.storage.segment.index import AbortedTxn
+from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.types import Codec, Header, NewRecord, TimestampType
 
 DIRECTORY = "/data/t-0"

@@ -21,7 +21,7 @@ from tidelog.record.batch_walk import walk
 from tidelog.storage import files
 from tidelog.storage.compaction.job import CleanedGroup, Group
 from tidelog.storage.compaction.worker import clean
-from tidelog.storage.segment.index import TxnIndex
+from tidelog.storage.segment.txn_index import TxnIndex
 
 CLEANED_LOG = files.LOG_SUFFIX + files.CLEANED_SUFFIX
 

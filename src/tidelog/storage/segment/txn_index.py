@@ -1,0 +1,130 @@
+"""Transaction index of a segment: the aborted transactions whose markers lie in it.
+
+The file `BASE.txnindex` is created at the first abort. An entry names offsets that a reader of
+committed records must skip, and stands in the segment with the abort marker. So a reader looks at
+later segments until an entry shows that no later transaction can reach back
+(`AbortedTxn.last_stable_offset`). Last offsets grow strictly. 34 bytes, big-endian: int16 version
+0, int64 producer id, first offset, last offset (of the marker), last stable offset.
+
+Source: Kafka 4.x TransactionIndex, AbortedTxn; docs/format.md#index-of-aborted-transactions.
+"""
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final, NamedTuple, Self
+
+from tidelog.errors import CorruptIndex, InvalidRequest
+from tidelog.types import Buffer
+
+VERSION: Final = 0
+_TXN_ENTRY: Final = Struct(">hqqqq")
+TXN_ENTRY_SIZE: Final = 34
+assert _TXN_ENTRY.size == TXN_ENTRY_SIZE
+
+
+class AbortedTxn(NamedTuple):
+    """One aborted transaction.
+
+    Attributes:
+        producer_id: The producer that wrote it.
+        first_offset: Its first record's offset.
+        last_offset: Its abort marker's offset, inclusive.
+        last_stable_offset: Last stable offset once the marker was written: every transaction whose
+            marker comes later starts at or after it.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class CollectedTxns(NamedTuple):
+    """Aborted transactions found, and whether later segments can't add to them."""
+
+    aborted: list[AbortedTxn]
+    is_complete: bool
+
+
+class TxnIndex:
+    """Aborted transactions of one segment, by marker. Not safe for two threads that change it."""
+
+    __slots__ = ("base_offset", "entries")
+
+    def __init__(self, base_offset: int, entries: Iterable[AbortedTxn] = ()) -> None:
+        self.base_offset = base_offset
+        self.entries: list[AbortedTxn] = []
+        for entry in entries:
+            self.append(entry)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size in bytes of the file with all entries."""
+        return len(self.entries) * TXN_ENTRY_SIZE
+
+    def append(self, aborted: AbortedTxn) -> bytes:
+        """Add a transaction; its bytes for the file's end.
+
+        Raises:
+            InvalidRequest: Its marker is not behind the last entry's; nothing was changed.
+        """
+        if self.entries and aborted.last_offset <= self.entries[-1].last_offset:
+            raise InvalidRequest(
+                f"aborted transaction ending at {aborted.last_offset} does not follow the one "
+                f"ending at {self.entries[-1].last_offset}"
+            )
+        self.entries.append(aborted)
+        return _TXN_ENTRY.pack(VERSION, *aborted)
+
+    def collect(self, fetch_start: int, upper_bound: int) -> CollectedTxns:
+        """Aborted transactions that overlap [fetch_start, upper_bound), in order of their markers.
+
+        Returns:
+            The transactions, and whether that is all of them; else later segments have to be
+            asked as well.
+        """
+        aborted = []
+        for entry in self.entries:
+            if entry.last_offset >= fetch_start and entry.first_offset < upper_bound:
+                aborted.append(entry)
+            if entry.last_stable_offset >= upper_bound:
+                return CollectedTxns(aborted, True)
+        return CollectedTxns(aborted, False)
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop entries whose marker is at or after `offset`; the size in bytes that is left."""
+        while self.entries and self.entries[-1].last_offset >= offset:
+            self.entries.pop()
+        return self.size_bytes
+
+    @property
+    def encoded(self) -> memoryview:
+        """The whole file."""
+        return memoryview(b"".join(_TXN_ENTRY.pack(VERSION, *entry) for entry in self.entries))
+
+    @classmethod
+    def decode(cls, data: Buffer, base_offset: int) -> Self:
+        """The index that a file holds.
+
+        Raises:
+            CorruptIndex: An entry that is not whole, has another version or negative fields, does
+                not follow the one before, or ends before the segment. The segment is recovered.
+        """
+        index = cls(base_offset)
+        if len(data) % TXN_ENTRY_SIZE:
+            at = len(data) // TXN_ENTRY_SIZE * TXN_ENTRY_SIZE
+            raise CorruptIndex(f"{len(data) - at} bytes of an entry of {TXN_ENTRY_SIZE}", at=at)
+        for slot, (version, *fields) in enumerate(_TXN_ENTRY.iter_unpack(data)):
+            if version != VERSION:
+                reason = f"aborted transaction of version {version}, {VERSION} expected"
+                raise CorruptIndex(reason, at=slot * TXN_ENTRY_SIZE)
+            index._take(AbortedTxn(*fields), slot * TXN_ENTRY_SIZE)
+        return index
+
+    def _take(self, entry: AbortedTxn, at: int) -> None:
+        last = self.entries[-1].last_offset if self.entries else self.base_offset - 1
+        if entry.last_offset <= last:
+            raise CorruptIndex(f"marker offset {entry.last_offset} is not above {last}", at=at)
+        if min(entry) < 0 or entry.first_offset > entry.last_offset:
+            raise CorruptIndex(f"{entry} can't be", at=at, offset=entry.last_offset)
+        self.entries.append(entry)
