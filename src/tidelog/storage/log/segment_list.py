@@ -33,7 +33,7 @@ from tidelog.storage.segment.append_time_trust import (
     last_batch,
     trusted_end,
 )
-from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.segment.time_search import TimeSearch, stamped_ms
 from tidelog.storage.segment.txn_index import TxnIndex
@@ -81,7 +81,7 @@ class SegmentList:
 
     def finished(self) -> list[ClosedSegment]:
         """Segments that take no more appends, oldest first."""
-        return [closed for each in self.all if (closed := each.as_closed()) is not None]
+        return [closed for each in self.all if (closed := as_closed(each)) is not None]
 
     def tiered(self) -> Sequence[RemoteSegment]:
         """Segments that only the tier has, oldest first."""
@@ -217,7 +217,7 @@ class SegmentList:
 
     def closed(self, known: Segment | None, base: int, next_base: int) -> Segment:
         """The finished segment with these offsets: the known one, unless it is another by now."""
-        closed = None if known is None or known.is_tiered else known.as_closed()
+        closed = None if known is None or known.is_tiered else as_closed(known)
         if closed is not None and closed.end_offset == next_base and not closed.was_replaced():
             return closed
         segment = ClosedSegment(self.context, base, next_base)

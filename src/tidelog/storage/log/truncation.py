@@ -27,7 +27,7 @@ from tidelog.storage.log.segment_list import SegmentList
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.active_segment import ActiveSegment, first_reaching
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, fingerprint
-from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.compaction_history import cut_history
 from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.index_proof import position_floor
@@ -92,7 +92,7 @@ def cut_segments(
         context.env.files.sync_dir(context.directory)
     if not kept:
         return start_anew(context, [], offset)
-    closed = kept[-1].as_closed()
+    closed = as_closed(kept[-1])
     if closed is not None:
         return [*kept[:-1], _cut_closed(context, closed, offset)]
     active.truncate_to(offset)

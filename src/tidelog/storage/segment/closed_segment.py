@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, cast
 
 from tidelog.env import is_remote
 from tidelog.errors import CorruptData, CorruptIndex
@@ -55,10 +55,6 @@ class ClosedSegment(Segment):
         self._largest_timestamp: int | None = None
         self._zones: ZoneMap | None = None
         self._zones_loaded = False
-
-    def as_closed(self) -> Self:
-        """The segment itself: it is finished."""
-        return self
 
     def stat(self) -> "FileStat":
         """Facts on the log file, as of the first look at it."""
@@ -339,3 +335,8 @@ class ClosedSegment(Segment):
                 largest = INT64_MAX
             self._largest_timestamp = largest
         return largest
+
+
+def as_closed(segment: Segment) -> ClosedSegment | None:
+    """The segment where it is finished, None for the last one, which may take appends."""
+    return None if segment.is_active else cast("ClosedSegment", segment)

@@ -24,6 +24,7 @@ from tidelog.env import FileSystem
 from tidelog.errors import CorruptBatch, CorruptFile, LostOffsets, OffsetsGone
 from tidelog.storage import files, text_files
 from tidelog.storage.files import TOPICS_FILE
+from tidelog.storage.segment.closed_segment import as_closed
 from tidelog.storage.segment.compaction_history import HISTORY_FILE
 from tidelog.storage.segment.log_end import has_copied_gaps
 from tidelog.storage.segment.segment import ColdRead, Segment, SegmentContext, iterate_batches
@@ -64,7 +65,7 @@ def lost_at_end(segment: Segment) -> LostOffsets | None:
     Raises:
         OSError: The disk failed.
     """
-    closed = segment.as_closed()
+    closed = as_closed(segment)
     if closed is None or is_settled(segment):
         return None
     context, zones = segment.context, segment.zones

@@ -46,7 +46,6 @@ from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, ClockName, TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.storage.segment.closed_segment import ClosedSegment
     from tidelog.storage.segment.retention import SegmentTimes
     from tidelog.storage.segment.roll import SegmentNote
 
@@ -229,10 +228,6 @@ class Segment(ABC):
         self._log_path = context.path(base_offset, files.LOG_SUFFIX)
         self._txn_index: TxnIndex | None = None
         self._append_times: AppendTimes | None = None
-
-    def as_closed(self) -> "ClosedSegment | None":
-        """The segment where it is finished, None for one that may take appends."""
-        return None
 
     # -- how much there is ---------------------------------------------------------------------
 
