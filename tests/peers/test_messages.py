@@ -11,6 +11,7 @@ from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.records.messages import samples
 
 from tidelog.protocol.codecs import struct_codec
+from tidelog.protocol.data_message import DataMessage
 from tidelog.protocol.messages import BY_KEY, AnyApi
 from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 from tidelog.protocol.messages.group_records import (
@@ -19,14 +20,7 @@ from tidelog.protocol.messages.group_records import (
     GROUP_METADATA_VALUE,
     OFFSET_COMMIT_KEY,
     OFFSET_COMMIT_VALUE,
-    SHARE_SNAPSHOT_KEY,
-    SHARE_SNAPSHOT_VALUE,
-    SHARE_UPDATE_KEY,
-    SHARE_UPDATE_VALUE,
     SUBSCRIPTION,
-    TRANSACTION_LOG_KEY,
-    TRANSACTION_LOG_VALUE,
-    DataMessage,
 )
 from tidelog.protocol.messages.modern_group_records import (
     CONSUMER_GROUP_KEY,
@@ -54,6 +48,14 @@ from tidelog.protocol.messages.modern_group_records import (
     SHARE_TARGET_VALUE,
     TARGET_KEY,
     TARGET_VALUE,
+)
+from tidelog.protocol.messages.state_records import (
+    SHARE_SNAPSHOT_KEY,
+    SHARE_SNAPSHOT_VALUE,
+    SHARE_UPDATE_KEY,
+    SHARE_UPDATE_VALUE,
+    TRANSACTION_LOG_KEY,
+    TRANSACTION_LOG_VALUE,
 )
 from tidelog.protocol.wire import Reader
 from tidelog.storage.files import encode_topic_id

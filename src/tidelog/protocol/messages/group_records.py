@@ -1,34 +1,18 @@
-"""Versioned messages inside other messages and in records of classic groups and committed offsets.
+"""Records of classic groups and committed offsets; messages inside JoinGroup and SyncGroup.
 
-version, subscription = SUBSCRIPTION.read(data)
-    data = OFFSET_COMMIT_VALUE.write(3, OffsetCommitValue(offset=42))
-
-Such a message starts with an int16. In a key of `__consumer_offsets` it names the kind of record (0
-and 1 an offset, 2 a group), elsewhere it is the version. Consumers put versioned messages into the
-metadata of JoinGroup and the assignments of SyncGroup; a reader uses the highest version that both
-sides know.
+Members send versioned messages as metadata of JoinGroup and get them as assignments of SyncGroup;
+a reader uses the highest version that both sides know.
 
 Source: Kafka's consumer protocol, KIP-429 (owned partitions), KIP-792 (generation), KIP-881
 (racks); Kafka's records in `__consumer_offsets`; KIP-211 (offset expiry), KIP-848 (topic ids).
 """
 
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final
 from uuid import UUID
 
-from tidelog.errors import CorruptMessage, UnsupportedVersion
-from tidelog.protocol.codecs import struct_codec
-from tidelog.protocol.messages.state_records import (
-    ShareSnapshotKey,
-    ShareSnapshotValue,
-    ShareUpdateKey,
-    ShareUpdateValue,
-    TransactionLogKey,
-    TransactionLogValue,
-)
+from tidelog.protocol.data_message import DataMessage
 from tidelog.protocol.schema import (
-    ANY_VERSION,
     BYTES,
     INT32,
     INT64,
@@ -41,13 +25,7 @@ from tidelog.protocol.schema import (
     struct,
     wire,
 )
-from tidelog.protocol.wire import Reader, Writer
 from tidelog.types import Buffer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from _typeshed import DataclassInstance
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -139,79 +117,6 @@ class ConsumerProtocolAssignment(Declaration):
     user_data: Buffer | None = wire(nullable_bytes())
 
 
-Message = TypeVar("Message", bound="DataclassInstance")
-
-
-VERSION_BYTES: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class DataMessage(Generic[Message]):
-    """One such message.
-
-    Attributes:
-        kind: Its declaration.
-        first: Lowest version.
-        last: Highest version that the declaration knows, inclusive.
-        flexible: First version with compact lengths and tagged fields.
-        open_ended: Whether a later version is read as the last one known, its further fields left
-            aside, as members of a group do with each other's.
-    """
-
-    kind: type[Message]
-    first: int
-    last: int
-    flexible: int = ANY_VERSION + 1
-    open_ended: bool = False
-
-    def read(self, data: Buffer) -> tuple[int, Message]:
-        """The version as it stands in the data, and the message.
-
-        Raises:
-            UnsupportedVersion: A version that nobody here knows.
-            CorruptMessage: It breaks a rule.
-        """
-        reader = Reader(data)
-        version = reader.int16()
-        known = min(version, self.last) if self.open_ended else version
-        self._check(known)
-        message = struct_codec(self.kind, known, known >= self.flexible).read(reader)
-        if reader.left and not self.open_ended:
-            raise CorruptMessage(
-                f"{self.kind.__name__} v{version}: {reader.left} bytes behind it", at=reader.at
-            )
-        return version, message
-
-    def write(self, version: int, message: Message) -> bytes:
-        """The message in one version.
-
-        Raises:
-            UnsupportedVersion: The declaration doesn't know the version.
-            InvalidRequest: A value doesn't fit into its field.
-        """
-        self._check(version)
-        head, write = _written(self.kind, version, version >= self.flexible)
-        writer = Writer()
-        writer.add(head)
-        write(writer, message)
-        whole = writer.whole()
-        return b"".join(writer.parts()) if whole is None else whole
-
-    def _check(self, version: int) -> None:
-        if not self.first <= version <= self.last:
-            raise UnsupportedVersion(
-                f"{self.kind.__name__} v{version}: versions {self.first} to {self.last} are known"
-            )
-
-
-@cache
-def _written(
-    kind: "type[DataclassInstance]", version: int, flexible: bool
-) -> "tuple[bytes, Callable[[Writer, DataclassInstance], None]]":
-    """The version as it stands in front of a message, and what writes the rest."""
-    return version.to_bytes(VERSION_BYTES, "big"), struct_codec(kind, version, flexible).write
-
-
 SUBSCRIPTION: Final = DataMessage(ConsumerProtocolSubscription, 0, 3, open_ended=True)
 
 
@@ -229,21 +134,3 @@ OFFSET_COMMIT_VALUE: Final = DataMessage(OffsetCommitValue, 0, 4, flexible=4)
 
 
 GROUP_METADATA_VALUE: Final = DataMessage(GroupMetadataValue, 0, 4, flexible=4)
-
-
-TRANSACTION_LOG_KEY: Final = DataMessage(TransactionLogKey, 0, 0)
-
-
-TRANSACTION_LOG_VALUE: Final = DataMessage(TransactionLogValue, 0, 1, flexible=1)
-
-
-SHARE_SNAPSHOT_KEY: Final = DataMessage(ShareSnapshotKey, 0, 0)
-
-
-SHARE_SNAPSHOT_VALUE: Final = DataMessage(ShareSnapshotValue, 0, 0, flexible=0)
-
-
-SHARE_UPDATE_KEY: Final = DataMessage(ShareUpdateKey, 1, 1)
-
-
-SHARE_UPDATE_VALUE: Final = DataMessage(ShareUpdateValue, 0, 0, flexible=0)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from tidelog.protocol.messages.group_records import DataMessage
+from tidelog.protocol.data_message import DataMessage
 from tidelog.protocol.schema import (
     BYTES,
     INT8,

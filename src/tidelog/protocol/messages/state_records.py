@@ -11,8 +11,10 @@ Source: Kafka 4.3's records in these topics and in `__cluster_metadata`.
 """
 
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
+from tidelog.protocol.data_message import DataMessage
 from tidelog.protocol.schema import (
     BOOLEAN,
     BYTES,
@@ -178,3 +180,21 @@ class ClientQuotaRecord(Declaration):
     key: str = wire(STRING)
     value: float = wire(FLOAT64)
     remove: bool = wire(BOOLEAN)
+
+
+TRANSACTION_LOG_KEY: Final = DataMessage(TransactionLogKey, 0, 0)
+
+
+TRANSACTION_LOG_VALUE: Final = DataMessage(TransactionLogValue, 0, 1, flexible=1)
+
+
+SHARE_SNAPSHOT_KEY: Final = DataMessage(ShareSnapshotKey, 0, 0)
+
+
+SHARE_SNAPSHOT_VALUE: Final = DataMessage(ShareSnapshotValue, 0, 0, flexible=0)
+
+
+SHARE_UPDATE_KEY: Final = DataMessage(ShareUpdateKey, 1, 1)
+
+
+SHARE_UPDATE_VALUE: Final = DataMessage(ShareUpdateValue, 0, 0, flexible=0)

@@ -16,7 +16,8 @@ from typing import Final
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedVersion
-from tidelog.protocol.messages.group_records import SUBSCRIPTION, VERSION_BYTES
+from tidelog.protocol.data_message import VERSION_BYTES
+from tidelog.protocol.messages.group_records import SUBSCRIPTION
 from tidelog.server.groups.committed_offsets import GroupOffsets
 from tidelog.server.groups.requests import JoinedMember, JoinResult, Protocols, SyncResult
 from tidelog.server.runtime.loop import Timer

@@ -17,10 +17,10 @@ from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedVersion
+from tidelog.protocol.data_message import VERSION_BYTES
 from tidelog.protocol.messages.group_records import (
     ASSIGNMENT,
     SUBSCRIPTION,
-    VERSION_BYTES,
     AssignedPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, cast
 
-from tidelog.protocol.messages.group_records import DataMessage
+from tidelog.protocol.data_message import DataMessage
 from tidelog.protocol.messages.modern_group_records import (
     CONSUMER_GROUP_KEY,
     CONSUMER_GROUP_VALUE,

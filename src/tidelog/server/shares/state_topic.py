@@ -21,13 +21,11 @@ from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, TidelogError, UnsupportedVersion
-from tidelog.protocol.messages.group_records import (
+from tidelog.protocol.messages.state_records import (
     SHARE_SNAPSHOT_KEY,
     SHARE_SNAPSHOT_VALUE,
     SHARE_UPDATE_KEY,
     SHARE_UPDATE_VALUE,
-)
-from tidelog.protocol.messages.state_records import (
     ShareSnapshotKey,
     ShareSnapshotValue,
     ShareUpdateKey,

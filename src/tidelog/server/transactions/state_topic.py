@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedVersion
-from tidelog.protocol.messages.group_records import TRANSACTION_LOG_KEY, TRANSACTION_LOG_VALUE
 from tidelog.protocol.messages.state_records import (
+    TRANSACTION_LOG_KEY,
+    TRANSACTION_LOG_VALUE,
     PartitionsSchema,
     TransactionLogKey,
     TransactionLogValue,

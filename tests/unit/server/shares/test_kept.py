@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 
 from tidelog.errors import CorruptMessage
-from tidelog.protocol.messages.group_records import SHARE_SNAPSHOT_VALUE
-from tidelog.protocol.messages.state_records import ShareSnapshotValue
+from tidelog.protocol.messages.state_records import SHARE_SNAPSHOT_VALUE, ShareSnapshotValue
 from tidelog.protocol.messages.state_records import StateBatch as WrittenBatch
 from tidelog.server.shares.record_runs import Limits, RecordState, StateBatch
 from tidelog.server.shares.share_partition import SharePartition

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptMessage, UnsupportedVersion
-from tidelog.protocol.messages.group_records import TRANSACTION_LOG_VALUE
-from tidelog.protocol.messages.state_records import TransactionLogValue
+from tidelog.protocol.messages.state_records import TRANSACTION_LOG_VALUE, TransactionLogValue
 from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
 from tidelog.server.transactions.metadata import TransactionMetadata, TransactionState

@@ -1,0 +1,98 @@
+"""Versioned messages inside other messages and in records: an int16, then a declared message.
+
+    version, subscription = SUBSCRIPTION.read(data)
+    data = OFFSET_COMMIT_VALUE.write(3, OffsetCommitValue(offset=42))
+
+In the key of a record the int16 names the kind of record (in `__consumer_offsets` 0 and 1 an
+offset, 2 a group), elsewhere it is the version. The messages are declared in `protocol.messages`.
+
+Source: Kafka's guide to the consumer protocol and to `__consumer_offsets`.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from tidelog.errors import CorruptMessage, UnsupportedVersion
+from tidelog.protocol.codecs import struct_codec
+from tidelog.protocol.schema import ANY_VERSION
+from tidelog.protocol.wire import Reader, Writer
+from tidelog.types import Buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from _typeshed import DataclassInstance
+
+
+Message = TypeVar("Message", bound="DataclassInstance")
+
+
+VERSION_BYTES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DataMessage(Generic[Message]):
+    """One such message.
+
+    Attributes:
+        kind: Its declaration.
+        first: Lowest version.
+        last: Highest version that the declaration knows, inclusive.
+        flexible: First version with compact lengths and tagged fields.
+        open_ended: Whether a later version is read as the last one known, its further fields left
+            aside, as members of a group do with each other's.
+    """
+
+    kind: type[Message]
+    first: int
+    last: int
+    flexible: int = ANY_VERSION + 1
+    open_ended: bool = False
+
+    def read(self, data: Buffer) -> tuple[int, Message]:
+        """The version as it stands in the data, and the message.
+
+        Raises:
+            UnsupportedVersion: A version that nobody here knows.
+            CorruptMessage: It breaks a rule.
+        """
+        reader = Reader(data)
+        version = reader.int16()
+        known = min(version, self.last) if self.open_ended else version
+        self._check(known)
+        message = struct_codec(self.kind, known, known >= self.flexible).read(reader)
+        if reader.left and not self.open_ended:
+            raise CorruptMessage(
+                f"{self.kind.__name__} v{version}: {reader.left} bytes behind it", at=reader.at
+            )
+        return version, message
+
+    def write(self, version: int, message: Message) -> bytes:
+        """The message in one version.
+
+        Raises:
+            UnsupportedVersion: The declaration doesn't know the version.
+            InvalidRequest: A value doesn't fit into its field.
+        """
+        self._check(version)
+        head, write = _written(self.kind, version, version >= self.flexible)
+        writer = Writer()
+        writer.add(head)
+        write(writer, message)
+        whole = writer.whole()
+        return b"".join(writer.parts()) if whole is None else whole
+
+    def _check(self, version: int) -> None:
+        if not self.first <= version <= self.last:
+            raise UnsupportedVersion(
+                f"{self.kind.__name__} v{version}: versions {self.first} to {self.last} are known"
+            )
+
+
+@cache
+def _written(
+    kind: "type[DataclassInstance]", version: int, flexible: bool
+) -> "tuple[bytes, Callable[[Writer, DataclassInstance], None]]":
+    """The version as it stands in front of a message, and what writes the rest."""
+    return version.to_bytes(VERSION_BYTES, "big"), struct_codec(kind, version, flexible).write
