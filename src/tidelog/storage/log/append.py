@@ -306,5 +306,7 @@ def group_records(records: Iterable[NewRecord], batch_bytes: int) -> Iterable[li
 
 def record_bytes(record: NewRecord) -> int:
     """About how many bytes a record takes in a batch."""
-    headers = sum(len(h.key) + len(h.value or b"") + 4 for h in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers + 12
+    size = len(record.key or b"") + len(record.value or b"") + 12
+    if record.headers:
+        size += sum(len(h.key) + len(h.value or b"") + 4 for h in record.headers)
+    return size

@@ -56,6 +56,7 @@ from tidelog.storage.log.append import (
     AppendTerms,
     LongCheck,
     PendingAppend,
+    writable,
     write_anew,
 )
 from tidelog.storage.log.message_sets import MessageSets, PreparedSet, SetPasses
@@ -140,7 +141,8 @@ class Validator:
         """Check the batches of `data` and give them their offsets, ready to be written.
 
         A batch that is cut at the end of `data` is left out. The caller's bytes are changed only
-        if the terms say `owned` and the buffer can be written; never when an error is raised.
+        if the terms say `owned` and the buffer can be written; when an error is raised, only those
+        of several batches that are `trusted`.
 
         Raises:
             CorruptBatch: A frame, checksum or compressed stream is broken.
@@ -252,18 +254,19 @@ class Validator:
         end = batches[-1].at + batches[-1].size_bytes
         if len(batches) == 1:
             return self.validate(view[:end], context)
-        # In a copy: nothing of the caller's is changed before all checks have passed.
-        out = bytearray(view[:end])
-        parts, copy, offset = [], memoryview(out), context.next_offset
+        in_place = terms if terms.trusted else replace(terms, owned=False)
+        out = memoryview(writable(view, batches[-1], in_place))
+        own = replace(context, terms=replace(terms, owned=True))
+        parts = []
         for batch in batches:
-            own = replace(context, terms=replace(terms, owned=True), next_offset=offset)
-            part = self.validate(copy[batch.at : batch.at + batch.size_bytes], own)
-            parts.append(part.data)
-            offset = part.last_offset + 1
-        if any(type(part) is bytearray for part in parts):  # one was written anew
-            out = bytearray().join(parts)
-        self._rules.check_total(len(out))
-        return self._append_of(out, list(walk(out)), context)
+            part = out[batch.at : batch.at + batch.size_bytes]
+            parts.append(self._validate_batch(RecordBatch(part), part, own))
+            own.next_offset = parts[-1].last_offset + 1
+        data: Buffer = out
+        if any(type(part.data) is bytearray for part in parts):  # one was written anew
+            data = bytearray().join(part.data for part in parts)
+        self._rules.check_total(len(data))
+        return self._append_of(data, [part.batches[0] for part in parts], context)
 
     def _append_of(
         self, data: Buffer, batches: Sequence[Batch], context: AppendContext
