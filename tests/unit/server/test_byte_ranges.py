@@ -7,10 +7,11 @@ import pytest
 from tests.unit.server.steps import steps
 from tests.worlds.directories.logs import new_log
 
+from tidelog.env import File
 from tidelog.errors import CorruptBatch
-from tidelog.record.header import HEADER_SIZE
 from tidelog.server.partitions.segment_reads import (
-    AtHand,
+    PIECE_MIN_BYTES,
+    FilePiece,
     Limits,
     ReadEnds,
     SegmentBytes,
@@ -144,21 +145,19 @@ def test_a_wrong_index_is_found_out_where_a_read_goes_on(slot: int) -> None:
 
 
 def test_a_file_at_hand_goes_when_the_pool_lets_go_of_it(log: Log) -> None:
-    pool, (first, second, *_), at_hand = log.context.pool, log.segments, AtHand()
+    pool, (first, second, *_) = log.context.pool, log.segments
+    source = SegmentBytes(pool, may_block=False)
 
-    def header(segment: Segment) -> bytes:
-        source = SegmentBytes(pool, may_block=True, at_hand=at_hand)
-        return bytes(source.read(segment, 0, HEADER_SIZE))
+    def file_of(segment: Segment) -> File:
+        piece = source.records(segment, 0, PIECE_MIN_BYTES)
+        assert isinstance(piece, FilePiece)
+        return piece.file
 
-    expected = header(first)
-    assert at_hand.file_of(first) is pool.get(first.log_path)
-    assert at_hand.file_of(second) is None
+    former = file_of(first)
+    assert former is file_of(first) is pool.get(first.log_path)
     pool.forget(first.log_path)
-    assert at_hand.file_of(first) is None
-    assert header(first) == expected
-    assert header(second) != expected
-    assert at_hand.file_of(first) is None
-    assert at_hand.file_of(second) is pool.get(second.log_path)
+    assert former is not file_of(first) is pool.get(first.log_path)
+    assert file_of(second) is pool.get(second.log_path)
 
 
 def test_an_append_is_shown_all_at_once(log: Log) -> None:

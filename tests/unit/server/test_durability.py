@@ -296,7 +296,9 @@ def test_waiters_learn_of_a_failure_before_another_log_takes_its_place(world: Wo
 
 
 def test_whoever_says_it_copies_the_log_sees_what_was_synced_too(world: World) -> None:
-    order = ReadOrder(12, IsolationLevel.READ_UNCOMMITTED, True, 1, 1 << 20)
+    order = ReadOrder(
+        12, IsolationLevel.READ_UNCOMMITTED, is_follower=True, min_bytes=1, max_bytes=1 << 20
+    )
     world.append()
     assert order.end_offset(world.partition) == 0
     world.later.settle()

@@ -14,7 +14,6 @@ from typing import Final, cast
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
-from tidelog.errors import TidelogError
 from tidelog.protocol.messages.fetch import (
     FetchableTopic,
     FetchRequest,
@@ -23,7 +22,6 @@ from tidelog.protocol.messages.fetch import (
     PartitionData,
 )
 from tidelog.protocol.requests import ReceivedRequest
-from tidelog.protocol.row_templates import Row
 from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
 from tidelog.server.api.leader_epochs import find_partition, opened_first
 from tidelog.server.api.node import Node
@@ -32,8 +30,6 @@ from tidelog.server.partitions.fetch import (
     Reading,
     ReadOrder,
     Wait,
-    aborted_transactions,
-    finish,
 )
 from tidelog.server.partitions.fetch_sessions import (
     LAST_EPOCH,
@@ -46,11 +42,9 @@ from tidelog.server.partitions.fetch_sessions import (
 )
 from tidelog.server.partitions.legacy_clients import MAGIC_2_SINCE
 from tidelog.server.partitions.partition import Partition
-from tidelog.server.partitions.segment_reads import Limits, SegmentBytes, find_range
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.operations import Operation
-from tidelog.storage.segment.segment import ColdRead
-from tidelog.types import ISOLATION_LEVELS, NO_LEADER_EPOCH, Buffer, IsolationLevel
+from tidelog.types import ISOLATION_LEVELS, Buffer
 
 # Since which versions topics are named by id, and the replica is a tagged field.
 BY_ID_SINCE: Final = 13
@@ -83,7 +77,7 @@ def _answer(
         denied = denied_topics(context, fetching.partitions, is_follower=order.is_follower)
     reads = reads_of(node, fetching.partitions, denied)
     reading = Reading(order, reads)
-    if not reading.go() or not is_enough(request, order, reads):
+    if not reading.go() or not reading.is_enough(request.max_wait_ms):
         return _later(context, request, _Fetch(order, fetching, reads), reading)
     return response_of(context, fetching, reads, is_copy=order.is_follower)
 
@@ -106,10 +100,10 @@ async def _later(
 ) -> FetchResponse:
     """Read what is not in memory; wait for enough bytes, an error or the time to pass."""
     node = context.node
-    await finish(reading, node.reads)
-    if not is_enough(request, asked.order, asked.reads):
+    await reading.finish(node.reads)
+    if not reading.is_enough(request.max_wait_ms):
         await Wait(asked.order, asked.reads).wait(node.timers, request.max_wait_ms)
-        await finish(Reading(asked.order, asked.reads), node.reads)
+        await Reading(asked.order, asked.reads).finish(node.reads)
     return response_of(context, asked.fetching, asked.reads, is_copy=asked.order.is_follower)
 
 
@@ -129,11 +123,11 @@ def order_of(context: RequestContext, request: FetchRequest) -> ReadOrder:
     most = _most_bytes(context, request, is_copy=replica_id >= 0)
     return ReadOrder(
         context.version,
-        IsolationLevel(request.isolation_level),
-        replica_id >= 0,
-        min(request.min_bytes, most),
-        most,
-        request.with_append_times,
+        request.isolation_level,
+        is_follower=replica_id >= 0,
+        min_bytes=min(request.min_bytes, most),
+        max_bytes=most,
+        with_append_times=request.with_append_times,
     )
 
 
@@ -261,25 +255,18 @@ def _read_of(
     cached: CachedPartition, partition: Partition | None, refusal: int = 0
 ) -> PartitionRead:
     (topic, number), asked = cached.key, cached.asked
-    read = PartitionRead(partition, number, asked.fetch_offset, asked.partition_max_bytes, refusal)
-    read.leader_epoch = asked.current_leader_epoch
-    read.last_epoch = asked.last_fetched_epoch
-    read.topic_id = None if isinstance(topic, str) else topic
+    read = PartitionRead(
+        partition,
+        number,
+        asked.fetch_offset,
+        asked.partition_max_bytes,
+        asked.current_leader_epoch,
+        asked.last_fetched_epoch,
+        None if isinstance(topic, str) else topic,
+        refusal,
+    )
     read.cached = cached
     return read
-
-
-def is_enough(request: FetchRequest, order: ReadOrder, reads: Sequence[PartitionRead]) -> bool:
-    """Whether there is no reason to wait."""
-    if request.max_wait_ms <= 0:
-        return True
-    size_bytes, has_partition = 0, False
-    for read in reads:
-        if read.must_answer:
-            return True
-        size_bytes += read.size_bytes
-        has_partition = has_partition or read.partition is not None
-    return size_bytes >= order.min_bytes or not has_partition
 
 
 # -- rows of requests that repeat --------------------------------------------------------------
@@ -299,109 +286,39 @@ def _may_repeat(version: int, request: FetchRequest) -> bool:
     )
 
 
-class _Unusual(Exception):
-    """A row has to be read as any other."""
-
-
 def _answer_rows(
     context: RequestContext, request: FetchRequest, topics: Sequence[TopicRows]
 ) -> RowAnswers | None:
     """What is read for each row; None for errors, waits, cold reads and all that is not plain."""
-    node = context.node
-    reading = _RowReads(request, _most_bytes(context, request))
-    facts, records = [], []
-    try:
-        for name, topic_id, rows in topics:
-            if len({row[0] for row in rows}) < len(rows):
-                return None
-            reads = [reading.read(node, name, topic_id, row) for row in rows]
-            facts.append([each[0] for each in reads])
-            records.append([each[1] for each in reads])
-    except (_Unusual, ColdRead, OSError, TidelogError):
-        return None
-    if reading.must_wait:
-        return None
-
-    def on_sent() -> None:
-        note = context.connection.fetches.note_one
-        for partition, offset, size_bytes in reading.done:
-            note(node.metrics, partition, offset, size_bytes)
-
-    return facts, records, on_sent
-
-
-class _RowReads:
-    """One pass over the rows of a request.
-
-    Attributes:
-        done: Partitions, the offsets that were asked for, and the bytes found.
-    """
-
-    __slots__ = ("_is_committed", "_left", "_min_bytes", "_whole_first", "done")
-
-    def __init__(self, request: FetchRequest, most: int) -> None:
-        """`most`: bytes of all rows together."""
-        self._is_committed = request.isolation_level == IsolationLevel.READ_COMMITTED
-        self._left = most
-        self._min_bytes = min(request.min_bytes, most) if request.max_wait_ms > 0 else 0
-        self._whole_first = True
-        self.done: list[tuple[Partition, int, int]] = []
-
-    @property
-    def must_wait(self) -> bool:
-        """Whether too little was found to answer at once."""
-        return sum(size for _, _, size in self.done) < self._min_bytes
-
-    def read(
-        self, node: Node, name: str, topic_id: UUID | None, row: Row
-    ) -> tuple[tuple[int, ...], Buffer | None]:
-        """The facts and records of a row; as `PartitionRead`, where that is plain.
-
-        Raises:
-            _Unusual, ColdRead, OSError, TidelogError: It is not.
-        """
-        number, epoch, offset, last_epoch, _start, max_bytes = row
-        partition = node.partitions.find_used(name, number)
-        if partition is None or partition.is_gone:
-            raise _Unusual
-        log = partition.log
-        if topic_id is not None and topic_id != log.context.topic_id:
-            raise _Unusual
-        start = log.log_start_offset
-        if last_epoch != NO_LEADER_EPOCH or max_bytes < 0:
-            raise _Unusual
-        if epoch != NO_LEADER_EPOCH and epoch != log.leader_epoch:
-            raise _Unusual
-        if not start <= offset <= log.log_end_offset:
-            raise _Unusual
-        if log.context.config.tidelog_expose_append_time:
-            raise _Unusual
-        high_watermark, stable = partition.high_watermark, partition.last_stable_offset
-        end, records, size = stable if self._is_committed else high_watermark, None, 0
-        if offset < end:
-            records = self._find(partition, offset, end, max_bytes)
-        if records is not None:
-            size = len(records)
-            self._whole_first = False
-            self._left = max(self._left - size, 0)
-        self.done.append((partition, offset, size))
-        return (number, 0, high_watermark, stable, start), records
-
-    def _find(self, partition: Partition, offset: int, end: int, max_bytes: int) -> Buffer | None:
-        log, ends = partition.log, partition.read_ends
-        source = SegmentBytes(log.context.pool, may_block=False, at_hand=ends.at_hand)
-        segments = log.segments
-        limits = Limits(
-            end_offset=end, max_bytes=min(max_bytes, self._left), whole_first=self._whole_first
-        )
-        found = find_range(segments, offset, limits, source, ends)
-        if found is None or not found.size_bytes:
+    node, order = context.node, order_of(context, request)
+    reads: list[PartitionRead] = []
+    for name, topic_id, rows in topics:
+        if len(rows) > 1 and len({row[0] for row in rows}) < len(rows):
             return None
-        if found.segment.is_tiered:
-            raise _Unusual
-        if self._is_committed and aborted_transactions(segments, offset, found, source):
-            raise _Unusual
-        return cast("Buffer", source.records(found.segment, found.start, found.end))
+        for number, epoch, offset, last_epoch, _start, max_bytes in rows:
+            partition = node.partitions.find_used(name, number)
+            if partition is None:
+                return None
+            reads.append(
+                PartitionRead(partition, number, offset, max_bytes, epoch, last_epoch, topic_id)
+            )
+    reading = Reading(order, reads)
+    if not reading.go() or reading.must_answer or not reading.is_enough(request.max_wait_ms):
+        return None
+    if order.is_committed and [read for read in reads if read.aborted]:
+        return None
+    facts, records, at = [], [], 0
+    for _, _, rows in topics:
+        part = reads[at : at + len(rows)]
+        at += len(rows)
+        facts.append(
+            [
+                (r.number, 0, r.high_watermark, r.last_stable_offset, r.log_start_offset)
+                for r in part
+            ]
+        )
+        records.append([cast("Buffer", read.records) or None for read in part])
+    return facts, records, lambda: context.connection.fetches.note(node.metrics, reads)
 
 
 FETCH_ROWS: Final = RowFunctions(Operation.READ, _may_repeat, _answer_rows)
@@ -601,8 +518,8 @@ async def _answer_long(
             denied = denied_topics(context, some, is_follower=order.is_follower)
         reads += reads_of(node, some, denied)
         await slices.rest()
-    await _read_slice(context, order, reads, slices)
-    if not is_enough(request, order, reads):
+    reading = await _read_slice(context, order, reads, slices)
+    if not reading.is_enough(request.max_wait_ms):
         await Wait(order, reads).wait(node.timers, request.max_wait_ms)
         await _read_slice(context, order, reads, slices)
     if node.throttles is not None and not order.is_follower:
@@ -630,8 +547,9 @@ def _head(context: RequestContext, reads: Sequence[PartitionRead]) -> FetchRespo
 
 async def _read_slice(
     context: RequestContext, order: ReadOrder, reads: Sequence[PartitionRead], slices: Slices
-) -> None:
+) -> Reading:
     reading = Reading(order, reads)
     for end in range(_SLICE, len(reads) + _SLICE, _SLICE):
-        await finish(reading, context.node.reads, end)
+        await reading.finish(context.node.reads, end)
         await slices.rest()
+    return reading

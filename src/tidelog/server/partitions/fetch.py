@@ -21,7 +21,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
@@ -150,44 +150,53 @@ Records: TypeAlias = "Buffer | FilePiece"
 # Empty parts of responses, which serve all of them: never changed.
 _NOTHING: Final = PartitionData()
 _NO_DIVERGENCE: Final = _NOTHING.diverging_epoch
+_NONE_ABORTED: Final = list[AbortedTransaction]()
 
 
-# Objects of the path of a fetch are not frozen: that takes three times as long to make one.
-@dataclass(slots=True)
 class ReadOrder:
     """What a fetch asks of all its partitions.
 
     Attributes:
         version: Of the request.
-        isolation: Which records of transactions are seen.
         is_follower: A copy of the log asks: it sees up to the log end.
+        is_committed: Whether records of open and aborted transactions are not to be seen.
         min_bytes: How much it waits for.
         max_bytes: How much all partitions give together; the first batch comes whole even so.
         with_append_times: Whether append times are wanted beside the records.
     """
 
-    version: int
-    isolation: IsolationLevel
-    is_follower: bool
-    min_bytes: int
-    max_bytes: int
-    with_append_times: bool = False
+    __slots__ = (
+        "is_committed",
+        "is_follower",
+        "max_bytes",
+        "min_bytes",
+        "version",
+        "with_append_times",
+    )
 
-    @property
-    def is_copy(self) -> bool:
-        """Whether batches are wanted as they lie in the log, byte for byte."""
-        return self.is_follower or self.with_append_times
-
-    @property
-    def is_committed(self) -> bool:
-        """Whether records of open and aborted transactions are not to be seen."""
-        return self.isolation is IsolationLevel.READ_COMMITTED and not self.is_follower
+    def __init__(
+        self,
+        version: int,
+        isolation_level: int,
+        *,
+        is_follower: bool,
+        min_bytes: int,
+        max_bytes: int,
+        with_append_times: bool = False,
+    ) -> None:
+        """The class has the arguments; `isolation_level` as in a request."""
+        self.version = version
+        self.is_follower = is_follower
+        self.is_committed = isolation_level == IsolationLevel.READ_COMMITTED and not is_follower
+        self.min_bytes = min_bytes
+        self.max_bytes = max_bytes
+        self.with_append_times = with_append_times
 
     def end_offset(self, partition: Partition) -> int:
-        """Offset behind the last record that the asker sees."""
+        """Offset behind the last record that the client sees."""
         if self.is_follower:
             return partition.replica_end_offset
-        return partition.end_offset(self.isolation)
+        return partition.last_stable_offset if self.is_committed else partition.high_watermark
 
 
 class PartitionRead:
@@ -205,8 +214,8 @@ class PartitionRead:
         refusal: Error code where there is no partition, else 0.
         error_code: Of the result. Where it is not 0, the result holds no more than `fenced_epoch`.
         high_watermark: The partition's, -1 with an error.
-        last_stable_offset: Likewise.
-        log_start_offset: Likewise.
+        last_stable_offset: The partition's, -1 with an error.
+        log_start_offset: The partition's, -1 with an error.
         diverging_epoch: Where the client's log and this one part; epoch -1 where they don't.
         fenced_epoch: The present leader epoch, for a client that named an older one; else -1.
         records: Whole batches.
@@ -241,21 +250,25 @@ class PartitionRead:
 
     cached: "CachedPartition"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a row of a request
         self,
         partition: Partition | None,
         number: int,
         offset: int,
         max_bytes: int,
+        leader_epoch: int = NO_LEADER_EPOCH,
+        last_epoch: int = NO_LEADER_EPOCH,
+        topic_id: "UUID | None" = None,
         refusal: int = 0,
     ) -> None:
-        """A read that was not made yet, of any epoch and topic id; the class has the arguments."""
+        """A read that was not made yet; the class has the arguments."""
         self.partition = partition
         self.number = number
         self.offset = offset
         self.max_bytes = max_bytes
-        self.leader_epoch = self.last_epoch = NO_LEADER_EPOCH
-        self.topic_id: UUID | None = None
+        self.leader_epoch = leader_epoch
+        self.last_epoch = last_epoch
+        self.topic_id = topic_id
         self.refusal = refusal
         self.seen_end = NO_OFFSET  # the result comes with `prepare` or `refuse`
 
@@ -315,7 +328,7 @@ class PartitionRead:
 
     # -- before the read ---------------------------------------------------------------------
 
-    def prepare(self, order: ReadOrder, left: int, *, whole_first: bool) -> Limits | None:
+    def prepare(self, order: ReadOrder, left: int, whole_first: bool) -> Limits | None:
         """Set the result as it is without records; the limits of the read, None for no read.
 
         Args:
@@ -329,21 +342,26 @@ class PartitionRead:
             self._refuse(order, code)
             return None
         log, offset = partition.log, self.offset
+        high_watermark, stable = partition.high_watermark, partition.last_stable_offset
         self.error_code = self.size_bytes = 0
-        self.high_watermark = partition.high_watermark
-        self.last_stable_offset = partition.last_stable_offset
+        self.high_watermark = high_watermark
+        self.last_stable_offset = stable
         self.log_start_offset = start = log.log_start_offset
         self.diverging_epoch = _NO_DIVERGENCE
         self.fenced_epoch = NO_LEADER_EPOCH
         self.records = b""
-        self.aborted = [] if order.is_committed else None
+        self.aborted = _NONE_ABORTED if order.is_committed else None
         self.append_times = ()
         if self.last_epoch >= 0 and self._has_parted(order, partition):
             return None
         if not start <= offset <= log.log_end_offset:
             self._refuse(order, ErrorCode.OFFSET_OUT_OF_RANGE)
             return None
-        self.seen_end = end_offset = order.end_offset(partition)
+        if order.is_follower:
+            end_offset = partition.replica_end_offset
+        else:
+            end_offset = stable if order.is_committed else high_watermark
+        self.seen_end = end_offset
         if offset >= end_offset:
             return None
         most = min(self.max_bytes, left)
@@ -352,7 +370,7 @@ class PartitionRead:
             return None
         if order.with_append_times:
             most = min(most, TIMED_BYTES)
-        return Limits(end_offset=end_offset, max_bytes=most, whole_first=whole_first)
+        return Limits(end_offset, most, whole_first)
 
     def _problem(self, partition: Partition) -> int:
         if partition.is_gone:
@@ -397,19 +415,20 @@ class PartitionRead:
         """
         partition = self.partition
         assert partition is not None
-        log, offset, ends = partition.log, self.offset, partition.read_ends
-        at_hand = None if may_block else ends.at_hand
-        source = SegmentBytes(log.context.pool, may_block=may_block, at_hand=at_hand)
+        log, offset = partition.log, self.offset
+        source = partition.bytes_source(may_block=True) if may_block else partition.loop_bytes
         segments = log.segments
         if order.version < MAGIC_2_SINCE:
             source.ensure_blocking()
             self._take(_converted(segments, offset, limits, source, order.version))
             return
-        is_exposed = log.context.config.tidelog_expose_append_time and not order.is_copy
+        is_exposed = log.context.config.tidelog_expose_append_time and not (
+            order.is_follower or order.with_append_times  # they take batches byte for byte
+        )
         if is_exposed:
             source.ensure_blocking()
             limits = replace(limits, max_bytes=min(limits.max_bytes, TIER_BYTES))
-        found = find_range(segments, offset, limits, source, ends)
+        found = find_range(segments, offset, limits, source, partition.read_ends)
         if found is None or found.end <= found.start:
             return
         if order.is_committed:
@@ -497,15 +516,22 @@ def aborted_transactions(
 
 
 class Reading:
-    """One pass over the partitions. go -> (go_cold -> go)*, until `go` says that all is read."""
+    """One pass over the partitions. `go` ends it, or `finish` where that has to wait.
+
+    Attributes:
+        size_bytes: Of all records that were read.
+        must_answer: Whether a partition's result can't wait (`PartitionRead.must_answer`).
+    """
+
+    __slots__ = ("_at", "_cold", "_order", "_reads", "must_answer", "size_bytes")
 
     def __init__(self, order: ReadOrder, reads: Sequence[PartitionRead]) -> None:
         self._order = order
         self._reads = reads
         self._at = 0
-        self._left = order.max_bytes
-        self._whole_first = order.version >= WHOLE_FIRST_SINCE
         self._cold: Limits | None = None
+        self.size_bytes = 0
+        self.must_answer = False
 
     def go(self, end: int | None = None) -> bool:
         """Read what is in memory; False where the next partition has to be waited for.
@@ -513,43 +539,53 @@ class Reading:
         Args:
             end: Stop before the partition of this number; None to read all.
         """
-        stop = len(self._reads) if end is None else min(end, len(self._reads))
-        while self._at < stop:
-            read = self._reads[self._at]
-            limits = read.prepare(self._order, self._left, whole_first=self._whole_first)
-            try:
-                self._end(read, None if limits is None else self._find(read, limits, False))
-            except ColdRead:
-                self._cold = limits
-                return False
+        order, at = self._order, self._at
+        is_whole = order.version >= WHOLE_FIRST_SINCE
+        for read in self._reads[at:end] if at or end else self._reads:
+            size_bytes = self.size_bytes
+            left = order.max_bytes - size_bytes
+            if left < 0 < at:
+                left = 0  # a limit below 0 refuses the first partition
+            limits = read.prepare(order, left, is_whole and not size_bytes)
+            if limits is not None:
+                try:
+                    read.find(order, limits, may_block=False)
+                except ColdRead:
+                    self._at, self._cold = at, limits
+                    return False
+                except (OSError, TidelogError) as error:
+                    read.fail(error, order)
+            self._count(read)
+            at += 1
+        self._at = at
         return True
 
-    async def go_cold(self, work: Work) -> None:
-        """Read the next partition in a thread."""
-        read, limits = self._reads[self._at], self._cold
-        assert limits is not None
-        self._end(read, await work.run(self._find, read, limits, True))
+    async def finish(self, work: Work, end: int | None = None) -> None:
+        """Read all, or up to the partition of number `end`, in threads where it has to be."""
+        while not self.go(end):
+            read, limits = self._reads[self._at], self._cold
+            assert limits is not None
+            try:
+                await work.run(partial(read.find, self._order, limits, may_block=True))
+            except (OSError, TidelogError) as error:
+                read.fail(error, self._order)
+            self._count(read)
+            self._at += 1
 
-    def _find(self, read: PartitionRead, limits: Limits, may_block: bool) -> Exception | None:
-        try:
-            read.find(self._order, limits, may_block=may_block)
-        except (OSError, TidelogError) as error:
-            return error
-        return None
-
-    def _end(self, read: PartitionRead, error: Exception | None) -> None:
-        if error is not None:
-            read.fail(error, self._order)
-        self._at += 1
+    def _count(self, read: PartitionRead) -> None:
         if read.size_bytes:
-            self._whole_first = False
-        self._left = max(self._left - read.size_bytes, 0)  # a limit below 0 refuses one partition
+            self.size_bytes += read.size_bytes
+        elif read.must_answer:
+            self.must_answer = True
 
-
-async def finish(reading: Reading, work: Work, end: int | None = None) -> None:
-    """Read all, or up to the partition of number `end`, in threads where it has to be."""
-    while not reading.go(end):
-        await reading.go_cold(work)
+    def is_enough(self, max_wait_ms: int) -> bool:
+        """Whether there is no reason to wait for more, at most for so long."""
+        return (
+            max_wait_ms <= 0
+            or self.must_answer
+            or self.size_bytes >= self._order.min_bytes
+            or all(read.partition is None for read in self._reads)
+        )
 
 
 class Wait:
@@ -605,7 +641,7 @@ class Wait:
             return 0 if read.offset <= partition.log.log_end_offset else enough
         if enough == 1:
             return 1
-        limits = Limits(end_offset=end, max_bytes=read.max_bytes, whole_first=False)
+        limits = Limits(end, read.max_bytes, whole_first=False)
         try:
             return available_bytes(partition, read.offset, limits)
         except (ColdRead, OSError, TidelogError):
@@ -618,8 +654,7 @@ def available_bytes(partition: Partition, offset: int, limits: Limits) -> int:
     Raises:
         ColdRead, OSError, TidelogError: As `find_range`.
     """
-    source = SegmentBytes(partition.log.context.pool, may_block=False)
-    found = find_range(partition.log.segments, offset, limits, source)
+    found = find_range(partition.log.segments, offset, limits, partition.loop_bytes)
     return 0 if found is None else found.size_bytes
 
 

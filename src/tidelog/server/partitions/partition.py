@@ -27,7 +27,7 @@ from tidelog.errors import (
     UnknownTopic,
 )
 from tidelog.record.batch_walk import Batch
-from tidelog.server.partitions.segment_reads import ReadEnds
+from tidelog.server.partitions.segment_reads import ReadEnds, SegmentBytes
 from tidelog.server.runtime.reply import Reply, Watched
 from tidelog.storage.log.append import FOREIGN, AppendResult, AppendTerms
 from tidelog.storage.log.log import Log
@@ -230,6 +230,7 @@ class Partition(Watched):
         is_gone: The topic was deleted; watchers were told.
         last_deletion_ms: When retention last took segments since the start; None for never.
         read_ends: Where fetches ended.
+        loop_bytes: Reads the log's segments on the loop.
         transactions: What is known of them beside the log.
     """
 
@@ -254,6 +255,7 @@ class Partition(Watched):
         self._waiting: deque[tuple[int, Reply[ErrorCode]]] = deque()
         self._flushes: dict[Reply[TidelogError | None], None] = {}
         self.read_ends = ReadEnds()
+        self.loop_bytes = SegmentBytes(log.context.pool, may_block=False)
         self.transactions = OpenTransactions()
         log.call_on_failure(self.notify)
 
@@ -266,6 +268,10 @@ class Partition(Watched):
     def last_stable_offset(self) -> int:
         """Offset below which no transaction is open, at most the high watermark."""
         return self.transactions.stable_end(self.log.last_stable_offset, self.high_watermark)
+
+    def bytes_source(self, *, may_block: bool) -> SegmentBytes:
+        """How bytes of its log are had: on the loop, or by one read in a thread."""
+        return SegmentBytes(self.log.context.pool, may_block=True) if may_block else self.loop_bytes
 
     def end_offset(self, isolation: IsolationLevel) -> int:
         """Offset behind the last record that a reader of that isolation sees."""
@@ -406,6 +412,7 @@ class Partition(Watched):
             self._give_up_flushes(self.failure)
         self.notify()  # who waits for what the old one has not kept learns that by its failure
         self.log, self._sync_end, self._is_sync_due = log, None, False
+        self.loop_bytes = SegmentBytes(log.context.pool, may_block=False)
         self.transactions.clear()
         self.high_watermark = _synced_end(log) if self._syncs_all else log.log_end_offset
         log.call_on_failure(self.notify)

@@ -21,7 +21,7 @@ Source: Kafka 4.x UnifiedLog.read, LogSegment.read, FileRecords.writeTo.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -137,41 +137,19 @@ class FilePiece:
         return data
 
 
-class AtHand:
-    """The log file that was read last, so that it need not be looked for. For one thread.
+class SegmentBytes:
+    """A way to read a log's segments.
 
-    It is let go of where the pool lets go of it: before its name gets another meaning.
+    One that may block is for one read in a thread. One that may not is for all reads of a partition
+    on the loop: it keeps the file that was read last at hand, until the pool lets go of that.
     """
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_kept", "_may_block", "_pool")
 
-    def __init__(self) -> None:
-        self._kept: tuple[ref[Segment], Held] | None = None
-
-    def file_of(self, segment: Segment) -> File | None:
-        """That of the segment, None where it is not at hand."""
-        kept = self._kept
-        if kept is None or kept[0]() is not segment:
-            return None
-        held = kept[1]
-        held.is_used = True
-        return held.file
-
-    def keep(self, segment: Segment, held: Held) -> None:
-        """From now on it is that of this segment."""
-        self._kept = ref(segment), held
-
-
-class SegmentBytes:
-    """A way to read a log's segments, for one read. One that may block is for threads."""
-
-    def __init__(self, pool: FilePool, *, may_block: bool, at_hand: AtHand | None = None) -> None:
-        """`at_hand`: of whoever reads the same log again and again."""
+    def __init__(self, pool: FilePool, *, may_block: bool) -> None:
         self._pool = pool
         self._may_block = may_block
-        self._at_hand = at_hand
-        # The file that was opened last, mostly the only one of a read, and how it is read.
-        self._opened: tuple[Segment, File, Callable[[int, int], Buffer | None]] | None = None
+        self._kept: tuple[ref[Segment], Held] | None = None
 
     def read(self, segment: Segment, start: int, end: int) -> Buffer:
         """Bytes [start, end) of a segment's log file, fewer only where it ends.
@@ -188,10 +166,11 @@ class SegmentBytes:
         if segment.is_tiered:
             self._ensure(known=False)
             return segment.view(start, end)
-        opened = self._opened
-        if opened is None or opened[0] is not segment:
-            opened = self._open(segment)
-        data = opened[2](end - start, start)
+        file = self._file_of(segment)
+        if self._may_block:
+            return file.pread(end - start, start)
+        local = local_file(file)
+        data = None if local is None else local.read_cached(end - start, start)
         if data is None:
             raise ColdRead
         return data
@@ -203,25 +182,21 @@ class SegmentBytes:
         """
         if segment.is_tiered or end - start < PIECE_MIN_BYTES:
             return self.read(segment, start, end)
-        opened = self._opened
-        if opened is None or opened[0] is not segment:
-            opened = self._open(segment)
-        return FilePiece(opened[1], segment.log_path, start, end - start, is_begun=True)
+        file = self._file_of(segment)
+        return FilePiece(file, segment.log_path, start, end - start, is_begun=True)
 
-    def _open(self, segment: Segment) -> tuple[Segment, File, Callable[[int, int], Buffer | None]]:
-        at_hand = self._at_hand
-        file = None if at_hand is None else at_hand.file_of(segment)
-        if file is None:
-            held, file = open_log(segment, self._pool.hold)
-            if at_hand is not None:
-                at_hand.keep(segment, held)
+    def _file_of(self, segment: Segment) -> File:
+        kept = self._kept
+        if kept is not None and kept[0]() is segment:
+            held = kept[1]
+            if held.file is not None:
+                held.is_used = True
+                return held.file
+        held, file = open_log(segment, self._pool.hold)
         if self._may_block:
-            read: Callable[[int, int], Buffer | None] = file.pread
-        else:
-            local = local_file(file)
-            read = _read_nothing if local is None else local.read_cached
-        opened = self._opened = segment, file, read
-        return opened
+            held = Held(file)  # to the end of this read, whatever the pool lets go of
+        self._kept = ref(segment), held
+        return file
 
     def offset_index(self, segment: Segment) -> OffsetIndex:
         """The segment's index; raises ColdRead where it was not loaded yet."""
@@ -268,10 +243,6 @@ class SegmentBytes:
     def _ensure(self, *, known: bool) -> None:
         if not known and not self._may_block:
             raise ColdRead
-
-
-def _read_nothing(_size: int, _position: int) -> None:
-    """Read a file of which nothing can be had without waiting."""
 
 
 # Between two entries of an index lie 4 KiB and one batch by default.
@@ -345,7 +316,7 @@ class ByteRange:
         return self.end - self.start
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Limits:
     """How far a read may go.
 
@@ -364,16 +335,12 @@ class ReadEnds:
     """Where reads of a partition ended: the next one mostly goes on there, without an index.
 
     What is said here is only a guess: who goes by it looks whether a batch of that offset is there.
-    A segment that was replaced is another one. Safe for several threads, but for `at_hand`.
-
-    Attributes:
-        at_hand: The file that the loop has read last.
+    A segment that was replaced is another one. Safe for several threads.
     """
 
-    __slots__ = ("_places", "at_hand")
+    __slots__ = ("_places",)
 
     def __init__(self) -> None:
-        self.at_hand = AtHand()
         self._places: dict[int, tuple[ref[Segment], int]] = {}
 
     def place_of(self, segment: Segment, offset: int) -> int | None:

@@ -65,7 +65,7 @@ class Read:
 
     def let_block(self) -> None:
         """What is read from now on may be waited for: it is in a thread."""
-        self._source = SegmentBytes(self._partition.log.context.pool, may_block=True)
+        self._source = self._partition.bytes_source(may_block=True)
 
     def records(self, acquired: Sequence[Acquired]) -> "Buffer | FilePiece":
         """The whole batches that have what was acquired; raises ColdRead, OSError, CorruptData."""
@@ -115,7 +115,7 @@ def read(
     end_offset, offset = partition.end_offset(isolation), part.offset
     if offset >= end_offset:
         return None
-    source = SegmentBytes(partition.log.context.pool, may_block=may_block)
+    source = partition.bytes_source(may_block=may_block)
     segments = partition.log.segments
     limits = Limits(end_offset=end_offset, max_bytes=part.max_bytes, whole_first=True)
     found = find_range(segments, offset, limits, source, partition.read_ends)
