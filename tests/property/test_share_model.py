@@ -337,7 +337,7 @@ class ShareMachine(RuleBasedStateMachine):
             if row.state is RecordState.ACQUIRED and row.becomes is None
         ]
         assert known.deadline_ms == min(locked, default=None)
-        assert known.run_count <= len(model.rows)
+        assert len(known._runs) <= len(model.rows)
 
 
 def _will_be(row: Row) -> RecordState:

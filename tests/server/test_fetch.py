@@ -135,7 +135,7 @@ def test_waits_for_bytes_and_no_longer(broker: Broker) -> None:
         put(broker, 4)
         got = offsets(parts(client.receive(FETCH))[0])
     assert got == list(range(8))
-    assert broker.call(lambda node: node.partitions.get(TOPIC, 0).watcher_count) == 0
+    assert broker.call(lambda node: len(node.partitions.get(TOPIC, 0)._watchers)) == 0
 
 
 def test_wait_ends_with_its_time_its_topic_or_its_connection(broker: Broker) -> None:
@@ -144,12 +144,12 @@ def test_wait_ends_with_its_time_its_topic_or_its_connection(broker: Broker) -> 
     kept = broker.call(lambda node: node.partitions.get(TOPIC, 0))
     with RawClient(broker.bootstrap_servers) as client:
         client.send(FETCH, 12, request(partition(), max_wait_ms=LATER_MS))
-        until_so(lambda: bool(kept.watcher_count))
+        until_so(lambda: bool(kept._watchers))
         client.reset()
-    until_so(lambda: not kept.watcher_count)
+    until_so(lambda: not kept._watchers)
     with RawClient(broker.bootstrap_servers) as client:
         client.send(FETCH, 12, request(partition(), max_wait_ms=LATER_MS))
-        until_so(lambda: bool(kept.watcher_count))
+        until_so(lambda: bool(kept._watchers))
         broker.call(lambda node: node.topics.delete(TOPIC))
         assert parts(client.receive(FETCH))[0].error_code == 3
 

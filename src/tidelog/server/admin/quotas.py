@@ -276,10 +276,6 @@ class Throttles:
             self._uses[kind].take_back(limit, used, now_ms)
         return throttle_ms
 
-    def remembered(self, kind: str) -> int:
-        """Of how many clients uses are remembered."""
-        return len(self._uses[kind])
-
 
 def most_at_once(limit: Limit) -> int:
     """What a client may use at once without being throttled for sure."""

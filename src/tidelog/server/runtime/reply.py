@@ -238,11 +238,6 @@ class Watched:
         """Call it no more; fine where it was not watching."""
         self._watchers.pop(watcher, None)
 
-    @property
-    def watcher_count(self) -> int:
-        """How many watch."""
-        return len(self._watchers)
-
     def notify(self) -> None:
         """Tell all watchers, which may go by that."""
         if self._watchers:

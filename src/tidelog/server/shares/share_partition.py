@@ -274,11 +274,6 @@ class SharePartition:
         """When the next lock runs out, by monotonic time; None for never."""
         return min((run.deadline_ms for run in self._runs if run.is_locked), default=None)
 
-    @property
-    def run_count(self) -> int:
-        """How many runs are kept."""
-        return len(self._runs)
-
     def batches(self) -> Iterator[StateBatch]:
         """All offsets from the start on, as they are."""
         for run in self._runs:

@@ -279,11 +279,6 @@ class SharePartitions:
             return None
         return share
 
-    @property
-    def live_count(self) -> int:
-        """How many are open."""
-        return len(self._live)
-
     # -- opening -----------------------------------------------------------------------------
 
     async def open(self, key: ShareKey, partition: Partition) -> OpenSharePartition | ErrorCode:

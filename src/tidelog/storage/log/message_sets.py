@@ -41,7 +41,7 @@ from tidelog.storage.log.append import (
     writable,
 )
 from tidelog.storage.log.record_rules import RECORD_ERROR_LIMIT, RecordRules, Refused
-from tidelog.storage.segment.time_search import LOOP_BYTES
+from tidelog.storage.segment.segment import LOOP_BYTES
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, Codec, TimestampType
 
 

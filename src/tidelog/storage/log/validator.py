@@ -70,7 +70,7 @@ from tidelog.storage.log.record_rules import (
     walk_body,
     wrapped_sum,
 )
-from tidelog.storage.segment.time_search import LOOP_BYTES, LOOP_RECORDS
+from tidelog.storage.segment.segment import LOOP_BYTES, LOOP_RECORDS
 from tidelog.types import (
     INT64_MAX,
     NO_PRODUCER_ID,

@@ -59,6 +59,13 @@ _GONE: Final = (files.REMOVED_SUFFIX, files.DELETED_SUFFIX)
 APPENDTIME_DAMAGED: Final = "append times unknown"
 
 
+# Bytes that an event loop checks of one append, or opens of one batch: some 20 ms of gunzip.
+LOOP_BYTES: Final = 4 << 20
+
+# Records that an event loop goes through one by one in Python.
+LOOP_RECORDS: Final = 2000
+
+
 class ColdRead(Exception):
     """A read or search that may not block would wait for a disk or a store, or take long."""
 

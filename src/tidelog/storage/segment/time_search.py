@@ -24,14 +24,18 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from tidelog.record.batch_walk import Batch
-from tidelog.record.header import (
-    PASSED_BYTES,
-)
+from tidelog.record.header import PASSED_BYTES
 from tidelog.record.record import Record
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.segment.gaps import NO_LOSSES, Losses
 from tidelog.storage.segment.index_proof import position_before, time_floor
-from tidelog.storage.segment.segment import ColdRead, Segment, iterate_batches
+from tidelog.storage.segment.segment import (
+    LOOP_BYTES,
+    LOOP_RECORDS,
+    ColdRead,
+    Segment,
+    iterate_batches,
+)
 from tidelog.storage.segment.slices import checked_records, ensure_sum, ensure_there
 from tidelog.types import (
     NO_TIMESTAMP,
@@ -40,12 +44,6 @@ from tidelog.types import (
     OffsetAndTimestamp,
     TimestampType,
 )
-
-# What an event loop checks of one append, or opens of one batch: some 20 ms of gunzip.
-LOOP_BYTES: Final = 4 << 20
-
-# Records that an event loop goes through one by one in Python.
-LOOP_RECORDS: Final = 2000
 
 # Append-time rows of a segment that an event loop goes through.
 LOOP_ROWS: Final = 4096

@@ -35,9 +35,8 @@ from tidelog.record.kernels.layout import FOUND, NEED_PLAIN, NOT_FOUND
 from tidelog.record.kernels.time_search import find_time, find_time_in_segment
 from tidelog.record.offset_order import ANY_OFFSETS, segment_limit
 from tidelog.storage.segment.index_proof import position_floor, time_floor
-from tidelog.storage.segment.segment import ColdRead, Segment
+from tidelog.storage.segment.segment import LOOP_BYTES, ColdRead, Segment
 from tidelog.storage.segment.time_search import (
-    LOOP_BYTES,
     answer,
     open_batch,
     search_segment,

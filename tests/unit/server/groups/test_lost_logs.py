@@ -173,9 +173,9 @@ async def test_deleted_topic_is_looked_after_no_more(tmp_path: Path) -> None:
         await node.groups.shards.ensure_topic()
         commit(node.groups, 1)
         partition = partition_of(node)
-        assert partition.watcher_count == 1
+        assert len(partition._watchers) == 1
         node.topics.delete(OFFSETS_TOPIC)
-        assert partition.watcher_count == 0
+        assert len(partition._watchers) == 0
         with suppress(Closed):
             partition.log.flush()
         assert await node.groups.shards.ensure_topic() is ErrorCode.NONE

@@ -95,7 +95,7 @@ class TestThrottles:
             assert limit is not None
             throttles.charge(PRODUCED, limit, 1)
             clock.advance(100)
-        assert throttles.remembered(PRODUCED) <= FORGOTTEN_MS // 100 + 2
+        assert len(throttles._uses[PRODUCED]) <= FORGOTTEN_MS // 100 + 2
 
     def test_so_many_are_remembered_at_most(self) -> None:
         throttles = Throttles(ManualClock(0))
@@ -104,4 +104,4 @@ class TestThrottles:
             limit = throttles.find(PRODUCED, "User:u", f"c{number}")
             assert limit is not None
             throttles.charge(PRODUCED, limit, 1)
-        assert throttles.remembered(PRODUCED) == RATES_MAX
+        assert len(throttles._uses[PRODUCED]) == RATES_MAX

@@ -23,7 +23,7 @@ async def test_nothing_is_opened_for_a_group_that_nobody_has_joined(path: Path) 
         data = of(await forged.fetch(0))
         assert data is not None
         assert data.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-        assert it.node.shares.live_count == 0
+        assert len(it.node.shares._live) == 0
 
 
 @on_a_loop
@@ -34,7 +34,7 @@ async def test_a_group_that_is_not_loaded_is_left_out(path: Path) -> None:
         it.node.topics.delete("__consumer_offsets")
         response = await one.fetch(0)
         assert (response.error_code, response.responses) == (0, [])
-        assert it.node.shares.live_count == 0
+        assert len(it.node.shares._live) == 0
 
 
 @on_a_loop
@@ -49,7 +49,7 @@ async def test_who_goes_leaves_nothing_open_once_that_is_written(path: Path) -> 
         assert await one.say(said(0, 4, AckType.ACCEPT)) == 0
         one.epoch = -1
         await one.fetch()
-        await turn_until(lambda: it.node.shares.live_count == 0)
+        await turn_until(lambda: len(it.node.shares._live) == 0)
 
 
 @on_a_loop
@@ -93,7 +93,7 @@ async def test_what_is_let_go_while_a_fetch_opens_more_is_left_out(path: Path) -
             fetch = asyncio.ensure_future(one.fetch(0, 1))
             await asked.wait()
             shares.end_session(SessionKey(GROUP, two.name))
-            assert shares.live_count == 0
+            assert len(shares._live) == 0
             gate.set()
             assert acquired(await fetch, 0) == []
         assert acquired(await one.fetch(), 0) == [(5, 9, 2)]

@@ -384,4 +384,4 @@ def test_neighbours_that_are_alike_are_kept_as_one() -> None:
     give(known, 99)
     for offset in range(50, 100):
         say(known, offset, offset, AckType.ACCEPT)
-    assert known.run_count == 2
+    assert len(known._runs) == 2
