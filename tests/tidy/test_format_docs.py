@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.record import compression, header, lz4_frame
+from tidelog.record import header, lz4_frame, snappy_stream
 from tidelog.record import header as legacy_header
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.record.compression import compress
@@ -125,9 +125,9 @@ def test_codecs() -> None:
 
 def test_the_snappy_header() -> None:
     (rows,) = tables("Snappy")
-    assert bytes.fromhex(rows[0]["meaning"]) == compression.MAGIC
-    assert [int(row["meaning"]) for row in rows[1:]] == [compression.VERSION] * 2
-    assert sum(int(row["size"]) for row in rows) == compression.HEADER.size
+    assert bytes.fromhex(rows[0]["meaning"]) == snappy_stream.MAGIC
+    assert [int(row["meaning"]) for row in rows[1:]] == [snappy_stream.VERSION] * 2
+    assert sum(int(row["size"]) for row in rows) == snappy_stream.HEADER.size
 
 
 def test_the_lz4_header() -> None:

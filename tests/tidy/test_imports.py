@@ -68,6 +68,13 @@ WORK = re.compile(
 )
 
 
+BROKER = """
+import sys, tidelog
+with tidelog.broker():
+    print(*sys.modules)
+"""
+# What only compressed batches need.
+CODECS = {"cramjam", "lz4.frame", "zstandard"}
 CLASSIC_GROUPS = "import sys, tidelog.server.groups.coordinator; print(*sys.modules)"
 OTHER_GROUPS = {
     "tidelog.protocol.messages.modern_group_records",
@@ -142,4 +149,10 @@ def test_classic_groups_load_nothing_of_other_protocols() -> None:
     loaded = set(run(CLASSIC_GROUPS).split())
     assert not OTHER_GROUPS & loaded
     for name in OTHER_GROUPS:
+        assert find_spec(name) is not None, name
+
+
+def test_a_broker_starts_without_the_libraries_of_codecs() -> None:
+    assert not CODECS & set(run(BROKER).split())
+    for name in CODECS:
         assert find_spec(name) is not None, name

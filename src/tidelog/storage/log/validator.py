@@ -48,7 +48,6 @@ from tidelog.record.header import (
     stamp_append_time,
 )
 from tidelog.record.legacy import LegacyBatch
-from tidelog.record.lz4_frame import BLOCK_BYTES, decompress_single
 from tidelog.storage.log.append import (
     LOOP_COMPRESSED_BYTES,
     AppendContext,
@@ -335,6 +334,8 @@ class Validator:
     ) -> tuple[Buffer, memoryview | None]:
         """The records of a compressed batch, and the block that they are in, to be given back."""
         if codec == _LZ4:
+            from tidelog.record.lz4_frame import BLOCK_BYTES, decompress_single
+
             try:
                 block = _BLOCKS.pop()
             except IndexError:  # also where another thread has taken the last

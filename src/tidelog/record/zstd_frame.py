@@ -1,0 +1,182 @@
+"""Zstandard frames, with a limit on the decompressed size.
+
+The `zstandard` library ignores `max_output_size` where a frame declares its size. So the blocks of
+a frame are walked first (a 3-byte header bounds the output of each), and the library is asked for
+at most that size and the limit.
+
+Source: docs/format.md#zstd; KIP-110; RFC 8878.
+"""
+
+import struct
+from typing import Final
+
+import zstandard
+
+from tidelog.errors import CorruptBatch, StreamTooLong
+from tidelog.record.buffers import SCRATCH_BYTES_MAX, Scratch
+from tidelog.types import Buffer
+
+DEFAULT_LEVEL: Final = 3
+
+
+# Kafka's reader takes windows up to this, and its level 22 writes them.
+WINDOW_SIZE_MAX: Final = 1 << 27
+
+
+_BLOCK_OUTPUT_MAX: Final = 128 * 1024
+
+
+_BLOCK_HEADER_SIZE: Final = 3
+
+
+_CHECKSUM_SIZE: Final = 4
+
+
+# Decompressors that no thread uses just now.
+_FREE: Final[list[zstandard.ZstdDecompressor]] = []
+
+
+_FREE_MAX: Final = 16
+
+
+_RAW, _RUN, _RESERVED = 0, 1, 3
+
+
+_SKIPPABLE_MAGIC: Final = 0x184D2A50
+
+
+_SKIPPABLE_HEADER: Final = struct.Struct("<II")
+
+
+def compress(data: Buffer, *, level: int | None = None) -> bytes:
+    """`data` as one frame that declares its size; `level` as Kafka's, None is 3."""
+    return zstandard.ZstdCompressor(DEFAULT_LEVEL if level is None else level).compress(data)
+
+
+def decompress(data: Buffer, limit: int, *, scratch: Scratch | None = None) -> bytes | memoryview:
+    """What the frames of `data` hold, at most `limit` bytes.
+
+    Args:
+        data: Frames, nothing after the last.
+        limit: Bytes allowed to come out, inclusive.
+        scratch: Where to decompress a single frame to; None takes new memory.
+
+    Raises:
+        CorruptBatch: Malformed, cut, a window over 128 MiB, or more than `limit` comes out.
+    """
+    view = memoryview(data)
+    parts: list[bytes] = []
+    at = 0
+    while True:
+        end = _skippable_end(view, at)
+        if end is None:
+            end, bound = _frame_end(view, at)
+            is_alone = at == 0 and end == len(view)
+            if scratch is not None and is_alone and bound <= min(limit, SCRATCH_BYTES_MAX):
+                return _decompress_to(view, scratch.take(bound + 1))
+            parts.append(_decompress_frame(view[at:end], bound, limit))
+            limit -= len(parts[-1])
+        at = end
+        if at == len(view):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _decompress_frame(frame: memoryview, bound: int, limit: int) -> bytes:
+    """One whole frame whose blocks make at most `bound` bytes."""
+    declared = zstandard.frame_content_size(frame)
+    if declared > limit:
+        raise StreamTooLong(f"zstd: {declared} bytes are declared when {limit} more are allowed")
+    if declared > bound:
+        raise CorruptBatch(f"zstd: {declared} bytes are declared, the blocks hold {bound}")
+    # 0 would mean "no cap" to the library.
+    room = max(1, min(bound, limit))
+    try:
+        out = _decompress(frame, room)
+    except zstandard.ZstdError as error:
+        hint = f" (more than {limit} bytes?)" if bound > limit else ""
+        raise CorruptBatch(f"zstd: {error}{hint}") from None
+    if len(out) > limit:
+        raise StreamTooLong(f"zstd: {len(out)} bytes come out when {limit} more are allowed")
+    return out
+
+
+def _decompress_to(frame: memoryview, out: memoryview) -> memoryview:
+    """One whole frame into room for a byte more than its blocks can make: its end is read too."""
+    decompressor, end = _free_decompressor(), 0
+    try:
+        with decompressor.stream_reader(frame, closefd=False) as reader:
+            while count := reader.readinto(out[end:]):
+                end += count
+    except zstandard.ZstdError as error:
+        raise CorruptBatch(f"zstd: {error}") from None
+    _keep(decompressor)
+    return out[:end]
+
+
+def _decompress(frame: memoryview, room: int) -> bytes:
+    decompressor = _free_decompressor()
+    out = decompressor.decompress(frame, max_output_size=room)
+    _keep(decompressor)
+    return out
+
+
+def _free_decompressor() -> zstandard.ZstdDecompressor:
+    """One that nobody uses just now: making one costs more than a small frame.
+
+    One serves one thread at a time; `pop` and `append` of a list are atomic.
+    """
+    try:
+        return _FREE.pop()
+    except IndexError:
+        return zstandard.ZstdDecompressor()
+
+
+def _keep(decompressor: zstandard.ZstdDecompressor) -> None:
+    if len(_FREE) < _FREE_MAX:
+        _FREE.append(decompressor)
+
+
+def _frame_end(view: memoryview, at: int) -> tuple[int, int]:
+    """Where the frame at `at` ends, and the most that its blocks can make."""
+    try:
+        parameters = zstandard.get_frame_parameters(view[at : at + 18])
+        start = at + zstandard.frame_header_size(view[at : at + 18])
+    except zstandard.ZstdError as error:
+        raise CorruptBatch(f"zstd: {error}") from None
+    if parameters.dict_id:
+        raise CorruptBatch(f"zstd: dictionary {parameters.dict_id} is asked for")
+    if parameters.window_size > WINDOW_SIZE_MAX:
+        raise CorruptBatch(f"zstd: a window of {parameters.window_size} bytes")
+    end, bound = _walk_blocks(view, start)
+    end += _CHECKSUM_SIZE if parameters.has_checksum else 0
+    if end > len(view):
+        raise CorruptBatch("zstd: the frame is cut")
+    return end, bound
+
+
+def _walk_blocks(view: memoryview, at: int) -> tuple[int, int]:
+    """Where the last block ends, and the most that all can make."""
+    bound, last = 0, False
+    while not last:
+        if len(view) - at < _BLOCK_HEADER_SIZE:
+            raise CorruptBatch("zstd: the frame is cut")
+        word = view[at] | view[at + 1] << 8 | view[at + 2] << 16
+        last, kind, size = bool(word & 1), word >> 1 & 3, word >> 3
+        if kind == _RESERVED or size > _BLOCK_OUTPUT_MAX:
+            raise CorruptBatch(f"zstd: a block of kind {kind} and {size} bytes")
+        bound += size if kind in (_RAW, _RUN) else _BLOCK_OUTPUT_MAX
+        at += _BLOCK_HEADER_SIZE + (1 if kind == _RUN else size)
+    return at, bound
+
+
+def _skippable_end(view: memoryview, at: int) -> int | None:
+    """Where the frame at `at` ends if it is one that readers skip, else None."""
+    if len(view) - at < _SKIPPABLE_HEADER.size:
+        return None
+    magic, size = _SKIPPABLE_HEADER.unpack_from(view, at)
+    if magic & ~0xF != _SKIPPABLE_MAGIC:
+        return None
+    end: int = at + _SKIPPABLE_HEADER.size + size
+    if end > len(view):
+        raise CorruptBatch("zstd: a skippable frame is cut")
+    return end
