@@ -1,14 +1,9 @@
 """The broker's counters: what each hook counts."""
 
-from tests.faults import seeded_env
-from tests.worlds.directories.logs import new_dir
 from tests.worlds.records.batches import batch
 
-from tidelog.record.builder import build_batch
 from tidelog.server.runtime.counters import Counters, Histogram, Metrics
-from tidelog.storage.log.append import AppendResult, AppendTerms
-from tidelog.storage.log.log import append_together
-from tidelog.types import NewRecord
+from tidelog.storage.log.append import AppendResult
 
 
 def test_a_bucket_holds_its_bound() -> None:
@@ -58,45 +53,6 @@ def test_topics_are_counted_and_forgotten() -> None:
     assert not counters.topics
 
 
-def test_appends_that_are_made_together_count_as_each_would() -> None:
-    env = seeded_env(1)
-    now_ms = env.clock.now_ms()
-    directory = new_dir(env, partitions=6)
-    logs = [directory.log("t", number) for number in range(6)]
-    sent = [
-        batch(b"x", timestamp=ms)
-        for ms in (now_ms, now_ms - 7_000, now_ms + 3, -1, now_ms - 20, now_ms)
-    ]
-    sent[4] = sent[4][:-1]
-    logs[5].append_batches(again := numbered(now_ms))
-    sent[5] = again
-    appends = append_together(
-        [(log, memoryview(bytearray(data))) for log, data in zip(logs, sent, strict=True)],
-        AppendTerms(owned=True),
-    )
-    each, together = Counters(), Counters()
-    names = ["a", "a", "b", "a", "a", "b"]
-    made = [
-        (name, data, one)
-        for name, data, one in zip(names, sent, appends, strict=True)
-        if isinstance(one, AppendResult)
-    ]
-    for name, data, one in made:
-        each.produced(name, data, one)
-    together.produced_together(made)
-    assert len(made) == 5
-    for name in "ab":
-        first, second = each.topics[name], together.topics[name]
-        assert (first.records_in, first.bytes_in) == (second.records_in, second.bytes_in)
-    directory.close()
-
-
-def numbered(time_ms: int) -> bytes:
-    """A batch that counts once only."""
-    records = [NewRecord(value=b"x", timestamp=time_ms)]
-    return bytes(build_batch(records, producer_id=3, producer_epoch=0, base_sequence=0))
-
-
 def test_no_metrics_takes_every_call() -> None:
     metrics = Metrics()
     metrics.request("Fetch", 0.1, 1, 1)
@@ -105,6 +61,5 @@ def test_no_metrics_takes_every_call() -> None:
     metrics.connection_refused()
     metrics.malformed()
     metrics.produced("flights", batch(b"x", timestamp=1), result())
-    metrics.produced_together([])
     metrics.fetched("flights", 1, 1)
     metrics.forget_topic("flights")

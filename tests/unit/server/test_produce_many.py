@@ -20,7 +20,7 @@ from tidelog.record.builder import build_batch
 from tidelog.record.header import ATTRIBUTES_AT, seal
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.node import ConnectionFacts, Node
-from tidelog.server.api.produce import GROUP_PARTITIONS, SLICE_MS, Said, produce
+from tidelog.server.api.produce import GROUP_PARTITIONS, SLICE_MS, ProduceReply, produce
 from tidelog.server.runtime.errors import Unanswered
 from tidelog.types import NewRecord
 
@@ -64,11 +64,11 @@ def request(
     return ProduceRequest(transactional_id=None, acks=acks, timeout_ms=90_000, topic_data=[topic])
 
 
-def ask(node: Node, asked: ProduceRequest, version: int = BY_NAME) -> Said:
+def ask(node: Node, asked: ProduceRequest, version: int = BY_NAME) -> ProduceReply:
     return produce(RequestContext(node, PRODUCE, version, "t", ConnectionFacts(1, "t")), asked)
 
 
-async def codes(said: Said) -> list[tuple[int, int]]:
+async def codes(said: ProduceReply) -> list[tuple[int, int]]:
     """Each partition with its error, in the order of the answer."""
     answer = await said if isinstance(said, Awaitable) else said
     assert isinstance(answer, ProduceResponse)

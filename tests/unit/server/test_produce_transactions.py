@@ -3,9 +3,16 @@
 from pathlib import Path
 
 from tidelog.config import BrokerConfig
-from tidelog.record.batch import RecordBatch
+from tidelog.protocol.messages import PRODUCE
+from tidelog.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from tidelog.record.builder import build_batch
-from tidelog.server.api.produce import Wanted, begin
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.node import ConnectionFacts
+from tidelog.server.api.produce import AppendPlan, rows_of
 from tidelog.server.broker import open_node
 from tidelog.types import NewRecord
 
@@ -25,7 +32,20 @@ def test_a_partition_that_is_open_and_unused_holds_a_guard(tmp_path: Path) -> No
         base_sequence=0,
         transactional=True,
     )
-    verdicts = begin(node, [Wanted(PLACE, RecordBatch(data, 0))], 11)
-    assert set(verdicts.guards) == {PLACE}
-    assert not begin(node, [Wanted(("u", 0), RecordBatch(data, 0))], 11).guards
+    guards = {}
+    for topic in ("t", "u"):
+        records = PartitionProduceData(index=0, records=memoryview(data))
+        request = ProduceRequest(
+            transactional_id="x",
+            acks=-1,
+            timeout_ms=9,
+            topic_data=[TopicProduceData(name=topic, partition_data=[records])],
+        )
+        context = RequestContext(node, PRODUCE, 11, "t", ConnectionFacts(1, "t"))
+        (row,) = rows_of(context, request)
+        is_ready = AppendPlan(context, request, [row]).is_ready()
+        guards[topic] = row.guard, is_ready
+    assert guards["t"][0] is not None
+    assert [is_ready for _, is_ready in guards.values()] == [False, True]
+    assert guards["u"][0] is None
     node.close()

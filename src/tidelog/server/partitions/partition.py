@@ -31,7 +31,6 @@ from tidelog.server.partitions.segment_reads import ReadEnds, SegmentBytes
 from tidelog.server.runtime.reply import Reply, Watched
 from tidelog.storage.log.append import FOREIGN, AppendResult, AppendTerms
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.message_sets import PreparedSet
 from tidelog.storage.log.producers import EPOCH_BUMP_VERSION
 from tidelog.types import Buffer, IsolationLevel, TopicPartition
 
@@ -288,12 +287,6 @@ class Partition(Watched):
         """Append batches and show them; arguments and errors as `Log.append_batches`."""
         result = self.log.append_batches(data, terms)
         self.advance_to(result)
-        return result
-
-    def append_set(self, prepared: PreparedSet) -> AppendResult:
-        """Append what `Log.check_set` has checked, and show it; errors as `Log.append_set`."""
-        result = self.log.append_set(prepared)
-        self.advance()
         return result
 
     def advance_to(self, result: AppendResult) -> None:

@@ -6,7 +6,7 @@ numbers without locks. `metrics.exposition` reads them at a scrape.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidelog.storage.log.append import AppendResult
@@ -77,9 +77,6 @@ class Metrics:
             data: The batches as they are stored.
             result: Where and when.
         """
-
-    def produced_together(self, appends: "Iterable[tuple[str, Buffer, AppendResult]]") -> None:
-        """As `produced`, of each of these topics, batches and results."""
 
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
         """Batches were handed to a client, and it has gone on by so many offsets."""
@@ -262,17 +259,6 @@ class Counters(Metrics):
         tally = self.topics[topic]
         tally.records_in += result.last_offset - result.base_offset + 1
         tally.bytes_in += len(data)
-
-    def produced_together(self, appends: "Iterable[tuple[str, Buffer, AppendResult]]") -> None:
-        """See `Metrics`."""
-        last_topic, tally = None, TopicTally()
-        for topic, data, result in appends:
-            if result.is_duplicate:
-                continue
-            if topic != last_topic:
-                last_topic, tally = topic, self.topics[topic]
-            tally.records_in += result.last_offset - result.base_offset + 1
-            tally.bytes_in += len(data)
 
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
         """See `Metrics`."""
