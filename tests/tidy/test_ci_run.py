@@ -34,9 +34,18 @@ def test_a(number):
         open("was wrong", "w").close()
         {wrong}
 """
+NOTES_PROCESS = """
+import os
+import pytest
+
+@pytest.mark.parametrize("number", range(20))
+def test_a(number):
+    with open(__file__ + ".process", "a") as file:
+        print(os.environ["PYTEST_XDIST_WORKER"], file=file)
+"""
 # As a call of a library that does not come back.
 ENDLESS = "threading.Event().wait()"
-ENDLESS_S = 15
+ENDLESS_S = 5
 CRASH_LIMIT_S = 300
 CACHE = ".pytest_cache/v/cache/lastfailed"
 CHECK, ALL = "check", "test all"
@@ -132,21 +141,40 @@ def test_a_process_that_goes_wrong_takes_one_test_along(tmp_path: Path, wrong: s
     """All others are done, in whatever process they were to be, and that one is told of."""
     (tmp_path / "test_wrong.py").write_text(ONCE_WRONG.format(wrong=wrong))
     (tmp_path / "pytest.ini").write_text("[pytest]\nfaulthandler_exit_on_timeout = true\n")
+    assert "1 failed, 39 passed" in in_two(tmp_path, "-o", f"faulthandler_timeout={ENDLESS_S}")
+    told = json.loads((tmp_path / CACHE).read_text())
+    assert list(told) == ["test_wrong.py::test_a[20]"]
+
+
+def test_one_process_has_spark_another_one_kafka_and_each_file_is_in_one(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").touch()
+    folders = "spark", "peers", "fault", "unit"
+    for folder in folders:
+        (tmp_path / "tests" / folder).mkdir(parents=True)
+        for name in "ab":
+            (tmp_path / "tests" / folder / f"test_{folder}_{name}.py").write_text(NOTES_PROCESS)
+    assert "160 passed" in in_two(tmp_path)
+    processes = dict.fromkeys(folders, "")
+    for file in sorted(tmp_path.rglob("*.process")):
+        [process] = set(file.read_text().split())
+        processes[file.parent.name] += process
+    assert {processes["spark"], processes["peers"]} == {"gw0gw0", "gw1gw1"}
+
+
+def in_two(folder: Path, *more: str) -> str:
+    """What pytest says of all tests there, called as by `./run test all`."""
     [line] = re.findall(r"IN_TWO='(-n 2 .*)'", (ROOT / "run").read_text())
-    options = [*line.split(), "-o", f"faulthandler_timeout={ENDLESS_S}"]
     without = [part for name in ("hypothesispytest", "randomly") for part in ("-p", f"no:{name}")]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *without],
-        cwd=tmp_path,
-        env={name: text for name, text in os.environ.items() if name[:7] != "PYTEST_"},
+    kept = {name: text for name, text in os.environ.items() if name[:7] != "PYTEST_"}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *line.split(), *more, *without],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
         timeout=CRASH_LIMIT_S,
-    )
-    assert "1 failed, 39 passed" in done.stdout
-    told = json.loads((tmp_path / CACHE).read_text())
-    assert list(told) == ["test_wrong.py::test_a[20]"]
+    ).stdout
 
 
 def test_what_hears_no_signal_is_ended_behind_its_time() -> None:

@@ -1,0 +1,122 @@
+"""Which of the processes of a run takes which tests; `./run test` loads it as a plugin of pytest.
+
+One process takes the tests of Spark, another one those beside Kafka, so that the session and the
+brokers of these start once. Both go on with what is left, the folders with long tests first, so
+that they end together. A file stays in one process, with what its tests share. A process that
+takes the place of one that crashed takes its part, too.
+"""
+
+from functools import cache
+from itertools import count
+from typing import Final
+
+import pytest
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScheduling  # type: ignore[import-untyped]
+from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
+
+# What tests of a part share costs seconds to start.
+PARTS: Final = (("tests/spark/",), ("tests/peers/", "tests/server/clients/"))
+# Afterwards in this order; all others, the short ones, last.
+LONG: Final = (
+    "tests/corpus/",
+    "tests/histories/",
+    "tests/fault/",
+    "tests/property/",
+    "tests/server/",
+    "tests/examples/",
+    "tests/tidy/",
+    "tests/contracts/",
+)
+# A process begins a test when it knows the next one: with so many it need not wait for us.
+AHEAD: Final = 8
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScheduling:
+    """Let xdist distribute by what stands here."""
+    return Schedule(config, log)
+
+
+class Schedule(LoadScheduling):  # type: ignore[misc]
+    """xdist's own schedule, but for what a process gets next."""
+
+    collection: list[str] | None
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        super().__init__(config, log)
+        self._parts: dict[WorkerController, int] = {}
+        self._left: dict[str, list[int]] = {}
+
+    def schedule(self) -> None:
+        """Begin when all processes have collected; with a new process, go on."""
+        if self.collection is None:
+            if not self._check_nodes_have_same_collection():
+                self.log("different tests collected, aborting run")
+                return
+            self.collection = next(iter(self.node2collection.values()))
+            self._put_back(list(range(len(self.collection))))
+        for node in self.nodes:
+            self.check_schedule(node)
+
+    def check_schedule(self, node: WorkerController, duration: float = 0) -> None:
+        """Give a process more tests where it has few, or the word that there are no more."""
+        if node.shutting_down:
+            return
+        while self.pending and len(self.node2pending[node]) < AHEAD:
+            self._send_file(node)
+        if not self.pending:
+            node.shutdown()
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Give back what a process has not done; its part is another one's from here on.
+
+        Returns:
+            The test in which it ended; None where it had no more.
+        """
+        self._parts.pop(node, None)
+        undone = self.node2pending.pop(node)
+        if not undone:
+            return None
+        assert self.collection is not None
+        ended_in: str = self.collection[undone.pop(0)]
+        self._put_back(undone)
+        for other in self.nodes:
+            self.check_schedule(other)
+        return ended_in
+
+    def mark_test_pending(self, item: str) -> None:
+        """Have a test run once more, as plugins may want it."""
+        assert self.collection is not None
+        self._put_back([self.collection.index(item)])
+        for node in self.nodes:
+            self.check_schedule(node)
+
+    def _put_back(self, tests: list[int]) -> None:
+        assert self.collection is not None
+        for test in tests:
+            file = self.collection[test].partition("::")[0]
+            self._left.setdefault(file, []).append(test)
+        self.pending.extend(tests)
+
+    def _send_file(self, node: WorkerController) -> None:
+        if node not in self._parts:
+            taken = set(self._parts.values())
+            self._parts[node] = next(part for part in count() if part not in taken)
+        part = self._parts[node]
+        file = min(self._left, key=lambda file: _rank(file, part))
+        tests = self._left.pop(file)
+        sent = set(tests)
+        self.pending[:] = [test for test in self.pending if test not in sent]
+        self.node2pending[node].extend(tests)
+        node.send_runtest_some(tests)
+
+
+@cache
+def _rank(file: str, part: int) -> int:
+    """Whether a process of that part takes a file early (a low number) or late."""
+    homes = [home for home, folders in enumerate(PARTS) if file.startswith(folders)]
+    if part in homes:
+        return -1
+    if homes:
+        return len(LONG) + 1
+    return next((rank for rank, folder in enumerate(LONG) if file.startswith(folder)), len(LONG))
