@@ -19,7 +19,6 @@ from tidelog.env import Env
 from tidelog.errors import ConfigError, CorruptFile
 from tidelog.server.runtime.threads import FEW, Work
 from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
-from tidelog.server.security.sasl import ScramMechanism, Shape, most_common, shape_of
 from tidelog.storage.directory.broker_files import (
     CLUSTER_FILE,
     METADATA_FILE,
@@ -39,6 +38,7 @@ from tidelog.storage.open_files import as_storage_failure
 if TYPE_CHECKING:
     from tidelog.server.admin.metadata_records import MetadataImage, Record
     from tidelog.server.security.authorizer import Acl, Authorizer, RuleTable
+    from tidelog.server.security.sasl import ScramMechanism, Shape
 
 
 State = TypeVar("State")
@@ -384,7 +384,7 @@ class Rules:
             table = _table_of(now.acls)
             added = removed = frozenset()
         if now.scram != before.scram:
-            shapes = {mechanism: _shapes_of(now.scram, mechanism) for mechanism in ScramMechanism}
+            shapes = _shapes_of(now.scram)
         return _Next(table, [*map(_acl_of, added)], [*map(_acl_of, removed)], shapes)
 
     def _heed(self) -> None:
@@ -402,11 +402,11 @@ class Rules:
 
     # -- users ---------------------------------------------------------------------------------
 
-    def credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+    def credential(self, mechanism: "ScramMechanism", user: str) -> ScramCredential | None:
         """A user's credential, None for one that has none. Any thread may ask."""
         return self._kept.state.scram.get((user, int(mechanism)))
 
-    def shapes(self, mechanism: ScramMechanism) -> Mapping[Shape, int]:
+    def shapes(self, mechanism: "ScramMechanism") -> "Mapping[Shape, int]":
         """Forms of salts and iterations of a mechanism's users. Any thread may ask."""
         return self._shapes.get(mechanism, {})
 
@@ -470,17 +470,22 @@ class _Next(NamedTuple):
     table: "RuleTable | None"
     added: "Collection[Acl]"
     removed: "Collection[Acl]"
-    shapes: Mapping[int, Mapping[Shape, int]] | None
+    shapes: "Mapping[int, Mapping[Shape, int]] | None"
 
 
 def _shapes_of(
-    scram: Mapping[tuple[str, int], ScramCredential], mechanism: ScramMechanism
-) -> Mapping[Shape, int]:
-    return most_common(
-        shape_of(credential.iterations, credential.salt)
-        for (_, number), credential in scram.items()
-        if number == mechanism
-    )
+    scram: Mapping[tuple[str, int], ScramCredential],
+) -> "Mapping[int, Mapping[Shape, int]]":
+    from tidelog.server.security.sasl import ScramMechanism, most_common, shape_of
+
+    return {
+        mechanism: most_common(
+            shape_of(credential.iterations, credential.salt)
+            for (_, number), credential in scram.items()
+            if number == mechanism
+        )
+        for mechanism in ScramMechanism
+    }
 
 
 def _authorizer(config: BrokerConfig) -> "Authorizer | None":

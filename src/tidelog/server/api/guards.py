@@ -21,10 +21,10 @@ from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
 from tidelog.server.api.context import RequestContext
+from tidelog.server.runtime.errors import NotLoggedIn
 from tidelog.server.runtime.loop import in_slices
 from tidelog.server.runtime.threads import FEW
 from tidelog.server.security.operations import CLUSTER_NAME, Client, Operation, ResourceType
-from tidelog.server.security.sasl import NotLoggedIn
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

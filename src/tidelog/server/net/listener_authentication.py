@@ -16,7 +16,6 @@ from tidelog.config.listeners import ListenerPlan
 from tidelog.errors import ConfigError
 from tidelog.server.api.node import Address, Node
 from tidelog.server.security.operations import ANONYMOUS
-from tidelog.server.security.sasl import NONCE_BYTES
 
 if TYPE_CHECKING:
     from tidelog.server.security.authentication import Rule
@@ -153,7 +152,7 @@ def _bearer(node: Node, config: BrokerConfig) -> "Callable[[], Exchange]":
 def _scram(
     node: Node, mechanism: "ScramMechanism", pretender_key: bytes
 ) -> "Callable[[], Exchange]":
-    from tidelog.server.security.sasl import ScramExchange
+    from tidelog.server.security.sasl import NONCE_BYTES, ScramExchange
 
     rules, random = node.rules, node.env.random
 

@@ -29,8 +29,9 @@ from tidelog.server.api import dispatch
 from tidelog.server.api.dispatch import Outcome, Pieces
 from tidelog.server.api.node import LOGGER, ConnectionFacts, Node
 from tidelog.server.net.listener_authentication import Door
+from tidelog.server.runtime.errors import NotLoggedIn
 from tidelog.server.runtime.reply import start
-from tidelog.server.security.sasl import Exchange, Login, LoginFailed, NotLoggedIn, failure_text
+from tidelog.server.security.sasl import Exchange, Login, LoginFailed, failure_text
 from tidelog.types import Buffer
 
 # Nothing that a client says before it has logged in is longer.

@@ -23,6 +23,12 @@ class Unanswered(TidelogError):
         super().__init__(reason)
 
 
+class NotLoggedIn(TidelogError):
+    """A request before, or without, authentication that it needs; its connection closes."""
+
+    code: ClassVar[int | None] = ErrorCode.ILLEGAL_SASL_STATE
+
+
 class Refusal(TidelogError):
     """One item of a request can't be met: what its place in the answer says.
 

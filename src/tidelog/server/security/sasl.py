@@ -116,12 +116,6 @@ class LoginFailed(TidelogError):
         super().__init__(reason)
 
 
-class NotLoggedIn(TidelogError):
-    """A request that nobody may send before, or without, logging in; its connection closes."""
-
-    code: ClassVar[int | None] = ErrorCode.ILLEGAL_SASL_STATE
-
-
 ITERATIONS_MIN: Final = 4096
 
 
