@@ -2,13 +2,14 @@
 
 No other module opens a file, reads a clock or draws a random number, so tests can move the clock,
 break the disk and replay both. `os_env()` is the real system. `seam` defines the protocols and
-their rules, `system` implements them.
+their rules, `system` implements them, `layers` are bases for file systems over others.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random, SystemRandom
 
+from tidelog.env.layers import LayeredFiles, ReadOnlyFile
 from tidelog.env.seam import (
     Clock,
     DirEntry,
@@ -39,12 +40,14 @@ __all__ = [
     "FileStat",
     "FileSystem",
     "HeldHere",
+    "LayeredFiles",
     "LocalFile",
     "LockHandle",
     "ManualClock",
     "MappableFile",
     "NotRegularFile",
     "OsFileSystem",
+    "ReadOnlyFile",
     "RemoteFiles",
     "SystemClock",
     "forget",

@@ -15,15 +15,12 @@ from tidelog.objects.store import (
     InfoList,
     NameList,
     ObjectInfo,
-    existing,
+    TwoRequestStore,
     failure,
     file_parts,
     join_key,
     local_path,
-    read_part,
-    read_whole,
 )
-from tidelog.types import Buffer
 
 LOCK_NAME: Final = ".tidelog-swap.lock"
 PART_SUFFIX: Final = ".tidelog-part"
@@ -36,7 +33,7 @@ def open_folder(url: str, options: Mapping[str, str]) -> "FolderStore":
     return FolderStore(url, OsFileSystem())
 
 
-class FolderStore:
+class FolderStore(TwoRequestStore):
     """See `ObjectStore`.
 
     Attributes:
@@ -82,16 +79,6 @@ class FolderStore:
             finally:
                 file.close()
 
-    def read_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
-        """A whole object and the facts on exactly these bytes; raises FileNotFoundError."""
-        return read_whole(self, key)
-
-    def read_range(
-        self, key: str, start: int, size: int, *, etag: str | None = None
-    ) -> tuple[Buffer, ObjectInfo]:
-        """At most `size` bytes from `start`, and facts on the object that they are of."""
-        return read_part(self, key, start, size, etag=etag)
-
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """All objects in the folder and below it."""
         objects, folders = self.list_dir(prefix)
@@ -133,7 +120,7 @@ class FolderStore:
                 lock.close()
         except OSError as error:
             raise failure(join_key(self.url, key), "put", error) from error
-        return existing(self, key)
+        return self._existing(key)
 
     def _write_part(self, path: str, parts: Iterator[bytes]) -> None:
         file = self._fs.open(path, write=True)

@@ -17,14 +17,11 @@ from tidelog.objects.store import (
     InfoList,
     NameList,
     ObjectInfo,
-    existing,
+    TwoRequestStore,
     failure,
     file_parts,
     join_key,
-    read_part,
-    read_whole,
 )
-from tidelog.types import Buffer
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem  # type: ignore[import-untyped]
@@ -53,7 +50,7 @@ def open_fsspec(url: str, options: Mapping[str, str]) -> "FsspecStore":
     return FsspecStore(url, handle, str(root))
 
 
-class FsspecStore:
+class FsspecStore(TwoRequestStore):
     """See `ObjectStore`.
 
     Attributes:
@@ -103,17 +100,6 @@ class FsspecStore:
         with self._typed("read", key):
             return bytes(self._fs.cat_file(self._path(key), start=start, end=end))
 
-    def read_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
-        """A whole object and the facts on exactly these bytes; raises FileNotFoundError."""
-        return read_whole(self, key)
-
-    def read_range(
-        self, key: str, start: int, size: int, *, etag: str | None = None
-    ) -> tuple[Buffer, ObjectInfo]:
-        """At most `size` bytes from `start`, and facts on the object that they are of."""
-        assert size > 0
-        return read_part(self, key, start, size, etag=etag)
-
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """All objects in the folder and below it."""
         try:
@@ -140,7 +126,7 @@ class FsspecStore:
         with self._typed("put", key):
             self._make_folder(key)
             self._fs.pipe_file(self._path(key), data)
-        return existing(self, key)
+        return self._existing(key)
 
     def _make_folder(self, key: str) -> None:
         self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
@@ -160,7 +146,7 @@ class FsspecStore:
             except BaseException:
                 self.delete(key)  # half a file would pass for a whole one
                 raise
-        return existing(self, key)
+        return self._existing(key)
 
     def put_if(
         self,

@@ -14,12 +14,22 @@ import os
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from tidelog.env import DirEntry, Env, File, FileStat, FileSystem, LockHandle, is_remote, os_env
+from tidelog.env import (
+    DirEntry,
+    Env,
+    File,
+    FileStat,
+    FileSystem,
+    LayeredFiles,
+    ReadOnlyFile,
+    is_remote,
+    os_env,
+)
 from tidelog.env.system import map_descriptor
 from tidelog.objects.blocks import RUN_MAX, BlockCache, BlockReader, MemoryBlocks
 from tidelog.objects.folder_store import open_folder
@@ -118,29 +128,15 @@ def _block_name(info: ObjectInfo) -> str:
     return f"{info.key}#{info.etag}"
 
 
-class _ReadOnlyFile:
-    """What can't be done to an object. Nothing is held, so there is nothing to close."""
-
+class _ObjectReadOnly(ReadOnlyFile):
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def pwrite(self, _data: Buffer, _position: int) -> int:
+    def _refuse(self) -> NoReturn:
         _refuse(self._path)
 
-    def pwritev(self, _buffers: Sequence[Buffer], _position: int) -> int:
-        _refuse(self._path)
 
-    def truncate(self, _size: int) -> None:
-        _refuse(self._path)
-
-    def sync(self) -> None:
-        _refuse(self._path)
-
-    def close(self) -> None:
-        pass
-
-
-class _ObjectFile(_ReadOnlyFile):
+class _ObjectFile(_ObjectReadOnly):
     """A large object, by blocks."""
 
     def __init__(self, path: str, reader: BlockReader) -> None:
@@ -154,7 +150,7 @@ class _ObjectFile(_ReadOnlyFile):
         return self._reader.size_bytes
 
 
-class _SmallFile(_ReadOnlyFile):
+class _SmallFile(_ObjectReadOnly):
     """A small object, read whole."""
 
     def __init__(self, path: str, data: bytes) -> None:
@@ -168,12 +164,11 @@ class _SmallFile(_ReadOnlyFile):
         return len(self._data)
 
 
-class ObjectFiles:
+class ObjectFiles(LayeredFiles):
     """See the module. Safe for several threads.
 
     Attributes:
-        store: Where the objects are.
-        local: For all other paths.
+        store: Where the objects are; `below` has all other paths.
     """
 
     def __init__(
@@ -184,8 +179,8 @@ class ObjectFiles:
         block_bytes: int = BLOCK_BYTES,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
+        super().__init__(local)
         self.store = store
-        self.local = local
         self._block_bytes = block_bytes
         # Blocks that were read ahead must not be evicted before they are used.
         self._run_max = max(1, min(RUN_MAX, cache_bytes // block_bytes // 2))
@@ -270,7 +265,7 @@ class ObjectFiles:
     def stat(self, path: str) -> FileStat:
         """Facts on a name, as last listed; raises `FileNotFoundError` where there is none."""
         if not self.is_remote(path):
-            return self.local.stat(path)
+            return self.below.stat(path)
         key = self.key_of(path)
         info = self._info(key) if key else None
         if info is not None:
@@ -282,14 +277,14 @@ class ObjectFiles:
     def exists(self, path: str) -> bool:
         """Whether the name exists, as last listed."""
         if not self.is_remote(path):
-            return self.local.exists(path)
+            return self.below.exists(path)
         key = self.key_of(path)
         return bool(key and self._info(key) is not None) or self._is_folder(key)
 
     def list_dir(self, path: str) -> list[DirEntry]:
         """The names in a folder, sorted; raises `FileNotFoundError` where it holds nothing."""
         if not self.is_remote(path):
-            return self.local.list_dir(path)
+            return self.below.list_dir(path)
         listing = self._listings.get(self.key_of(path))
         if not listing:
             raise FileNotFoundError(errno.ENOENT, "No such folder", path)
@@ -302,7 +297,7 @@ class ObjectFiles:
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         """Open an object for reading."""
         if not self.is_remote(path):
-            return self.local.open(path, write=write, create=create)
+            return self.below.open(path, write=write, create=create)
         if write or create:
             _refuse(path)
         key = self.key_of(path)
@@ -351,7 +346,7 @@ class ObjectFiles:
     def map(self, path: str, size: int | None = None) -> memoryview:
         """A copy of the first `size` bytes: in memory, a large one in a file without a name."""
         if not self.is_remote(path):
-            return self.local.map(path, size)
+            return self.below.map(path, size)
         file = self.open(path)
         wanted = file.size() if size is None else min(size, file.size())
         if isinstance(file, _SmallFile):
@@ -375,49 +370,13 @@ class ObjectFiles:
                     part = part[os.write(file.fileno(), part) :]
             return map_descriptor(file.fileno(), size)
 
-    # -- writing -----------------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------------
 
-    def make_dirs(self, path: str) -> None:
-        """Local folders only."""
-        if self.is_remote(path):
-            _refuse(path)
-        self.local.make_dirs(path)
-
-    def remove(self, path: str) -> None:
-        """Local files only."""
-        if self.is_remote(path):
-            _refuse(path)
-        self.local.remove(path)
-
-    def remove_dir(self, path: str) -> None:
-        """Local folders only."""
-        if self.is_remote(path):
-            _refuse(path)
-        self.local.remove_dir(path)
-
-    def rename(self, source: str, target: str) -> None:
-        """Local files only."""
-        if self.is_remote(source) or self.is_remote(target):
-            _refuse(target)
-        self.local.rename(source, target)
-
-    def sync_dir(self, path: str) -> None:
-        """Local folders only."""
-        if self.is_remote(path):
-            _refuse(path)
-        self.local.sync_dir(path)
-
-    def set_mtime(self, path: str, mtime_ms: int) -> None:
-        """Local files only."""
-        if self.is_remote(path):
-            _refuse(path)
-        self.local.set_mtime(path, mtime_ms)
-
-    def lock(self, path: str) -> LockHandle:
-        """Local files only."""
-        if self.is_remote(path):
-            _refuse(path)
-        return self.local.lock(path)
+    def _below(self, *paths: str) -> FileSystem:
+        """The machine's files, for paths outside of the store; a store's are read-only."""
+        if any(map(self.is_remote, paths)):
+            _refuse(paths[-1])
+        return self.below
 
 
 def _is_log(key: str) -> bool:

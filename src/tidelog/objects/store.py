@@ -5,13 +5,11 @@ memory. Keys are relative to the store's URL, separated by slashes, without a le
 prefix is a folder of keys, '' means all keys. Calls block and retry transient failures within a
 bounded number of attempts and time. They raise `StorageFailure` with the URL, the key and the next
 step. Calls are thread-safe.
-
-Stores that return data and metadata by separate requests are asked for the metadata again after the
-data, so that an object that was replaced in between is detected.
 """
 
 import errno
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -260,43 +258,46 @@ def file_parts(fs: FileSystem, path: str, size: int) -> Iterator[bytes]:
         file.close()
 
 
-class _Store(Protocol):
+class TwoRequestStore(ABC):
+    """Part of an `ObjectStore` that returns data and facts by separate requests.
+
+    The facts are asked for again after the data, so that an object that was replaced in between is
+    detected.
+    """
+
     url: str
 
-    def head(self, key: str) -> ObjectInfo | None: ...
+    @abstractmethod
+    def head(self, key: str) -> ObjectInfo | None:
+        """See `ObjectStore`."""
 
-    def read(self, key: str, start: int = 0, size: int | None = None) -> bytes: ...
+    @abstractmethod
+    def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
+        """See `ObjectStore`."""
 
+    def _existing(self, key: str) -> ObjectInfo:
+        """Facts on an object; raises FileNotFoundError."""
+        info = self.head(key)
+        if info is None:
+            raise FileNotFoundError(errno.ENOENT, "No such object", join_key(self.url, key))
+        return info
 
-def existing(store: _Store, key: str) -> ObjectInfo:
-    """Facts on an object; raises FileNotFoundError."""
-    found = store.head(key)
-    if found is None:
-        raise FileNotFoundError(errno.ENOENT, "No such object", join_key(store.url, key))
-    return found
+    def read_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
+        """See `ObjectStore`."""
+        before = self._existing(key)
+        while True:
+            data, after = self.read(key), self._existing(key)
+            if before == after:
+                return data, after
+            before = after
 
-
-def read_whole(store: _Store, key: str) -> tuple[bytes, ObjectInfo]:
-    """A whole object and the facts on exactly these bytes; raises FileNotFoundError."""
-    before = existing(store, key)
-    while True:
-        data, after = store.read(key), existing(store, key)
-        if before == after:
-            return data, after
-        before = after
-
-
-def read_part(
-    store: _Store, key: str, start: int, size: int, *, etag: str | None
-) -> tuple[Buffer, ObjectInfo]:
-    """At most `size` bytes from `start`, and facts on the object that they are of.
-
-    Raises:
-        FileNotFoundError: There is none, or another one than `etag` says.
-    """
-    data = store.read(key, start, size)
-    found = existing(store, key)
-    if etag is not None and found.etag != etag:
-        where = join_key(store.url, key)
-        raise FileNotFoundError(errno.ENOENT, "Replaced by another object", where)
-    return data, found
+    def read_range(
+        self, key: str, start: int, size: int, *, etag: str | None = None
+    ) -> tuple[Buffer, ObjectInfo]:
+        """See `ObjectStore`."""
+        data = self.read(key, start, size)
+        info = self._existing(key)
+        if etag is not None and info.etag != etag:
+            where = join_key(self.url, key)
+            raise FileNotFoundError(errno.ENOENT, "Replaced by another object", where)
+        return data, info

@@ -1,11 +1,11 @@
 """What the tests of logs and directories share: a directory on a damage file system, records."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tests.faults import SeededEnv, seeded_env
 
-from tidelog.env import DirEntry, Env, File, FileStat, FileSystem, LockHandle
+from tidelog.env import Env, File, FileSystem, LayeredFiles
 from tidelog.record.builder import build_batch
 from tidelog.record.record import Record
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
@@ -140,8 +140,7 @@ class CountingFile:
         return getattr(self.file, name)
 
 
-@dataclass
-class WatchedFileSystem:
+class WatchedFileSystem(LayeredFiles):
     """A file system that notes what is opened, mapped and read, and can call back before it.
 
     Attributes:
@@ -150,18 +149,19 @@ class WatchedFileSystem:
             or "sync_dir" and the directory.
     """
 
-    inner: FileSystem
-    before_open: Callable[[str], None] | None = None
-    before_change: Callable[[str, str], None] | None = None
-    opened: list[str] = field(default_factory=list)
-    mapped: list[str] = field(default_factory=list)
-    read_bytes: dict[str, int] = field(default_factory=dict)
+    def __init__(self, below: FileSystem) -> None:
+        super().__init__(below)
+        self.before_open: Callable[[str], None] | None = None
+        self.before_change: Callable[[str, str], None] | None = None
+        self.opened: list[str] = []
+        self.mapped: list[str] = []
+        self.read_bytes: dict[str, int] = {}
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         if self.before_open is not None:
             self.before_open(path)
         self.opened.append(path)
-        file = self.inner.open(path, write=write, create=create)
+        file = super().open(path, write=write, create=create)
 
         def count(size: int) -> None:
             self.read_bytes[path] = self.read_bytes.get(path, 0) + size
@@ -170,41 +170,17 @@ class WatchedFileSystem:
 
     def map(self, path: str, size: int | None = None) -> memoryview:
         self.mapped.append(path)
-        return self.inner.map(path, size)
-
-    def stat(self, path: str) -> FileStat:
-        return self.inner.stat(path)
-
-    def exists(self, path: str) -> bool:
-        return self.inner.exists(path)
-
-    def list_dir(self, path: str) -> list[DirEntry]:
-        return self.inner.list_dir(path)
-
-    def make_dirs(self, path: str) -> None:
-        self.inner.make_dirs(path)
-
-    def remove(self, path: str) -> None:
-        self.inner.remove(path)
-
-    def remove_dir(self, path: str) -> None:
-        self.inner.remove_dir(path)
+        return super().map(path, size)
 
     def rename(self, source: str, target: str) -> None:
         if self.before_change is not None:
             self.before_change("rename", target)
-        self.inner.rename(source, target)
+        super().rename(source, target)
 
     def sync_dir(self, path: str) -> None:
         if self.before_change is not None:
             self.before_change("sync_dir", path)
-        self.inner.sync_dir(path)
-
-    def set_mtime(self, path: str, mtime_ms: int) -> None:
-        self.inner.set_mtime(path, mtime_ms)
-
-    def lock(self, path: str) -> LockHandle:
-        return self.inner.lock(path)
+        super().sync_dir(path)
 
 
 def watched(env: Env) -> tuple[Env, WatchedFileSystem]:

@@ -14,19 +14,19 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from tidelog.env import (
-    DirEntry,
     Env,
     File,
     FileStat,
     FileSystem,
-    LockHandle,
+    LayeredFiles,
     OsFileSystem,
+    ReadOnlyFile,
     forget,
     is_remote,
     prefetch,
@@ -34,7 +34,6 @@ from tidelog.env import (
 from tidelog.errors import ConfigError, CorruptFile, InvalidRequest, MissingFile
 from tidelog.record.coding import crc32c
 from tidelog.storage.clocks.zone_map import FileSum
-from tidelog.types import Buffer
 
 if TYPE_CHECKING:
     from tidelog.objects.blocks import BlockCache, BlockReader
@@ -142,11 +141,11 @@ def _size(options: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-class TierFiles:
+class TierFiles(LayeredFiles):
     """The machine's files and, read-only, the objects of tiers."""
 
     def __init__(self, below: FileSystem, options: TierOptions | None = None) -> None:
-        self.below = below
+        super().__init__(below)
         self.options = options or TierOptions()
         self._stores: dict[str, ObjectStore] = {}
         self._lock = threading.Lock()
@@ -254,43 +253,9 @@ class TierFiles:
         """Let go of all that was kept of an object, in memory and in the folder."""
         self._reader(path, _parsed(path)).drop_cached()
 
-    # -- what belongs to the file system below -----------------------------------------------
 
-    def list_dir(self, path: str) -> list[DirEntry]:
-        """The names in a directory, sorted."""
-        return self.below.list_dir(path)
-
-    def make_dirs(self, path: str) -> None:
-        """Create a directory and its parents."""
-        self.below.make_dirs(path)
-
-    def remove(self, path: str) -> None:
-        """Remove a file."""
-        self.below.remove(path)
-
-    def remove_dir(self, path: str) -> None:
-        """Remove an empty directory."""
-        self.below.remove_dir(path)
-
-    def rename(self, source: str, target: str) -> None:
-        """Rename a file or directory."""
-        self.below.rename(source, target)
-
-    def sync_dir(self, path: str) -> None:
-        """Make the names in a directory durable."""
-        self.below.sync_dir(path)
-
-    def set_mtime(self, path: str, mtime_ms: int) -> None:
-        """Set a file's modification time."""
-        self.below.set_mtime(path, mtime_ms)
-
-    def lock(self, path: str) -> LockHandle:
-        """Take an exclusive lock on a file without waiting."""
-        return self.below.lock(path)
-
-
-class _TierFile:
-    """An object, open for reading; nothing is held."""
+class _TierFile(ReadOnlyFile):
+    """An object, open for reading."""
 
     def __init__(self, tier_files: TierFiles, path: str, parts: TierPath) -> None:
         self._files, self._path, self._parts = tier_files, path, parts
@@ -301,23 +266,8 @@ class _TierFile:
     def size(self) -> int:
         return self._parts.sum.size_bytes
 
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def pwrite(self, _data: Buffer, _position: int) -> int:
-        raise self._refusal()
-
-    def pwritev(self, _buffers: Sequence[Buffer], _position: int) -> int:
-        raise self._refusal()
-
-    def truncate(self, _size: int) -> None:
-        raise self._refusal()
-
-    def sync(self) -> None:
-        raise self._refusal()
-
-    def _refusal(self) -> OSError:
-        return PermissionError(errno.EACCES, "objects of a tier are read-only", self._path)
+    def _refuse(self) -> NoReturn:
+        raise PermissionError(errno.EACCES, "objects of a tier are read-only", self._path)
 
 
 def _parsed(path: str) -> TierPath:

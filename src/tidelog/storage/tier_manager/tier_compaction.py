@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, Self
 
 from tidelog.config import RetentionClock
-from tidelog.env import DirEntry, Env, File, FileStat, FileSystem, LockHandle
+from tidelog.env import Env, File, FileStat, FileSystem, LayeredFiles
 from tidelog.errors import CleaningAborted, CorruptFile, InvalidRequest, TierConflict
 from tidelog.record.builder import build_empty_batch
 from tidelog.storage import files
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 _READ: tuple[str, ...] = (files.LOG_SUFFIX, files.APPEND_TIME_SUFFIX)
 
 
-class TierSources:
+class TierSources(LayeredFiles):
     """Files in which segments of a tier lie where they would if they were local; read-only there.
 
     Safe for whatever the files below are.
@@ -82,7 +82,7 @@ class TierSources:
             below: Reads objects by their tier paths, and has all other files.
             aliases: Tier path by the path under which it is asked for.
         """
-        self._below = below
+        super().__init__(below)
         self._aliases = aliases
 
     def _named(self, path: str) -> str:
@@ -90,51 +90,19 @@ class TierSources:
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         """See `FileSystem`."""
-        return self._below.open(self._named(path), write=write, create=create)
+        return super().open(self._named(path), write=write, create=create)
 
     def map(self, path: str, size: int | None = None) -> memoryview:
         """See `FileSystem`."""
-        return self._below.map(self._named(path), size)
+        return super().map(self._named(path), size)
 
     def stat(self, path: str) -> FileStat:
         """See `FileSystem`."""
-        return self._below.stat(self._named(path))
+        return super().stat(self._named(path))
 
     def exists(self, path: str) -> bool:
         """See `FileSystem`."""
-        return self._below.exists(self._named(path))
-
-    def list_dir(self, path: str) -> list[DirEntry]:
-        """See `FileSystem`."""
-        return self._below.list_dir(path)
-
-    def make_dirs(self, path: str) -> None:
-        """See `FileSystem`."""
-        self._below.make_dirs(path)
-
-    def remove(self, path: str) -> None:
-        """See `FileSystem`."""
-        self._below.remove(path)
-
-    def remove_dir(self, path: str) -> None:
-        """See `FileSystem`."""
-        self._below.remove_dir(path)
-
-    def rename(self, source: str, target: str) -> None:
-        """See `FileSystem`."""
-        self._below.rename(source, target)
-
-    def sync_dir(self, path: str) -> None:
-        """See `FileSystem`."""
-        self._below.sync_dir(path)
-
-    def set_mtime(self, path: str, mtime_ms: int) -> None:
-        """See `FileSystem`."""
-        self._below.set_mtime(path, mtime_ms)
-
-    def lock(self, path: str) -> LockHandle:
-        """See `FileSystem`."""
-        return self._below.lock(path)
+        return super().exists(self._named(path))
 
 
 @dataclass(frozen=True, slots=True)
