@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
-from tidelog.storage.segment.active_segment import first_reaching
+from tidelog.storage.segment.index_proof import first_reaching
 from tidelog.storage.segment.retention import SegmentFacts, plan_retention
 from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.segment.segment_notes import last_fingerprint

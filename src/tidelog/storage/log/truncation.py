@@ -25,12 +25,12 @@ from tidelog.storage.log.producer_loading import drop_snapshots, load_for_writin
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.segment_list import SegmentList
 from tidelog.storage.segment import zone_map_files
-from tidelog.storage.segment.active_segment import ActiveSegment, first_reaching
+from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, fingerprint
 from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.compaction_history import cut_history
 from tidelog.storage.segment.index import OffsetIndex, TimeIndex
-from tidelog.storage.segment.index_proof import position_floor
+from tidelog.storage.segment.index_proof import first_reaching, position_floor
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches
 from tidelog.storage.segment.segment_notes import NoteKeeper
 from tidelog.storage.tier.manifest import TierSegment

@@ -40,7 +40,7 @@ from tidelog.storage.segment.derived_files import (
     rebuild_indexes,
 )
 from tidelog.storage.segment.index import OffsetIndex, TimeIndex
-from tidelog.storage.segment.index_proof import batch_at, misfit, position_floor, time_misfit
+from tidelog.storage.segment.index_proof import batch_at, first_reaching, misfit, time_misfit
 from tidelog.storage.segment.log_end import (
     NOTHING_RECORDED,
     Course,
@@ -725,18 +725,6 @@ class ActiveSegment(TailSegment):
         if position == 0:
             self.created_ms = self.context.env.clock.now_ms()
             self._first_timestamp = None
-
-
-def first_reaching(segment: Segment, offset: int) -> tuple[int, int]:
-    """Position and base offset of the first batch whose last offset is `offset` or more.
-
-    Where there is none, the segment's size and end offset.
-    """
-    start = position_floor(segment, offset)
-    for position, batch in iterate_batches(segment, start, segment.size_bytes):
-        if batch.last_offset >= offset:
-            return position, batch.base_offset
-    return segment.size_bytes, segment.end_offset
 
 
 def _remove_if_there(context: SegmentContext, path: str) -> None:

@@ -15,6 +15,7 @@ Everything else is unknown. The checkpoint is lowered, durably, before a truncat
 """
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -24,7 +25,7 @@ from tidelog.record.batch_walk import Batch
 from tidelog.record.coding import crc32c
 from tidelog.storage import files, text_files
 from tidelog.storage.clocks.append_times import AppendTimeRow, AppendTimes
-from tidelog.storage.segment.index_proof import position_floor
+from tidelog.storage.segment.index_proof import batch_reaching, position_floor
 from tidelog.storage.segment.segment import Segment, iterate_batches
 
 NOTHING: Final = 0
@@ -104,16 +105,23 @@ def trusted_end(checkpoint: AppendTimeCheckpoint | None, segments: list[Segment]
     return NOTHING
 
 
-def batch_starting_at(segment: Segment, base_offset: int) -> Batch | None:
-    """The batch with exactly that base offset, None where there is none."""
+def _batch_reaching(segment: Segment, offset: int, fits: Callable[[Batch], bool]) -> Batch | None:
+    """The first batch that reaches an offset, None where it does not fit or damage lies there."""
     try:
-        start = position_floor(segment, base_offset)
-        for _, batch in iterate_batches(segment, start, segment.size_bytes):
-            if batch.last_offset >= base_offset:
-                return batch if batch.base_offset == base_offset else None
+        found = batch_reaching(segment, offset)
+        return found[1] if found is not None and fits(found[1]) else None
     except CorruptData:
         return None
-    return None
+
+
+def batch_starting_at(segment: Segment, base_offset: int) -> Batch | None:
+    """The batch with exactly that base offset, None where there is none."""
+    return _batch_reaching(segment, base_offset, lambda batch: batch.base_offset == base_offset)
+
+
+def batch_ending_at(segment: Segment, end_offset: int) -> Batch | None:
+    """The batch whose next offset is `end_offset`, None where there is none."""
+    return _batch_reaching(segment, end_offset - 1, lambda batch: batch.next_offset == end_offset)
 
 
 def sure_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
@@ -163,15 +171,3 @@ def last_batch(segment: Segment) -> Batch | None:
     except CorruptData:
         return None  # whoever reads there is told; opening and closing go on
     return last
-
-
-def batch_ending_at(segment: Segment, end_offset: int) -> Batch | None:
-    """The batch whose next offset is `end_offset`, None where there is none."""
-    try:
-        start = position_floor(segment, end_offset - 1)
-        for _, batch in iterate_batches(segment, start, segment.size_bytes):
-            if batch.next_offset >= end_offset:
-                return batch if batch.next_offset == end_offset else None
-    except CorruptData:
-        return None
-    return None

@@ -17,7 +17,6 @@ KAFKA-10207, KAFKA-19200.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
 
 from tidelog.errors import CorruptData
 from tidelog.record.batch_walk import Batch, walk
@@ -62,6 +61,32 @@ def position_before(segment: Segment, offset: int) -> int:
     return position_floor(segment, offset - 1)
 
 
+def batch_reaching(segment: Segment, offset: int) -> tuple[int, Batch] | None:
+    """The first batch whose last offset is `offset` or more, with its position; None without one.
+
+    Raises:
+        CorruptData: A damaged batch lies before it; located.
+    """
+    start = position_floor(segment, offset)
+    for position, batch in iterate_batches(segment, start, segment.size_bytes):
+        if batch.last_offset >= offset:
+            return position, batch
+    return None
+
+
+def first_reaching(segment: Segment, offset: int) -> tuple[int, int]:
+    """Position and base offset of the first batch whose last offset is `offset` or more.
+
+    The segment's size and end offset where there is none.
+    """
+    found = batch_reaching(segment, offset)
+    return (
+        (segment.size_bytes, segment.end_offset)
+        if found is None
+        else (found[0], found[1].base_offset)
+    )
+
+
 def leads_to(segment: Segment, key: int, position: int, *, first_at_least: int = 0) -> bool:
     """Whether a batch lies at `position` that ends at or before offset `key`.
 
@@ -92,14 +117,11 @@ def first_offset_at(segment: Segment, position: int) -> int:
 def _holds(segment: Segment, entry: tuple[int, int]) -> bool:
     """Whether the batch that holds an entry's offset has its timestamp as the largest."""
     timestamp, offset = entry
-    start = position_floor(segment, offset)
     try:
-        for _, batch in iterate_batches(segment, start, segment.size_bytes):
-            if batch.last_offset >= offset:
-                return batch.max_timestamp == timestamp
+        found = batch_reaching(segment, offset)
     except CorruptData:
-        pass  # the index may be wrong, or the log: building it anew tells
-    return False
+        return False  # the index may be wrong, or the log: building it anew tells
+    return found is not None and found[1].max_timestamp == timestamp
 
 
 def time_misfit(log_path: str, entry: tuple[int, int]) -> str:
@@ -134,40 +156,8 @@ def batch_at(header: memoryview) -> int | None:
 Indexes = tuple[OffsetIndex, TimeIndex]
 
 
-class LogBytes(Protocol):
-    """What is asked of a segment: its log file's bytes."""
-
-    @property
-    def base_offset(self) -> int:
-        """First offset that the segment may hold."""
-        ...
-
-    @property
-    def log_path(self) -> str:
-        """Path of the log file."""
-        ...
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the log file."""
-        ...
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether `view` costs nothing."""
-        ...
-
-    def view(self, start: int, end: int) -> memoryview:
-        """Bytes [start, end) of the log file."""
-        ...
-
-    def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
-        """The batches in bytes [start, end), read by position and never mapped."""
-        ...
-
-
 def index_problem(
-    segment: LogBytes, indexes: Indexes, sums: Mapping[str, FileSum] | None
+    segment: Segment, indexes: Indexes, sums: Mapping[str, FileSum] | None
 ) -> str | None:
     """Why both indexes of a finished segment must be built anew, None where they need not.
 
@@ -196,7 +186,7 @@ def txn_problem(index: TxnIndex, sums: Mapping[str, FileSum]) -> str | None:
     )
 
 
-def _last_offset_problem(segment: LogBytes, index: OffsetIndex) -> str | None:
+def _last_offset_problem(segment: Segment, index: OffsetIndex) -> str | None:
     if not index.entry_count:
         return None
     offset, position = index.entry(index.entry_count - 1)
@@ -207,13 +197,13 @@ def _last_offset_problem(segment: LogBytes, index: OffsetIndex) -> str | None:
     return misfit(segment.log_path, offset, position).removesuffix("; rebuilt in memory")
 
 
-def _batches_from(segment: LogBytes, start: int) -> Iterator[Batch]:
+def _batches_from(segment: Segment, start: int) -> Iterator[Batch]:
     if segment.is_mapped:
         return walk(segment.view(start, segment.size_bytes))
     return (batch for _, batch in segment.walk_file(start, segment.size_bytes))
 
 
-def _last_time_problem(segment: LogBytes, indexes: Indexes) -> str | None:
+def _last_time_problem(segment: Segment, indexes: Indexes) -> str | None:
     """Usually the last entry is about one of the last batches: then only these are looked at."""
     timestamp, offset = indexes[1].last_entry
     if timestamp == NO_TIMESTAMP:

@@ -16,8 +16,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from tidelog.config import TopicConfig
 from tidelog.types import INT32_MAX
 
 
@@ -62,30 +63,6 @@ class SegmentNote(NamedTuple):
     seen_ms: int
 
 
-class RollConfig(Protocol):
-    """The settings that a roll depends on; `TopicConfig` has them."""
-
-    @property
-    def segment_size_limit(self) -> int:
-        """Largest size of a segment's log file, in bytes."""
-        ...
-
-    @property
-    def segment_ms(self) -> int:
-        """How long a segment takes appends by `segment.ms`."""
-        ...
-
-    @property
-    def roll_ms(self) -> int:
-        """How long it does, the maximum compaction lag of a compacted topic counted in."""
-        ...
-
-    @property
-    def segment_jitter_ms(self) -> int:
-        """At most how much earlier a segment may roll, so that not all roll at once."""
-        ...
-
-
 # Made for every append, and a frozen one takes three times as long to make.
 @dataclass(slots=True, kw_only=True)
 class RollFacts:
@@ -119,13 +96,13 @@ class RollFacts:
     now_ms: int
 
 
-def draw_jitter_ms(config: RollConfig, source: random.Random) -> int:
+def draw_jitter_ms(config: TopicConfig, source: random.Random) -> int:
     """A segment's jitter in ms, in [0, min(`segment.jitter.ms`, `segment.ms`))."""
     limit = min(config.segment_jitter_ms, config.segment_ms)
     return source.randrange(limit) if limit > 0 else 0
 
 
-def should_roll(facts: RollFacts, config: RollConfig) -> RollReason | None:
+def should_roll(facts: RollFacts, config: TopicConfig) -> RollReason | None:
     """Why the append must go to a new segment, None where the active one takes it."""
     if facts.size_bytes > config.segment_size_limit - facts.append_bytes:
         return RollReason.SIZE

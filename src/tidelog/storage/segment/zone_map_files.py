@@ -219,14 +219,7 @@ def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
         context.report(f"{segment.log_path}: no zone map: {error}")
         return False
     path = context.path(segment.base_offset, files.ZONES_SUFFIX)
-    temporary = path + files.TMP_SUFFIX
-    file = context.env.files.open(temporary, create=True)
-    try:
-        file.truncate(0)
-        files.write_fully(file, data, 0)
-    finally:
-        file.close()
-    context.env.files.rename(temporary, path)
+    files.write_atomically(context.env.files, path, data, is_durable=False)
     context.pool.forget(path)
     segment.use_zones(None, loaded=False)
     return True

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeVar
 
 from tidelog.env import FileStat
 from tidelog.errors import CorruptData, CorruptIndex, UnsupportedVersion
@@ -20,7 +20,7 @@ from tidelog.storage.clocks.zone_map import Entry, ReadBytes, Zone, ZoneMap
 from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.derived_files import index_limit_bytes
-from tidelog.storage.segment.index import OffsetIndex, TimeIndex
+from tidelog.storage.segment.index import Index, OffsetIndex, TimeIndex
 from tidelog.storage.segment.retention import SegmentTimes
 from tidelog.storage.segment.roll import SegmentNote
 from tidelog.storage.segment.segment import SegmentContext
@@ -31,6 +31,9 @@ from tidelog.types import ClockName
 
 # A walk reads so much of the log at a time.
 WALK_BYTES: Final = 1 << 20
+
+
+_Index = TypeVar("_Index", bound=Index)
 
 
 CheckMap = Callable[[ZoneMap], None]
@@ -171,38 +174,36 @@ class RemoteSegment(ClosedSegment):
     def offset_index(self) -> OffsetIndex:
         """The index object, or one built in memory where it is missing or corrupt."""
         if self._offset_index is None:
-            limit = index_limit_bytes(self.context.config)
-            data = self._index_bytes(files.OFFSET_INDEX_SUFFIX)
-            if data is None:
-                self._offset_index, self._time_index = self.rebuild_indexes()
-            else:
-                self._offset_index = OffsetIndex(self.base_offset, data=data, size_limit=limit)
+            found = self._read_index(OffsetIndex, files.OFFSET_INDEX_SUFFIX)
+            self._offset_index = found or self._load_indexes()[0]
         return self._offset_index
 
     @property
     def time_index(self) -> TimeIndex:
         """The index object, or one built in memory where it is missing or corrupt."""
         if self._time_index is None:
-            limit = index_limit_bytes(self.context.config)
-            data = self._index_bytes(files.TIME_INDEX_SUFFIX)
-            if data is None:
-                self._offset_index, self._time_index = self.rebuild_indexes()
-            else:
-                self._time_index = TimeIndex(self.base_offset, data=data, size_limit=limit)
+            found = self._read_index(TimeIndex, files.TIME_INDEX_SUFFIX)
+            self._time_index = found or self._load_indexes()[1]
         return self._time_index
 
-    def _index_bytes(self, suffix: str) -> bytes | None:
-        """What was put there, None where it must be built anew."""
+    def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        self.replace_indexes(indexes := self.rebuild_indexes())
+        return indexes
+
+    def _read_index(self, kind: type[_Index], suffix: str) -> _Index | None:
+        """The index that was put there, None where it must be built anew."""
         if self._is_clipped:
             return None
         path = self.context.path(self.base_offset, suffix)
         try:
-            return files.read_file(self.context.env.files, path)
+            data = files.read_file(self.context.env.files, path)
         except FileNotFoundError:
             self.context.report(f"{path}: missing; rebuilt in memory")
+            return None
         except CorruptData as error:
             self.context.report(f"{error}; rebuilt in memory")
-        return None
+            return None
+        return kind(self.base_offset, data=data, size_limit=index_limit_bytes(self.context.config))
 
     @property
     def txn_index(self) -> TxnIndex:
