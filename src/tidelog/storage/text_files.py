@@ -13,8 +13,8 @@ import posixpath
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final, Self
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Final, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
@@ -27,6 +27,11 @@ from tidelog.storage.files import (
     write_atomically,
 )
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, TopicPartition
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_Record = TypeVar("_Record", bound="DataclassInstance")
 
 CHECKPOINT_VERSION: Final = 0
 
@@ -71,10 +76,10 @@ def decode_checkpoint(data: Buffer, *field_counts: int) -> list[list[str]]:
     entries = [line.split() for line in lines[2:]]
     if len(entries) != count:
         raise CorruptFile(f"checkpoint of {count} entries has {len(entries)}")
-    for fields in entries:
-        if len(fields) not in field_counts:
+    for entry in entries:
+        if len(entry) not in field_counts:
             numbers = " or ".join(map(str, field_counts))
-            raise CorruptFile(f"checkpoint line {' '.join(fields)[:80]!r}: {numbers} fields")
+            raise CorruptFile(f"checkpoint line {' '.join(entry)[:80]!r}: {numbers} entry")
     return entries
 
 
@@ -352,6 +357,40 @@ class Fields:
     def _problem(self, name: str, expected: str) -> CorruptFile:
         found = str(self.content.get(name))[:80]
         return CorruptFile(f"{self.what}: `{name}` is {found}, {expected} expected")
+
+
+def read_record(kind: type[_Record], content: object, what: str, **given: object) -> _Record:
+    """A dataclass from the JSON object that `asdict` makes of it.
+
+    Its fields may be numbers, texts, flags, such dataclasses, and tuples of any length of these.
+
+    Args:
+        kind: The dataclass.
+        content: The object, as JSON gives it.
+        what: Names the object in errors.
+        given: Fields that are read by the caller.
+
+    Raises:
+        CorruptFile: Another shape; what the dataclass itself refuses is raised as it is.
+    """
+    values, hints = Fields.of(content, what), get_type_hints(kind)
+    read = {
+        each.name: _read_as(hints[each.name], values.value(each.name), f"`{each.name}` of {what}")
+        for each in fields(kind)
+        if each.name not in given
+    }
+    return kind(**read, **given)
+
+
+def _read_as(kind: type, value: object, what: str) -> object:
+    if is_dataclass(kind):
+        return read_record(kind, value, what)
+    if get_origin(kind) is tuple and isinstance(value, list):
+        item = get_args(kind)[0]
+        return tuple(_read_as(item, each, what) for each in value)
+    if type(value) is not kind or (type(value) is int and not INT64_MIN <= value <= INT64_MAX):
+        raise CorruptFile(f"{what} is {str(value)[:80]}, {kind.__name__} expected")
+    return value
 
 
 def read_json(data: bytes, what: str) -> Fields:

@@ -30,7 +30,6 @@ from tidelog.storage.compaction.cleaning_plan import (
     CleanerOptions,
     CleaningPlan,
     CleaningState,
-    Run,
     inspect_log,
     next_history,
     plan_cleaning,
@@ -227,15 +226,7 @@ def note_run(
     Raises:
         OSError: The disk failed; the old history or the new one is there.
     """
-    run = Run(
-        groups=cleaned.groups,
-        mapped=[each for each in plan.sources if each.base_offset < cleaned.mapped_to],
-        mapped_to=cleaned.mapped_to,
-        known=plan.known | sizes,
-        now_ms=plan.job.now_ms,
-        delete_retention_ms=plan.job.rules.delete_retention_ms,
-    )
-    history = next_history(plan.before, plan.bounds, run)
+    history = next_history(plan, cleaned, sizes)
     if log_dir.cleaner_offset(plan.name) is None:
         log_dir.note_cleaned(plan.name, plan.first_dirty)
     write_history(log_dir.env.files, plan.job.directory, history)

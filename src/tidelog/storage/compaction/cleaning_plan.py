@@ -43,7 +43,6 @@ from tidelog.storage.compaction.generations.scheduler import (
 from tidelog.storage.compaction.job import (
     SEED_SIZE,
     Cleaned,
-    CleanedGroup,
     CleaningJob,
     CompactionRules,
     Group,
@@ -62,7 +61,6 @@ from tidelog.storage.segment.compaction_history import (
     CompactionHistory,
     load_history,
     read_history,
-    write_history,
 )
 from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.types import NO_OFFSET, NO_TIMESTAMP, UNKNOWN_MS, TopicPartition
@@ -73,20 +71,6 @@ if TYPE_CHECKING:
     from tidelog.storage.log.log_reader import LogView
     from tidelog.storage.log.producers import ProducerStates
     from tidelog.storage.segment.txn_index import AbortedTxn
-
-__all__ = [
-    "ALWAYS_MS",
-    "HISTORY_FILE",
-    "UNKNOWN_MS",
-    "CompactionHistory",
-    "Run",
-    "bounds_before",
-    "is_whole",
-    "next_history",
-    "read_history",
-    "write_history",
-]
-
 
 _UNKNOWN: Final = (UNKNOWN_MS, UNKNOWN_MS)
 
@@ -136,27 +120,6 @@ def _records_in(segment: Segment) -> int | None:
     return sum(block.data_records + block.control_records for block in found.blocks())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A cleaning that is about to be swapped in.
-
-    Attributes:
-        groups: What was cleaned.
-        mapped: The segments up to `mapped_to`, whose records others may have gone for.
-        mapped_to: How far keys were mapped, exclusive.
-        known: Base offset and size of every finished segment, before and after the swap.
-        now_ms: The job's wall time.
-        delete_retention_ms: The job's.
-    """
-
-    groups: Sequence[CleanedGroup]
-    mapped: Sequence[ClosedSegment]
-    mapped_to: int
-    known: frozenset[tuple[int, int]]
-    now_ms: int
-    delete_retention_ms: int
-
-
 def bounds_before(
     fs: FileSystem, directory: str, segments: Sequence[ClosedSegment], log_start: int
 ) -> tuple[CompactionHistory | None, tuple[int, int]]:
@@ -177,55 +140,6 @@ def bounds_before(
     if not fs.exists(f"{directory}/{HISTORY_FILE}") and is_whole(segments, log_start):
         return None, (ALWAYS_MS, ALWAYS_MS)
     return None, _UNKNOWN
-
-
-def next_history(
-    before: CompactionHistory | None, bounds: tuple[int, int], run: Run
-) -> CompactionHistory:
-    """The history as it is to be before the first file of a run gets its name."""
-    record_ms, append_ms = bounds
-    has_taken = any(each.records_after < each.records_before for each in run.groups)
-    if has_taken and record_ms != UNKNOWN_MS:
-        record_ms = max(record_ms, *(each.largest_timestamp for each in run.mapped), ALWAYS_MS)
-    if append_ms == UNKNOWN_MS:
-        append_ms = _append_bound(run.now_ms, run)
-    elif has_taken:
-        append_ms = _append_bound(append_ms, run)
-    end = max(run.mapped_to, 0 if before is None else before.end_offset)
-    return CompactionHistory(
-        end_offset=end,
-        record_exact_ms=record_ms,
-        append_exact_ms=append_ms,
-        run_ms=run.now_ms,
-        horizons_ms=_horizons(before, run),
-        segments=frozenset(each for each in run.known if each[0] < end),
-    )
-
-
-def _append_bound(before_ms: int, run: Run) -> int:
-    """The latest append time below `mapped_to`; the run's own time where some are not known."""
-    known = [each.append_times.last_known_ms for each in run.mapped if _is_timed(each)]
-    latest = [ms for ms in known if ms is not None]
-    is_known = len(latest) == sum(each.size_bytes > 0 for each in run.mapped)
-    return max(before_ms, ALWAYS_MS, max(latest, default=0) if is_known else run.now_ms)
-
-
-def _is_timed(segment: ClosedSegment) -> bool:
-    """Whether it has records, and the append time of each is known."""
-    last = last_batch(segment)
-    if last is None:
-        return False
-    return not segment.append_times.unknown_in(segment.base_offset, last.next_offset)
-
-
-def _horizons(before: CompactionHistory | None, run: Run) -> tuple[int, ...]:
-    kept = () if before is None else before.horizons_ms
-    left = {time for time in kept if time > run.now_ms}
-    # Markers go with a run that comes for something else: most of them are needed as long as
-    # records of their transactions are there, and no time lets those go.
-    if any(each.tombstones_after for each in run.groups):
-        left.add(horizon_of(run.now_ms, run.delete_retention_ms))
-    return tuple(sorted(left))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -458,6 +372,63 @@ class CleaningPlan:
     before: CompactionHistory | None
     bounds: tuple[int, int]
     scheduler: Scheduler
+
+
+def next_history(
+    plan: CleaningPlan, cleaned: Cleaned, sizes: frozenset[tuple[int, int]]
+) -> CompactionHistory:
+    """The history as it is to be before the first file of a cleaning gets its name.
+
+    Args:
+        plan: The cleaning.
+        cleaned: What it has made.
+        sizes: Base offset and size of its new log files.
+    """
+    before, (record_ms, append_ms) = plan.before, plan.bounds
+    mapped = [each for each in plan.sources if each.base_offset < cleaned.mapped_to]
+    has_taken = any(each.records_after < each.records_before for each in cleaned.groups)
+    if has_taken and record_ms != UNKNOWN_MS:
+        record_ms = max(record_ms, *(each.largest_timestamp for each in mapped), ALWAYS_MS)
+    if append_ms == UNKNOWN_MS or has_taken:
+        known_ms = plan.job.now_ms if append_ms == UNKNOWN_MS else append_ms
+        append_ms = _append_bound(known_ms, mapped, plan.job.now_ms)
+    end = max(cleaned.mapped_to, 0 if before is None else before.end_offset)
+    return CompactionHistory(
+        end_offset=end,
+        record_exact_ms=record_ms,
+        append_exact_ms=append_ms,
+        run_ms=plan.job.now_ms,
+        horizons_ms=_horizons(before, plan.job, cleaned),
+        segments=frozenset(each for each in plan.known | sizes if each[0] < end),
+    )
+
+
+def _append_bound(before_ms: int, mapped: Sequence[ClosedSegment], now_ms: int) -> int:
+    """The latest append time of mapped segments; the run's own time where some are not known."""
+    known = [each.append_times.last_known_ms for each in mapped if _is_timed(each)]
+    latest = [ms for ms in known if ms is not None]
+    is_known = len(latest) == sum(each.size_bytes > 0 for each in mapped)
+    return max(before_ms, ALWAYS_MS, max(latest, default=0) if is_known else now_ms)
+
+
+def _is_timed(segment: ClosedSegment) -> bool:
+    """Whether it has records, and the append time of each is known."""
+    last = last_batch(segment)
+    if last is None:
+        return False
+    return not segment.append_times.unknown_in(segment.base_offset, last.next_offset)
+
+
+def _horizons(
+    before: CompactionHistory | None, job: CleaningJob, cleaned: Cleaned
+) -> tuple[int, ...]:
+    earlier = () if before is None else before.horizons_ms
+    horizons = {time for time in earlier if time > job.now_ms}
+    # Markers go with a run that comes for something else: most of them are needed as long as
+    # records of their transactions are there, and no time lets those go.
+    if any(each.tombstones_after for each in cleaned.groups):
+        horizons.add(horizon_of(job.now_ms, job.rules.delete_retention_ms))
+    return tuple(sorted(horizons))
 
 
 def rules_of(config: TopicConfig, options: CleanerOptions) -> CompactionRules:

@@ -27,7 +27,7 @@ from uuid import UUID
 from tidelog.config.values import LOAD_FACTOR_MAX
 from tidelog.errors import ConfigError, CorruptFile, InvalidRequest
 from tidelog.storage.segment.txn_index import AbortedTxn
-from tidelog.storage.text_files import Fields, parse_number, read_json
+from tidelog.storage.text_files import Fields, parse_number, read_json, read_record
 from tidelog.types import INT32_MAX, INT64_MAX, INT64_MIN
 
 OFFSET_STRATEGY: Final = "offset"
@@ -119,32 +119,6 @@ class CompactionRules:
     def has_versions(self) -> bool:
         """Whether more than the offset decides, so that the whole log has to be mapped."""
         return self.strategy != OFFSET_STRATEGY
-
-    def to_fields(self) -> dict[str, object]:
-        """The rules as values that JSON knows."""
-        return asdict(self)
-
-    @classmethod
-    def from_fields(cls, fields: Fields) -> Self:
-        """What `to_fields` gave; raises CorruptFile for another shape, ConfigError for a value."""
-        return cls(
-            strategy=fields.text("strategy"),
-            header=fields.text("header"),
-            delete_retention_ms=fields.integer("delete_retention_ms"),
-            hash_name=fields.text("hash_name"),
-            verify_keys=fields.flag("verify_keys"),
-            dedupe_buffer_bytes=fields.integer("dedupe_buffer_bytes"),
-            load_factor=_rules_number(fields, "load_factor"),
-            index_interval_bytes=fields.integer("index_interval_bytes"),
-            segment_index_bytes=fields.integer("segment_index_bytes"),
-        )
-
-
-def _rules_number(fields: Fields, name: str) -> float:
-    value = fields.value(name)
-    if not isinstance(value, float):
-        raise CorruptFile(f"{fields.what}: `{name}` is {str(value)[:80]}, a number expected")
-    return value
 
 
 SEED_SIZE: Final = 16
@@ -280,26 +254,7 @@ class CleaningJob:
 
     def to_json(self) -> str:
         """The job as a JSON text; it holds the secret seed."""
-        aborted = [list(txn) for txn in self.aborted]
-        producers = {str(number): list(last) for number, last in self.active_producers.items()}
-        plain = {
-            "directory": self.directory,
-            "topic": self.topic,
-            "partition": self.partition,
-            "topic_id": self.topic_id.hex,
-            "sources": [asdict(source) for source in self.sources],
-            "groups": [asdict(group) for group in self.groups],
-            "map_from": self.map_from,
-            "map_to": self.map_to,
-            "log_start_offset": self.log_start_offset,
-            "upper_bound_offset": self.upper_bound_offset,
-            "now_ms": self.now_ms,
-            "rules": self.rules.to_fields(),
-            "active_producers": producers,
-            "aborted": aborted,
-            "seed": self.seed.hex(),
-        }
-        return json.dumps(plain)
+        return json.dumps(asdict(self) | {"topic_id": self.topic_id.hex, "seed": self.seed.hex()})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -309,24 +264,16 @@ class CleaningJob:
             CorruptFile: It has another shape.
             InvalidRequest, ConfigError: Its values can't be.
         """
-        fields = read_json(text.encode(), "cleaning job")
-        producers = fields.mapping("active_producers")
-        return cls(
-            directory=fields.text("directory"),
-            topic=fields.text("topic"),
-            partition=fields.integer("partition"),
-            topic_id=UUID(bytes=_bytes(fields, "topic_id")),
-            sources=tuple(_source(each) for each in _objects(fields, "sources")),
-            groups=tuple(_group(each) for each in _objects(fields, "groups")),
-            map_from=fields.integer("map_from"),
-            map_to=fields.integer("map_to"),
-            log_start_offset=fields.integer("log_start_offset"),
-            upper_bound_offset=fields.integer("upper_bound_offset"),
-            now_ms=fields.integer("now_ms"),
-            rules=CompactionRules.from_fields(fields.mapping("rules")),
+        job = read_json(text.encode(), "cleaning job")
+        producers = job.mapping("active_producers")
+        return read_record(
+            cls,
+            job.content,
+            job.what,
+            topic_id=UUID(bytes=_bytes(job, "topic_id")),
             active_producers={_number(n): _last(producers, n) for n in producers.names},
-            aborted=tuple(AbortedTxn(*_integers(each, 4)) for each in fields.items("aborted")),
-            seed=_bytes(fields, "seed"),
+            aborted=tuple(AbortedTxn(*_integers(each, 4)) for each in job.items("aborted")),
+            seed=_bytes(job, "seed"),
         )
 
 
@@ -433,56 +380,8 @@ class Cleaned:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """What `to_json` gave; raises CorruptFile for another shape."""
-        fields = read_json(text.encode(), "cleaning result")
-        return cls(
-            groups=tuple(_cleaned_group(each) for each in _objects(fields, "groups")),
-            mapped_to=fields.integer("mapped_to"),
-            keys=fields.integer("keys"),
-            bytes_read=fields.integer("bytes_read"),
-            bytes_written=fields.integer("bytes_written"),
-        )
-
-
-def _objects(fields: Fields, name: str) -> list[Fields]:
-    return [Fields.of(each, f"`{name}` of {fields.what}") for each in fields.items(name)]
-
-
-def _source(fields: Fields) -> SourceSegment:
-    return SourceSegment(
-        base_offset=fields.integer("base_offset"),
-        end_offset=fields.integer("end_offset"),
-        size_bytes=fields.integer("size_bytes"),
-        last_modified_ms=fields.integer("last_modified_ms"),
-        append_end=fields.integer("append_end"),
-    )
-
-
-def _group(fields: Fields) -> Group:
-    bases = fields.items("bases")
-    return Group(
-        bases=tuple(_integers(bases, len(bases))), drop_expired=fields.flag("drop_expired")
-    )
-
-
-def _cleaned_group(fields: Fields) -> CleanedGroup:
-    return CleanedGroup(
-        base_offset=fields.integer("base_offset"),
-        end_offset=fields.integer("end_offset"),
-        sources=tuple(_cleaned_source(each) for each in _objects(fields, "sources")),
-        suffixes=tuple(str(each) for each in fields.items("suffixes")),
-    )
-
-
-def _cleaned_source(fields: Fields) -> CleanedSource:
-    return CleanedSource(
-        base_offset=fields.integer("base_offset"),
-        bytes_before=fields.integer("bytes_before"),
-        bytes_after=fields.integer("bytes_after"),
-        records_before=fields.integer("records_before"),
-        records_after=fields.integer("records_after"),
-        tombstones_after=fields.integer("tombstones_after"),
-        markers_after=fields.integer("markers_after"),
-    )
+        result = read_json(text.encode(), "cleaning result")
+        return read_record(cls, result.content, result.what)
 
 
 def _number(name: str) -> int:
