@@ -20,7 +20,7 @@ search.
 
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -59,7 +59,7 @@ from tidelog.storage.tier_manager.tier_compaction import (
     write_rewritten,
 )
 from tidelog.storage.tier_manager.tier_store import remove_garbage
-from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS, Buffer, NewRecord, TimestampType, TopicPartition
+from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS, NewRecord, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.env import File
@@ -103,8 +103,8 @@ class SearchedFile:
     offsets: tuple[int, ...]
     is_tiered: bool = False
 
-    def told(self) -> dict[str, object]:
-        """The same for a receipt."""
+    def to_receipt(self) -> dict[str, object]:
+        """The file as a receipt lists it."""
         return {
             "partition": self.partition.partition,
             "file": self.path,
@@ -117,7 +117,10 @@ class SearchedFile:
 def search(log_dir: "DirectoryAccess", name: TopicPartition, key: bytes) -> list[SearchedFile]:
     """All files of a partition, those in a tier too, with the records of the key in each."""
     reader = _reader(log_dir, name)
-    found = [_search_segment(name, segment, key, log_dir) for segment in reader.segments]
+    found = [
+        _search_file(name, each.log_path, each.base_offset, key, log_dir, is_tiered=each.is_tiered)
+        for each in reader.segments
+    ]
     directory = f"{log_dir.path}/{files.partition_dir_name(name)}"
     for entry in log_dir.env.files.list_dir(directory):
         if files.LOG_SUFFIX in entry.name and entry.name.endswith(_ASIDE):
@@ -130,14 +133,6 @@ def _reader(log_dir: "DirectoryAccess", name: TopicPartition) -> "LogView":
     if log_dir.is_writable:
         return log_dir.log(name.topic, name.partition)
     return log_dir.reader(name.topic, name.partition)
-
-
-def _search_segment(
-    name: TopicPartition, segment: "Segment", key: bytes, log_dir: "DirectoryAccess"
-) -> SearchedFile:
-    return _search_file(
-        name, segment.log_path, segment.base_offset, key, log_dir, is_tiered=segment.is_tiered
-    )
 
 
 def _search_file(
@@ -245,6 +240,7 @@ class Erasure:
 
     def receipt(self) -> dict[str, object]:
         """What was done, as JSON holds it. It has the key's digest, not the key."""
+        searched = self.left if self.is_executed else self.found
         return {
             "version": 1,
             "topic": self.topic,
@@ -254,9 +250,9 @@ class Erasure:
             "started_ms": self.started_ms,
             "ended_ms": self.ended_ms,
             "records": sum(len(one.offsets) for one in self.found),
-            "found": [one.told() for one in self.found if one.offsets],
+            "found": [one.to_receipt() for one in self.found if one.offsets],
             "tombstones": [{"partition": n, "offset": offset} for n, offset in self.tombstones],
-            "searched": [one.told() for one in (self.left if self.is_executed else self.found)],
+            "searched": [one.to_receipt() for one in searched],
             "removed_files": self.removed,
             "not_reached": self.not_reached,
             "out_of_reach": list(UNREACHABLE),
@@ -322,7 +318,11 @@ def _erase_from(
     log_dir: "DirectoryAccess", name: TopicPartition, found: Sequence[SearchedFile], work: Erasure
 ) -> None:
     log = log_dir.log(name.topic, name.partition)
-    hits = {one.base_offset: one.offsets for one in found if one.offsets and one.base_offset >= 0}
+    hits = {
+        one.base_offset: frozenset(one.offsets)
+        for one in found
+        if one.offsets and one.base_offset >= 0
+    }
     purger = _Purger(log_dir, name, log, work)
     if hits:
         purger.run(hits)
@@ -349,7 +349,7 @@ class _Purger:
         self._work = work
         self._fs = log_dir.env.files
 
-    def run(self, hits: "dict[int, tuple[int, ...]]") -> None:
+    def run(self, hits: Mapping[int, Set[int]]) -> None:
         """Append the tombstone, then write anew what holds the key."""
         self._refuse_old_formats(hits)
         answer = self._log.append([NewRecord(key=self._work.key, value=None)])
@@ -361,21 +361,17 @@ class _Purger:
         here = [base for base in sorted(hits) if base in bases]
         staged: list[NewSegment] = []
         try:
-            staged.extend(self._stage(bases[base], set(hits[base])) for base in here)
+            staged.extend(self._stage(bases[base], hits[base]) for base in here)
             self._note_history(staged, answer.append_time_ms)
-            self._purge_tier(hits)
+            if self._log.tier is not None:
+                purge_tier(self._log_dir, self._name, hits)
             for new in staged:
                 exchange(self._log_dir, self._name, [new.base_offset], [new])
         finally:
             for new in staged:
                 remove_quietly(self._fs, self._staging(new.name))
 
-    def _purge_tier(self, hits: "dict[int, tuple[int, ...]]") -> None:
-        if self._log.tier is not None:
-            found = {base: set(offsets) for base, offsets in hits.items()}
-            purge_tier(self._log_dir, self._name, found, without_records)
-
-    def _refuse_old_formats(self, hits: "dict[int, tuple[int, ...]]") -> None:
+    def _refuse_old_formats(self, hits: Mapping[int, Set[int]]) -> None:
         for segment in self._log.segments:
             if segment.base_offset not in hits:
                 continue
@@ -389,7 +385,7 @@ class _Purger:
     def _staging(self, name: str) -> str:
         return staging_path(self._log_dir.path, self._name, name)
 
-    def _stage(self, segment: Segment, offsets: set[int]) -> NewSegment:
+    def _stage(self, segment: Segment, offsets: Set[int]) -> NewSegment:
         """The segment without the records of these offsets, durably, under a staged name."""
         drawn = uuid.UUID(int=self._log_dir.env.random.getrandbits(128)).hex
         name = f"{_STAGED}{drawn}"
@@ -458,7 +454,7 @@ def _later(known_ms: int, ms: int) -> int:
     return UNKNOWN_MS if known_ms == UNKNOWN_MS else max(known_ms, ms)
 
 
-def without_records(batch: Batch, offsets: set[int]) -> bytes | bytearray | memoryview:
+def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memoryview:
     """A batch's bytes without the records of these offsets; its own where it has none of them.
 
     Offsets, sequences, times and codec of what stays are as before; where nothing stays, the
@@ -502,12 +498,8 @@ def _as_written(record: Record, *, is_stamped: bool) -> NewRecord:
     )
 
 
-# A batch's bytes without the records of these offsets.
-Strip = Callable[[Batch, set[int]], Buffer]
-
-
 def purge_tier(
-    log_dir: "DirectoryAccess", name: TopicPartition, hits: Mapping[int, set[int]], strip: Strip
+    log_dir: "DirectoryAccess", name: TopicPartition, hits: Mapping[int, Set[int]]
 ) -> None:
     """Write the tier's segments anew without some records, and forget copies of local ones.
 
@@ -516,7 +508,6 @@ def purge_tier(
         name: The partition.
         hits: Offsets by the base offset of their segment, of local segments too: what the tier has
             of those, and of all behind the first of them, is forgotten.
-        strip: Takes records out of a batch of format 2.
 
     Raises:
         CorruptData: A damaged batch or object, named; segments before it are purged.
@@ -527,17 +518,17 @@ def purge_tier(
     mover.settle()
     for segment in mover.log.tiered_segments():
         if segment.base_offset in hits:
-            _purge(mover, segment, hits[segment.base_offset], strip)
+            _purge(mover, segment, hits[segment.base_offset])
     local = [base for base in hits if base >= mover.log.local_start_offset]
     if local:
         mover.forget_copies(min(local))
 
 
-def _purge(mover: Mover, segment: RemoteSegment, offsets: set[int], strip: Strip) -> None:
+def _purge(mover: Mover, segment: RemoteSegment, offsets: Set[int]) -> None:
     place, now_ms = Workplace.beside(mover.log), mover.log.context.env.clock.now_ms()
     batches = iterate_batches(segment, 0, segment.size_bytes)
     try:
-        write_rewritten(place, [segment], (strip(batch, offsets) for _, batch in batches))
+        write_rewritten(place, [segment], (without_records(batch, offsets) for _, batch in batches))
         row = copy_rewritten(place, mover.tier, mover.draw_uid(), [segment])
     finally:
         drop_rewritten(place, segment.base_offset)
