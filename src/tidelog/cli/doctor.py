@@ -225,7 +225,7 @@ def _sum_up(
     from tidelog.storage.checks import Severity
 
     counts = Counter(finding.severity for finding in left)
-    partitions = f"{len(check.places)} partition{'s'[: len(check.places) != 1]}"
+    partitions = f"{len(check.partitions)} partition{'s'[: len(check.partitions) != 1]}"
     repaired = len({f.path for f in found if f.repairable} - {f.path for f in left})
     mended = f"; {repaired} file{'s'[: repaired != 1]} repaired" if repaired else ""
     if not counts[Severity.ERROR] and not counts[Severity.WARNING]:

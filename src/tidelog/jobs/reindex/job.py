@@ -33,7 +33,7 @@ from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
 from tidelog.storage.checks import DirectoryCheck, Finding, Severity
 from tidelog.storage.checks.directory_check import OFFSET_CHECKPOINTS
-from tidelog.storage.checks.partition_check import Learned
+from tidelog.storage.checks.partition_check import RepairFacts
 from tidelog.storage.checks.repair import lock, repair
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import TopicPartition
@@ -256,9 +256,9 @@ class _Job:
         """What is wrong at the top of the directory, which the driver looks at."""
         check = DirectoryCheck(self.env.files, self.path)
         found = check.load()
-        check.places.clear()  # the tasks have looked at these
-        check.learned = {
-            TopicPartition(one.topic, one.partition): Learned(
+        check.partitions.clear()  # the tasks have looked at these
+        check.repair_facts = {
+            TopicPartition(one.topic, one.partition): RepairFacts(
                 log_end=one.log_end, is_whole=one.is_whole
             )
             for one in done

@@ -14,7 +14,7 @@ from tidelog.errors import CorruptData, StorageFailure, UnsupportedCompression, 
 from tidelog.storage import files
 from tidelog.storage.checks import CheckOptions, DirectoryCheck, Finding, Selection, Severity
 from tidelog.storage.checks.findings import note
-from tidelog.storage.checks.partition_check import Learned
+from tidelog.storage.checks.partition_check import RepairFacts
 from tidelog.storage.checks.repair import repair
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.directory.log_dir import LogDir
@@ -103,8 +103,8 @@ def check_partition(env: Env, directory: str, name: TopicPartition, *, mends: bo
         done.problems += repair(env, check, wanted)
         done.problems = list(dict.fromkeys(done.problems))
         check, done.left = _look(env, directory, name, done, mends=mends)
-    learned = check.learned.get(name, Learned(is_whole=False))
-    done.log_end, done.is_whole = learned.log_end, learned.is_whole
+    repair_facts = check.repair_facts.get(name, RepairFacts(is_whole=False))
+    done.log_end, done.is_whole = repair_facts.log_end, repair_facts.is_whole
     return done
 
 
@@ -120,7 +120,7 @@ def _look(
     check.work_with(CheckOptions(body_check=_body_check()))
     found = list(check.findings())
     done.log_bytes = check.log_bytes()
-    names = (each for place in check.places.values() for each in place.file_names())
+    names = (each for place in check.partitions.values() for each in place.file_names())
     all_names = list(names)
     done.segments = sum(each.endswith(files.LOG_SUFFIX) for each in all_names)
     if not mends:

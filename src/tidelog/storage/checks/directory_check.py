@@ -23,9 +23,9 @@ from tidelog.errors import (
 from tidelog.storage import commits, files, text_files
 from tidelog.storage import text_files as meta_properties
 from tidelog.storage.checks.findings import (
+    CheckedPartition,
     CheckOptions,
     Finding,
-    PartitionPlace,
     Severity,
     derived,
     error_text,
@@ -34,7 +34,7 @@ from tidelog.storage.checks.findings import (
     warning,
 )
 from tidelog.storage.checks.metadata_check import check_metadata
-from tidelog.storage.checks.partition_check import Learned, PartitionCheck
+from tidelog.storage.checks.partition_check import PartitionCheck, RepairFacts
 from tidelog.storage.checks.set_aside import Parting, find_parting
 from tidelog.storage.commits import WRITERS_FILE, read_marks
 from tidelog.storage.directory.broker_files import (
@@ -186,8 +186,8 @@ class DirectoryCheck:
         path: Where it is.
         selection: What of it is checked; the files at the top only where all of it is.
         options: How to work.
-        learned: What a repair needs of each partition that was checked.
-        places: Each of these partitions.
+        repair_facts: What a repair needs of each partition that was checked.
+        partitions: Each of these partitions.
         refused: How partitions are parted that an opening would refuse.
         unseen: What could not be read: partitions that are not judged, or not to their end.
     """
@@ -196,8 +196,8 @@ class DirectoryCheck:
     path: str
     selection: Selection = field(default_factory=Selection)
     options: CheckOptions = field(default_factory=CheckOptions)
-    learned: dict[TopicPartition, Learned] = field(default_factory=dict)
-    places: dict[TopicPartition, PartitionPlace] = field(default_factory=dict)
+    repair_facts: dict[TopicPartition, RepairFacts] = field(default_factory=dict)
+    partitions: dict[TopicPartition, CheckedPartition] = field(default_factory=dict)
     refused: dict[TopicPartition, Parting] = field(default_factory=dict)
     unseen: list[StorageFailure] = field(default_factory=list)
     _topics: Mapping[str, TopicInfo] = field(default_factory=dict)
@@ -223,24 +223,24 @@ class DirectoryCheck:
         points = self._read_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE)
         for name in names:
             if self.selection.takes(name):
-                partition = self._place(name, was_clean, starts.get(name, 0))
+                partition = self._partition(name, was_clean, starts.get(name, 0))
                 is_end = was_clean and name in points
                 recorded = RecordedEnd(points.get(name, 0), is_end, not partition.is_foreign)
-                self.places[name] = replace(partition, recorded=recorded)
-        if not self.places and self.selection.topic is not None:
+                self.partitions[name] = replace(partition, recorded=recorded)
+        if not self.partitions and self.selection.topic is not None:
             raise self._unknown(names)
         return findings
 
     def work_with(self, options: CheckOptions) -> None:
         """Take other options, once it is known how much there is to do."""
         self.options = options
-        self.places = {name: replace(p, options=options) for name, p in self.places.items()}
+        self.partitions = {name: replace(p, options=options) for name, p in self.partitions.items()}
 
     def log_bytes(self) -> int:
         """Bytes of all log files that will be read, for progress."""
         return sum(
             self.fs.stat(partition.path(name)).size
-            for partition in self.places.values()
+            for partition in self.partitions.values()
             for name in partition.file_names()
             if name.endswith(files.LOG_SUFFIX)
         )
@@ -250,7 +250,7 @@ class DirectoryCheck:
 
         A partition that can't be read goes to `unseen`, and the others are checked all the same.
         """
-        for name, partition in self.places.items():
+        for name, partition in self.partitions.items():
             try:
                 refused = find_parting(partition)
                 check = PartitionCheck(replace(partition, is_refused=refused is not None))
@@ -261,7 +261,7 @@ class DirectoryCheck:
             except OSError as error:
                 self.unseen.append(as_storage_failure(error, partition.directory, "read"))
                 continue
-            self.learned[name] = check.learned
+            self.repair_facts[name] = check.repair_facts
         if self.selection == Selection():
             yield from self._check_top()
 
@@ -288,13 +288,13 @@ class DirectoryCheck:
         parsed = (files.parse_partition_dir(e.name) for e in entries if e.is_dir)
         return sorted(name for name in parsed if name is not None and name not in self._left)
 
-    def _place(self, name: TopicPartition, was_clean: bool, log_start: int) -> PartitionPlace:
+    def _partition(self, name: TopicPartition, was_clean: bool, log_start: int) -> CheckedPartition:
         info = self._topics.get(name.topic)
         directory = f"{self.path}/{files.partition_dir_name(name)}"
         topic_id = None if info is None else info.topic_id
         if info is None:
             topic_id = self._own_id(directory)
-        return PartitionPlace(
+        return CheckedPartition(
             fs=self.fs,
             directory=directory,
             name=name,
@@ -359,8 +359,8 @@ class DirectoryCheck:
     def bounds(self) -> dict[TopicPartition, OffsetBounds]:
         """First and last offset that a checkpoint may name for each partition."""
         return {
-            name: OffsetBounds(learned.log_end if learned.is_whole else None)
-            for name, learned in self.learned.items()
+            name: OffsetBounds(repair_facts.log_end if repair_facts.is_whole else None)
+            for name, repair_facts in self.repair_facts.items()
         }
 
     def _check_meta_properties(self) -> Iterator[Finding]:

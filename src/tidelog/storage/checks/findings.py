@@ -138,7 +138,7 @@ class CheckOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionPlace:
+class CheckedPartition:
     """A partition that is checked.
 
     Attributes:

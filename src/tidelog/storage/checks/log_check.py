@@ -139,7 +139,7 @@ def _find(column: "array[int]", value: int) -> int | None:
     return slot if slot < len(column) and column[slot] == value else None
 
 
-class Inside(NamedTuple):
+class BatchProblems(NamedTuple):
     """What is wrong in a batch.
 
     Attributes:
@@ -152,7 +152,7 @@ class Inside(NamedTuple):
     misdated: str | None = None
 
 
-def look_inside(batch: Batch, body_check: BodyCheck) -> Inside:
+def check_records(batch: Batch, body_check: BodyCheck) -> BatchProblems:
     """Read a batch's records; its checksum is known to be right.
 
     Args:
@@ -161,26 +161,26 @@ def look_inside(batch: Batch, body_check: BodyCheck) -> Inside:
     """
     try:
         if isinstance(batch, RecordBatch) and not batch.is_control:
-            return _look_at_body(batch, body_check)
+            return _check_body(batch, body_check)
         for _ in batch.records(check_crc=False):
             pass
         if isinstance(batch, RecordBatch):
             batch.control_type()
     except CorruptData as error:
-        return Inside(broken=error.reason)
+        return BatchProblems(broken=error.reason)
     except UnsupportedCompression as error:
-        return Inside(broken=str(error))
-    return Inside()
+        return BatchProblems(broken=str(error))
+    return BatchProblems()
 
 
-def _look_at_body(batch: RecordBatch, body_check: BodyCheck) -> Inside:
+def _check_body(batch: RecordBatch, body_check: BodyCheck) -> BatchProblems:
     body = batch.body()
     largest, _, _, in_order = body_check(body, batch.record_count, batch.base_timestamp)
     if not in_order or batch.record_count > batch.last_offset_delta + 1:
         wrong = _delta_problem(batch, body)
         if wrong is not None:
-            return Inside(broken=wrong)
-    return Inside(misdated=_time_problem(batch, largest))
+            return BatchProblems(broken=wrong)
+    return BatchProblems(misdated=_time_problem(batch, largest))
 
 
 def _delta_problem(batch: RecordBatch, body: bytes | memoryview) -> str | None:
@@ -225,7 +225,7 @@ class EpochSpan(NamedTuple):
 
 
 @dataclass(slots=True)
-class Course:
+class LogReplay:
     """What is carried from one segment of a partition to the next.
 
     Attributes:
@@ -267,7 +267,7 @@ class LogCheck:
     Attributes:
         file: The open file.
         facts: Where what is learned goes; tells path, base offset and size.
-        course: What earlier segments left, and what this one leaves.
+        replay: What earlier segments left, and what this one leaves.
         end_offset: Offset at which the next segment begins; no bound for the last one.
         was_clean: Whether the log was closed cleanly, so that its end must be whole.
         is_refused: Whether an opening for writing refuses the log, and so cuts nothing of it.
@@ -278,7 +278,7 @@ class LogCheck:
 
     file: File
     facts: LogFacts
-    course: Course
+    replay: LogReplay
     end_offset: int = INT64_MAX
     was_clean: bool = True
     is_refused: bool = False
@@ -326,26 +326,26 @@ class LogCheck:
     # -- sound batches -----------------------------------------------------------------------
 
     def _take(self, batch: Batch, position: int) -> Iterator[Finding]:
-        facts, course = self.facts, self.course
+        facts, replay = self.facts, self.replay
         self.resumes_at = position + batch.size_bytes
-        inside = look_inside(batch, self.body_check)
-        if inside.broken is not None:
-            yield self._broken_records(batch, position, inside.broken)
+        problems = check_records(batch, self.body_check)
+        if problems.broken is not None:
+            yield self._broken_records(batch, position, problems.broken)
             if not isinstance(batch, RecordBatch) or batch.is_control:
-                course.is_exact = False
+                replay.is_exact = False
                 self._skip(batch)
                 return
-        if inside.misdated is not None:
-            yield self._misdated(batch, position, inside.misdated)
+        if problems.misdated is not None:
+            yield self._misdated(batch, position, problems.misdated)
         yield from self._check_epoch(batch, position)
-        course.at_batch(batch.base_offset)
+        replay.at_batch(batch.base_offset)
         is_gap = batch.base_offset > facts.next_offset
         self._gap = _Gap(position, facts.next_offset) if is_gap else None
         named = fingerprint(batch)
-        if batch.base_offset == course.watched_offset:
-            course.watched = (named, batch.next_offset)
+        if batch.base_offset == replay.watched_offset:
+            replay.watched = (named, batch.next_offset)
         facts.take(position, batch, named)
-        course.is_exact &= not facts.has_gaps
+        replay.is_exact &= not facts.has_gaps
         if batch.has_producer_id:
             self._replay(batch)
 
@@ -355,38 +355,38 @@ class LogCheck:
         self.facts.next_offset = batch.last_offset + 1
 
     def _replay(self, batch: Batch) -> None:
-        completed = self.course.states.replay(batch)
+        completed = self.replay.states.replay(batch)
         if _is_abort(batch):
             self.facts.markers[batch.base_offset] = batch.producer_id
         if completed is not None and completed.is_aborted:
-            self.facts.aborted.append(self.course.states.aborted_entry(completed))
+            self.facts.aborted.append(self.replay.states.aborted_entry(completed))
 
     def _check_epoch(self, batch: Batch, position: int) -> Iterator[Finding]:
         """Epochs never fall along a log; who breaks that is the one that stands alone."""
-        course, epoch = self.course, batch.leader_epoch
+        replay, epoch = self.replay, batch.leader_epoch
         if epoch == NO_LEADER_EPOCH:
-            course.epochs.clear()  # as Kafka does where old formats come: they have no epochs
-            course.leader_epoch = epoch
+            replay.epochs.clear()  # as Kafka does where old formats come: they have no epochs
+            replay.leader_epoch = epoch
             return
         if epoch < NO_LEADER_EPOCH:
             damage = f"leader epoch {epoch} is negative"
             yield self._finding(position, batch.base_offset, damage, _EPOCH_REMEDY)
             return
-        if epoch < course.leader_epoch and course.epochs[-1].batch_count == 1:
-            yield self._raised_epoch(course, epoch)
-        if epoch >= course.leader_epoch:
-            course.note_epoch(batch)
-            course.last_place = (self.facts.path, position)
-        elif epoch != course.fallen_epoch:
-            course.fallen_epoch = epoch
-            damage = f"leader epoch {epoch} behind a batch of epoch {course.leader_epoch}"
+        if epoch < replay.leader_epoch and replay.epochs[-1].batch_count == 1:
+            yield self._raised_epoch(replay, epoch)
+        if epoch >= replay.leader_epoch:
+            replay.note_epoch(batch)
+            replay.last_place = (self.facts.path, position)
+        elif epoch != replay.fallen_epoch:
+            replay.fallen_epoch = epoch
+            damage = f"leader epoch {epoch} behind a batch of epoch {replay.leader_epoch}"
             yield self._finding(position, batch.base_offset, damage, _EPOCH_REMEDY)
 
-    def _raised_epoch(self, course: Course, epoch: int) -> Finding:
+    def _raised_epoch(self, replay: LogReplay, epoch: int) -> Finding:
         """The batch before has an epoch of its own, and what follows goes on with an older one."""
-        wrong = course.epochs.pop()
-        course.leader_epoch = course.epochs[-1].epoch if course.epochs else NO_LEADER_EPOCH
-        path, position = course.last_place
+        wrong = replay.epochs.pop()
+        replay.leader_epoch = replay.epochs[-1].epoch if replay.epochs else NO_LEADER_EPOCH
+        path, position = replay.last_place
         damage = f"leader epoch {wrong.epoch}, the batches behind it have epoch {epoch}"
         found = self._finding(position, wrong.first_offset, damage, _EPOCH_REMEDY)
         return replace(found, path=path)
@@ -415,7 +415,7 @@ class LogCheck:
     def _pass_over(self, position: int, reason: str | None) -> Generator[Finding, None, int]:
         """Report what can't be read, and go to the next sound batch or the end of the file."""
         facts = self.facts
-        facts.is_whole = self.course.is_exact = False
+        facts.is_whole = self.replay.is_exact = False
         base, expected = facts.base_offset, facts.next_offset
         found = next_sound_batch(
             self.file, position + 1, facts.size_bytes, base_offset=base, next_offset=expected
@@ -483,7 +483,7 @@ class LogCheck:
         self._gap = None
         wrong = self.facts.first_offsets[-1]
         self.facts.drop_last(gap.next_offset)
-        self.facts.is_whole = self.course.is_exact = False
+        self.facts.is_whole = self.replay.is_exact = False
         yield self._finding(
             gap.position,
             gap.next_offset,

@@ -15,15 +15,15 @@ from tidelog.errors import CorruptData, CorruptFile
 from tidelog.record.coding import crc32c
 from tidelog.storage import files, text_files
 from tidelog.storage.checks.findings import (
+    CheckedPartition,
     Finding,
-    PartitionPlace,
     Severity,
     derived,
     later,
     note,
     warning,
 )
-from tidelog.storage.checks.log_check import Course, EpochSpan, LogCheck, LogFacts
+from tidelog.storage.checks.log_check import EpochSpan, LogCheck, LogFacts, LogReplay
 from tidelog.storage.checks.set_aside import ASIDE_SUFFIX
 from tidelog.storage.checks.sidecar_checks import (
     IndexRules,
@@ -36,7 +36,7 @@ from tidelog.storage.checks.sidecar_checks import (
     compare_snapshot,
     last_indexed,
 )
-from tidelog.storage.checks.zone_map_check import Beside, check_zone_map
+from tidelog.storage.checks.zone_map_check import ZoneMapContext, check_zone_map
 from tidelog.storage.clocks.zone_map import FileSum
 from tidelog.storage.commits import STAGED_SUFFIX
 from tidelog.storage.compaction.generations.statistics import STATISTICS_FILE
@@ -57,17 +57,17 @@ class SegmentCheck:
     """The check of one segment's files.
 
     Attributes:
-        place: The partition.
+        partition: The partition.
         base_offset: The segment's base offset.
         end_offset: Base offset of the next segment; no bound for the last one.
-        course: What earlier segments left; this one adds to it.
+        replay: What earlier segments left; this one adds to it.
         facts: What the log file says, once it was read.
     """
 
-    place: PartitionPlace
+    partition: CheckedPartition
     base_offset: int
     end_offset: int
-    course: Course
+    replay: LogReplay
     facts: LogFacts = field(init=False)
     _doubted: set[str] = field(default_factory=set)
     _sums: dict[str, FileSum] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class SegmentCheck:
             OSError: A call failed.
         """
         path = self.path(files.LOG_SUFFIX)
-        file = self.place.fs.open(path)
+        file = self.partition.fs.open(path)
         try:
             is_last = self.end_offset == INT64_MAX
             self.facts = LogFacts(path, self.base_offset, file.size(), is_last)
@@ -93,24 +93,24 @@ class SegmentCheck:
 
     def path(self, suffix: str) -> str:
         """Path of one of the segment's files."""
-        return self.place.path(files.file_name(self.base_offset, suffix))
+        return self.partition.path(files.file_name(self.base_offset, suffix))
 
     def _check_log(self, file: File) -> Iterator[Finding]:
         reached = 0
 
         def progress(position: int) -> None:
             nonlocal reached
-            self.place.options.progress(position - reached)
+            self.partition.options.progress(position - reached)
             reached = position
 
         check = LogCheck(
             file,
             self.facts,
-            self.course,
+            self.replay,
             end_offset=self.end_offset,
-            was_clean=self.place.was_clean,
-            is_refused=self.place.is_refused,
-            body_check=self.place.options.body_check,
+            was_clean=self.partition.was_clean,
+            is_refused=self.partition.is_refused,
+            body_check=self.partition.options.body_check,
             progress=progress,
         )
         for finding in check.findings():
@@ -136,19 +136,21 @@ class SegmentCheck:
     def _read(self, suffix: str) -> bytes | None:
         # No sidecar is larger than its log, but where there is hardly any log.
         limit = max(self.facts.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
-        data = self.place.read(files.file_name(self.base_offset, suffix), limit=limit)
+        data = self.partition.read(files.file_name(self.base_offset, suffix), limit=limit)
         if data is not None:
             self._sums[suffix] = FileSum(len(data), crc32c(data))
         return data
 
     def _check_sidecar(self, suffix: str, data: bytes | None) -> Iterator[Finding]:
-        place, facts, path = self.place, self.facts, self.path(suffix)
+        partition, facts, path = self.partition, self.facts, self.path(suffix)
         if suffix == files.TXN_INDEX_SUFFIX:
-            return check_txn_index(path, data or b"", facts, is_exact=self.course.is_exact)
+            return check_txn_index(path, data or b"", facts, is_exact=self.replay.is_exact)
         if suffix == files.APPEND_TIME_SUFFIX:
             if data is None:
                 return iter(())
-            return check_append_times(path, data, facts, place.topic_id, was_clean=place.was_clean)
+            return check_append_times(
+                path, data, facts, partition.topic_id, was_clean=partition.was_clean
+            )
         if data is None:
             return iter([derived(path, "missing", severity=Severity.WARNING)])
         if suffix == files.OFFSET_INDEX_SUFFIX:
@@ -158,25 +160,25 @@ class SegmentCheck:
         return check_time_index(path, data, facts, self._rules(), self._indexed_to)
 
     def _rules(self) -> IndexRules:
-        place = self.place
-        interval = None if place.is_foreign else place.config.index_interval_bytes
-        return IndexRules(interval_bytes=interval, was_clean=place.was_clean)
+        partition = self.partition
+        interval = None if partition.is_foreign else partition.config.index_interval_bytes
+        return IndexRules(interval_bytes=interval, was_clean=partition.was_clean)
 
     def _check_zones(self, file: File) -> Iterator[Finding]:
         path = self.path(files.ZONES_SUFFIX)
         data = self._read(files.ZONES_SUFFIX)
         if data is None:
-            if not (self.place.is_foreign or self.facts.is_last) and self.facts.size_bytes:
+            if not (self.partition.is_foreign or self.facts.is_last) and self.facts.size_bytes:
                 damage = "missing: changes outside of the batches' own checksums can't be seen"
                 # A writer that is at work, or was stopped hard, may not have come to it yet.
-                severity = Severity.WARNING if self.place.was_clean else Severity.NOTE
+                severity = Severity.WARNING if self.partition.was_clean else Severity.NOTE
                 yield derived(path, damage, severity=severity)
             return
-        beside = Beside(
+        beside = ZoneMapContext(
             read=file.pread,
             facts=self.facts,
             end_offset=self.end_offset,
-            topic_id=self.place.topic_id.bytes,
+            topic_id=self.partition.topic_id.bytes,
             sums=self._sums,
             doubted=frozenset(self._doubted),
             damaged=self._damaged,
@@ -224,10 +226,10 @@ _LEFT_OVER: Final = {
 }
 
 
-def check_names(place: PartitionPlace, bases: Set[int]) -> Iterator[Finding]:
+def check_names(partition: CheckedPartition, bases: Set[int]) -> Iterator[Finding]:
     """What is odd about the names in a partition's directory."""
-    for entry in place.fs.list_dir(place.directory):
-        path = place.path(entry.name)
+    for entry in partition.fs.list_dir(partition.directory):
+        path = partition.path(entry.name)
         if entry.is_dir:
             yield note(path, "a directory that is no part of the log", "it is left alone")
         elif entry.name == UNSYNCED_FILE:
@@ -261,7 +263,7 @@ def _orphan(path: str, suffix: str) -> Finding:
 
 
 @dataclass(slots=True)
-class Learned:
+class RepairFacts:
     """What a check leaves for a repair.
 
     Attributes:
@@ -287,15 +289,15 @@ class PartitionCheck:
     """The check of one partition.
 
     Attributes:
-        place: The partition.
-        learned: What was learned for a repair; complete once all findings were taken.
-        course: Producers and epochs at the end of what was read.
+        partition: The partition.
+        repair_facts: What was learned for a repair; complete once all findings were taken.
+        replay: Producers and epochs at the end of what was read.
     """
 
-    def __init__(self, place: PartitionPlace) -> None:
-        self.place = place
-        self.learned = Learned()
-        self.course = Course(at_batch=self._compare_snapshots, epochs=self.learned.epochs)
+    def __init__(self, partition: CheckedPartition) -> None:
+        self.partition = partition
+        self.repair_facts = RepairFacts()
+        self.replay = LogReplay(at_batch=self._compare_snapshots, epochs=self.repair_facts.epochs)
         self._snapshots: list[int] = []
         self._snapshot_findings: list[Finding] = []
         self._first_offset = 0
@@ -306,15 +308,15 @@ class PartitionCheck:
         Raises:
             OSError: A call failed: what can't be read can't be judged.
         """
-        names = self.place.file_names()
+        names = self.partition.file_names()
         bases = _offsets_of(names, files.LOG_SUFFIX)
         self._snapshots = _offsets_of(names, files.SNAPSHOT_SUFFIX)
         self._begin(bases)
         for base, end in itertools.pairwise([*bases, INT64_MAX]):
             yield from self._check_segment(base, end)
         for finding in self._end(bases):
-            yield finding if self.learned.is_sure else later(finding)
-        yield from check_names(self.place, set(bases))
+            yield finding if self.repair_facts.is_sure else later(finding)
+        yield from check_names(self.partition, set(bases))
 
     # -- before and behind the segments ------------------------------------------------------
 
@@ -322,48 +324,50 @@ class PartitionCheck:
         """Take the producers that the log begins with; look for the checkpoint's batch."""
         self._first_offset = bases[0] if bases else 0
         if self._first_offset:
-            self.course.is_exact = False
+            self.replay.is_exact = False
             path = self._snapshot_path(self._first_offset)
-            data = self.place.read(files.file_name(self._first_offset, files.SNAPSHOT_SUFFIX))
+            data = self.partition.read(files.file_name(self._first_offset, files.SNAPSHOT_SUFFIX))
             if data is not None and check_snapshot_bytes(path, data) is None:
-                self.course.states = ProducerStates.decode_snapshot(data)
-                self.course.is_exact = True
-        checkpoint = AppendTimeCheckpoint.read(self.place.fs, self.place.directory)
+                self.replay.states = ProducerStates.decode_snapshot(data)
+                self.replay.is_exact = True
+        checkpoint = AppendTimeCheckpoint.read(self.partition.fs, self.partition.directory)
         if checkpoint is not None:
-            self.course.watched_offset = checkpoint.last_base_offset
+            self.replay.watched_offset = checkpoint.last_base_offset
 
     def _check_segment(self, base: int, end: int) -> Iterator[Finding]:
-        check = SegmentCheck(self.place, base, end, self.course)
+        check = SegmentCheck(self.partition, base, end, self.replay)
         try:
             for finding in check.findings():
                 if finding.path == check.facts.path and finding.severity is Severity.ERROR:
-                    self.learned.is_sure = False
+                    self.repair_facts.is_sure = False
                 yield finding
         except FileNotFoundError:
-            path = self.place.path(files.log_file_name(base))
+            path = self.partition.path(files.log_file_name(base))
             yield note(path, "it went while it was looked at", "look again")
-            self.course.is_exact = self.learned.is_whole = False
+            self.replay.is_exact = self.repair_facts.is_whole = False
             return
-        learned, facts = self.learned, check.facts
-        learned.log_end = facts.next_offset
-        learned.is_whole &= facts.is_whole
+        repair_facts, facts = self.repair_facts, check.facts
+        repair_facts.log_end = facts.next_offset
+        repair_facts.is_whole &= facts.is_whole
         if facts.is_whole:
-            learned.whole.add(base)
+            repair_facts.whole.add(base)
             yield from self._check_gap(facts, end)
-        if self.course.is_exact:
-            learned.aborted[base] = facts.aborted
+        if self.replay.is_exact:
+            repair_facts.aborted[base] = facts.aborted
         yield from self._snapshot_findings
         self._snapshot_findings.clear()
 
     def _check_gap(self, facts: LogFacts, end: int) -> Iterator[Finding]:
         """What is missing between a segment and the next one, unless something explains it."""
-        place = self.place
-        if facts.is_last or facts.has_gaps or not facts.next_offset < end > place.log_start:
+        partition = self.partition
+        if facts.is_last or facts.has_gaps or not facts.next_offset < end > partition.log_start:
             return
-        if not was_never_cleaned(place.fs, place.directory, place.config, place.name):
+        if not was_never_cleaned(
+            partition.fs, partition.directory, partition.config, partition.name
+        ):
             return
         yield Finding(
-            place.path(files.log_file_name(end)),
+            partition.path(files.log_file_name(end)),
             f"offsets {facts.next_offset} to {end - 1} before it: {GAP_REASON}",
             "put the files back from a copy; readers report these offsets as lost",
             offset=facts.next_offset,
@@ -371,12 +375,12 @@ class PartitionCheck:
 
     def _end(self, bases: list[int]) -> Iterator[Finding]:
         if not bases:
-            self.learned.log_end = self.place.log_start
-        self._compare_snapshots(self.learned.log_end)
+            self.repair_facts.log_end = self.partition.log_start
+        self._compare_snapshots(self.repair_facts.log_end)
         yield from self._snapshot_findings
         for offset in self._snapshots:
             path = self._snapshot_path(offset)
-            damage = f"it is of an offset beyond the log end {self.learned.log_end}"
+            damage = f"it is of an offset beyond the log end {self.repair_facts.log_end}"
             yield derived(path, damage, severity=Severity.WARNING, remedy="--repair removes it")
         yield from self._check_epochs()
         yield from self._check_append_time_checkpoint()
@@ -387,7 +391,7 @@ class PartitionCheck:
     # -- snapshots ---------------------------------------------------------------------------
 
     def _snapshot_path(self, offset: int) -> str:
-        return self.place.path(files.file_name(offset, files.SNAPSHOT_SUFFIX))
+        return self.partition.path(files.file_name(offset, files.SNAPSHOT_SUFFIX))
 
     def _compare_snapshots(self, next_offset: int) -> None:
         """Compare the snapshots of offsets up to the one that comes next in the log."""
@@ -396,18 +400,18 @@ class PartitionCheck:
             self._snapshot_findings += self._check_snapshot(offset)
 
     def _check_snapshot(self, offset: int) -> list[Finding]:
-        path, course = self._snapshot_path(offset), self.course
+        path, replay = self._snapshot_path(offset), self.replay
         try:
-            data = self.place.read(files.file_name(offset, files.SNAPSHOT_SUFFIX))
+            data = self.partition.read(files.file_name(offset, files.SNAPSHOT_SUFFIX))
         except CorruptFile as error:
             return [derived(path, error.reason)]
         if data is None:
             return []
-        if course.is_exact:
-            self.learned.snapshots[offset] = course.states.encode_snapshot()
+        if replay.is_exact:
+            self.repair_facts.snapshots[offset] = replay.states.encode_snapshot()
         problem = check_snapshot_bytes(path, data)
         if problem is not None:
-            if not course.is_exact:
+            if not replay.is_exact:
                 # The log no longer tells of its producers.
                 remedy = "opening uses an older one; what only this one knew of producers is lost"
                 problem = replace(problem, remedy=remedy, repairable=False)
@@ -416,9 +420,9 @@ class PartitionCheck:
             compare_snapshot(
                 path,
                 data,
-                course.states,
+                replay.states,
                 first_offset=self._first_offset,
-                is_exact=course.is_exact,
+                is_exact=replay.is_exact,
             )
         )
 
@@ -426,33 +430,33 @@ class PartitionCheck:
 
     def _check_epochs(self) -> Iterator[Finding]:
         name = files.LEADER_EPOCH_CHECKPOINT_FILE
-        path = self.place.path(name)
+        path = self.partition.path(name)
         try:
-            data = self.place.read(name)
+            data = self.partition.read(name)
         except CorruptFile as error:
             yield derived(path, error.reason)
             return
-        spans = self.course.epochs if self.learned.is_whole else []
-        log_end = self.learned.log_end if self.learned.is_whole else INT64_MAX
-        log_start = max(self.place.log_start, self._first_offset)
+        spans = self.replay.epochs if self.repair_facts.is_whole else []
+        log_end = self.repair_facts.log_end if self.repair_facts.is_whole else INT64_MAX
+        log_start = max(self.partition.log_start, self._first_offset)
         yield from check_epochs(path, data, spans, log_start=log_start, log_end=log_end)
 
     def _check_append_time_checkpoint(self) -> Iterator[Finding]:
         name = files.APPEND_TIME_CHECKPOINT_FILE
-        path = self.place.path(name)
-        if not self.place.fs.exists(path) or not self.learned.is_whole:
+        path = self.partition.path(name)
+        if not self.partition.fs.exists(path) or not self.repair_facts.is_whole:
             return
         remedy = (
             "times of appends are proven by their rows instead; --repair lets it vouch for none"
         )
-        checkpoint = AppendTimeCheckpoint.read(self.place.fs, self.place.directory)
+        checkpoint = AppendTimeCheckpoint.read(self.partition.fs, self.partition.directory)
         if checkpoint is None:
             yield derived(path, "it can't be read", remedy=remedy)
             return
         if checkpoint.last_base_offset < 0:
             return
         expected = (checkpoint.last_fingerprint, checkpoint.end_offset)
-        if self.course.watched != expected:
+        if self.replay.watched != expected:
             damage = (
                 f"it names the batch at offset {checkpoint.last_base_offset}, up to"
                 f" {checkpoint.end_offset}; the log has another one there, or none"
@@ -460,15 +464,19 @@ class PartitionCheck:
             yield derived(path, damage, severity=Severity.WARNING, remedy=remedy)
 
     def _check_metadata(self) -> Iterator[Finding]:
-        path = self.place.path(files.PARTITION_METADATA_FILE)
-        expected_id = files.encode_topic_id(self.place.topic_id)
+        path = self.partition.path(files.PARTITION_METADATA_FILE)
+        expected_id = files.encode_topic_id(self.partition.topic_id)
         try:
-            topic_id = text_files.read_partition_metadata(self.place.fs, self.place.directory)
+            topic_id = text_files.read_partition_metadata(
+                self.partition.fs, self.partition.directory
+            )
         except CorruptData as error:
             remedy = f"write it anew: `version: 0`, then `topic_id: {expected_id}`"
-            yield Finding(path, error.reason, remedy if self.place.topic_id.int else "restore it")
+            yield Finding(
+                path, error.reason, remedy if self.partition.topic_id.int else "restore it"
+            )
             return
-        if topic_id is not None and topic_id != self.place.topic_id:
+        if topic_id is not None and topic_id != self.partition.topic_id:
             damage = f"topic id {files.encode_topic_id(topic_id)}, the topic's is {expected_id}"
             yield Finding(
                 path, damage, "this partition belongs to another topic: restore the right"
@@ -476,10 +484,10 @@ class PartitionCheck:
 
     def _check_notes(self) -> Iterator[Finding]:
         """Why and when segments were rolled: primary, but no answer about records rests on it."""
-        path = self.place.path(SEGMENT_NOTES_FILE)
+        path = self.partition.path(SEGMENT_NOTES_FILE)
         remedy = "why and when these segments were rolled is unknown; their file times count again"
         try:
-            data = self.place.read(SEGMENT_NOTES_FILE)
+            data = self.partition.read(SEGMENT_NOTES_FILE)
             problems = [] if data is None else decode_notes(data)[1]
         except CorruptFile as error:
             problems = [error.reason]
@@ -488,9 +496,9 @@ class PartitionCheck:
 
     def _check_history(self) -> Iterator[Finding]:
         """What compaction has taken: primary, only tables of the past rest on it."""
-        path = self.place.path(HISTORY_FILE)
+        path = self.partition.path(HISTORY_FILE)
         try:
-            data = self.place.read(HISTORY_FILE)
+            data = self.partition.read(HISTORY_FILE)
             if data is not None:
                 CompactionHistory.decode(data)
         except CorruptFile as error:

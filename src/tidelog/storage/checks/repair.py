@@ -18,8 +18,8 @@ from tidelog.storage.checks.directory_check import (
     DirectoryCheck,
     rebuild_offset_checkpoint,
 )
-from tidelog.storage.checks.findings import Finding, PartitionPlace
-from tidelog.storage.checks.partition_check import Learned
+from tidelog.storage.checks.findings import CheckedPartition, Finding
+from tidelog.storage.checks.partition_check import RepairFacts
 from tidelog.storage.checks.set_aside import mend
 from tidelog.storage.checks.sidecar_checks import rebuild_epochs
 from tidelog.storage.log.log_reader import LogReader
@@ -61,12 +61,12 @@ def repair(env: Env, check: DirectoryCheck, findings: Iterable[Finding]) -> list
     wanted = {finding.path for finding in findings if finding.repairable}
     problems: list[str] = []
     for name in check.refused:
-        place = check.places[name]
-        mend(env, place, partial(_save_recovery_point, check, name))
-    for name, place in check.places.items():
-        names = {path.rpartition("/")[2] for path in wanted if _is_in(path, place.directory)}
-        if names and name in check.learned and name not in check.refused:
-            PartitionRepair(env, place, check.learned[name], names, problems).run()
+        partition = check.partitions[name]
+        mend(env, partition, partial(_save_recovery_point, check, name))
+    for name, partition in check.partitions.items():
+        names = {path.rpartition("/")[2] for path in wanted if _is_in(path, partition.directory)}
+        if names and name in check.repair_facts and name not in check.refused:
+            PartitionRepair(env, partition, check.repair_facts[name], names, problems).run()
     for checkpoint in OFFSET_CHECKPOINTS:
         path = f"{check.path}/{checkpoint}"
         if path in wanted:
@@ -95,22 +95,22 @@ class PartitionRepair:
 
     Attributes:
         env: Files, clock and randomness.
-        place: The partition.
-        learned: What its check has learned.
+        partition: The partition.
+        repair_facts: What its check has learned.
         names: Names of the files that are to be built anew.
         problems: Takes a line for each file that could not be.
     """
 
     env: Env
-    place: PartitionPlace
-    learned: Learned
+    partition: CheckedPartition
+    repair_facts: RepairFacts
     names: set[str]
     problems: list[str]
     _bases: set[int] = field(init=False)
     _touched: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        parsed = map(files.parse_file_name, self.place.file_names())
+        parsed = map(files.parse_file_name, self.partition.file_names())
         self._bases = {name[0] for name in parsed if name and name[1] == files.LOG_SUFFIX}
 
     def run(self) -> None:
@@ -119,7 +119,7 @@ class PartitionRepair:
         for name in sorted(self.names):
             parsed = files.parse_file_name(name)
             if parsed is None:
-                if self.learned.is_sure:
+                if self.repair_facts.is_sure:
                     self._repair_text(name)
             elif parsed[1] == files.ZONES_SUFFIX and parsed[0] in self._bases:
                 zones.add(parsed[0])
@@ -130,7 +130,7 @@ class PartitionRepair:
             self._build_zones(zones | with_map)
 
     def _exists(self, base: int, suffix: str) -> bool:
-        return self.place.fs.exists(self.place.path(files.file_name(base, suffix)))
+        return self.partition.fs.exists(self.partition.path(files.file_name(base, suffix)))
 
     def _repair_file(self, name: str, base: int, suffix: str) -> None:
         if suffix == files.SNAPSHOT_SUFFIX:
@@ -149,28 +149,28 @@ class PartitionRepair:
             self._repair_txn_index(name, base)
 
     def _repair_snapshot(self, name: str, offset: int) -> None:
-        if offset in self.learned.snapshots and self.learned.is_sure:
-            self._replace(name, self.learned.snapshots[offset])
-        elif offset > self.learned.log_end:
+        if offset in self.repair_facts.snapshots and self.repair_facts.is_sure:
+            self._replace(name, self.repair_facts.snapshots[offset])
+        elif offset > self.repair_facts.log_end:
             self._remove(name)
 
     def _repair_txn_index(self, name: str, base: int) -> None:
-        entries = self.learned.aborted.get(base)
+        entries = self.repair_facts.aborted.get(base)
         if entries is None:
             self._fail(name, "what was compacted away or damaged before it is needed to build it")
         elif entries:
             self._replace(name, TxnIndex(base, entries).encoded)
-        elif self.place.fs.exists(self.place.path(name)):
+        elif self.partition.fs.exists(self.partition.path(name)):
             self._remove(name)
         self._touched.add(base)
 
     def _built_index(self, base: int, suffix: str) -> memoryview:
         """One of both indexes, by Kafka's rule for recovery."""
-        path = self.place.path(files.log_file_name(base))
-        file = self.place.fs.open(path)
+        path = self.partition.path(files.log_file_name(base))
+        file = self.partition.fs.open(path)
         try:
             batches = ordered_batches(file, path, base, file.size())
-            indexes, damage = rebuild_indexes(self.place.config, base, batches)
+            indexes, damage = rebuild_indexes(self.partition.config, base, batches)
         finally:
             file.close()
         if damage is not None:
@@ -178,23 +178,23 @@ class PartitionRepair:
         return indexes[files.INDEX_SUFFIXES.index(suffix)].encoded
 
     def _repair_text(self, name: str) -> None:
-        place, learned = self.place, self.learned
+        partition, repair_facts = self.partition, self.repair_facts
         if name == files.LEADER_EPOCH_CHECKPOINT_FILE:
             text = rebuild_epochs(
-                place.read(name),
-                learned.epochs,
-                log_start=max(place.log_start, min(self._bases, default=0)),
-                log_end=learned.log_end,
+                partition.read(name),
+                repair_facts.epochs,
+                log_start=max(partition.log_start, min(self._bases, default=0)),
+                log_end=repair_facts.log_end,
             )
             self._replace(name, text)
         elif name == files.APPEND_TIME_CHECKPOINT_FILE:
-            AppendTimeCheckpoint(0, -1, 0).write(place.fs, place.directory)
+            AppendTimeCheckpoint(0, -1, 0).write(partition.fs, partition.directory)
 
     # -- zone maps ---------------------------------------------------------------------------
 
     def _build_zones(self, bases: set[int]) -> None:
-        with self.place.open_context(self.env) as context:
-            reader = LogReader.open(context, log_start_offset=self.place.log_start)
+        with self.partition.open_context(self.env) as context:
+            reader = LogReader.open(context, log_start_offset=self.partition.log_start)
             try:
                 for segment in reader.finished_segments():
                     if segment.base_offset in bases:
@@ -212,11 +212,11 @@ class PartitionRepair:
     # -- files -------------------------------------------------------------------------------
 
     def _replace(self, name: str, content: Buffer) -> None:
-        files.write_atomically(self.place.fs, self.place.path(name), content)
+        files.write_atomically(self.partition.fs, self.partition.path(name), content)
 
     def _remove(self, name: str) -> None:
-        self.place.fs.remove(self.place.path(name))
-        self.place.fs.sync_dir(self.place.directory)
+        self.partition.fs.remove(self.partition.path(name))
+        self.partition.fs.sync_dir(self.partition.directory)
 
     def _fail(self, name: str, reason: str) -> None:
-        self.problems.append(f"{self.place.path(name)}: can't be built anew: {reason}")
+        self.problems.append(f"{self.partition.path(name)}: can't be built anew: {reason}")

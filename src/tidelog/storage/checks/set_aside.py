@@ -21,7 +21,7 @@ from tidelog.env import Env
 from tidelog.errors import DamagedLog
 from tidelog.record.offset_order import first_known_offset
 from tidelog.storage import files
-from tidelog.storage.checks.findings import PartitionPlace
+from tidelog.storage.checks.findings import CheckedPartition
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log import recovery
 from tidelog.storage.log.leader_epochs import LeaderEpochs
@@ -206,28 +206,28 @@ def _drop_derived(context: SegmentContext, base: int) -> None:
             context.env.files.remove(path)
 
 
-def find_parting(place: PartitionPlace) -> tuple[DamagedLog, Parting] | None:
+def find_parting(partition: CheckedPartition) -> tuple[DamagedLog, Parting] | None:
     """Say why a partition would be refused and how it can be parted; only reads.
 
     A writer may be at work: damage counts only if a second look finds the same.
     """
-    with place.open_context(Env(files=place.fs)) as context:
+    with partition.open_context(Env(files=partition.fs)) as context:
         begun = _find_begun(context)
         if begun is not None:
             reason = "a repair was cut short: what is behind the damage is in the next segment too"
             return damaged(begun.path, begun.start, begun.next_offset, reason), begun
-        damage = find_refusal(context, place.recorded, place.log_start)
+        damage = find_refusal(context, partition.recorded, partition.log_start)
         if damage is None:
             return None
-        again = find_refusal(context, place.recorded, place.log_start)
+        again = find_refusal(context, partition.recorded, partition.log_start)
         if again is None or f"{again}" != f"{damage}":
             return None
-        return damage, part(context, damage, place.recorded)
+        return damage, part(context, damage, partition.recorded)
 
 
-def mend(env: Env, place: PartitionPlace, save_recovery_point: Callable[[int], None]) -> None:
+def mend(env: Env, partition: CheckedPartition, save_recovery_point: Callable[[int], None]) -> None:
     """Set aside all damage for which an opening would refuse a partition; raises OSError."""
-    recorded = place.recorded
+    recorded = partition.recorded
 
     def save(offset: int) -> None:
         nonlocal recorded
@@ -236,12 +236,12 @@ def mend(env: Env, place: PartitionPlace, save_recovery_point: Callable[[int], N
             save_recovery_point(offset)
 
     for _ in range(PLACES_MAX):
-        with place.open_context(env, write=True) as context:
+        with partition.open_context(env, write=True) as context:
             begun = _find_begun(context)
             if begun is not None:
                 set_aside(context, begun, save)
                 continue
-            damage = find_refusal(context, recorded, place.log_start)
+            damage = find_refusal(context, recorded, partition.log_start)
             if damage is None:
                 return
             set_aside(context, part(context, damage, recorded), save)

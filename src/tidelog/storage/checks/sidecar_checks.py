@@ -100,7 +100,7 @@ def _check_density(
         return
     allowed = INTERVALS_ALLOWED * (rules.interval_bytes + facts.largest_batch_bytes)
     last = 0
-    for position in (*(place for _, place in index.entries()), facts.positions[-1]):
+    for position in (*(position for _, position in index.entries()), facts.positions[-1]):
         if position - last > allowed:
             damage = (
                 f"no entry for the {position - last} bytes from {last} on, one for each"
@@ -216,7 +216,7 @@ def check_append_times(
     open_end = facts.is_last and not was_clean
     times, damage = AppendTimes.decode(data, facts.base_offset, topic_id, open_end=open_end)
     if damage is not None:
-        at = _place(damage, data)
+        at = _row_position(damage, data)
         offset = times.rows()[-1].offset if times.row_count else facts.base_offset
         yield Finding(path, damage, _UNKNOWN, position=at, offset=offset)
     for slot, row in enumerate(times.rows()):
@@ -225,7 +225,7 @@ def check_append_times(
             return  # all behind it speak of nothing, too
 
 
-def _place(damage: str, data: bytes) -> int:
+def _row_position(damage: str, data: bytes) -> int:
     """Position of the row that a decoder's words name; 0 where they are about the header."""
     words = damage.split()
     if words[0] != "row":

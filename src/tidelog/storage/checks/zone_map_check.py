@@ -39,7 +39,7 @@ _OUTSIDE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ZoneMapContext:
     """What a map is held against.
 
     Attributes:
@@ -61,7 +61,7 @@ class Beside:
     damaged: Sequence[tuple[int, int]]
 
 
-def check_zone_map(path: str, data: bytes, beside: Beside) -> Iterator[Finding]:
+def check_zone_map(path: str, data: bytes, context: ZoneMapContext) -> Iterator[Finding]:
     """What is wrong in a `.zones`, and what it proves to be wrong in the log."""
     try:
         zone_map = ZoneMap.decode(data)
@@ -74,76 +74,76 @@ def check_zone_map(path: str, data: bytes, beside: Beside) -> Iterator[Finding]:
         damage = f"{error}: a later release wrote it, or it is damaged"
         yield derived(path, damage, severity=Severity.WARNING, remedy=_STALE)
         return
-    stale = _why_stale(zone_map, beside)
+    stale = _why_stale(zone_map, context)
     if stale is not None:
         yield derived(path, stale, severity=Severity.WARNING, remedy=_STALE)
         return
-    changed = list(changed_zones(zone_map, beside))
-    if beside.facts.is_whole and len(changed) == zone_map.zone_count > 1:
+    changed = list(changed_zones(zone_map, context))
+    if context.facts.is_whole and len(changed) == zone_map.zone_count > 1:
         damage = "no zone has the bytes that the map knows: the log was written anew since"
         yield derived(path, damage, severity=Severity.WARNING, remedy=_STALE)
         return
-    if zone_map.log_size > beside.facts.size_bytes:
-        yield _cut(zone_map, beside)
+    if zone_map.log_size > context.facts.size_bytes:
+        yield _cut(zone_map, context)
     for zone, content in changed:
-        yield from _explain(zone, content, beside)
-    yield from _check_bounds(path, zone_map, beside, {zone.position for zone, _ in changed})
-    yield from _check_siblings(path, zone_map, beside)
+        yield from _explain(zone, content, context)
+    yield from _check_bounds(path, zone_map, context, {zone.position for zone, _ in changed})
+    yield from _check_siblings(path, zone_map, context)
 
 
-def _why_stale(zone_map: ZoneMap, beside: Beside) -> str | None:
+def _why_stale(zone_map: ZoneMap, context: ZoneMapContext) -> str | None:
     """Why the map belongs to another log, None where it is about this one."""
-    facts = beside.facts
-    if zone_map.topic_id.bytes != beside.topic_id:
+    facts = context.facts
+    if zone_map.topic_id.bytes != context.topic_id:
         return f"it belongs to topic id {zone_map.topic_id}"
     if zone_map.base_offset != facts.base_offset:
         return f"it belongs to base offset {zone_map.base_offset}"
-    if zone_map.end_offset != beside.end_offset:
-        return f"it ends at offset {zone_map.end_offset}, the segment at {beside.end_offset}"
+    if zone_map.end_offset != context.end_offset:
+        return f"it ends at offset {zone_map.end_offset}, the segment at {context.end_offset}"
     if zone_map.log_size < facts.size_bytes:
         return f"it knows {zone_map.log_size} bytes of a log of {facts.size_bytes}"
-    if zone_map.log_size > facts.size_bytes and not _begins_the_same(zone_map, beside):
+    if zone_map.log_size > facts.size_bytes and not _begins_the_same(zone_map, context):
         return f"it knows {zone_map.log_size} bytes of a log of {facts.size_bytes}"
     return None
 
 
-def _begins_the_same(zone_map: ZoneMap, beside: Beside) -> bool:
+def _begins_the_same(zone_map: ZoneMap, context: ZoneMapContext) -> bool:
     first = next(iter(zone_map.zones()))
-    fits = first.end_position <= beside.facts.size_bytes
-    return not fits or crc32c(beside.read(first.size_bytes, first.position)) == first.crc
+    fits = first.end_position <= context.facts.size_bytes
+    return not fits or crc32c(context.read(first.size_bytes, first.position)) == first.crc
 
 
-def changed_zones(zone_map: ZoneMap, beside: Beside) -> Iterator[tuple[Zone, bytes]]:
+def changed_zones(zone_map: ZoneMap, context: ZoneMapContext) -> Iterator[tuple[Zone, bytes]]:
     """Zones whose bytes are not those that the map knows, and their present bytes."""
     start, data = 0, b""
     for zone in zone_map.zones():
-        if zone.end_position > beside.facts.size_bytes:
+        if zone.end_position > context.facts.size_bytes:
             return
         if zone.end_position > start + len(data):
             start = zone.position
-            data = beside.read(max(READ_BYTES, zone.size_bytes), start)
+            data = context.read(max(READ_BYTES, zone.size_bytes), start)
         content = data[zone.position - start : zone.end_position - start]
         if crc32c(content) != zone.crc:
             yield zone, content
 
 
-def _cut(zone_map: ZoneMap, beside: Beside) -> Finding:
-    facts = beside.facts
+def _cut(zone_map: ZoneMap, context: ZoneMapContext) -> Finding:
+    facts = context.facts
     lost = zone_map.log_size - facts.size_bytes
     return Finding(
         facts.path,
         f"{lost} bytes are missing at its end: it had {zone_map.log_size}",
         "restore the file from a replica or a backup; without one, reading goes on at"
-        f" offset {beside.end_offset}, the next segment",
+        f" offset {context.end_offset}, the next segment",
         position=facts.size_bytes,
         offset=facts.next_offset,
     )
 
 
-def _explain(zone: Zone, content: bytes, beside: Beside) -> Iterator[Finding]:
+def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Finding]:
     """Say which bit was changed; where it is not one, that bytes were, if the log does not tell."""
-    facts = beside.facts
-    flipped = _flipped_bit(zone, content, beside) if len(content) <= SEARCH_BYTES else None
+    facts = context.facts
+    flipped = _flipped_bit(zone, content, context) if len(content) <= SEARCH_BYTES else None
     if flipped is not None:
         position, bit, start = flipped
         field = next(name for end, name in _OUTSIDE if position - start < end)
@@ -152,7 +152,7 @@ def _explain(zone: Zone, content: bytes, beside: Beside) -> Iterator[Finding]:
             " does not cover"
         )
         remedy = "the records are right (their checksum is); flip it back, or restore the file"
-    elif any(start < zone.end_position and zone.position < end for start, end in beside.damaged):
+    elif any(start < zone.end_position and zone.position < end for start, end in context.damaged):
         return
     else:
         damage = (
@@ -165,11 +165,13 @@ def _explain(zone: Zone, content: bytes, beside: Beside) -> Iterator[Finding]:
     yield Finding(facts.path, damage, remedy, position=position, offset=zone.first_offset)
 
 
-def _flipped_bit(zone: Zone, content: bytes, beside: Beside) -> tuple[int, int, int] | None:
+def _flipped_bit(
+    zone: Zone, content: bytes, context: ZoneMapContext
+) -> tuple[int, int, int] | None:
     """Position, bit and start of the batch, where one flipped bit before a checksum is all."""
     trial = bytearray(content)
-    starts = {*beside.facts.positions_in(zone.position, zone.end_position)}
-    starts |= {start for start, _ in beside.damaged if zone.position <= start < zone.end_position}
+    starts = {*context.facts.positions_in(zone.position, zone.end_position)}
+    starts |= {start for start, _ in context.damaged if zone.position <= start < zone.end_position}
     for start in sorted(starts):
         first = start - zone.position
         for at in range(first, min(first + CRC_AT, len(trial))):
@@ -182,10 +184,10 @@ def _flipped_bit(zone: Zone, content: bytes, beside: Beside) -> tuple[int, int, 
 
 
 def _check_bounds(
-    path: str, zone_map: ZoneMap, beside: Beside, changed: set[int]
+    path: str, zone_map: ZoneMap, context: ZoneMapContext, changed: set[int]
 ) -> Iterator[Finding]:
     """Whether zones begin and end where batches do, and know their offsets and largest times."""
-    facts = beside.facts
+    facts = context.facts
     if not facts.is_whole or changed:
         return
     slot = 0
@@ -217,12 +219,12 @@ def _bound_problem(zone: Zone, facts: LogFacts, slot: int, end: int) -> str | No
     return None
 
 
-def _check_siblings(path: str, zone_map: ZoneMap, beside: Beside) -> Iterator[Finding]:
+def _check_siblings(path: str, zone_map: ZoneMap, context: ZoneMapContext) -> Iterator[Finding]:
     """Whether the files beside the map are those beside which it was built."""
     stem = path.removesuffix(files.ZONES_SUFFIX)
     for suffix, known in zone_map.siblings.items():
-        found = beside.sums.get(suffix)
-        if found == known or stem + suffix in beside.doubted or suffix == files.LOG_SUFFIX:
+        found = context.sums.get(suffix)
+        if found == known or stem + suffix in context.doubted or suffix == files.LOG_SUFFIX:
             continue
         if found is None:
             damage = "is missing: its zone map knows it"

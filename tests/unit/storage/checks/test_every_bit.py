@@ -20,10 +20,10 @@ from tests.worlds.directories.sick import (
 from tidelog.record.header import CRC_AT
 from tidelog.storage import files
 from tidelog.storage.checks import DirectoryCheck
-from tidelog.storage.checks.findings import PartitionPlace
-from tidelog.storage.checks.log_check import Course
+from tidelog.storage.checks.findings import CheckedPartition
+from tidelog.storage.checks.log_check import LogReplay
 from tidelog.storage.checks.partition_check import SegmentCheck
-from tidelog.storage.checks.zone_map_check import Beside, changed_zones
+from tidelog.storage.checks.zone_map_check import ZoneMapContext, changed_zones
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.types import TopicPartition
 
@@ -32,7 +32,7 @@ SIDECARS = [suffix for suffix in files.SEGMENT_SUFFIXES if suffix != files.LOG_S
 
 
 @pytest.fixture(scope="module")
-def place() -> PartitionPlace:
+def partition() -> CheckedPartition:
     env = full_log(segments=2, rounds=8, padding=PADDING)
     mend(env)
     found = look(env)
@@ -40,14 +40,14 @@ def place() -> PartitionPlace:
     copied = BytesFileSystem.copy_of(env.files, PATH)
     check = DirectoryCheck(copied, PATH)  # type: ignore[arg-type] # it is only read
     check.load()
-    return check.places[TopicPartition("t", 0)]
+    return check.partitions[TopicPartition("t", 0)]
 
 
-def first_segment(place: PartitionPlace) -> SegmentCheck:
-    names = [files.parse_file_name(name) for name in place.file_names()]
+def first_segment(partition: CheckedPartition) -> SegmentCheck:
+    names = [files.parse_file_name(name) for name in partition.file_names()]
     bases = sorted(found[0] for found in names if found and found[1] == files.LOG_SUFFIX)
     assert len(bases) == 2
-    return SegmentCheck(place, bases[0], bases[1], Course())
+    return SegmentCheck(partition, bases[0], bases[1], LogReplay())
 
 
 def flips(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -59,8 +59,8 @@ def flips(data: bytes) -> Iterator[tuple[int, bytes]]:
         changed[bit >> 3] ^= 1 << (bit & 7)
 
 
-def contents_of(place: PartitionPlace) -> dict[str, bytes]:
-    fs = place.fs
+def contents_of(partition: CheckedPartition) -> dict[str, bytes]:
+    fs = partition.fs
     assert isinstance(fs, BytesFileSystem)
     return fs.contents
 
@@ -69,19 +69,21 @@ def path_of(suffix: str) -> str:
     return f"{PARTITION}/{files.file_name(0, suffix)}"
 
 
-def test_the_segment_has_all_files_and_tens_of_kilobytes(place: PartitionPlace) -> None:
-    sizes = {suffix: len(contents_of(place)[path_of(suffix)]) for suffix in files.SEGMENT_SUFFIXES}
+def test_the_segment_has_all_files_and_tens_of_kilobytes(partition: CheckedPartition) -> None:
+    sizes = {
+        suffix: len(contents_of(partition)[path_of(suffix)]) for suffix in files.SEGMENT_SUFFIXES
+    }
     assert min(sizes.values()) > 0
     assert sum(sizes.values()) > 20_000
 
 
 @pytest.mark.parametrize("suffix", SIDECARS)
-def test_every_bit_of_a_sidecar(place: PartitionPlace, suffix: str) -> None:
-    check = first_segment(place)
+def test_every_bit_of_a_sidecar(partition: CheckedPartition, suffix: str) -> None:
+    check = first_segment(partition)
     assert not any(finding.counts for finding in check.findings())
-    contents, path = contents_of(place), path_of(suffix)
+    contents, path = contents_of(partition), path_of(suffix)
     sound = contents[path]
-    file = place.fs.open(path_of(files.LOG_SUFFIX))
+    file = partition.fs.open(path_of(files.LOG_SUFFIX))
     try:
         for bit, changed in flips(sound):
             contents[path] = changed
@@ -90,17 +92,17 @@ def test_every_bit_of_a_sidecar(place: PartitionPlace, suffix: str) -> None:
         contents[path] = sound
 
 
-def test_every_bit_of_a_log_is_told_by_its_zone_map(place: PartitionPlace) -> None:
-    check = first_segment(place)
+def test_every_bit_of_a_log_is_told_by_its_zone_map(partition: CheckedPartition) -> None:
+    check = first_segment(partition)
     assert not any(finding.counts for finding in check.findings())
-    sound = contents_of(place)[path_of(files.LOG_SUFFIX)]
-    zone_map = ZoneMap.decode(contents_of(place)[path_of(files.ZONES_SUFFIX)])
+    sound = contents_of(partition)[path_of(files.LOG_SUFFIX)]
+    zone_map = ZoneMap.decode(contents_of(partition)[path_of(files.ZONES_SUFFIX)])
     for bit, changed in flips(sound):
-        beside = Beside(
+        beside = ZoneMapContext(
             read=lambda size, at, log=changed: log[at : at + size],  # type: ignore[misc]
             facts=check.facts,
             end_offset=check.end_offset,
-            topic_id=place.topic_id.bytes,
+            topic_id=partition.topic_id.bytes,
             sums={},
             doubted=frozenset(),
             damaged=(),
@@ -108,11 +110,11 @@ def test_every_bit_of_a_log_is_told_by_its_zone_map(place: PartitionPlace) -> No
         assert next(changed_zones(zone_map, beside), None) is not None, bit
 
 
-def test_the_whole_check_finds_bits_of_a_log(place: PartitionPlace) -> None:
+def test_the_whole_check_finds_bits_of_a_log(partition: CheckedPartition) -> None:
     """All bits of some batches' heads, which Kafka's checksum leaves out, and some of the rest."""
-    contents, path = contents_of(place), path_of(files.LOG_SUFFIX)
+    contents, path = contents_of(partition), path_of(files.LOG_SUFFIX)
     sound = contents[path]
-    check = first_segment(place)
+    check = first_segment(partition)
     assert not any(finding.counts for finding in check.findings())
     starts = check.facts.positions
     heads = [starts[0], starts[1], starts[len(starts) // 2], starts[-1]]
@@ -122,17 +124,17 @@ def test_the_whole_check_finds_bits_of_a_log(place: PartitionPlace) -> None:
         for bit, changed in flips(sound):
             if bit in wanted:
                 contents[path] = changed
-                found = [each for each in first_segment(place).findings() if each.counts]
+                found = [each for each in first_segment(partition).findings() if each.counts]
                 assert any(each.path == path for each in found), bit
                 assert not any(each.repairable for each in found), bit
     finally:
         contents[path] = sound
 
 
-def test_the_bit_that_was_flipped_is_named(place: PartitionPlace) -> None:
-    contents, path = contents_of(place), path_of(files.LOG_SUFFIX)
+def test_the_bit_that_was_flipped_is_named(partition: CheckedPartition) -> None:
+    contents, path = contents_of(partition), path_of(files.LOG_SUFFIX)
     sound = contents[path]
-    check = first_segment(place)
+    check = first_segment(partition)
     assert not any(finding.counts for finding in check.findings())
     start = check.facts.positions[3]
     try:
@@ -140,7 +142,9 @@ def test_the_bit_that_was_flipped_is_named(place: PartitionPlace) -> None:
             changed = bytearray(sound)
             changed[start + at] ^= 1 << 5
             contents[path] = bytes(changed)
-            found = [each for each in first_segment(place).findings() if "flipped" in each.damage]
+            found = [
+                each for each in first_segment(partition).findings() if "flipped" in each.damage
+            ]
             assert [each.position for each in found] == [start + at]
             assert f"bit 5 was flipped in the {field} of the batch at {start}" in found[0].damage
     finally:
