@@ -15,7 +15,7 @@ import tidelog
 from tidelog import scan, spark
 from tidelog.arguments import CHOICES, READERS, choice, choices_of, word_of
 from tidelog.errors import InvalidChoice, InvalidRequest
-from tidelog.jobs.audit.kinds import Kind
+from tidelog.jobs.audit.options import Kind
 from tidelog.record.builder import build_batch
 from tidelog.spark import tables
 from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord

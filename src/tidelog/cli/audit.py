@@ -40,8 +40,7 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell, Column, decoder
 from tidelog.cli.surroundings import ExitCode, Refused, Surroundings, describe
 from tidelog.errors import TidelogError
-from tidelog.jobs.audit.kinds import Kind
-from tidelog.jobs.audit.options import AuditOptions
+from tidelog.jobs.audit.options import AuditOptions, Kind
 from tidelog.jobs.audit.results import Audited, Difference, Last, TopicFigures
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
 from tidelog.spark.places import Place

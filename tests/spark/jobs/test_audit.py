@@ -15,7 +15,7 @@ from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import InvalidRequest, UnknownGroup, UnknownTopic
 from tidelog.jobs.audit.job import measure
-from tidelog.jobs.audit.kinds import Kind
+from tidelog.jobs.audit.options import Kind
 from tidelog.jobs.audit.results import Audited
 from tidelog.spark.places import Place
 from tidelog.storage.directory.broker_files import GroupOffset, GroupOffsets, write_group_offsets

@@ -12,7 +12,7 @@ from tests.worlds.records import plain_digests
 from tests.worlds.records.plain_digests import PlainRecord
 
 from tidelog.jobs.audit import rules
-from tidelog.jobs.audit.kinds import KINDS, Kind
+from tidelog.jobs.audit.options import KINDS, Kind
 from tidelog.jobs.audit.rules import compare, displaced, undelivered
 from tidelog.record.columns.key_tables import KeyTable
 from tidelog.record.kernels import key_rows

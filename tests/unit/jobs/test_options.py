@@ -14,7 +14,7 @@ from tidelog.arguments import word_of
 from tidelog.cli.app import app, spark
 from tidelog.cli.surroundings import Surroundings
 from tidelog.errors import InvalidChoice, InvalidRequest
-from tidelog.jobs.audit.kinds import Kind
+from tidelog.jobs.audit.options import Kind
 from tidelog.jobs.options import REQUIRED, Option, options_of, takes_options
 from tidelog.types import ClockName
 

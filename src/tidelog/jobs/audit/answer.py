@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from tidelog.jobs.audit.kinds import KINDS, Kind
+from tidelog.jobs.audit.options import KINDS, Kind
 from tidelog.jobs.audit.plan import Pair
 from tidelog.jobs.audit.results import (
     Audited,

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final, Unpack
 from tidelog.arguments import choices_of, level_of
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, StorageFailure
-from tidelog.jobs.audit.kinds import Kind
-from tidelog.jobs.audit.options import AuditOptions
+from tidelog.jobs.audit.options import AuditOptions, Kind
 from tidelog.jobs.audit.plan import (
     Pair,
     Question,

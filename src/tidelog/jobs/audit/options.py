@@ -1,13 +1,31 @@
-"""Options of `audit`."""
+"""Options of `audit`, and the kinds of differences; `rules` decides which kind applies to a key."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, TypedDict
+from enum import StrEnum
+from typing import Annotated, Final, TypedDict
 
-from tidelog.jobs.audit.kinds import Kind
 from tidelog.jobs.options import Option, isolation
 from tidelog.spark.parts import JOB_SPLIT_BYTES, NOBODY, Listener
 from tidelog.timespec import TIME_HELP
 from tidelog.types import HOUR_MS, Isolation, IsolationLevel
+
+
+class Kind(StrEnum):
+    """What is wrong with a key."""
+
+    MISSING = "missing"
+    EXTRA = "extra"
+    REORDERED = "reordered"
+    STALE = "stale"
+    AHEAD = "ahead"
+    CHANGED = "changed"
+    DUPLICATED = "duplicated"
+    VERSIONS = "versions"
+    UNDELIVERED = "undelivered"
+
+
+# Their numbers in found rows.
+KINDS: Final = tuple(Kind)
 
 
 class AuditOptions(TypedDict, total=False):

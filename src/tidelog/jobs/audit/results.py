@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.jobs.audit.kinds import Kind
+from tidelog.jobs.audit.options import Kind
 from tidelog.spark.parts import timestamp
 from tidelog.types import NO_TIMESTAMP, TopicPartition
 

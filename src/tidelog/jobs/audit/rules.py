@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tidelog.jobs.audit.kinds import KINDS, Kind
+from tidelog.jobs.audit.options import KINDS, Kind
 from tidelog.record.columns.key_tables import KeyTable
 from tidelog.record.kernels import key_rows
 from tidelog.types import NO_TIMESTAMP

@@ -29,7 +29,7 @@ import numpy as np
 
 from tidelog.env import Env
 from tidelog.errors import StorageFailure
-from tidelog.jobs.audit.kinds import Kind
+from tidelog.jobs.audit.options import Kind
 from tidelog.jobs.audit.plan import Pair, Question, ReadPart, Side, SidePlan, plan_side
 from tidelog.jobs.audit.rules import A_AT, B_AT, FOUND_FIELDS, PAIR_FIELDS, found_of_pairs
 from tidelog.jobs.audit.state import Run, State, decode_run

@@ -26,7 +26,7 @@ import numpy as np
 from tidelog.env import Env, os_env
 from tidelog.errors import CorruptFile, OffsetOutOfRange
 from tidelog.jobs.audit import rules
-from tidelog.jobs.audit.kinds import KINDS
+from tidelog.jobs.audit.options import KINDS
 from tidelog.jobs.audit.rules import KIND, PAIR_FIELDS
 from tidelog.jobs.audit.state import ROWS_SUFFIX, SEED_BYTES, Run, decode_run, encode_run
 from tidelog.jobs.audit.state_files import read_rows, write_rows
