@@ -149,18 +149,19 @@ def audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptio
 
 def _audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptions) -> Audited:
     needs_spark()
-    from tidelog.jobs.audit.job import measure, plan_of
+    from tidelog.jobs.audit.job import measure
+    from tidelog.jobs.audit.plan import plan_audit
 
     a, b = _places(surroundings, request)
     times.fix_range(surroundings, options, request.zone)
     pairs(request.spark.conf, "--conf")
     check_before(surroundings, [Use(place) for place in (a, b) if place is not None], request.html)
-    plan_of(surroundings.env, a, b, **options)
     options["listener"] = progress = JobProgress(surroundings, "reading", unit="tasks")
+    plan = plan_audit(surroundings.env, a, b, **options)
     with open_session(surroundings, request.spark, name="audit", zone=request.zone) as spark:
         began_ms = surroundings.env.clock.monotonic_ms()
         with progress.shown(spark):
-            found = measure(spark, a, b, **options)
+            found = measure(spark, plan)
         seconds = (surroundings.env.clock.monotonic_ms() - began_ms) / 1000
     columns, rows = table(found, request.show, request.key_as)
     output.print_rows(surroundings, columns, rows, request.kind, zone=request.zone)

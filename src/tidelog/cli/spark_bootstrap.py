@@ -37,7 +37,6 @@ from tidelog.cli.options import (
     with_job_options,
     zone_option,
 )
-from tidelog.cli.output import Cell
 from tidelog.cli.spark_replay import sizes_plot
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.jobs.bootstrap.options import BootstrapOptions
@@ -45,9 +44,12 @@ from tidelog.report import Items, Report, Section, Text
 from tidelog.types import HOUR_MS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.jobs.bootstrap.job import BootstrapOutcome, PartitionResult
+    from tidelog.cli.output import Row
+    from tidelog.jobs.bootstrap.job import BootstrapOutcome
 
 COLUMNS: Final = (
     output.text("topic"),
@@ -130,7 +132,7 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
     a zone are those of --zone, or UTC.
     """
     needs_spark()
-    from tidelog.jobs.bootstrap.job import Bootstrap, request_of
+    from tidelog.jobs.bootstrap.job import Bootstrap, partition_rows
 
     state = _state(surroundings, request.table)
     plain: BootstrapOptions = {
@@ -143,7 +145,7 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
     format_of(request)
     pairs(request.options, "--option")
     progress = JobProgress(surroundings, "loading")
-    job = Bootstrap(request_of(request.topic, plain), listener=progress, env=surroundings.env)
+    job = Bootstrap(request.topic, listener=progress, env=surroundings.env, **plain)
     check_before(surroundings, (), request.report)
     job.check_target()
     ensure_table(surroundings, request.table)
@@ -154,7 +156,7 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
         table = read_table(spark, request)
         with progress.shown(spark):
             outcome = job.run(table)
-        rows = [_row(request.topic, one) for one in outcome.partitions]
+        rows = list(partition_rows(request.topic, outcome))
         output.print_rows(surroundings, COLUMNS, rows, request.kind, zone=request.zone)
         _tell(surroundings, outcome)
         if request.report is not None:
@@ -227,19 +229,6 @@ def read_table(spark: "SparkSession", request: Request) -> "DataFrame":
     return spark.read.format(name).options(**options).load(request.table)
 
 
-def _row(topic: str, one: "PartitionResult") -> list[Cell]:
-    return [
-        topic,
-        one.partition,
-        one.first_offset,
-        one.end_offset,
-        one.records,
-        one.size_bytes,
-        one.segments,
-        one.append_ms,
-    ]
-
-
 def _tell(surroundings: Surroundings, outcome: "BootstrapOutcome") -> None:
     if outcome.was_done:
         surroundings.say("nothing was loaded now; --id NAME loads the same table once more")
@@ -252,7 +241,7 @@ def _tell(surroundings: Surroundings, outcome: "BootstrapOutcome") -> None:
 
 
 def _report(
-    request: Request, to: str, outcome: "BootstrapOutcome", rows: list[list[Cell]]
+    request: Request, to: str, outcome: "BootstrapOutcome", rows: "Sequence[Row]"
 ) -> Report:
     from tidelog.jobs.target_check import lines
 

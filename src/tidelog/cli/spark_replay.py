@@ -37,7 +37,6 @@ from tidelog.cli.options import (
     with_job_options,
     zone_option,
 )
-from tidelog.cli.output import Cell
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.chunks import total
 from tidelog.jobs.replay.options import ReplayOptions
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.jobs.replay.hours import Hours
-    from tidelog.jobs.replay.request import ReplayOutcome, ReplayRequest
+    from tidelog.jobs.replay.run import Replay, ReplayOutcome
 
 COLUMNS: Final = (
     output.text("source"),
@@ -116,54 +115,37 @@ def replay(surroundings: Surroundings, request: Request, options: ReplayOptions)
     code 2 unless forced. A range is fixed by the first start; with --progress a killed replay goes
     on where it stopped, and no record comes twice.
     """
-    from tidelog.jobs.target_check import find_or_plan
+    from tidelog.jobs.replay.job import summary_row
 
-    asked = read_request(surroundings, request, options)
-    pairs(request.spark.conf, "--conf")
-    asked.check()
-    files = (request.report, asked.progress)
-    check_before(surroundings, [Use(asked.source, (asked.topic,))], *files)
-    if isinstance(asked.to, Place):
-        # Says what is missing, or wrong with a topic to be made, and changes nothing.
-        find_or_plan(asked.to, asked.to_topic or asked.topic, asked.new, env=surroundings.env)
     progress = JobProgress(surroundings, "replaying")
+    run = read_replay(surroundings, request, options, progress)
+    pairs(request.spark.conf, "--conf")
+    files = (request.report, options["progress"])
+    check_before(surroundings, [Use(run.source, (request.topic,))], *files)
+    run.check_target()
     with (
         losses_told(surroundings) as told,
         open_session(surroundings, request.spark, name="replay", zone=request.zone) as spark,
     ):
-        from tidelog.jobs.replay.run import Replay
-
-        def show(line: str) -> None:
-            surroundings.stdout.write(f"{line}\n")
-
         with progress.shown(spark):
-            run = Replay(
-                spark,
-                asked,
-                listener=progress,
-                show=show,
-                env=surroundings.env,
-                wait=surroundings.wait,
-            )
-            outcome = run.run()
+            outcome = run.run(spark)
         if request.report is not None:
             hours = _counted(surroundings, spark, outcome)
-            page = _report(asked, outcome, hours, request.zone)
-            save_report(surroundings, request.report, page)
-        if asked.to == "console":
+            save_report(surroundings, request.report, _report(outcome, hours, request.zone))
+        if options["to"] == "console":
             surroundings.say(f"{outcome.records:,} records of {total(outcome.planned):,} offsets")
         else:
-            row = summary_row(asked, outcome)
+            row = summary_row(outcome)
             print_summary(surroundings, COLUMNS, row, request.kind, zone=request.zone)
     return told.code
 
 
-def read_request(
-    surroundings: Surroundings, request: Request, options: ReplayOptions
-) -> "ReplayRequest":
-    """The request of a replay; raises UsageProblem, InvalidRequest, InvalidTime."""
+def read_replay(
+    surroundings: Surroundings, request: Request, options: ReplayOptions, progress: JobProgress
+) -> "Replay":
+    """The replay of a command; raises UsageProblem, InvalidRequest, InvalidTime."""
     from tidelog.jobs.replay.places import parse_target
-    from tidelog.jobs.replay.request import request_of
+    from tidelog.jobs.replay.run import Replay
 
     source = read_place(
         surroundings,
@@ -180,30 +162,20 @@ def read_request(
         "to": to,
         "sink": None if request.compression is None else {"compression": request.compression},
     }
-    return request_of(source, request.topic, plain, range_text=range_text)
 
+    def show(line: str) -> None:
+        surroundings.stdout.write(f"{line}\n")
 
-def summary_row(options: "ReplayRequest", outcome: "ReplayOutcome") -> list[Cell]:
-    """The cells of `COLUMNS`."""
-    from tidelog.jobs.target_check import lines
-
-    question = outcome.question
-    name = "" if isinstance(options.to, str) else f"{options.to_topic or options.topic} at "
-    return [
-        str(question.place),
-        question.topic,
-        f"{name}{options.to}",
-        *question.times,
-        question.clock.value,
-        len({span.partition for span in outcome.planned}),
-        total(outcome.planned),
-        outcome.records,
-        outcome.size_bytes,
-        outcome.chunks,
-        round(outcome.seconds, 3),
-        outcome.was_resumed,
-        list(lines(outcome.findings)),
-    ]
+    return Replay(
+        source,
+        request.topic,
+        range_text=range_text,
+        listener=progress,
+        show=show,
+        env=surroundings.env,
+        wait=surroundings.wait,
+        **plain,
+    )
 
 
 def _counted(
@@ -216,19 +188,18 @@ def _counted(
     return count_hours(spark, outcome.question, outcome.planned)
 
 
-def _report(
-    options: "ReplayRequest", outcome: "ReplayOutcome", hours: "Hours", zone: str | None
-) -> Report:
+def _report(outcome: "ReplayOutcome", hours: "Hours", zone: str | None) -> Report:
+    from tidelog.jobs.replay.job import summary_row
     from tidelog.jobs.target_check import lines
 
-    row = summary_row(options, outcome)
+    question = outcome.question
     counted = [
         [number, hours.records[number], hours.size_bytes[number]]
         for number in sorted(hours.records)
     ]
     sections: list[Section] = [
-        Text(f"Records of {options.topic} at {options.source}, once more into {options.to}."),
-        summary_table(COLUMNS, row, zone=zone),
+        Text(f"Records of {question.topic} at {question.place}, once more into {outcome.to}."),
+        summary_table(COLUMNS, summary_row(outcome), zone=zone),
         *clock_plots(
             hours.by_clock, "Records read, by hour of their {} time at the source", zone=zone
         ),
@@ -237,7 +208,7 @@ def _report(
     ]
     if outcome.findings:
         sections.append(Items(lines(outcome.findings), "What the target was found to do"))
-    return Report(f"Replay of {options.topic}", sections)
+    return Report(f"Replay of {question.topic}", sections)
 
 
 def sizes_plot(sizes: "Mapping[int, int]", title: str) -> Plot:

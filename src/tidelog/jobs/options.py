@@ -18,6 +18,7 @@ from typing import Final, TypeVar, cast, get_args, get_origin
 
 from tidelog.arguments import kinds_of, reads_arguments
 from tidelog.errors import InvalidChoice, InvalidRequest
+from tidelog.timespec import parse_point
 from tidelog.types import Isolation, IsolationLevel
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -70,6 +71,11 @@ def isolation(default: Isolation, text: str = "") -> Option:
         default,
         choices=IsolationLevel,
     )
+
+
+def point_ms(time: int | str | None, now_ms: int) -> int | None:
+    """A point in time in ms, read where it is text; None for no bound. Raises InvalidTime."""
+    return parse_point(time, now_ms=now_ms) if isinstance(time, str) else time
 
 
 def options_of(kind: type) -> dict[str, tuple[object, Option]]:

@@ -16,6 +16,7 @@ from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import InvalidRequest, UnknownGroup, UnknownTopic
 from tidelog.jobs.audit.job import measure
 from tidelog.jobs.audit.options import Kind
+from tidelog.jobs.audit.plan import plan_audit
 from tidelog.jobs.audit.results import Audited
 from tidelog.spark.places import Place
 from tidelog.storage.directory.broker_files import GroupOffset, GroupOffsets, write_group_offsets
@@ -84,7 +85,9 @@ def kinds(found: Audited) -> dict[str, str]:
 def audit(spark: "SparkSession", a: str, b: str | None, **options: object) -> Audited:
     other = None if b is None else Place.parse(b)
     given = {"split_bytes": 20_000, **options}
-    return measure(spark, Place.parse(a), other, **given)  # type: ignore[arg-type] # by each test
+    rows_max = given.pop("rows_max", None)
+    plan = plan_audit(os_env(), Place.parse(a), other, **given)  # type: ignore[arg-type]
+    return measure(spark, plan, rows_max=rows_max)  # type: ignore[arg-type] # by each test
 
 
 def planted(logs: Logs) -> tuple[Logs, dict[str, str]]:

@@ -12,7 +12,7 @@ from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.bootstrap.columns import RecordColumns, to_records, with_partitions
-from tidelog.jobs.bootstrap.job import Bootstrap, BootstrapRequest, bootstrap
+from tidelog.jobs.bootstrap.job import Bootstrap, bootstrap
 from tidelog.jobs.replay.job import replay
 from tidelog.jobs.target_check import TargetLoses
 from tidelog.record.partitioner import partition_of
@@ -21,6 +21,8 @@ from tidelog.spark.places import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from tidelog.jobs.bootstrap.options import BootstrapOptions
 
 DAY = 86_400_000
 # A table of ten days, as of a day long past: KIP-33's second use case.
@@ -128,17 +130,17 @@ def test_a_job_loads_its_table_once(
         def at(self, done: int, planned: int) -> None:
             pass
 
-    options = BootstrapRequest(
-        topic="orders",
-        to=Place(data),
-        columns=RecordColumns(key="plane", time="made"),
-        order="key",
-        job_id="orders of 2013",
-        create=PARTITIONS,
-        config=SETTINGS,
-    )
-    first = Bootstrap(options, listener=Listener()).run(table)
-    again = Bootstrap(options, listener=Listener()).run(table)
+    options: BootstrapOptions = {
+        "to": Place(data),
+        "key": "plane",
+        "time": "made",
+        "order": "key",
+        "job_id": "orders of 2013",
+        "create": PARTITIONS,
+        "config": SETTINGS,
+    }
+    first = Bootstrap("orders", **options, listener=Listener()).run(table)
+    again = Bootstrap("orders", **options, listener=Listener()).run(table)
     assert not first.was_done
     assert again.was_done
     assert again.partitions == first.partitions
@@ -156,14 +158,15 @@ def test_the_target_is_held_against_the_table(
     data = str(tmp_path / "data")
     now = T0 + 10 * DAY
     config = {"retention.ms": str(3 * DAY), "cleanup.policy": "compact,delete"}
-    options = BootstrapRequest(
-        topic="orders",
+    job = Bootstrap(
+        "orders",
         to=Place(data),
-        columns=RecordColumns(key="plane", time="made"),
+        key="plane",
+        time="made",
         create=PARTITIONS,
         config=config,
+        env=Env(clock=ManualClock(now)),
     )
-    job = Bootstrap(options, env=Env(clock=ManualClock(now)))
     with pytest.raises(TargetLoses) as caught:
         job.run(table)
     told = {f.effect.value: f.records.records for f in caught.value.findings if f.records}

@@ -14,7 +14,7 @@ from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.chunks import Rate
 from tidelog.jobs.replay.job import replay
-from tidelog.jobs.replay.request import ReplayRequest
+from tidelog.jobs.replay.options import ReplayOptions
 from tidelog.jobs.replay.run import Replay
 from tidelog.jobs.target_check import TargetLoses
 from tidelog.record.record import Record
@@ -132,18 +132,16 @@ def test_the_append_clock_and_a_transform(
     assert sorted(found, key=str) == sorted(expected, key=str)
 
 
-def chunked(source: str, target: Place | str, progress: Path | None = None) -> ReplayRequest:
+def chunked(target: Place | str, progress: Path | None = None) -> ReplayOptions:
     """Chunks of about 100 records."""
-    return ReplayRequest(
-        source=Place(source),
-        topic="flights",
-        to=target,
-        start=T0 + 10 * MINUTE,
-        end=T0 + 90 * MINUTE,
-        clock=ClockName.RECORD,
-        rate=Rate(50),
-        progress=None if progress is None else str(progress),
-    )
+    return {
+        "to": target,
+        "start": T0 + 10 * MINUTE,
+        "end": T0 + 90 * MINUTE,
+        "clock": ClockName.RECORD,
+        "rate": Rate(50),
+        "progress": None if progress is None else str(progress),
+    }
 
 
 def killed_at(replaying: Replay, number: int, *, after_write: bool) -> None:
@@ -169,21 +167,21 @@ def test_a_run_goes_on_exactly_where_it_stopped(
     spark: "SparkSession", source: str, tmp_path: Path, after_write: bool
 ) -> None:
     target = make(tmp_path / "target")
-    options = chunked(source, Place(target), tmp_path / "progress.json")
+    options = chunked(Place(target), tmp_path / "progress.json")
     env = Env(clock=ManualClock(T0 + 1_440 * MINUTE))
     waits: list[float] = []
     for at in (1, 0):
-        run = Replay(spark, options, env=env, wait=waits.append)
+        run = Replay(Place(source), "flights", **options, env=env, wait=waits.append)
         killed_at(run, at, after_write=after_write)
         with pytest.raises(Killed):
-            run.run()
-    outcome = Replay(spark, options, env=env, wait=waits.append).run()
+            run.run(spark)
+    outcome = Replay(Place(source), "flights", **options, env=env, wait=waits.append).run(spark)
     expected = in_range(source, T0 + 10 * MINUTE, T0 + 90 * MINUTE)
     assert plain(held(target, "flights")) == expected
     assert outcome.was_resumed
     assert outcome.records == sum(map(len, expected))
     assert outcome.chunks == 6
-    again = Replay(spark, options, env=env).run()
+    again = Replay(Place(source), "flights", **options, env=env).run(spark)
     assert again.records == outcome.records
     assert plain(held(target, "flights")) == expected
 
@@ -198,8 +196,9 @@ def test_a_rate_is_kept_without_sleeping(
         waits.append(seconds)
         clock.advance(round(seconds * 1000))
 
-    options = chunked(source, f"parquet:{tmp_path / 'files'}")
-    outcome = Replay(spark, options, env=Env(clock=clock), wait=wait).run()
+    options = chunked(f"parquet:{tmp_path / 'files'}")
+    run = Replay(Place(source), "flights", **options, env=Env(clock=clock), wait=wait)
+    outcome = run.run(spark)
     last = spark.read.parquet(str(tmp_path / "files" / f"chunk={outcome.chunks - 1:06d}")).count()
     assert sum(waits) == pytest.approx((outcome.records - last) / 50, abs=0.01)
     rows = spark.read.parquet(str(tmp_path / "files"))
@@ -207,15 +206,13 @@ def test_a_rate_is_kept_without_sleeping(
     assert {"offset", "timestampType", "appendTimestamp", "chunk"} <= set(rows.columns)
     assert rows.where("appendTimestamp is null").count() == 0
     with pytest.raises(Exception, match="already exists"):
-        Replay(spark, options, env=Env(clock=clock), wait=wait).run()
+        run.run(spark)
 
 
 def test_a_console_shows_lines(spark: "SparkSession", source: str) -> None:
     lines: list[str] = []
-    options = ReplayRequest(
-        source=Place(source), topic="flights", to="console", end=T0 + 2 * MINUTE
-    )
-    Replay(spark, options, show=lines.append).run()
+    end = T0 + 2 * MINUTE
+    Replay(Place(source), "flights", to="console", end=end, show=lines.append).run(spark)
     shown = [json.loads(line) for line in lines]
     expected = in_range(source, 0, T0 + 2 * MINUTE)
     assert [row["value"] for row in shown] == [

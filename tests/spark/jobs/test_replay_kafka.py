@@ -14,7 +14,6 @@ from tidelog.env import Env, ManualClock, SystemClock
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.chunks import Rate
 from tidelog.jobs.replay.job import replay
-from tidelog.jobs.replay.request import ReplayRequest
 from tidelog.jobs.replay.run import Replay
 from tidelog.jobs.target_check import TargetLoses
 from tidelog.spark.places import Place
@@ -22,6 +21,8 @@ from tidelog.types import Header, IsolationLevel, NewRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tidelog.jobs.replay.options import ReplayOptions
 
 pytestmark = pytest.mark.kafka
 
@@ -72,16 +73,14 @@ def test_to_a_broker_once_and_back(
 ) -> None:
     kafka_broker.create_topic("tides-again", PARTITIONS, retention_ms="-1")
     place = Place.parse(f"kafka://{kafka_broker.bootstrap}")
-    options = ReplayRequest(
-        source=Place(source),
-        topic="tides",
-        to=place,
-        to_topic="tides-again",
-        rate=Rate(40),
-        progress=str(tmp_path / "progress.json"),
-    )
+    options: ReplayOptions = {
+        "to": place,
+        "to_topic": "tides-again",
+        "rate": Rate(40),
+        "progress": str(tmp_path / "progress.json"),
+    }
     # Written and not yet noted: the restart writes the chunk again, and the broker has it once.
-    dying = Replay(spark, options, wait=lambda _seconds: None)
+    dying = Replay(Place(source), "tides", **options, wait=lambda _seconds: None)
     write = dying._write
     count = 0
 
@@ -95,8 +94,8 @@ def test_to_a_broker_once_and_back(
 
     dying._write = killed  # type: ignore[method-assign, assignment]
     with pytest.raises(Killed):
-        dying.run()
-    outcome = Replay(spark, options, wait=lambda _seconds: None).run()
+        dying.run(spark)
+    outcome = Replay(Place(source), "tides", **options, wait=lambda _seconds: None).run(spark)
     assert outcome.was_resumed
     assert outcome.records == COUNT
     await_markers(kafka_broker, "tides-again")

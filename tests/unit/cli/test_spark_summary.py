@@ -9,11 +9,12 @@ import pytest
 from tidelog.cli import output
 from tidelog.cli.jobs import clock_plots, print_summary, save_report
 from tidelog.cli.options import Format
-from tidelog.cli.spark_replay import COLUMNS, _report, summary_row
+from tidelog.cli.spark_replay import COLUMNS, _report
 from tidelog.cli.surroundings import Refused, Surroundings
 from tidelog.jobs.chunks import Span
 from tidelog.jobs.replay.hours import Hours
-from tidelog.jobs.replay.request import ReplayOutcome, ReplayRequest
+from tidelog.jobs.replay.job import summary_row
+from tidelog.jobs.replay.run import ReplayOutcome
 from tidelog.jobs.source_ranges import Question
 from tidelog.jobs.target_check import Effect, Finding
 from tidelog.report import Report, Text
@@ -23,9 +24,10 @@ from tidelog.types import TopicPartition
 HOUR = 3_600_000
 # 2013-02-08T12:00Z and 2026-11-21T19:00Z, in hours.
 MADE, APPENDED = 377_868, 498_691
-OPTIONS = ReplayRequest(source=Place("data"), topic="flights", to=Place("copy"))
 OUTCOME = ReplayOutcome(
     question=Question(place=Place("data"), topic="flights", times=(MADE * HOUR, None)),
+    to=Place("copy"),
+    to_topic="flights",
     planned=(Span(TopicPartition("flights", 1), 5, 25),),
     records=12_345,
     size_bytes=1_000_000,
@@ -38,7 +40,7 @@ OUTCOME = ReplayOutcome(
 
 def printed(kind: Format) -> str:
     out = io.StringIO()
-    row = summary_row(OPTIONS, OUTCOME)
+    row = summary_row(OUTCOME)
     print_summary(Surroundings(stdout=out), COLUMNS, row, kind)
     return out.getvalue()
 
@@ -62,7 +64,7 @@ def test_a_summary_for_scripts_is_an_object() -> None:
 
 def test_a_page_shows_hours_on_both_clocks() -> None:
     hours = Hours({"record": {MADE: 7, MADE + 1: 5}, "append": {APPENDED: 12}}, {1: 12}, {1: 99})
-    page = _report(OPTIONS, OUTCOME, hours, None).html()
+    page = _report(OUTCOME, hours, None).html()
     assert "by hour of their record time at the source" in page
     assert "02-08 12:00, records: 7" in page
     assert "11-21 19:00, records: 12" in page

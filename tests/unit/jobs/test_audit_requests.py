@@ -6,7 +6,8 @@ import pytest
 
 from tidelog.env import Env
 from tidelog.errors import InvalidChoice, InvalidTime
-from tidelog.jobs.audit.job import audit, plan_of
+from tidelog.jobs.audit.job import audit
+from tidelog.jobs.audit.plan import plan_audit
 from tidelog.spark.places import Place
 
 
@@ -23,4 +24,4 @@ def test_a_time_that_can_not_be_read_is_refused_before_the_places_are_asked(
 ) -> None:
     a, b = (Place(str(tmp_path / name)) for name in "ab")
     with pytest.raises(InvalidTime, match="noonish"):
-        plan_of(Env(), a, b, **{bound: "noonish"})  # type: ignore[arg-type]
+        plan_audit(Env(), a, b, **{bound: "noonish"})  # type: ignore[arg-type]

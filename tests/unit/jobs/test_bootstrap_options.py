@@ -8,16 +8,13 @@ import pytest
 from tidelog.directory import Directory
 from tidelog.env import os_env
 from tidelog.errors import InvalidRequest
-from tidelog.jobs.bootstrap.columns import RecordColumns
-from tidelog.jobs.bootstrap.job import Bootstrap, BootstrapRequest, written_before
+from tidelog.jobs.bootstrap.job import Bootstrap, written_before
 from tidelog.spark.directory_sink import numbered_commit_id
 from tidelog.spark.places import Place
 from tidelog.storage import commits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-NOTHING = RecordColumns()
 
 
 @pytest.mark.parametrize(
@@ -33,9 +30,8 @@ NOTHING = RecordColumns()
     ],
 )
 def test_what_can_not_be(tmp_path: Path, options: dict[str, object], told: str) -> None:
-    given = {"topic": "t", "to": Place(str(tmp_path)), "columns": NOTHING} | options
     with pytest.raises(InvalidRequest, match=told):
-        Bootstrap(BootstrapRequest(**given))  # type: ignore[arg-type]
+        Bootstrap("t", **({"to": Place(str(tmp_path))} | options))  # type: ignore[arg-type]
 
 
 def test_a_job_that_is_done_clears_what_its_dead_drivers_left(tmp_path: Path) -> None:
@@ -47,8 +43,7 @@ def test_a_job_that_is_done_clears_what_its_dead_drivers_left(tmp_path: Path) ->
     other = tmp_path / "t-0" / f"{numbered_commit_id('bootstrap-y', 0, 't')}-1-aa-0.log.staging"
     for file in (mine, other):
         file.write_bytes(b"")
-    options = BootstrapRequest(topic="t", to=Place(path), columns=NOTHING, job_id="x")
-    outcome = Bootstrap(options).run(cast("DataFrame", None))
+    outcome = Bootstrap("t", to=Place(path), job_id="x").run(cast("DataFrame", None))
     assert outcome.was_done
     assert outcome.partitions == ()
     assert not mine.exists()

@@ -12,7 +12,6 @@ from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
 from tidelog.jobs import source_ranges
 from tidelog.jobs.chunks import Span, total
-from tidelog.jobs.replay.request import ReplayRequest
 from tidelog.jobs.source_ranges import Question, Times, find, load_left
 from tidelog.remote.view import Count
 from tidelog.spark.places import Place
@@ -75,8 +74,6 @@ def test_what_costs_too_much_is_not_counted(data: str, monkeypatch: pytest.Monke
 
 
 def test_aborted_transactions_stay_out_unless_asked(data: str) -> None:
-    options = ReplayRequest(source=Place(data), topic="flights", to="console")
-    assert options.isolation.name == "READ_COMMITTED"
     assert question(data, (None, None)).options()["isolation"] == "read_committed"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tidelog.jobs.audit.options import KINDS, Kind
-from tidelog.jobs.audit.plan import Pair
+from tidelog.jobs.audit.plan import AuditPlan, Pair
 from tidelog.jobs.audit.results import (
     Audited,
     Bucket,
@@ -13,7 +13,7 @@ from tidelog.jobs.audit.results import (
     TopicFigures,
 )
 from tidelog.jobs.audit.rules import A_AT, B_AT, KIND
-from tidelog.jobs.audit.run import Outcome, TopicResult, Work, seen_of
+from tidelog.jobs.audit.run import Outcome, TopicResult, seen_of
 from tidelog.jobs.audit.state import Run
 from tidelog.jobs.audit.work import Seen
 from tidelog.record.columns.key_tables import TimeSpans
@@ -26,32 +26,32 @@ _ROW_BYTES: Final = key_rows.FIELDS * 8
 _SIDES: Final = ("a", "b")
 
 
-def audited(work: Work, outcome: Outcome) -> Audited:
+def audited(plan: AuditPlan, outcome: Outcome) -> Audited:
     """The answer."""
-    by_topic = list(zip(work.pairs, outcome.results, strict=True))
-    figures = [_figures(work, outcome, pair, result) for pair, result in by_topic]
+    by_topic = list(zip(plan.pairs, outcome.results, strict=True))
+    figures = [_figures(plan, outcome, pair, result) for pair, result in by_topic]
     notes = [
-        *(line for plan in outcome.plans.values() for line in plan.reports),
+        *(line for side in outcome.plans.values() for line in side.reports),
         *(line for run in outcome.state.runs for line in run.lost),
         *outcome.notes,
-        *(line for one in figures for line in _notes_on(one, work)),
+        *(line for one in figures for line in _notes_on(one, plan)),
     ]
     return Audited(
         differences=[
             one
             for pair, result in by_topic
-            for one in _differences(work, pair, result, outcome.keys)
+            for one in _differences(plan, pair, result, outcome.keys)
         ],
         topics=figures,
-        buckets=[one for pair in work.pairs for one in _buckets(work, outcome.state.runs, pair)],
+        buckets=[one for pair in plan.pairs for one in _buckets(plan, outcome.state.runs, pair)],
         cuts={
             (letter, name): cut
-            for letter, plan in outcome.plans.items()
-            for name, cut in plan.cuts.items()
+            for letter, side in outcome.plans.items()
+            for name, cut in side.cuts.items()
         },
         log_bytes=outcome.log_bytes,
         state_bytes=_ROW_BYTES * sum(run.rows for run in outcome.state.runs),
-        all_bytes=sum(plan.log_bytes for plan in outcome.plans.values()),
+        all_bytes=sum(side.log_bytes for side in outcome.plans.values()),
         kept_runs=outcome.kept,
         chance=_chance(sum(sum(one.keys) for one in figures)),
         notes=notes,
@@ -72,14 +72,14 @@ def _runs(runs: Iterable[Run], letter: str, pair: Pair) -> list[Run]:
     return [run for run in runs if run.side == letter and run.topic == pair.on(letter)]
 
 
-def _figures(work: Work, outcome: Outcome, pair: Pair, result: TopicResult) -> TopicFigures:
+def _figures(plan: AuditPlan, outcome: Outcome, pair: Pair, result: TopicResult) -> TopicFigures:
     both = [_runs(outcome.state.runs, letter, pair) for letter in _SIDES]
     records_a, records_b = (sum(run.records for run in side) for side in both)
     unkeyed_a, unkeyed_b = (sum(run.unkeyed for run in side) for side in both)
     sum_a, sum_b = (sum(run.unkeyed_sum for run in side) % (1 << 64) for side in both)
     counts = result.counts
     unkeyed_equal = None
-    if "b" in work.sides and result.history:
+    if "b" in plan.sides and result.history:
         unkeyed_equal = (unkeyed_a, sum_a) == (unkeyed_b, sum_b)
     return TopicFigures(
         topic=pair.name,
@@ -94,42 +94,44 @@ def _figures(work: Work, outcome: Outcome, pair: Pair, result: TopicResult) -> T
     )
 
 
-def _notes_on(one: TopicFigures, work: Work) -> Iterator[str]:
+def _notes_on(one: TopicFigures, plan: AuditPlan) -> Iterator[str]:
     if one.unkeyed_equal is False:
         a, b = one.unkeyed
         yield f"{one.topic}: records without a key differ: {a:,} on A, {b:,} on B"
-    if not one.history and "b" in work.sides:
+    if not one.history and "b" in plan.sides:
         yield f"{one.topic}: of each key the last record alone was compared"
     if one.superseded:
         yield (
             f"{one.topic}: {one.superseded:,} keys are not judged: what they had before the cut may"
             " have been compacted away for records that are not compared"
         )
+    keys_max = plan.options["keys_max"]
     for kind, count in one.kinds.items():
-        if count > work.keys_max:
-            yield f"{one.topic}: {work.keys_max:,} of {count:,} keys that are {kind} are told"
+        if count > keys_max:
+            yield f"{one.topic}: {keys_max:,} of {count:,} keys that are {kind} are told"
 
 
 # -- keys -----------------------------------------------------------------------------------------
 
 
 def _differences(
-    work: Work, pair: Pair, result: TopicResult, keys: Mapping[Seen, bytes | None]
+    plan: AuditPlan, pair: Pair, result: TopicResult, keys: Mapping[Seen, bytes | None]
 ) -> Iterator[Difference]:
-    for row in result.rows(work.keys_max).tolist():
+    span_ms = plan.options["span_ms"]
+    for row in result.rows(plan.options["keys_max"]).tolist():
         a, b = _last(row[A_AT:B_AT]), _last(row[B_AT:])
         kind = KINDS[row[KIND]]
         more = b if a is None or kind in (Kind.AHEAD, Kind.DUPLICATED) else a
         assert more is not None
         bucket_ms = None
         if more.create_ms != NO_TIMESTAMP:
-            bucket_ms = more.create_ms // work.span_ms * work.span_ms
-        if "b" not in work.sides:
+            bucket_ms = more.create_ms // span_ms * span_ms
+        if "b" not in plan.sides:
             a, b = b, None
         yield Difference(
             topic=pair.name,
             kind=kind,
-            key=keys.get(seen_of(row, work.sides, pair)),
+            key=keys.get(seen_of(row, plan.sides, pair)),
             bucket_ms=bucket_ms,
             a=a,
             b=b,
@@ -152,12 +154,13 @@ def _last(row: Sequence[int]) -> Last | None:
 # -- spans of time --------------------------------------------------------------------------------
 
 
-def _buckets(work: Work, runs: Sequence[Run], pair: Pair) -> Iterator[Bucket]:
+def _buckets(plan: AuditPlan, runs: Sequence[Run], pair: Pair) -> Iterator[Bucket]:
     """The spans of a topic, by partition where both sides have the same ones."""
-    if "b" not in work.sides:
+    if "b" not in plan.sides:
         return
     both = [_runs(runs, letter, pair) for letter in _SIDES]
-    span_ms = max((run.span_ms for side in both for run in side), default=work.span_ms)
+    all_ms = (run.span_ms for side in both for run in side)
+    span_ms = max(all_ms, default=plan.options["span_ms"])
     there = [{run.partition for run in side} for side in both]
     if there[0] != there[1]:
         yield from _compared(pair, None, both[0], both[1], span_ms)

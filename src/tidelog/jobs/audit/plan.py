@@ -19,12 +19,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
+from tidelog.arguments import choices_of, level_of
 from tidelog.config import TopicConfig
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, UnknownGroup, UnknownTopic
+from tidelog.jobs.audit.options import AuditOptions, Kind
 from tidelog.jobs.audit.state import Mark, Run, encode_run
+from tidelog.jobs.options import point_ms, takes_options
 from tidelog.jobs.target_check import config_of_broker, open_cluster
 from tidelog.record.coding import crc32c
 from tidelog.scan.plan import plan, with_directory
@@ -421,9 +424,6 @@ def _topic_ids(cluster: "Cluster", topics: Sequence[str]) -> dict[str, str]:
     return {name: "" if one is None else decode_topic_id(one).hex for name, one in found.items()}
 
 
-Limits = Mapping[TopicPartition, tuple[int, int]]
-
-
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A topic on both sides; None where a side does not have it."""
@@ -471,11 +471,12 @@ def pairs_of(
     return [Pair(name if name in on_a else None, names_b.get(name)) for name in sorted(wanted)]
 
 
-def limits_of_map(env: Env, path: str) -> tuple[Limits, Limits]:
-    """What a mirror has copied of its sources, and where it has put it, by its offset map.
+def _sides(
+    env: Env, a: Place, b: Place | None, options: AuditOptions
+) -> tuple[dict[str, Side], dict[str, str]]:
+    """The sides, and name on A -> name on B of the topics whose names differ.
 
-    Returns:
-        Offsets [start, end) of A's partitions that were copied, and of B's that hold the copies.
+    With the offset map of a mirror only offsets are compared that it had copied.
 
     Raises:
         CorruptFile, UnsupportedVersion: The map can't be read.
@@ -483,23 +484,26 @@ def limits_of_map(env: Env, path: str) -> tuple[Limits, Limits]:
     """
     from tidelog.jobs.offset_map import read_map
 
-    found = read_map(env.files, path)
-    names = [source.topic for source in found.sources]
-    if len(set(names)) < len(names):
+    path, renames = options["offset_map"], dict(options["rename"] or {})
+    if b is None:
+        return {"a": Side(letter="a", place=a)}, {}
+    if path is None:
+        return {"a": Side(letter="a", place=a), "b": Side(letter="b", place=b)}, renames
+    offset_map = read_map(env.files, path)
+    sources = offset_map.sources
+    if len({source.topic for source in sources}) < len(sources):
         raise InvalidRequest(f"{path}: several sources have topics of the same name")
     copied = {
-        TopicPartition(found.sources[place.source].topic, place.partition): (c.start, c.end)
-        for place, c in found.copied.items()
+        TopicPartition(sources[place.source].topic, place.partition): (c.start, c.end)
+        for place, c in offset_map.copied.items()
     }
-    return copied, {name: (0, end) for name, end in found.ends.items()}
-
-
-def renames_of_map(env: Env, path: str) -> dict[str, str]:
-    """Name of a topic at its source -> its name at the target, where they differ."""
-    from tidelog.jobs.offset_map import read_map
-
-    sources = read_map(env.files, path).sources
-    return {one.topic: one.target for one in sources if one.topic != one.target}
+    written = {name: (0, end) for name, end in offset_map.ends.items()}
+    mapped = {one.topic: one.target for one in sources if one.topic != one.target}
+    sides = {
+        "a": Side(letter="a", place=a, limits=copied),
+        "b": Side(letter="b", place=b, limits=written),
+    }
+    return sides, {**mapped, **renames}
 
 
 def positions_of(place: Place, group: str) -> dict[TopicPartition, int]:
@@ -530,3 +534,77 @@ def _standby_positions(place: Place, group: str) -> dict[TopicPartition, int]:
         there = ", ".join(sorted(known.groups))
         raise UnknownGroup(f"{place}: no group {group}; there are: {there}")
     return {TopicPartition(c.topic, c.partition): c.offset for c in known.groups[group]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditPlan:
+    """Plan of an audit: its options, and its topics as the places have them.
+
+    Attributes:
+        options: As the job was given them.
+        sides: By letter.
+        pairs: Each topic on both sides.
+        positions: Where the group is; None without a group.
+        start_ms: Earliest record timestamp, None for no bound.
+        end_ms: Record timestamp to stop at, None for no bound.
+        ignore: Kinds of differences that are not looked for.
+    """
+
+    options: AuditOptions
+    sides: Mapping[str, Side]
+    pairs: Sequence[Pair]
+    positions: Mapping[TopicPartition, int] | None
+    start_ms: int | None
+    end_ms: int | None
+    ignore: frozenset[Kind]
+
+    @property
+    def isolation(self) -> IsolationLevel:
+        """Whether records of open and aborted transactions are read."""
+        return level_of(self.options["isolation"])
+
+    @property
+    def requested(self) -> dict[str, object]:
+        """Values that audits with one state must have in common."""
+        return {
+            "a": str(self.sides["a"].place),
+            "b": str(self.sides["b"].place) if "b" in self.sides else None,
+            "isolation": self.isolation.name.lower(),
+            "span_ms": self.options["span_ms"],
+        }
+
+
+@takes_options(AuditOptions)
+def plan_audit(env: Env, a: Place, b: Place | None, **options: Unpack[AuditOptions]) -> AuditPlan:
+    """Check the options, then find the topics and the group; Spark is not needed.
+
+    Raises:
+        UnknownTopic, UnknownGroup, InvalidRequest, CorruptFile, ClusterFailure: As `audit`.
+        FileNotFoundError: There is no such offset map.
+    """
+    _check_options(b, options)
+    ignore = choices_of(Kind, options["ignore"], "ignore")
+    now_ms = env.clock.now_ms()
+    start_ms, end_ms = (point_ms(options[side], now_ms) for side in ("start", "end"))
+    sides, renames = _sides(env, a, b, options)
+    topics, group = options["topics"], options["group"]
+    names = [topics] if isinstance(topics, str) else topics
+    return AuditPlan(
+        options=options,
+        sides=sides,
+        pairs=pairs_of(sides["a"], sides.get("b"), names, renames),
+        positions=None if group is None else positions_of(b or a, group),
+        start_ms=start_ms,
+        end_ms=end_ms,
+        ignore=ignore,
+    )
+
+
+def _check_options(b: Place | None, options: AuditOptions) -> None:
+    if b is None and options["group"] is None:
+        raise InvalidRequest("an audit needs a second place, or a group")
+    if b is None and options["offset_map"] is not None:
+        raise InvalidRequest("an offset map is of two places; give the second one")
+    has_times = options["start"] is not None or options["end"] is not None
+    if has_times and options["state"] is not None:
+        raise InvalidRequest("a state is of whole topics; leave it out, or the range of time")

@@ -30,7 +30,7 @@ import numpy as np
 from tidelog.env import Env
 from tidelog.errors import StorageFailure
 from tidelog.jobs.audit.options import Kind
-from tidelog.jobs.audit.plan import Pair, Question, ReadPart, Side, SidePlan, plan_side
+from tidelog.jobs.audit.plan import AuditPlan, Pair, Question, ReadPart, Side, SidePlan, plan_side
 from tidelog.jobs.audit.rules import A_AT, B_AT, FOUND_FIELDS, PAIR_FIELDS, found_of_pairs
 from tidelog.jobs.audit.state import Run, State, decode_run
 from tidelog.jobs.audit.state_files import CHUNKS
@@ -52,7 +52,7 @@ from tidelog.record.columns.key_tables import ROWS_MAX
 from tidelog.record.kernels import key_rows
 from tidelog.scan.plan import with_directory
 from tidelog.scan.table_rules import compacted_to
-from tidelog.spark.parts import Listener, directory_env, do_parts
+from tidelog.spark.parts import directory_env, do_parts
 from tidelog.spark.places import Place
 from tidelog.storage.compaction.cleaning_plan import is_whole
 from tidelog.storage.segment.compaction_history import HISTORY_FILE, read_history
@@ -248,40 +248,36 @@ _PAIRS_MAX: Final = 64 << 20
 _TRIES: Final = 3
 
 
-Positions = Mapping[TopicPartition, int]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What an audit works with.
+    """State that the steps of one audit share.
 
     Attributes:
         spark: The session.
         env: Files of the folder.
         folder: Where rows are.
-        sides: By letter.
-        pairs: The topics.
-        question: What is read.
-        span_ms: Length of a span of time.
-        history: Whether records before the last one are compared; None to decide by topic.
-        ignore: Kinds that are not looked for.
-        keys_max: Keys of each kind and topic that are told.
-        rows_max: Keys that a task holds while it reads.
-        listener: Told how far it is.
+        plan: What is compared, and how.
+        tasks: How many tasks run side by side.
+        rows_max: Keys that a task holds while it reads; None for the usual number.
     """
 
     spark: "SparkSession"
     env: Env
     folder: str
-    sides: Mapping[str, Side]
-    pairs: Sequence[Pair]
-    question: Question
-    span_ms: int
-    history: bool | None
-    ignore: frozenset[Kind]
-    keys_max: int
+    plan: AuditPlan
+    tasks: int
     rows_max: int | None
-    listener: Listener
+
+    @property
+    def question(self) -> Question:
+        """What is read of both sides."""
+        return Question(
+            start_ms=self.plan.start_ms,
+            end_ms=self.plan.end_ms,
+            isolation=self.plan.isolation,
+            split_bytes=self.plan.options["split_bytes"],
+            tasks=self.tasks,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,13 +303,12 @@ class Outcome:
     notes: Sequence[str]
 
 
-def run_audit(work: Work, state: State, positions: Positions | None) -> Outcome:
+def run_audit(work: Work, state: State) -> Outcome:
     """Do it.
 
     Args:
         work: What with.
         state: What is known already.
-        positions: Where a group stands on the last side; None without one.
 
     Raises:
         UnknownTopic, InvalidRequest, ClusterFailure: As a read of the topics.
@@ -322,16 +317,16 @@ def run_audit(work: Work, state: State, positions: Positions | None) -> Outcome:
     notes: list[str] = []
     log_bytes = 0
     for _ in range(_TRIES):
-        plans = {letter: _plan_audit(work, side, state) for letter, side in work.sides.items()}
+        plans = {letter: _plan_audit(work, side, state) for letter, side in work.plan.sides.items()}
         made = _reduce(work, plans, state)
         kept = [run for plan in plans.values() for run in plan.kept]
         log_bytes += sum(run.log_bytes for run in made)
         state = replace(state, runs=(*_others(work, state), *kept, *made))
-        results, damaged = _compare(work, plans, state, positions, ())
+        results, damaged = _compare(work, plans, state, ())
         behind = () if damaged else _look_behind(work, plans, state, results)
         if behind:
             log_bytes += sum(run.log_bytes for run in behind)
-            results, damaged = _compare(work, plans, state, positions, behind)
+            results, damaged = _compare(work, plans, state, behind)
         if not damaged:
             break
         notes.append(f"{len(damaged)} files in {work.folder} were damaged, and made anew")
@@ -339,7 +334,7 @@ def run_audit(work: Work, state: State, positions: Positions | None) -> Outcome:
         state = replace(state, runs=tuple(whole))
     else:
         raise StorageFailure(work.folder, "read", "files of rows are damaged again and again")
-    for pair, result in zip(work.pairs, results, strict=True):
+    for pair, result in zip(work.plan.pairs, results, strict=True):
         notes += _look_at_order(work, pair, result)
     keys, key_bytes = _fetch_keys(work, state, results)
     return Outcome(
@@ -354,21 +349,21 @@ def run_audit(work: Work, state: State, positions: Positions | None) -> Outcome:
 
 
 def _plan_audit(work: Work, side: Side, state: State) -> SidePlan:
-    topics = [name for pair in work.pairs if (name := pair.on(side.letter)) is not None]
+    topics = [name for pair in work.plan.pairs if (name := pair.on(side.letter)) is not None]
     known = [run for run in state.runs if run.side == side.letter and run.topic in topics]
     return plan_side(side, topics, work.question, known)
 
 
 def _others(work: Work, state: State) -> list[Run]:
     """Runs of topics that are not asked about now."""
-    asked = {(letter, pair.on(letter)) for pair in work.pairs for letter in work.sides}
+    asked = {(letter, pair.on(letter)) for pair in work.plan.pairs for letter in work.plan.sides}
     return [run for run in state.runs if (run.side, run.topic) not in asked]
 
 
 def _reduce(work: Work, plans: Mapping[str, SidePlan], state: State) -> list[Run]:
     """Read what no run has yet."""
     parts = [part for plan in plans.values() for part in plan.parts]
-    work.listener.note(f"reading {len(parts)} parts of {len(plans)} places")
+    work.plan.options["listener"].note(f"reading {len(parts)} parts of {len(plans)} places")
     question = work.question
     return _read(work, state, parts, (question.start_ms, question.end_ms))
 
@@ -381,13 +376,13 @@ def _read(work: Work, state: State, parts: Sequence[ReadPart], times: Times) -> 
         places=_places(work),
         folder=work.folder,
         seed=state.seed,
-        span_ms=work.span_ms,
+        span_ms=work.plan.options["span_ms"],
         isolation=work.question.isolation,
         times=None if times == (None, None) else bounds,
         rows_max=work.rows_max or ROWS_MAX,
     )
     texts = [part.encode() for part in parts]
-    rows = do_parts(work.spark, texts, reduce, REDUCED, listener=work.listener)
+    rows = do_parts(work.spark, texts, reduce, REDUCED, listener=work.plan.options["listener"])
     return [decode_run(json.loads(str(row["run"]))) for row in rows]
 
 
@@ -397,16 +392,16 @@ def _look_behind(
     """Records that are not compared, of topics where any key seems not to be equal."""
     found: list[Run] = []
     for letter, plan in plans.items():
-        both = zip(work.pairs, results, strict=True)
+        both = zip(work.plan.pairs, results, strict=True)
         topics = [pair.on(letter) for pair, result in both if "b" in plans and result.has_found]
         known = [topic for topic in topics if topic is not None]
         read = partial(_read, work, state)
-        found += look_behind(work.sides[letter], plan, known, work.question, read)
+        found += look_behind(work.plan.sides[letter], plan, known, work.question, read)
     return found
 
 
 def _places(work: Work) -> tuple[tuple[str, Place], ...]:
-    return tuple((letter, side.place) for letter, side in work.sides.items())
+    return tuple((letter, side.place) for letter, side in work.plan.sides.items())
 
 
 # -- comparing ------------------------------------------------------------------------------------
@@ -416,27 +411,27 @@ def _compare(
     work: Work,
     plans: Mapping[str, SidePlan],
     state: State,
-    positions: Positions | None,
     behind: Sequence[Run],
 ) -> tuple[list[TopicResult], set[str]]:
     """Hold the rows of all topics together; the second is damaged files, where there are any."""
-    results = [TopicResult(_has_history(work, plans, state, pair)) for pair in work.pairs]
+    results = [TopicResult(_has_history(work, plans, state, pair)) for pair in work.plan.pairs]
     parts, numbers = [], []
-    for number, (pair, result) in enumerate(zip(work.pairs, results, strict=True)):
+    for number, (pair, result) in enumerate(zip(work.plan.pairs, results, strict=True)):
         unsure = [run for run in behind if pair.on(run.side) == run.topic]
-        places = _positions_in(pair, work, positions)
+        places = _positions_in(pair, work)
         mine = list(_parts_of(work, state, pair, result, places, unsure))
         parts += mine
         numbers += [number] * len(mine)
-    wants_order = Kind.REORDERED not in work.ignore and "b" in work.sides
-    compare = ComparePart(folder=work.folder, found_max=work.keys_max, wants_order=wants_order)
-    work.listener.note(f"comparing by {len(parts)} tasks")
+    wants_order = Kind.REORDERED not in work.plan.ignore and "b" in work.plan.sides
+    found_max, listener = work.plan.options["keys_max"], work.plan.options["listener"]
+    compare = ComparePart(folder=work.folder, found_max=found_max, wants_order=wants_order)
+    listener.note(f"comparing by {len(parts)} tasks")
     damaged: set[str] = set()
     for number, row in zip(numbers, do_parts(work.spark, parts, compare, COMPARED), strict=True):
         counts, found = json.loads(str(row["counts"])), row["found"]
         assert isinstance(found, bytes)
         damaged |= set(counts.pop("damaged"))
-        results[number].add(counts, found, work.ignore)
+        results[number].add(counts, found, work.plan.ignore)
     return results, damaged
 
 
@@ -446,8 +441,8 @@ def _has_history(work: Work, plans: Mapping[str, SidePlan], state: State, pair: 
     Not where a log has been compacted; and not where one has overwritten create times that the
     other has, since digests of all records tell times and values together.
     """
-    if work.history is not None:
-        return work.history
+    if (history := work.plan.options["history"]) is not None:
+        return history
     if any(pair.on(letter) in plan.compacted for letter, plan in plans.items()):
         return False
     runs = [_runs_of(state, letter, pair.on(letter)) for letter in plans]
@@ -456,9 +451,9 @@ def _has_history(work: Work, plans: Mapping[str, SidePlan], state: State, pair: 
     return not is_stamped or len(untimed) == 1
 
 
-def _positions_in(pair: Pair, work: Work, positions: Positions | None) -> Mapping[int, int] | None:
+def _positions_in(pair: Pair, work: Work) -> Mapping[int, int] | None:
     """A group's place in each partition of the last side; 0 where it has committed nothing."""
-    topic = pair.on("b" if "b" in work.sides else "a")
+    topic, positions = pair.on("b" if "b" in work.plan.sides else "a"), work.plan.positions
     if positions is None or topic is None:
         return None
     return {name.partition: o for name, o in positions.items() if name.topic == topic}
@@ -473,10 +468,10 @@ def _parts_of(
     behind: Sequence[Run],
 ) -> Iterable[str]:
     """The parts that compare one topic."""
-    runs = [_runs_of(state, letter, pair.on(letter)) for letter in work.sides]
+    runs = [_runs_of(state, letter, pair.on(letter)) for letter in work.plan.sides]
     last = {run.partition: 0 for run in runs[-1]}
     total = sum(run.rows for side in runs for run in side)
-    tasks = min(max(total // _ROWS_WORTH_A_TASK, 1), work.question.tasks)
+    tasks = min(max(total // _ROWS_WORTH_A_TASK, 1), work.tasks)
     tasks = min(max(tasks, -(-total // _ROWS_PER_TASK)), CHUNKS)
     edges = [CHUNKS * number // tasks for number in range(tasks + 1)]
     files: list[object] = [_files_of(side) for side in runs]
@@ -514,7 +509,8 @@ def _look_at_order(work: Work, pair: Pair, result: TopicResult) -> Iterable[str]
     if sum(sizes.values()) <= _PAIRS_HERE:
         tables = [displaced_in(work.env, work.folder, sections) for sections in wanted]
     else:
-        work.listener.note(f"{pair.name}: looking at the order of {sum(sizes.values()):,} keys")
+        count = sum(sizes.values())
+        work.plan.options["listener"].note(f"{pair.name}: looking at the order of {count:,} keys")
         parts = [json.dumps(sections) for sections in wanted]
         rows = do_parts(work.spark, parts, OrderPart(work.folder), ORDERED)
         cells = (row["displaced"] for row in rows)
@@ -552,9 +548,9 @@ def _fetch_keys(
     work: Work, state: State, results: Sequence[TopicResult]
 ) -> tuple[dict[Seen, bytes | None], int]:
     wanted = [
-        seen_of(row, work.sides, pair)
-        for pair, result in zip(work.pairs, results, strict=True)
-        for row in result.rows(work.keys_max).tolist()
+        seen_of(row, work.plan.sides, pair)
+        for pair, result in zip(work.plan.pairs, results, strict=True)
+        for row in result.rows(work.plan.options["keys_max"]).tolist()
     ]
     ids = {(run.side, run.topic): run.topic_id for run in state.runs}
     fetch = KeyPart(places=_places(work), isolation=work.question.isolation)

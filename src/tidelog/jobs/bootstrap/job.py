@@ -16,11 +16,10 @@ same id adds the table once, whenever it was killed. Before the commit none of i
 Source: KIP-33, use case 2.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Unpack
 
-from tidelog.arguments import choice
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.bootstrap.columns import (
@@ -31,16 +30,15 @@ from tidelog.jobs.bootstrap.columns import (
     with_partitions,
 )
 from tidelog.jobs.bootstrap.options import BootstrapOptions, Order
-from tidelog.jobs.chunks import Transform
 from tidelog.jobs.options import takes_options
 from tidelog.jobs.target_check import (
     Finding,
     Load,
-    NewTarget,
     check,
     ensure,
     find_or_plan,
     make_topic,
+    new_target,
     taken_back,
     thresholds,
     when,
@@ -149,28 +147,6 @@ _SUMMARY: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BootstrapRequest:
-    """Request of a bootstrap: its `BootstrapOptions` with the topic, read.
-
-    Attributes:
-        columns: Which column of the table is what.
-        job_id: Its name with the directory; drawn where None.
-    """
-
-    topic: str
-    to: Place
-    columns: RecordColumns
-    order: str | None = None
-    job_id: str | None = None
-    create: int | None = None
-    config: Mapping[str, str] = field(default_factory=dict)
-    tasks: int | None = None
-    counts: bool = True
-    force: bool = False
-    sink: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapOutcome:
     """Outcome of a bootstrap.
 
@@ -213,37 +189,14 @@ def bootstrap(
         InvalidRequest, UnknownTopic, ConfigError: As their names say; nothing was written.
         DirectoryLocked: Another process has the directory open and takes no segments.
     """
-    job = Bootstrap(request_of(topic, options), transform=options["transform"])
-    return summary(spark, topic, job.run(table))
+    outcome = Bootstrap(topic, **options).run(table)
+    return spark.createDataFrame(list(partition_rows(topic, outcome)), _SUMMARY)
 
 
-def request_of(topic: str, options: BootstrapOptions) -> BootstrapRequest:
-    """The request that all options of a bootstrap make."""
-    return BootstrapRequest(
-        topic=topic,
-        to=as_place(options["to"]),
-        columns=RecordColumns(
-            key=options["key"],
-            time=options["time"],
-            value=options["value"],
-            headers=options["headers"],
-            partition=options["partition"],
-        ),
-        order=options["order"],
-        job_id=options["job_id"],
-        create=options["create"],
-        config=options["config"] or {},
-        tasks=options["tasks"],
-        counts=options["counts"],
-        force=options["force"],
-        sink=options["sink"] or {},
-    )
-
-
-def summary(spark: "SparkSession", topic: str, outcome: BootstrapOutcome) -> "DataFrame":
-    """The outcome as a DataFrame, a row for each partition."""
-    rows = [
-        (
+def partition_rows(topic: str, outcome: BootstrapOutcome) -> Iterator[tuple[str | int, ...]]:
+    """The outcome as rows of the summary, one for each partition."""
+    for one in outcome.partitions:
+        yield (
             topic,
             one.partition,
             one.first_offset,
@@ -253,39 +206,51 @@ def summary(spark: "SparkSession", topic: str, outcome: BootstrapOutcome) -> "Da
             one.segments,
             one.append_ms,
         )
-        for one in outcome.partitions
-    ]
-    return spark.createDataFrame(rows, _SUMMARY)
 
 
 class Bootstrap:
     """One run of a bootstrap. Life cycle: make -> run."""
 
+    @takes_options(BootstrapOptions)
     def __init__(
         self,
-        options: BootstrapRequest,
+        topic: str,
         *,
-        transform: Transform | None = None,
         listener: Listener = NOBODY,
         env: Env | None = None,
+        **options: Unpack[BootstrapOptions],
     ) -> None:
-        """Begin.
+        """Read and check the options.
+
+        Args:
+            topic: The topic.
+            listener: Receives progress.
+            env: Files and clock of the directory; the machine's where None.
+            **options: Those of `BootstrapOptions`.
 
         Raises:
-            InvalidRequest: Options that can't be.
+            InvalidRequest: Options that don't fit each other.
         """
+        self._topic, self._to = topic, as_place(options["to"])
+        self._columns = RecordColumns(
+            key=options["key"],
+            time=options["time"],
+            value=options["value"],
+            headers=options["headers"],
+            partition=options["partition"],
+        )
         self._options = options
-        self._transform = transform
         self._listener = listener
         self._env = env or os_env()
-        _check_options(options)
-        self._job_id = options.job_id or f"{self._env.random.getrandbits(128):032x}"
+        _check_options(self._to, options)
+        self._new = new_target(options["create"], options["config"])
+        self._job_id = options["job_id"] or f"{self._env.random.getrandbits(128):032x}"
 
     def run(self, table: "DataFrame") -> BootstrapOutcome:
         """Load the table; errors as `bootstrap`."""
         began_ms = self._env.clock.monotonic_ms()
-        to = self._options.to.address
-        done = written_before(to, self._options.topic, self._writer, env=self._env)
+        to, topic, transform = self._to.address, self._topic, self._options["transform"]
+        done = written_before(to, topic, self._writer, env=self._env)
         facts: TableFacts | None = None
         findings: tuple[Finding, ...] = ()
         if done is not None:
@@ -294,18 +259,14 @@ class Bootstrap:
             )
             self._clear()
         else:
-            check_shared_places(table.sparkSession, [self._options.to])
-            made = table if self._transform is None else self._transform(table)
-            records = to_records(made, self._options.columns)
-            target, is_new = find_or_plan(
-                self._options.to, self._options.topic, self._new, env=self._env
-            )
-            with described(table.sparkSession, "bootstrap", [self._options.topic]):
+            check_shared_places(table.sparkSession, [self._to])
+            made = table if transform is None else transform(table)
+            records = to_records(made, self._columns)
+            target, is_new = find_or_plan(self._to, topic, self._new, env=self._env)
+            with described(table.sparkSession, "bootstrap", [topic]):
                 facts, findings = self._check(target, records)
                 self._write_to(target, records, is_new=is_new)
-        partitions = written_now(
-            self._options.to.address, self._options.topic, self._writer, env=self._env
-        )
+        partitions = written_now(to, topic, self._writer, env=self._env)
         return BootstrapOutcome(
             job_id=self._job_id,
             partitions=partitions,
@@ -321,8 +282,7 @@ class Bootstrap:
         Raises:
             InvalidRequest, UnknownTopic, ConfigError: As `bootstrap`.
         """
-        options = self._options
-        find_or_plan(options.to, options.topic, self._new, env=self._env)
+        find_or_plan(self._to, self._topic, self._new, env=self._env)
 
     @property
     def _app_id(self) -> str:
@@ -339,26 +299,10 @@ class Bootstrap:
 
         drop_staging(
             self._env.files,
-            self._options.to.address,
-            prefix=numbered_commit_id(self._app_id, _VERSION, self._options.topic),
+            self._to.address,
+            prefix=numbered_commit_id(self._app_id, _VERSION, self._topic),
             older_than_ms=INT64_MAX,
         )
-
-    @property
-    def _new(self) -> NewTarget | None:
-        """How the topic is made where it is missing."""
-        create = self._options.create
-        if create is None:
-            return None
-        return NewTarget(partitions=create, config=self._options.config)
-
-    def _make(self) -> None:
-        """Make the topic, once nothing speaks against the load."""
-        new = self._new
-        assert new is not None
-        to, topic = self._options.to, self._options.topic
-        for note in make_topic(to, topic, new.partitions, new.config, self._env):
-            self._listener.note(str(note))
 
     def _check(
         self, target: "Target", records: "DataFrame"
@@ -366,13 +310,13 @@ class Bootstrap:
         """Hold the target's settings against the table; what was counted, what was found."""
         now_ms = self._env.clock.now_ms()
         facts: TableFacts | None = None
-        load = Load(has_times=self._options.columns.time is not None)
-        if self._options.counts:
+        load = Load(has_times=self._columns.time is not None)
+        if self._options["counts"]:
             self._listener.note("counting keys and times of the table")
             facts, last = table_facts(records, thresholds(target.config, now_ms))
             load = facts.load(last + 1 or None)
         findings = tuple(check(target, load, now_ms))
-        ensure(target, findings, force=self._options.force)
+        ensure(target, findings, force=self._options["force"])
         for finding in findings:
             self._listener.note(f"{finding.effect.value}: {finding}")
         self._tell(target, facts)
@@ -381,36 +325,32 @@ class Bootstrap:
     def _tell(self, target: "Target", facts: TableFacts | None) -> None:
         if target.end_offset:
             self._listener.note(f"{target} has offsets already: the table goes behind them")
-        if facts is not None and facts.without_time and self._options.columns.time is not None:
+        if facts is not None and facts.without_time and self._columns.time is not None:
             count = facts.without_time
             self._listener.note(f"{count:,} rows without a time get that of the commit")
 
     def _write_to(self, target: "Target", records: "DataFrame", *, is_new: bool) -> None:
-        """Write the records; a topic made for them goes again where none of them is written."""
-        to, topic = self._options.to, self._options.topic
-        if is_new:
-            self._make()
+        """Write the records; a topic made for them is deleted where none of them is written."""
+        to, topic, new = self._to, self._topic, self._new
+        if is_new and new is not None:
+            for note in make_topic(to, topic, new.partitions, new.config, self._env):
+                self._listener.note(str(note))
         with taken_back(to, [topic] if is_new else [], self._env):
             self._write(records, target.partitions)
 
     def _write(self, records: "DataFrame", partitions: int) -> None:
         options = self._options
-        rows = ordered(records, partitions, self._order, options.tasks)
+        order = options["order"] or (Order.NONE if self._columns.time is None else Order.TIME)
+        rows = ordered(records, partitions, order, options["tasks"])
         sink = {
-            **options.to.options(),
-            **options.sink,
-            "topic": options.topic,
+            **self._to.options(),
+            **(options["sink"] or {}),
+            "topic": self._topic,
             "txnAppId": self._app_id,
             "txnVersion": str(_VERSION),
         }
         self._listener.note("building segments")
         rows.write.format("tidelog").mode("append").options(**sink).save()
-
-    @property
-    def _order(self) -> str:
-        if self._options.order is not None:
-            return self._options.order
-        return Order.NONE if self._options.columns.time is None else Order.TIME
 
 
 def ordered(records: "DataFrame", partitions: int, order: str, tasks: int | None) -> "DataFrame":
@@ -432,18 +372,15 @@ def ordered(records: "DataFrame", partitions: int, order: str, tasks: int | None
     return numbered.repartitionByRange(tasks, *by).sortWithinPartitions(*by)
 
 
-def _check_options(options: BootstrapRequest) -> None:
-    if options.to.is_broker or "://" in options.to.address:
+def _check_options(to: Place, options: BootstrapOptions) -> None:
+    if to.is_broker or "://" in to.address:
         raise InvalidRequest(
-            f"{options.to}: segments are attached to a directory; brokers get a table by"
+            f"{to}: segments are attached to a directory; brokers get a table by"
             ' df.write.format("tidelog"), or load a directory and `replay` it to them'
         )
-    if options.order is not None:
-        choice(Order, options.order, "order")
-    for order, name in ((Order.TIME, "time"), (Order.KEY, "key")):
-        if options.order == order and getattr(options.columns, name) is None:
-            raise InvalidRequest(f"order '{order}' needs a column for the {name}")
-    if options.job_id is not None and not 0 < len(options.job_id) <= _ID_MAX:
+    for order, name in ((Order.TIME, options["time"]), (Order.KEY, options["key"])):
+        if options["order"] == order and name is None:
+            raise InvalidRequest(f"order '{order}' needs a column for the {order}")
+    job_id = options["job_id"]
+    if job_id is not None and not 0 < len(job_id) <= _ID_MAX:
         raise InvalidRequest(f"a job's id has 1 to {_ID_MAX} characters")
-    if options.config and options.create is None:
-        raise InvalidRequest("settings are for a topic that is made: say how many partitions")

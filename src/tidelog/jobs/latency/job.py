@@ -36,7 +36,7 @@ from tidelog.jobs.latency.tables import (
     topic_rows,
     watermark_rows,
 )
-from tidelog.jobs.options import takes_options
+from tidelog.jobs.options import point_ms, takes_options
 from tidelog.jobs.target_check import open_cluster
 from tidelog.remote.time_lookup import LOOKUP_CLOCK as LOOKUPS
 from tidelog.remote.time_lookup import SETTING as STAMPS
@@ -54,7 +54,6 @@ from tidelog.spark.parts import (
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
 from tidelog.storage.clocks.latency import RELATIVE_ERROR
-from tidelog.timespec import parse_point
 from tidelog.types import (
     HOUR_MS,
     INT64_MAX,
@@ -341,7 +340,7 @@ def measure(
         raise InvalidRequest(f"delays_ms={list(delays_ms)}: a delay is 0 or more")
     env = os_env() if place.is_broker else directory_env(place)
     now_ms = env.clock.now_ms()
-    wanted = whole_hours(_point(options["start"], now_ms), _point(options["end"], now_ms))
+    wanted = whole_hours(point_ms(options["start"], now_ms), point_ms(options["end"], now_ms))
     if place.is_broker:
         listener.note(f"reading {place}, a task for each partition")
         chosen = [topics] if isinstance(topics, str | TopicPartition) else topics
@@ -371,10 +370,6 @@ def measure(
         sum(one.log_bytes for one in found),
         [*planned.reports, *(line for one in found for line in one.lost)],
     )
-
-
-def _point(when: int | str | None, now_ms: int) -> int | None:
-    return parse_point(when, now_ms=now_ms) if isinstance(when, str) else when
 
 
 def whole_hours(start_ms: int | None, end_ms: int | None) -> Wanted:

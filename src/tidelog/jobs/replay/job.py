@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, Unpack
 from tidelog.jobs.chunks import total
 from tidelog.jobs.options import takes_options
 from tidelog.jobs.replay.options import ReplayOptions
-from tidelog.jobs.replay.request import ReplayOutcome, ReplayRequest, request_of
-from tidelog.jobs.replay.run import Replay
+from tidelog.jobs.replay.run import Replay, ReplayOutcome
 from tidelog.jobs.target_check import lines
 from tidelog.spark.places import Place, as_place
 
@@ -44,19 +43,17 @@ def replay(
         InvalidRequest, InvalidTime, UnknownTopic: As their names say; nothing was written.
         OffsetsGone: Retention has taken what was still to be read.
     """
-    request = request_of(as_place(source), topic, options)
-    outcome = Replay(spark, request, transform=options["transform"]).run()
-    return summary(spark, request, outcome)
+    outcome = Replay(as_place(source), topic, **options).run(spark)
+    return spark.createDataFrame([summary_row(outcome)], _SUMMARY)
 
 
-def summary(spark: "SparkSession", options: ReplayRequest, outcome: ReplayOutcome) -> "DataFrame":
-    """The outcome as a DataFrame of one row."""
-    question = outcome.question
-    target = f"{options.to_topic or options.topic} at {options.to}"
-    row = (
+def summary_row(outcome: ReplayOutcome) -> tuple[str | int | float | list[str] | None, ...]:
+    """The outcome as a row of the summary."""
+    question, to = outcome.question, outcome.to
+    return (
         str(question.place),
         question.topic,
-        str(options.to) if isinstance(options.to, str) else target,
+        f"{outcome.to_topic} at {to}" if isinstance(to, Place) else to,
         *question.times,
         question.clock.value,
         len({span.partition for span in outcome.planned}),
@@ -68,4 +65,3 @@ def summary(spark: "SparkSession", options: ReplayRequest, outcome: ReplayOutcom
         outcome.was_resumed,
         lines(outcome.findings),
     )
-    return spark.createDataFrame([row], _SUMMARY)

@@ -13,15 +13,16 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar, Unpack
 
+from tidelog.arguments import choice
 from tidelog.env import Env, os_env
 from tidelog.errors import CorruptFile, DirectoryLocked, InvalidRequest, UnsupportedVersion
 from tidelog.jobs.chunks import (
     CHUNK_RECORDS,
     Pacer,
+    Rate,
     Spans,
-    Transform,
     as_json,
     chunk_budget,
     from_json,
@@ -31,6 +32,8 @@ from tidelog.jobs.chunks import (
     total,
     wait_seconds,
 )
+from tidelog.jobs.options import point_ms, takes_options
+from tidelog.jobs.replay.options import ReplayOptions, ReplayPartitions
 from tidelog.jobs.replay.places import (
     CONSOLE,
     CONSOLE_RECORDS,
@@ -41,8 +44,8 @@ from tidelog.jobs.replay.places import (
     ReplayTarget,
     TopicTarget,
     parquet_path,
+    parse_target,
 )
-from tidelog.jobs.replay.request import BY_KEY, ReplayOutcome, ReplayRequest
 from tidelog.jobs.source_ranges import Question, Times, find, load_left
 from tidelog.jobs.target_check import (
     Finding,
@@ -52,14 +55,14 @@ from tidelog.jobs.target_check import (
     ensure,
     find_or_plan,
     make_topic,
+    new_target,
     taken_back,
 )
 from tidelog.spark.parts import NOBODY, Listener
 from tidelog.spark.places import Place
 from tidelog.spark.session import check_shared_places, described
 from tidelog.storage import files
-from tidelog.timespec import parse_point
-from tidelog.types import ClockName
+from tidelog.types import ClockName, IsolationLevel
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -247,23 +250,78 @@ class _Written(NamedTuple):
     size_bytes: int
 
 
-class Replay:
-    """One run of a replay. Life cycle: make -> run."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOutcome:
+    """Outcome of a replay.
 
+    Attributes:
+        question: What was read, with its times fixed.
+        to: Place, `parquet:PATH` or `console` that the records went to.
+        to_topic: The topic there.
+        planned: The offsets that held the range.
+        records: Records written, by this and earlier starts.
+        size_bytes: Their keys and values.
+        chunks: Chunks written, by this and earlier starts.
+        seconds: How long this start took.
+        was_resumed: Whether an earlier start had begun.
+        findings: What the checks found.
+    """
+
+    question: Question
+    to: Place | str
+    to_topic: str
+    planned: Spans
+    records: int
+    size_bytes: int
+    chunks: int
+    seconds: float
+    was_resumed: bool
+    findings: tuple[Finding, ...] = ()
+
+
+class Replay:
+    """One run of a replay. Life cycle: make -> check_target (optional) -> run.
+
+    Attributes:
+        source: Where the topic is.
+    """
+
+    @takes_options(ReplayOptions)
     def __init__(  # noqa: PLR0913 - what a test brings along
         self,
-        spark: "SparkSession",
-        options: ReplayRequest,
+        source: Place,
+        topic: str,
         *,
-        transform: Transform | None = None,
+        range_text: str | None = None,
         listener: Listener = NOBODY,
         show: Print = print,
         env: Env | None = None,
         wait: Callable[[float], None] = wait_seconds,
+        **options: Unpack[ReplayOptions],
     ) -> None:
-        self._spark = spark
+        """Read and check the options.
+
+        Args:
+            source: Where the topic is.
+            topic: Its name.
+            range_text: The range as people wrote it, where start and end are what that meant: by it
+                a restart knows that the same was requested.
+            listener: Receives progress.
+            show: Prints a line, for a console.
+            env: Files and clock of the driver; the machine's where None.
+            wait: Waits for a number of seconds.
+            **options: Those of `ReplayOptions`.
+
+        Raises:
+            InvalidRequest: Options that don't fit each other.
+        """
+        self.source, self._topic = source, topic
+        self._to, self._to_topic = parse_target(options["to"]), options["to_topic"] or topic
+        rate = options["rate"]
+        self._rate = Rate.parse(rate) if isinstance(rate, str) else rate
+        self._new = new_target(options["create"], options["config"])
         self._options = options
-        self._transform = transform
+        self._range_text = range_text
         self._listener = listener
         self._show = show
         self._env = env or os_env()
@@ -271,24 +329,43 @@ class Replay:
         self._findings: tuple[Finding, ...] = ()
         self._is_new = False  # whether the target has to be made
         self._load = Load()  # what the target was checked for
+        self._check_options()
 
-    def run(self) -> ReplayOutcome:
+    def _check_options(self) -> None:
+        if self._to == CONSOLE and self._options["progress"] is not None:
+            raise InvalidRequest("a console remembers nothing: leave progress out")
+        is_same = self._to == self.source and self._to_topic == self._topic
+        if is_same and not self._options["force"]:
+            raise InvalidRequest(
+                f"{self._topic} would be replayed into itself: name another topic to write to,"
+                " or force it"
+            )
+
+    def check_target(self) -> None:
+        """Check that the target's topic is there, or can be made; changes nothing.
+
+        Raises:
+            InvalidRequest, UnknownTopic, ConfigError: As `replay`.
+        """
+        self._target()
+
+    def run(self, spark: "SparkSession") -> ReplayOutcome:
         """Replay all that is left; errors as `tidelog.spark.replay`."""
         began_ms = self._env.clock.monotonic_ms()
-        options = self._options
-        places = [place for place in (options.source, options.to) if isinstance(place, Place)]
-        check_shared_places(self._spark, places)
+        check_shared_places(spark, [p for p in (self.source, self._to) if isinstance(p, Place)])
         with (
-            Journal.open(self._env, self._options.progress) as journal,
-            described(self._spark, "replay", [options.topic]),
+            Journal.open(self._env, self._options["progress"]) as journal,
+            described(spark, "replay", [self._topic]),
         ):
             earlier = journal.progress
             progress = self._begin() if earlier is None else self._resume(earlier)
             self._make_target()
             question = self._question(progress.times)
-            progress = self._write_all(journal, question, progress)
+            progress = self._write_all(spark, journal, question, progress)
         return ReplayOutcome(
             question=question,
+            to=self._to,
+            to_topic=self._to_topic,
             planned=progress.planned,
             records=progress.records,
             size_bytes=progress.size_bytes,
@@ -302,20 +379,18 @@ class Replay:
 
     def _begin(self) -> Progress:
         """Find what is to be read, and hold the target against it."""
-        options = self._options
-        options.check()
         now_ms = self._env.clock.now_ms()
-        times = _times(options.start, options.end, now_ms)
+        times = _times(self._options["start"], self._options["end"], now_ms)
         found = find(self._question(times), env=self._env)
         target = self._target()
-        keeps = _keeps(options.partitions, found.partitions, target)
+        keeps = _keeps(self._options["partitions"], found.partitions, target)
         if target is not None:
             self._check(target, found.load(keeps_partitions=keeps), now_ms)
         spans = found.spans if self._is_cut else thinned(found.spans, 1)
         job_id = f"{self._env.random.getrandbits(128):032x}"
         return Progress(
             job_id=job_id,
-            question=options.asked(),
+            question=self._requested(),
             times=times,
             keeps_partitions=keeps,
             planned=spans,
@@ -324,8 +399,7 @@ class Replay:
 
     def _resume(self, earlier: Progress) -> Progress:
         """Go on with what an earlier start has left."""
-        earlier.ensure_asked(self._options.asked())
-        self._options.check()
+        earlier.ensure_asked(self._requested())
         if earlier.is_done:
             self._listener.note("an earlier start has done all of it; nothing is left to do")
             return earlier
@@ -338,58 +412,70 @@ class Replay:
             self._check(target, load, self._env.clock.now_ms())
         return earlier
 
-    def _question(self, times: Times) -> Question:
+    def _requested(self) -> dict[str, str]:
+        """Values that a restarted replay must have in common with its first run."""
         options = self._options
+        return {
+            "source": str(self.source),
+            "topic": self._topic,
+            "to": str(self._to),
+            "to_topic": options["to_topic"] or "",
+            "range": self._range_text or f"{_text(options['start'])}..{_text(options['end'])}",
+            "clock": options["clock"],
+            "isolation": self._question((None, None)).isolation.name.lower(),
+            "partitions": options["partitions"] or "",
+            "sink": json.dumps(sorted((options["sink"] or {}).items())),
+        }
+
+    def _question(self, times: Times) -> Question:
         return Question(
-            place=options.source,
-            topic=options.topic,
+            place=self.source,
+            topic=self._topic,
             times=times,
-            clock=options.clock,
-            isolation=options.isolation,
+            clock=choice(ClockName, self._options["clock"], "clock"),
+            isolation=choice(IsolationLevel, self._options["isolation"], "isolation"),
         )
 
     def _target(self) -> "Target | None":
         """The topic that is written to, None where it is none."""
-        options = self._options
-        if not isinstance(options.to, Place):
+        if not isinstance(self._to, Place):
             return None
-        target, self._is_new = find_or_plan(
-            options.to, options.to_topic or options.topic, options.new, env=self._env
-        )
+        target, self._is_new = find_or_plan(self._to, self._to_topic, self._new, env=self._env)
         return target
 
     def _make_target(self) -> None:
         """Make a missing topic, once nothing speaks against the replay."""
-        options = self._options
-        if self._is_new and options.new is not None and isinstance(options.to, Place):
-            topic, new = options.to_topic or options.topic, options.new
-            for note in make_topic(options.to, topic, new.partitions, new.config, self._env):
+        to, topic, new = self._to, self._to_topic, self._new
+        if self._is_new and new is not None and isinstance(to, Place):
+            for note in make_topic(to, topic, new.partitions, new.config, self._env):
                 self._listener.note(str(note))
-            with taken_back(options.to, [topic], self._env):
+            with taken_back(to, [topic], self._env):
                 # Once more: a broker has defaults of its own for a topic that was made.
-                made = describe(options.to, topic, env=self._env)
+                made = describe(to, topic, env=self._env)
                 self._check(made, self._load, self._env.clock.now_ms())
 
     def _check(self, target: "Target", load: Load, now_ms: int) -> None:
         self._load = load
         findings = check(target, load, now_ms)
         self._findings = tuple(findings)
-        ensure(target, findings, force=self._options.force)
+        ensure(target, findings, force=self._options["force"])
         for finding in findings:
             self._listener.note(f"{finding.effect.value}: {finding}")
 
     @property
     def _is_cut(self) -> bool:
         """Whether there is more than one chunk: a rate, a memory, or a target that needs it."""
-        options = self._options
-        is_broker = isinstance(options.to, Place) and options.to.is_broker
-        return bool(options.rate or options.progress or is_broker or options.to == CONSOLE)
+        is_broker = isinstance(self._to, Place) and self._to.is_broker
+        has_progress = bool(self._options["progress"])
+        return bool(self._rate) or has_progress or is_broker or self._to == CONSOLE
 
     # -- doing it ----------------------------------------------------------------------------
 
-    def _write_all(self, journal: Journal, question: Question, progress: Progress) -> Progress:
+    def _write_all(
+        self, spark: "SparkSession", journal: Journal, question: Question, progress: Progress
+    ) -> Progress:
         target = self._writer(progress)
-        pacer = Pacer(self._options.rate, self._env.clock, self._wait)
+        pacer = Pacer(self._rate, self._env.clock, self._wait)
         planned = total(progress.planned)
         # What was noted and not crossed out may have been written.
         is_doubtful = bool(progress.chunk)
@@ -399,7 +485,7 @@ class Replay:
                 progress = replace(progress, chunk=chunk, left=left)
                 journal.save(progress)
             pacer.hold()
-            written = self._write(target, question, progress, is_doubtful=is_doubtful)
+            written = self._write(spark, target, question, progress, is_doubtful=is_doubtful)
             pacer.note(*written)
             progress = replace(
                 progress,
@@ -417,32 +503,36 @@ class Replay:
         """About how many offsets the next chunk holds."""
         if not self._is_cut:
             return total(progress.left)
-        rate = self._options.rate
-        budget = chunk_budget(rate, progress.records, progress.size_bytes)
-        return min(budget, CONSOLE_RECORDS if self._options.to == CONSOLE else CHUNK_RECORDS)
+        budget = chunk_budget(self._rate, progress.records, progress.size_bytes)
+        return min(budget, CONSOLE_RECORDS if self._to == CONSOLE else CHUNK_RECORDS)
 
     def _writer(self, progress: Progress) -> ReplayTarget:
-        options = self._options
-        if isinstance(options.to, Place):
+        if isinstance(self._to, Place):
             return TopicTarget(
-                place=options.to,
-                topic=options.to_topic or options.topic,
+                place=self._to,
+                topic=self._to_topic,
                 keeps_partitions=progress.keeps_partitions,
-                options=dict(options.sink),
+                options=self._options["sink"] or {},
             )
-        if options.to == CONSOLE:
+        if self._to == CONSOLE:
             return ConsoleTarget(self._show)
-        return ParquetTarget(parquet_path(options.to))
+        return ParquetTarget(parquet_path(self._to))
 
     def _write(
-        self, target: ReplayTarget, question: Question, progress: Progress, *, is_doubtful: bool
+        self,
+        spark: "SparkSession",
+        target: ReplayTarget,
+        question: Question,
+        progress: Progress,
+        *,
+        is_doubtful: bool,
     ) -> _Written:
         """Read, filter and write the chunk that is noted; how much that was."""
         from pyspark.sql import Observation
 
-        rows = self._read(question, progress.chunk, target.columns)
-        if self._transform is not None:
-            rows = self._transform(rows)
+        rows = _read_chunk(spark, question, progress.chunk, target.columns)
+        if (transform := self._options["transform"]) is not None:
+            rows = transform(rows)
         rows = target.arrange(rows, min(len(progress.chunk), _TASKS_MAX))
         seen = Observation()
         target.write(
@@ -457,39 +547,42 @@ class Replay:
         amounts = seen.get
         return _Written(int(amounts["records"]), int(amounts["size_bytes"] or 0))
 
-    def _read(self, question: Question, spans: Spans, columns: tuple[str, ...]) -> "DataFrame":
-        """The records of the chunk that lie in the range."""
-        is_appended = question.clock is ClockName.APPEND and not question.place.is_broker
-        clock = "appendTimestamp" if is_appended else "timestamp"
-        named = dict.fromkeys((*_COLUMNS, *columns, clock))
-        offsets = offsets_options(spans)
-        options = {
-            **question.options(),
-            **{name: json.dumps(value) for name, value in offsets.items()},
-            "columns": ",".join(named),
-        }
-        rows = self._spark.read.format("tidelog").options(**options).load()
-        for condition in _conditions(clock, question.times):
-            rows = rows.where(condition)
-        return rows if "appendTimestamp" in columns else rows.drop("appendTimestamp")
+
+def _read_chunk(
+    spark: "SparkSession", question: Question, spans: Spans, columns: tuple[str, ...]
+) -> "DataFrame":
+    """The records of the chunk that lie in the range."""
+    is_appended = question.clock is ClockName.APPEND and not question.place.is_broker
+    clock = "appendTimestamp" if is_appended else "timestamp"
+    named = dict.fromkeys((*_COLUMNS, *columns, clock))
+    offsets = offsets_options(spans)
+    options = {
+        **question.options(),
+        **{name: json.dumps(value) for name, value in offsets.items()},
+        "columns": ",".join(named),
+    }
+    rows = spark.read.format("tidelog").options(**options).load()
+    for condition in _conditions(clock, question.times):
+        rows = rows.where(condition)
+    return rows if "appendTimestamp" in columns else rows.drop("appendTimestamp")
 
 
 def _times(start: int | str | None, end: int | str | None, now_ms: int) -> Times:
     """The range in ms; raises InvalidTime, and InvalidRequest where it holds nothing."""
-    start_ms, end_ms = _point(start, now_ms), _point(end, now_ms)
+    start_ms, end_ms = point_ms(start, now_ms), point_ms(end, now_ms)
     if start_ms is not None and end_ms is not None and start_ms >= end_ms:
         raise InvalidRequest(f"{start} to {end} holds nothing: the end comes after the start")
     return start_ms, end_ms
 
 
-def _point(given: int | str | None, now_ms: int) -> int | None:
-    return parse_point(given, now_ms=now_ms) if isinstance(given, str) else given
+def _text(side: int | str | None) -> str:
+    return "" if side is None else str(side)
 
 
 def _keeps(asked: str | None, partitions: int, target: "Target | None") -> bool:
     """Whether records keep the numbers of their partitions."""
     if asked is not None or target is None:
-        return asked != BY_KEY
+        return asked != ReplayPartitions.KEY
     return partitions == target.partitions
 
 
