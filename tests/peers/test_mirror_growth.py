@@ -10,6 +10,7 @@ from tests.worlds.waiting import until_equal
 from tidelog.directory import Directory
 from tidelog.env import os_env
 from tidelog.errors import InvalidPartitions, UnknownTopic
+from tidelog.jobs.mirror.options import Settings
 from tidelog.jobs.mirror.places import (
     Growth,
     find_targets,
@@ -18,7 +19,7 @@ from tidelog.jobs.mirror.places import (
     read_sources,
     with_topics,
 )
-from tidelog.jobs.mirror.plan import Settings, plan_mirror
+from tidelog.jobs.mirror.plan import plan_mirror
 from tidelog.jobs.offset_map import Copied, OffsetMap, SourcePartition
 from tidelog.remote.cluster import connect
 from tidelog.remote.topics import add_partitions
@@ -40,7 +41,9 @@ def test_what_comes_is_made_there(
         either_broker.create_topic(first, 1)
         source, target = place, f"{tmp_path}/b"
         Directory.open(target, writable=True).close()
-    asked = plan_mirror([source], (), target, pattern=f"growing-{to_broker}\\..*", name=NAME)
+    asked = plan_mirror(
+        [source], (), target, pattern=f"growing-{to_broker}\\..*", name=NAME, checkpoint="m"
+    )
     plan = with_topics(asked, env)
     assert [pair.topic for pair in plan.pairs] == [first]
     sources = read_sources(plan, env)

@@ -79,7 +79,7 @@ def test_topics_that_a_refused_mirror_made_are_taken_back(tmp_path: Path) -> Non
     append(source, "old", 0, records, now_ms=now_ms)
     with tidelog.broker(str(tmp_path / "b"), settings=settings) as broker:
         target = f"kafka://{broker.bootstrap_servers}"
-        plan = plan_mirror([source], {"young": "a-young", "old": "b-old"}, target)
+        plan = plan_mirror([source], {"young": "a-young", "old": "b-old"}, target, checkpoint="m")
         with pytest.raises(TargetLoses) as refused:
             find_targets(
                 plan, read_sources(plan, env), env, create=True, force=False, is_new_from=0

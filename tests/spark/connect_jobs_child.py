@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.jobs.mirror.plan import BatchDone
+    from tidelog.jobs.mirror.options import BatchDone
 
 TOPIC = "events"
 ROWS = 300

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tidelog.arguments import choice
 from tidelog.cli import output
 from tidelog.cli.jobs import (
     JobProgress,
@@ -40,19 +39,15 @@ from tidelog.cli.options import (
     with_job_options,
 )
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
-from tidelog.jobs.mirror.options import MirrorOptions
+from tidelog.jobs.mirror.options import TOPIC_WORD, BatchDone, MirrorOptions
 from tidelog.jobs.mirror.plan import (
-    TOPIC_WORD,
-    BatchDone,
     MirrorPlan,
     excluding,
     plan_mirror,
     read_renames,
 )
-from tidelog.jobs.offset_map import Partitioning
 from tidelog.jobs.options import PLACE_HELP
 from tidelog.report import Axis, Items, Plot, Report, Section, Series, Text
-from tidelog.types import IsolationLevel
 
 if TYPE_CHECKING:
     from tidelog.cli.output import Cell
@@ -153,7 +148,7 @@ def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions)
         with (
             progress.shown(spark),
             _stopped_by_signals() as stopped,
-            running(spark, plan, **options) as started,
+            running(spark, plan.sources, (), plan.target, **options) as started,
         ):
             for line in (*lines(started.findings), *started.notes):
                 progress.note(line)
@@ -185,9 +180,7 @@ def read_plan(surroundings: Surroundings, request: Request, options: MirrorOptio
         read_renames(request.renames, places, topics, pattern=pattern, name=name),
         (),
         read_place(surroundings, request.to, command_config=request.to_command_config),
-        partitioning=Partitioning(options["partitions"]),
-        start=options["start"],
-        isolation=choice(IsolationLevel, options["isolation"], "isolation"),
+        **options,
     )
 
 

@@ -24,7 +24,7 @@ from tidelog.types import Header, NewRecord, TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.jobs.mirror.plan import BatchDone
+    from tidelog.jobs.mirror.options import BatchDone
 
 
 def some(partition: int, first: int, count: int) -> list[NewRecord]:

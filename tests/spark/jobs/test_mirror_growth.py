@@ -20,7 +20,7 @@ from tidelog.spark.places import Place
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelog.jobs.mirror.plan import BatchDone
+    from tidelog.jobs.mirror.options import BatchDone
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from tidelog.cli.options import Format, SparkAccess
 from tidelog.cli.spark_mirror import Request, batch_line, read_plan, report_of, split_names
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import InvalidRequest
-from tidelog.jobs.mirror.options import MirrorOptions
-from tidelog.jobs.mirror.plan import TOPIC_WORD, BatchDone, Pair
+from tidelog.jobs.mirror.options import TOPIC_WORD, BatchDone, MirrorOptions
+from tidelog.jobs.mirror.plan import Pair
 from tidelog.jobs.offset_map import Partitioning
 from tidelog.jobs.target_check import Effect, Finding
 

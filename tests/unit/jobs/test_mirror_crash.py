@@ -17,7 +17,7 @@ from tests.worlds.spark.frames import T0, frame, origin_batch, value
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.mirror.commit import Batches, DirectoryTarget
-from tidelog.jobs.mirror.plan import BatchDone
+from tidelog.jobs.mirror.options import BatchDone
 from tidelog.jobs.mirror.work import Routes
 from tidelog.jobs.offset_map import (
     Copied,

@@ -9,6 +9,7 @@ from tests.worlds.directories.topics import T0, append, grow, make
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
 from tidelog.errors import CorruptData, InvalidRequest, InvalidTopic, UnknownTopic
+from tidelog.jobs.mirror.options import Settings
 from tidelog.jobs.mirror.places import (
     SETTINGS_EVERY_MS,
     Growth,
@@ -24,7 +25,6 @@ from tidelog.jobs.mirror.plan import (
     MirrorSource,
     MirrorState,
     Pair,
-    Settings,
     decode_state,
     encode_state,
     excluding,
@@ -63,7 +63,7 @@ def target(tmp_path: Path) -> str:
 
 def shop(source: str, target: str, **more: object) -> MirrorPlan:
     given: dict[str, object] = {"pattern": r"shop\..*", "name": "east.{topic}"} | more
-    return plan_mirror([source], (), target, **given)  # type: ignore[arg-type]
+    return plan_mirror([source], (), target, checkpoint="m", **given)  # type: ignore[arg-type]
 
 
 def begun(plan: MirrorPlan, env: Env) -> tuple[MirrorPlan, OffsetMap]:
@@ -97,7 +97,7 @@ class TestPattern:
 
     def test_the_stream_reads_the_same_topics(self, source: str, target: str, env: Env) -> None:
         named = MirrorSource(Place.parse(source), {"other": "o"}, excluding(".*", ["x.*", "y"]))
-        plan = with_topics(plan_mirror([named], (), target), env)
+        plan = with_topics(plan_mirror([named], (), target, checkpoint="m"), env)
         assert [pair.topic for pair in plan.pairs] == ["other", "shop.orders"]
         state = MirrorState(mirror_id="f" * 32, question={}, starts=())
         stream = read_stream_options(source_options(plan, 0, state, batch_records=7)).source
@@ -120,7 +120,7 @@ class TestPattern:
         with pytest.raises(InvalidTopic, match="a/t"):
             shop(source, target, name="a/{topic}")
         with pytest.raises(InvalidRequest, match="never meant by a pattern"):
-            plan_mirror([source], ["__consumer_offsets"], target, pattern="x")
+            plan_mirror([source], ["__consumer_offsets"], target, pattern="x", checkpoint="m")
 
     def test_a_restart_must_ask_for_the_same(self, source: str, target: str) -> None:
         plan = shop(source, target)
@@ -201,8 +201,10 @@ class TestNew:
     def test_names_in_another_order_keep_their_numbers(
         self, source: str, target: str, env: Env
     ) -> None:
-        plan, found = begun(plan_mirror([source], ["shop.orders", "other"], target), env)
-        again = plan_mirror([source], ["other", "shop.orders"], target)
+        plan, found = begun(
+            plan_mirror([source], ["shop.orders", "other"], target, checkpoint="m"), env
+        )
+        again = plan_mirror([source], ["other", "shop.orders"], target, checkpoint="m")
         state = MirrorState(mirror_id="f" * 32, question=plan.question(), starts=())
         decode_state(encode_state(state)).ensure_asked(again)
         assert again.pairs != plan.pairs
@@ -218,7 +220,7 @@ class TestNew:
         growth = Growth(plan=plan, env=env, create=True)
         assert growth.look(found)[0] is found
         assert [plan.pairs[n].topic for n in read_sources(plan, env)] == ["shop.orders"]
-        named = plan_mirror([source], ["shop.bills"], target)
+        named = plan_mirror([source], ["shop.bills"], target, checkpoint="m")
         with pytest.raises(UnknownTopic):
             read_sources(named, env)
 
@@ -227,7 +229,7 @@ class TestPartitions:
     def test_those_that_come_are_added_at_the_target(
         self, source: str, target: str, env: Env
     ) -> None:
-        plan, found = begun(plan_mirror([source], ["shop.orders"], target), env)
+        plan, found = begun(plan_mirror([source], ["shop.orders"], target, checkpoint="m"), env)
         grow(source, "shop.orders", 4)
         with pytest.raises(InvalidRequest, match=r"has 4 partitions and shop\.orders at .* 2"):
             Growth(plan=plan, env=env).look(found)
@@ -241,9 +243,8 @@ class TestPartitions:
         assert growth.look(later)[0] is later
 
     def test_where_keys_choose_the_target_stays(self, source: str, target: str, env: Env) -> None:
-        from tidelog.jobs.offset_map import Partitioning
 
-        asked = plan_mirror([source], ["shop.orders"], target, Partitioning.KEY)
+        asked = plan_mirror([source], ["shop.orders"], target, partitions="key", checkpoint="m")
         plan, found = begun(asked, env)
         grow(source, "shop.orders", 4)
         later, _ = Growth(plan=plan, env=env, create=True).look(found)
@@ -256,7 +257,7 @@ class TestSettings:
     def test_what_differs_is_said_once_or_set(
         self, source: str, target: str, env: Env, how: Settings
     ) -> None:
-        plan, found = begun(plan_mirror([source], ["shop.orders"], target), env)
+        plan, found = begun(plan_mirror([source], ["shop.orders"], target, checkpoint="m"), env)
         growth = Growth(plan=plan, env=env, settings=how)
         assert growth.look(found)[1] == ()
         with Directory.open(source, writable=True, env=env) as directory:
@@ -280,7 +281,7 @@ class TestSettings:
     def test_a_setting_that_the_source_dropped_goes_back(
         self, source: str, target: str, env: Env
     ) -> None:
-        plan, found = begun(plan_mirror([source], ["shop.orders"], target), env)
+        plan, found = begun(plan_mirror([source], ["shop.orders"], target, checkpoint="m"), env)
         with Directory.open(target, writable=True, env=env) as directory:
             directory.alter_config("shop.orders", {"segment.jitter.ms": "1000"})
         growth = Growth(plan=plan, env=env, settings=Settings.SYNC)

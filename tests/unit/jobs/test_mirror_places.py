@@ -33,7 +33,7 @@ def plan(tmp_path: Path) -> MirrorPlan:
     append(source, "orders", 1, [NewRecord(value=b"%d" % n) for n in range(5)])
     target = make(f"{tmp_path}/b", "orders", 3)
     append(target, "orders", 2, [NewRecord(value=b"there")])
-    return plan_mirror([source], ["orders"], target)
+    return plan_mirror([source], ["orders"], target, checkpoint="m")
 
 
 def mapped(plan: MirrorPlan) -> OffsetMap:
@@ -57,7 +57,7 @@ def test_the_first_map_knows_both_sides(plan: MirrorPlan) -> None:
 
 
 def test_a_missing_topic_says_how_it_can_be_made(plan: MirrorPlan) -> None:
-    other = plan_mirror([plan.sources[0].place], {"orders": "copies"}, plan.target)
+    other = plan_mirror([plan.sources[0].place], {"orders": "copies"}, plan.target, checkpoint="m")
     sources = read_sources(other, os_env())
     with pytest.raises(UnknownTopic) as caught:
         find_targets(other, sources, os_env(), create=False, force=False, is_new_from=0)
@@ -70,7 +70,7 @@ def test_what_was_accepted_at_the_beginning_is_not_asked_again(
     plan: MirrorPlan, tmp_path: Path
 ) -> None:
     stamping = make(f"{tmp_path}/c", "orders", 2, message_timestamp_type="LogAppendTime")
-    other = plan_mirror([plan.sources[0].place], ["orders"], stamping)
+    other = plan_mirror([plan.sources[0].place], ["orders"], stamping, checkpoint="m")
     sources = read_sources(other, os_env())
     _, findings = find_targets(other, sources, os_env(), create=False, force=True, is_new_from=0)
     assert Effect.OVERWRITTEN in {finding.effect for finding in findings}

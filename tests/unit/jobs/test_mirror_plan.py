@@ -29,6 +29,7 @@ def plan(**more: object) -> MirrorPlan:
         "sources": [EAST, DATA],
         "topics": {"orders": "all", "bills": "bills"},
         "target": "kafka://west:9092",
+        "checkpoint": "m",
     } | more
     return plan_mirror(**given)  # type: ignore[arg-type]
 
@@ -150,7 +151,7 @@ class TestState:
             ({"sources": [DATA, EAST]}, "sources was"),
             ({"topics": ["orders", "bills"]}, "sources was"),
             ({"target": "elsewhere"}, "target was kafka://west:9092, now elsewhere"),
-            ({"partitioning": Partitioning.KEY}, "partitions was kept, now key"),
+            ({"partitions": Partitioning.KEY}, "partitions was kept, now key"),
         ],
     )
     def test_another_question_is_refused(self, more: dict[str, object], said: str) -> None:

@@ -28,20 +28,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from tidelog.env import Env, os_env
 from tidelog.errors import CorruptData, DirectoryLocked, InvalidRequest
 from tidelog.jobs.chunks import wait_seconds
-from tidelog.jobs.mirror.options import MirrorOptions
-from tidelog.jobs.mirror.places import Growth, as_mapped
+from tidelog.jobs.mirror.options import BatchDone, MirrorOptions, Watcher
+from tidelog.jobs.mirror.places import Growth, as_mapped, growth_of
 from tidelog.jobs.mirror.plan import (
     MAP_FILE,
     STATE_FILE,
-    BatchDone,
     MirrorPlan,
-    Settings,
-    Watcher,
     decode_state,
 )
 from tidelog.jobs.mirror.work import (
@@ -99,21 +96,9 @@ class Written:
     was_done: bool
 
 
-class MirrorTarget(Protocol):
-    """Takes the batches of a mirror, in order, each once."""
-
-    def write(self, rows: "DataFrame", batch_id: int) -> Written:
-        """Write a batch, or find it written."""
-        ...
-
-    def routed(self, routes: Routes) -> "MirrorTarget":
-        """The same, with other routes."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryTarget:
-    """A directory of topics. A `MirrorTarget`.
+    """A directory of topics: takes the batches of a mirror, in order, each once.
 
     Attributes:
         options: Of the sink.
@@ -126,7 +111,7 @@ class DirectoryTarget:
     mirror_id: str
 
     def write(self, rows: "DataFrame", batch_id: int) -> Written:
-        """See `MirrorTarget`; all of the batch is visible, or nothing."""
+        """Write a batch, or find it written; all of the batch is visible, or nothing."""
         # The same whenever the batch comes again: what a dead driver staged for it goes, too.
         commit_id = batch_commit_id(StreamBatch(self.mirror_id, batch_id))
         known = self._find(batch_id)
@@ -147,10 +132,6 @@ class DirectoryTarget:
             # Of failed, repeated and speculative attempts; what was attached has other names.
             drop_staged(self.options, commit_id)
         return self._written(result, batch_id)
-
-    def routed(self, routes: Routes) -> "DirectoryTarget":
-        """See `MirrorTarget`."""
-        return replace(self, routes=routes)
 
     def _version(self, batch_id: int, note: str = "") -> WriterVersion:
         return WriterVersion(f"mirror/{self.mirror_id}", batch_id, note)
@@ -177,7 +158,7 @@ class DirectoryTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerTarget:
-    """Topics of a cluster. A `MirrorTarget`.
+    """Topics of a cluster: takes the batches of a mirror, in order, each once.
 
     Attributes:
         options: Of the sink.
@@ -190,7 +171,7 @@ class BrokerTarget:
     mirror_id: str
 
     def write(self, rows: "DataFrame", batch_id: int) -> Written:
-        """See `MirrorTarget`; the tasks' rows become visible one after the other."""
+        """Write a batch, or find it written; the tasks' rows become visible one after the other."""
         task = BrokerTask(
             options=self.options,
             routes=self.routes,
@@ -204,10 +185,6 @@ class BrokerTarget:
             records=noted.records,
             was_done=bool(reports) and all(report.was_done for report in reports),
         )
-
-    def routed(self, routes: Routes) -> "BrokerTarget":
-        """See `MirrorTarget`."""
-        return replace(self, routes=routes)
 
 
 def _run(rows: "DataFrame", task: DirectoryTask | BrokerTask) -> list[Report]:
@@ -303,7 +280,7 @@ def routes_of(plan: MirrorPlan, found: OffsetMap) -> Routes:
 
 def target_of(
     plan: MirrorPlan, sink: "Mapping[str, str]", mirror_id: str, found: OffsetMap
-) -> MirrorTarget:
+) -> DirectoryTarget | BrokerTarget:
     """Who takes the batches; raises InvalidRequest for options that the sink does not know."""
     given, routes = plan.target.options() | dict(sink), routes_of(plan, found)
     if plan.target.is_broker:
@@ -328,7 +305,7 @@ class Batches:
         is_closed: No more are written.
     """
 
-    target: MirrorTarget
+    target: DirectoryTarget | BrokerTarget
     found: OffsetMap
     path: str
     env: Env
@@ -371,7 +348,7 @@ class Batches:
         if found is not self.found:
             write_map(self.env.files, self.path, found)
             self.found = found
-            self.target = self.target.routed(routes_of(self.growth.plan, found))
+            self.target = replace(self.target, routes=routes_of(self.growth.plan, found))
         return notes
 
     def _write(self, rows: "DataFrame", batch_id: int) -> None:
@@ -528,13 +505,7 @@ class ServerBatches:
 
     def _begin(self, env: Env, path: str, found: OffsetMap) -> Batches:
         plan = as_mapped(self.plan, found)
-        growth = Growth(
-            plan=plan,
-            env=env,
-            create=self.options["create"],
-            force=self.options["force"],
-            settings=Settings(self.options["settings"]),
-        )
+        growth = growth_of(plan, self.options, env)
         target = target_of(plan, self.options["sink_options"] or {}, self.mirror_id, found)
         return Batches(target=target, found=found, path=path, env=env, growth=growth)
 

@@ -10,16 +10,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
 
-from tidelog.arguments import choice
 from tidelog.env import Env, os_env
 from tidelog.jobs.mirror.options import MirrorOptions
 from tidelog.jobs.mirror.places import read_sources
-from tidelog.jobs.mirror.plan import MirrorSource, plan_mirror
+from tidelog.jobs.mirror.plan import MirrorSource
 from tidelog.jobs.mirror.run import Mirror, running
 from tidelog.jobs.offset_map import Partitioning, SourcePartition
 from tidelog.jobs.options import takes_options
 from tidelog.spark.places import Place
-from tidelog.types import IsolationLevel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -109,17 +107,7 @@ def mirror(
         pyspark.errors.StreamingQueryException: A batch failed; the next start writes it again.
     """
     env = options["env"] or os_env()
-    plan = plan_mirror(
-        _listed(sources),
-        topics,
-        target,
-        Partitioning(options["partitions"]),
-        options["start"],
-        choice(IsolationLevel, options["isolation"], "isolation"),
-        pattern=options["pattern"],
-        name=options["name"],
-    )
-    with running(spark, plan, **options) as started:
+    with running(spark, _listed(sources), topics, target, **options) as started:
         started.await_end(options["stopped"])
         return spark.createDataFrame(summary_rows(started, env), _SUMMARY)
 

@@ -1,14 +1,49 @@
-"""Options of `mirror`."""
+"""Options of `mirror`, and the batch as its watcher sees it."""
 
 import threading
-from collections.abc import Mapping
-from typing import Annotated, Required, TypedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Final, Required, TypeAlias, TypedDict
 
 from tidelog.env import Env
 from tidelog.jobs.chunks import Transform
-from tidelog.jobs.mirror.plan import TOPIC_WORD, Settings, Watcher
 from tidelog.jobs.offset_map import Partitioning
 from tidelog.jobs.options import FORCE, SINK, Option, isolation
+
+# What a name at the target says for the name at the source.
+TOPIC_WORD: Final = "{topic}"
+
+
+class Settings(StrEnum):
+    """Treatment of settings that differ between a topic and its copy."""
+
+    REPORT = "report"
+    SYNC = "sync"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDone:
+    """One batch, for those who watch.
+
+    Attributes:
+        batch_id: Its number.
+        records: Records at the target.
+        was_done: They were there already, from before a restart.
+        at_ms: When it was done.
+        elapsed_ms: How long writing it took.
+        notes: What was found and changed before it: topics, partitions, settings.
+    """
+
+    batch_id: int
+    records: int
+    was_done: bool
+    at_ms: int
+    elapsed_ms: int
+    notes: tuple[str, ...] = ()
+
+
+Watcher: TypeAlias = Callable[[BatchDone], None]
 
 
 class MirrorOptions(TypedDict, total=False):

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tidelog.config import DEFAULT_TOPIC_CONFIG, TopicConfig
 from tidelog.env import Env
 from tidelog.errors import CorruptData, InvalidRequest, UnknownTopic
+from tidelog.jobs.mirror.options import MirrorOptions, Settings
 from tidelog.jobs.mirror.plan import (
     SPARK_DIR,
     STATE_FILE,
     MirrorPlan,
     MirrorState,
     Pair,
-    Settings,
     decode_state,
 )
 from tidelog.jobs.offset_map import Copied, OffsetMap, Partitioning, SourcePartition, SourceTopic
@@ -52,6 +52,7 @@ from tidelog.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
+    from tidelog.storage.directory.log_dir import LogDir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,22 +100,24 @@ def _of_cluster(cluster: "Cluster", topic: str, isolation: IsolationLevel) -> To
 
 
 def _of_directory(place: Place, topic: str, isolation: IsolationLevel, env: Env) -> TopicFacts:
-    from tidelog.objects.object_files import env_for
-    from tidelog.storage.directory.log_dir import LogDir
-    from tidelog.storage.files import encode_topic_id
-
-    there = env_for(place.address, env, place.store)
-    with LogDir.open(place.address, env=there) as log_dir:
+    with _open_directory(place, env) as log_dir:
         info = log_dir.topic(topic)
         readers = [log_dir.reader(topic, number) for number in range(info.partitions)]
         return TopicFacts(
-            topic_id="" if info.topic_id is None else encode_topic_id(info.topic_id),
+            topic_id="" if info.topic_id is None else files.encode_topic_id(info.topic_id),
             config=info.config,
             starts=tuple(reader.log_start_offset for reader in readers),
             ends=tuple(
                 max(reader.end_offset(isolation), reader.log_start_offset) for reader in readers
             ),
         )
+
+
+def _open_directory(place: Place, env: Env) -> "LogDir":
+    from tidelog.objects.object_files import env_for
+    from tidelog.storage.directory.log_dir import LogDir
+
+    return LogDir.open(place.address, env=env_for(place.address, env, place.store))
 
 
 def read_configs(place: Place, topics: Iterable[str], env: Env) -> dict[str, TopicConfig]:
@@ -127,11 +130,7 @@ def read_configs(place: Place, topics: Iterable[str], env: Env) -> dict[str, Top
             counts = {name: count for name, count in cluster.topics().items() if name in wanted}
             found = describe(cluster, counts)
         return {name: config_of_broker(topic.settings) for name, topic in found.items()}
-    from tidelog.objects.object_files import env_for
-    from tidelog.storage.directory.log_dir import LogDir
-
-    there = env_for(place.address, env, place.store)
-    with LogDir.open(place.address, env=there) as log_dir:
+    with _open_directory(place, env) as log_dir:
         return {name: info.config for name, info in log_dir.topics().items() if name in wanted}
 
 
@@ -140,11 +139,7 @@ def partition_counts(place: Place, env: Env) -> dict[str, int]:
     if place.is_broker:
         with open_cluster(place) as cluster:
             return cluster.topics()
-    from tidelog.objects.object_files import env_for
-    from tidelog.storage.directory.log_dir import LogDir
-
-    there = env_for(place.address, env, place.store)
-    with LogDir.open(place.address, env=there) as log_dir:
+    with _open_directory(place, env) as log_dir:
         return {name: info.partitions for name, info in log_dir.topics().items()}
 
 
@@ -347,47 +342,44 @@ def find_targets(
         InvalidRequest: It has fewer partitions than records keep.
         TargetLoses: It would refuse or lose records; nothing was written.
     """
-    topics = sorted({plan.pairs[number].target for number in sources})
-    planned: dict[str, _Planned] = {}
-    loads: dict[int, Load] = {}
-    for topic in topics:
-        numbers = _numbers(plan, topic, sources)
-        copied = [sources[number] for number in numbers]
-        planned[topic] = _find_or_plan(plan, topic, copied, env, create=create)
-        for number in numbers:
-            is_new = is_new_from is not None and number >= is_new_from
-            loads[number] = _load(plan, number, sources[number], is_new=is_new)
-            findings = check_pair(
-                plan, number, sources[number], planned[topic].facts, env, loads[number]
-            )
-            ensure(_target(plan, number, planned[topic].facts), findings, force=force or not is_new)
+    planned = check_targets(plan, sources, env, create=create)
+    new = {n for n in sources if is_new_from is not None and n >= is_new_from}
+    loads = {n: _load(plan, n, facts, is_new=n in new) for n, facts in sources.items()}
+
+    def check_all(topic: str, target: TopicFacts) -> Iterator[Finding]:
+        for number in _numbers(plan, topic, sources):
+            findings = check_pair(plan, number, sources[number], target, env, loads[number])
+            is_forced = force or number not in new
+            ensure(_target(plan, number, target), findings, force=is_forced)
+            yield from findings
+
+    for topic, one in planned.items():
+        list(check_all(topic, one.facts))
     found: dict[str, TopicFacts] = {}
     notes: list[Finding] = []
     made: list[str] = []
     with taken_back(plan.target, made, env):
-        for topic in topics:
-            found[topic] = _as_planned(plan, topic, planned[topic], env, made)
-            for number in _numbers(plan, topic, sources):
-                # Once more: brokers have defaults of their own for a topic that was made.
-                is_new = is_new_from is not None and number >= is_new_from
-                facts = found[topic]
-                findings = check_pair(plan, number, sources[number], facts, env, loads[number])
-                ensure(_target(plan, number, facts), findings, force=force or not is_new)
-                notes += findings
+        for topic, one in planned.items():
+            found[topic] = _as_planned(plan, topic, one, env, made)
+            # Once more: brokers have defaults of their own for a topic that was made.
+            notes += check_all(topic, found[topic])
     return found, notes
 
 
 def check_targets(
     plan: MirrorPlan, sources: Mapping[int, TopicFacts], env: Env, *, create: bool
-) -> None:
-    """Check that the topics at the target are there, or can be made. Changes nothing.
+) -> "dict[str, _Planned]":
+    """The topics at the target, found, or planned where they can be made. Changes nothing.
 
     Raises:
         UnknownTopic, InvalidRequest: As `find_targets`.
     """
-    for topic in sorted({plan.pairs[number].target for number in sources}):
-        copied = [sources[number] for number in _numbers(plan, topic, sources)]
-        _find_or_plan(plan, topic, copied, env, create=create)
+    return {
+        topic: _find_or_plan(
+            plan, topic, [sources[n] for n in _numbers(plan, topic, sources)], env, create=create
+        )
+        for topic in sorted({plan.pairs[number].target for number in sources})
+    }
 
 
 def _numbers(plan: MirrorPlan, topic: str, sources: Mapping[int, TopicFacts]) -> list[int]:
@@ -675,6 +667,17 @@ class Growth:
             verb = "set like" if self.settings is Settings.SYNC else "differs from"
             texts = [f"{name}={theirs} ({ours})" for name, (ours, theirs) in apart.items()]
             yield f"{topic} at {target} {verb} {pair.topic} of {source}: {', '.join(texts)}"
+
+
+def growth_of(plan: MirrorPlan, options: MirrorOptions, env: Env) -> Growth:
+    """The growth of a plan, as the options say."""
+    return Growth(
+        plan=plan,
+        env=env,
+        create=options["create"],
+        force=options["force"],
+        settings=Settings(options["settings"]),
+    )
 
 
 def _set_to(name: str, text: str) -> str | None:

@@ -9,22 +9,20 @@ in the order in which they were found.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final, Unpack
 
+from tidelog.arguments import choice
 from tidelog.errors import CorruptFile, InvalidRequest, UnsupportedVersion
+from tidelog.jobs.mirror.options import TOPIC_WORD, MirrorOptions
 from tidelog.jobs.offset_map import OffsetMap, Partitioning
+from tidelog.jobs.options import takes_options
 from tidelog.spark.places import Place, as_place
 from tidelog.storage.files import check_topic_name
 from tidelog.types import IsolationLevel
 
 STATE_VERSION: Final = 1
-
-
-# What a name at the target says for the name at the source.
-TOPIC_WORD: Final = "{topic}"
 
 
 # So many topics are named in a title.
@@ -176,16 +174,12 @@ class MirrorPlan:
         }
 
 
-def plan_mirror(  # noqa: PLR0913 - one keyword for each way to choose
+@takes_options(MirrorOptions, partitions=Partitioning)
+def plan_mirror(
     sources: Sequence[Place | str | MirrorSource],
     topics: Iterable[str] | Mapping[str, str],
     target: Place | str,
-    partitioning: Partitioning = Partitioning.KEPT,
-    start: str = "earliest",
-    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
-    *,
-    pattern: str | None = None,
-    name: str = TOPIC_WORD,
+    **options: Unpack[MirrorOptions],
 ) -> MirrorPlan:
     """The plan of a mirror.
 
@@ -193,11 +187,7 @@ def plan_mirror(  # noqa: PLR0913 - one keyword for each way to choose
         sources: Places; or with topics of their own, which `topics` is not about.
         topics: Names, or name -> name at the target, in every place that has none of its own.
         target: Where copies go.
-        partitioning: How partitions are chosen.
-        start: `earliest` or `latest`.
-        isolation: What is copied of transactions.
-        pattern: Of topics that are copied too, from every place that has none of its own.
-        name: Name at the target of those that the pattern finds.
+        **options: Those of `MirrorOptions`.
 
     Raises:
         InvalidRequest: Nothing to copy, a pattern that can't be read, a place twice, a topic into
@@ -205,18 +195,18 @@ def plan_mirror(  # noqa: PLR0913 - one keyword for each way to choose
         InvalidTopic: A name that no topic can have.
     """
     renames = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}
-    found = tuple(
-        one
-        if isinstance(one, MirrorSource)
-        else MirrorSource(as_place(one), renames, pattern, name)
-        for one in sources
-    )
+    pattern, name = options["pattern"], options["name"]
     plan = MirrorPlan(
-        sources=found,
+        sources=tuple(
+            one
+            if isinstance(one, MirrorSource)
+            else MirrorSource(as_place(one), renames, pattern, name)
+            for one in sources
+        ),
         target=as_place(target),
-        partitioning=partitioning,
-        start=start,
-        isolation=isolation,
+        partitioning=Partitioning(options["partitions"]),
+        start=options["start"],
+        isolation=choice(IsolationLevel, options["isolation"], "isolation"),
     )
     _check(plan)
     return plan
@@ -304,30 +294,6 @@ def read_renames(
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchDone:
-    """One batch, for those who watch.
-
-    Attributes:
-        batch_id: Its number.
-        records: Records at the target.
-        was_done: They were there already, from before a restart.
-        at_ms: When it was done.
-        elapsed_ms: How long writing it took.
-        notes: What was found and changed before it: topics, partitions, settings.
-    """
-
-    batch_id: int
-    records: int
-    was_done: bool
-    at_ms: int
-    elapsed_ms: int
-    notes: tuple[str, ...] = ()
-
-
-Watcher: TypeAlias = Callable[[BatchDone], None]
-
-
 # -- in the checkpoint ---------------------------------------------------------------------------
 
 
@@ -401,13 +367,6 @@ def decode_state(data: bytes) -> MirrorState:
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptFile(f"not the state of a mirror: {error}") from error
-
-
-class Settings(StrEnum):
-    """Treatment of settings that differ between a topic and its copy."""
-
-    REPORT = "report"
-    SYNC = "sync"
 
 
 STATE_FILE: Final = "mirror.json"

@@ -20,7 +20,7 @@ map gets its rows in any case. Over Spark Connect the server writes the batches 
 import json
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -39,7 +39,6 @@ from tidelog.jobs.mirror.commit import (
 )
 from tidelog.jobs.mirror.options import MirrorOptions
 from tidelog.jobs.mirror.places import (
-    Growth,
     TopicFacts,
     as_mapped,
     check_empty,
@@ -47,6 +46,7 @@ from tidelog.jobs.mirror.places import (
     first_map,
     first_offsets,
     grown,
+    growth_of,
     read_sources,
     read_state,
     with_topics,
@@ -59,13 +59,14 @@ from tidelog.jobs.mirror.plan import (
     MirrorSource,
     MirrorState,
     Pair,
-    Settings,
     encode_state,
+    plan_mirror,
 )
 from tidelog.jobs.mirror.work import ORIGIN, RECORD, TARGET_PARTITION
 from tidelog.jobs.offset_map import OffsetMap, Partitioning, read_map, write_map
 from tidelog.jobs.options import takes_options
 from tidelog.jobs.target_check import Finding
+from tidelog.spark.places import Place
 from tidelog.spark.session import check_shared_places, is_connect
 from tidelog.storage import files
 from tidelog.types import TimestampType
@@ -226,15 +227,20 @@ class Mirror:
 @contextmanager
 @takes_options(MirrorOptions, partitions=Partitioning)
 def running(
-    spark: "SparkSession", plan: MirrorPlan, **options: Unpack[MirrorOptions]
+    spark: "SparkSession",
+    sources: Sequence[Place | str | MirrorSource],
+    topics: Iterable[str] | Mapping[str, str],
+    target: Place | str,
+    **options: Unpack[MirrorOptions],
 ) -> Iterator[Mirror]:
-    """A started mirror, until the block ends.
+    """A started mirror, until the block ends; arguments as of `plan_mirror`.
 
     Raises:
         DirectoryLocked: Another driver runs it.
         InvalidRequest: Over Spark Connect, a path that the server reads elsewhere.
         TargetLoses, InvalidRequest, UnknownTopic, ClusterFailure: As `find_targets`.
     """
+    plan = plan_mirror(sources, topics, target, **options)
     check_shared_places(spark, [*(source.place for source in plan.sources), plan.target])
     env, checkpoint = options["env"] or os_env(), options["checkpoint"].rstrip("/")
     if is_connect(spark):
@@ -284,13 +290,7 @@ def _start(
 ) -> Mirror:
     transform, watch = options["transform"], options["watch"] or nobody
     opened = _open(plan, options, env)
-    growth = Growth(
-        plan=opened.plan,
-        env=env,
-        create=options["create"],
-        force=options["force"],
-        settings=Settings(options["settings"]),
-    )
+    growth = growth_of(opened.plan, options, env)
     path = f"{options['checkpoint']}/{MAP_FILE}"
     mirror_id = opened.state.mirror_id
     batches = Batches(
