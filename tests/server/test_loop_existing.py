@@ -122,7 +122,7 @@ def change(metered: MeteredBroker, act: Callable[[Node], Awaitable[None]]) -> No
 def test_groups(metered: MeteredBroker) -> None:
     def fill(node: Node) -> None:
         for number in range(MANY):
-            node.groups._table.put(ClassicGroup(f"group-{number}", 0))
+            node.groups._context.get_or_create(f"group-{number}")
 
     metered.broker.call(fill)
     assert held_by(metered, LIST_GROUPS, 4, ListGroupsRequest()) < HELD_MAX_S
@@ -135,7 +135,7 @@ def test_groups(metered: MeteredBroker) -> None:
 
 def test_offsets_of_a_group(metered: MeteredBroker) -> None:
     def fill(node: Node) -> None:
-        offsets = node.groups._table.get_or_create(GROUP).offsets
+        offsets = node.groups._context.get_or_create(GROUP).offsets
         for number in range(MANY):
             offsets.put(TOPIC, number, CommittedOffset(number))
 
@@ -152,7 +152,7 @@ def test_offsets_of_a_group(metered: MeteredBroker) -> None:
 
 def test_members_of_a_group(metered: MeteredBroker) -> None:
     def fill(node: Node) -> None:
-        group = node.groups._table.get_or_create("crowd")
+        group = node.groups._context.get_or_create("crowd")
         assert isinstance(group, ClassicGroup)
         for number in range(MANY):
             member = Member(member_id=f"m{number}", session_timeout_ms=1, rebalance_timeout_ms=1)

@@ -623,7 +623,7 @@ async def _commit(
         is_transactional=True,
     )
     left = [each for each in commits if _is_there(context.node, each)]
-    told = await groups.transactional.commit(asked, producer, guard, left)
+    told = await groups.commits.commit_in_transaction(asked, producer, guard, left)
     codes_left = dict(zip(left, told, strict=True))
     return [codes_left.get(each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for each in commits]
 

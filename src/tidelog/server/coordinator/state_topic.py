@@ -76,6 +76,14 @@ class KeyValue:
     value: bytes | None
 
 
+def is_accepted(written: Reply[ErrorCode]) -> bool:
+    """Whether a write is in the log, durable or not yet; if not, nothing was written.
+
+    If records that are not durable yet are lost later, the whole partition is unloaded.
+    """
+    return not written.is_done or written.value is ErrorCode.NONE
+
+
 Loaded = TypeVar("Loaded")
 
 
@@ -746,6 +754,10 @@ class PartitionedMap(Generic[Kept]):
         self._numbers: dict[str, int] = {}
         self._parts: dict[int, dict[str, Kept]] = {}
         self.all: Mapping[str, Kept] = self._all
+
+    def get(self, name: str) -> Kept | None:
+        """Return what is kept under a name, None if there is nothing."""
+        return self._all.get(name)
 
     def put(self, name: str, kept: Kept) -> None:
         """One more, or another one in its place."""

@@ -16,6 +16,7 @@ from tidelog.protocol.messages.group_records import ConsumerProtocolSubscription
 from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL
 from tidelog.server.groups.consumer_updates import (
     ConsumerUpdate,
+    ConsumerUpdates,
     MemberMatch,
     find_known,
     find_static,
@@ -25,7 +26,12 @@ from tidelog.server.groups.consumer_updates import (
     topics_of,
 )
 from tidelog.server.groups.group_updates import GroupUpdate, after, member_of, require_room
-from tidelog.server.groups.migration import Parts, Replaced, read_subscription, subscription_version
+from tidelog.server.groups.migration import (
+    Migration,
+    Replaced,
+    read_subscription,
+    subscription_version,
+)
 from tidelog.server.groups.modern_changes import MemberChange
 from tidelog.server.groups.modern_group import (
     ClassicPart,
@@ -43,7 +49,7 @@ from tidelog.server.groups.requests import (
     SyncRequest,
     SyncResult,
 )
-from tidelog.server.groups.topic_regexes import RegexStatus
+from tidelog.server.groups.topic_regexes import Regexes, RegexStatus
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.reply import Reply
 
@@ -54,19 +60,17 @@ if TYPE_CHECKING:
 class ClassicMembers:
     """What they ask. Belongs to the loop's thread."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._updates = parts.updates
-        self._fencing = parts.fencing
-        self._conversion = parts.conversion
-        self._regexes = parts.regexes
-        self._new_id = parts.new_member_id
+    def __init__(self, updates: ConsumerUpdates, migration: Migration, regexes: Regexes) -> None:
+        self._updates = updates
+        self._migration = migration
+        self._regexes = regexes
 
     # -- joining -----------------------------------------------------------------------------
 
     def join(self, group: ConsumerGroup, request: JoinRequest) -> Reply[JoinResult]:
         """Become or stay a member, in the group's epoch."""
         is_unknown = not request.member_id
-        member_id = request.member_id or self._new_id()
+        member_id = request.member_id or self._updates.new_member_id()
         try:
             limit = self._updates.config.group_consumer_max_size
             require_room(group, member_id, limit, "group")
@@ -87,7 +91,7 @@ class ClassicMembers:
         written_subscription = _subscription(request)
         match = self._find(update, request, member_id, joins=is_unknown)
         static_member = group.static_member(request.instance_id)
-        downgrades = static_member is not None and self._conversion.may_downgrade_replaced(
+        downgrades = static_member is not None and self._migration.may_downgrade_replaced(
             group, static_member
         )
         new = replace(
@@ -150,7 +154,7 @@ class ClassicMembers:
             aim = self._updates.aim(update, update.group.target_epoch, match.known, new, same=True)
             moved = self._updates.reconcile(update, new, aim, owned, has_changed=False)
         replaced = Replaced(match.replaced_id or new.member_id, moved, has_changed)
-        written = self._conversion.downgrade_replaced(update, epoch, replaced)
+        written = self._migration.downgrade_replaced(update, epoch, replaced)
         return _joined_after(written, moved)
 
     def _answer(
@@ -194,7 +198,7 @@ class ClassicMembers:
         synced = SyncResult(
             protocol_type=request.protocol_type,
             protocol_name=request.protocol_name,
-            assignment=self._conversion.assignment_data(
+            assignment=self._migration.assignment_data(
                 {topic: list(numbers) for topic, numbers in member.assignment.assigned.items()},
                 version,
             ),
@@ -250,7 +254,7 @@ class ClassicMembers:
             else:
                 leaving[member.member_id] = member
                 codes.append(ErrorCode.NONE)
-        written = self._fencing.fence(group, tuple(leaving.values()))
+        written = self._migration.fence(group, tuple(leaving.values()))
         if written.is_done and written.value is not ErrorCode.NONE:
             return [written.value if code is ErrorCode.NONE else code for code in codes]
         return codes

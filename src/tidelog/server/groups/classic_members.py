@@ -4,19 +4,17 @@ Source: Kafka 4.3's classic groups; KIP-345 (static members), KIP-394 (a member 
 (a static leader that returns need not assign).
 """
 
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from random import Random
 from typing import TYPE_CHECKING, Final
 
-from tidelog.config import BrokerConfig
 from tidelog.error_codes import ErrorCode
+from tidelog.server.coordinator.state_topic import is_accepted
 from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member, protocols_bytes
 from tidelog.server.groups.classic_rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalances
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
+from tidelog.server.groups.offsets_topic import GroupContext
 from tidelog.server.groups.records import group_record
-from tidelog.server.groups.replay import GroupTable, Journal
 from tidelog.server.groups.requests import (
     JoinRequest,
     JoinResult,
@@ -53,18 +51,15 @@ class Membership:
 
     def __init__(
         self,
-        table: GroupTable,
+        context: GroupContext,
         rebalances: Rebalances,
-        journal: Journal,
-        random: Random,
-        config: BrokerConfig,
         in_consumer_groups: "Callable[[], ClassicMembers]",
     ) -> None:
-        self._table = table
+        self._context = context
+        self._table = context.table
+        self._topic = context.topic
+        self._config = context.config
         self._rebalances = rebalances
-        self._journal = journal
-        self._random = random
-        self._config = config
         self._in_consumer_groups = in_consumer_groups
 
     # -- joining -----------------------------------------------------------------------------
@@ -93,19 +88,19 @@ class Membership:
         """
         if request.member_id:
             return _refused(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-        group = self._table.new_classic(request.group_id)
+        group = self._context.new_classic_group(request.group_id)
         records = [group_record(group)]
         if was is not None:
             from tidelog.server.groups.modern_changes import end_records
 
             records = [*end_records(was), *records]
-        written = self._journal.append(group.group_id, records)
-        if written.is_done and written.value is not ErrorCode.NONE:
+        written = self._topic.append(group.group_id, records)
+        if not is_accepted(written):
             return _refused(written.value)
         if was is not None:
             group.offsets = was.offsets
             was.unload()
-        self._table.put(group)
+        self._table.put(group.group_id, group)
         return self._join(group, request)
 
     def _join(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
@@ -144,7 +139,7 @@ class Membership:
     def _new_id(self, name: str) -> str:
         if len(name) > (MEMBER_ID_BYTES - _UUID_BYTES) // 4:  # a character has four bytes at most
             name = name.encode()[: MEMBER_ID_BYTES - _UUID_BYTES].decode(errors="ignore")
-        return f"{name}-{uuid.UUID(int=self._random.getrandbits(128), version=4)}"
+        return f"{name}-{self._context.new_uuid()}"
 
     def _add(self, group: ClassicGroup, request: JoinRequest, member_id: str) -> Reply[JoinResult]:
         reply: Reply[JoinResult] = Reply()
@@ -192,7 +187,7 @@ class Membership:
     @staticmethod
     def _park(group: ClassicGroup, request: JoinRequest, member: Member) -> Reply[JoinResult]:
         """Make the member what it says that it is now, and let its answer wait."""
-        superseded: Reply[JoinResult] | None = member.join
+        superseded = member.join
         reply: Reply[JoinResult] = Reply()
         times = request.rebalance_timeout_ms, request.session_timeout_ms
         group.update(member, (request.protocols, *times), reply)
@@ -226,7 +221,7 @@ class Membership:
         self, group: ClassicGroup, request: JoinRequest, member: Member, before: "_Before"
     ) -> None:
         """A static member comes back with what it had: its new id is written, nobody rebalances."""
-        written = self._journal.append(group.group_id, [group_record(group)])
+        written = self._topic.append(group.group_id, [group_record(group)])
 
         def answer(code: ErrorCode) -> None:
             if code is not ErrorCode.NONE:
@@ -282,7 +277,7 @@ class Membership:
     def _await_assignment(
         self, group: ClassicGroup, request: SyncRequest, member: Member
     ) -> Reply[SyncResult]:
-        superseded: Reply[SyncResult] | None = member.sync
+        superseded = member.sync
         reply: Reply[SyncResult] = Reply()
         member.sync = reply
         if superseded is not None:

@@ -11,14 +11,11 @@ import logging
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from tidelog.config import BrokerConfig
-from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member
+from tidelog.server.groups.offsets_topic import GroupContext
 from tidelog.server.groups.records import group_record
-from tidelog.server.groups.replay import GroupTable, Journal
 from tidelog.server.groups.requests import JoinResult, SyncResult
-from tidelog.server.runtime.loop import Timer, Timers
 
 # How long a new member's JoinGroup may be parked: it has no id yet that it could go on with.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
@@ -31,29 +28,21 @@ _LOGGER = logging.getLogger("tidelog.server")
 class Rebalances:
     """What moves groups on: arrivals, departures, time. Belongs to the loop's thread."""
 
-    def __init__(
-        self,
-        table: GroupTable,
-        journal: Journal,
-        timers: Timers,
-        clock: Clock,
-        config: BrokerConfig,
-    ) -> None:
-        self._table = table
-        self._journal = journal
-        self._timers = timers
-        self._clock = clock
-        self._config = config
+    def __init__(self, context: GroupContext) -> None:
+        self._context = context
+        self._topic = context.topic
+        self._clock = context.clock
+        self._config = context.config
 
     # -- members' time -----------------------------------------------------------------------
 
     def await_sign(self, group: ClassicGroup, member: Member, ms: int | None = None) -> None:
         """Give a member up after its session time-out, or after `ms`, unless it says something."""
         delay_ms = member.session_timeout_ms if ms is None else ms
-        if self._timers.put_off(member.expiry, delay_ms):
+        if self._context.timers.put_off(member.expiry, delay_ms):
             return
         member.stop_expiry()
-        member.expiry = self._later(
+        member.expiry = self._context.after(
             group, delay_ms, lambda: self._expire(group, member.member_id, member)
         )
 
@@ -67,16 +56,9 @@ class Rebalances:
 
     def await_pending(self, group: ClassicGroup, member_id: str, ms: int) -> None:
         """Give an id up after `ms` unless its owner joins with it."""
-        group.pending[member_id] = self._later(group, ms, lambda: self._expire_id(group, member_id))
-
-    def _later(self, group: ClassicGroup, ms: int, action: Action) -> Timer:
-        """Do something later, unless the group has gone by then."""
-
-        def act() -> None:
-            if self._table.get(group.group_id) is group:
-                action()
-
-        return self._timers.after(ms, act)
+        group.pending[member_id] = self._context.after(
+            group, ms, lambda: self._expire_id(group, member_id)
+        )
 
     def _expire(self, group: ClassicGroup, member_id: str, member: Member) -> None:
         if group.members.get(member_id) is member and not member.is_patient():
@@ -142,7 +124,7 @@ class Rebalances:
 
     def _set_join_timer(self, group: ClassicGroup, ms: int, action: Action) -> None:
         self._stop_join_timer(group)
-        group.join_timer = self._later(group, ms, action)
+        group.join_timer = self._context.after(group, ms, action)
 
     @staticmethod
     def _stop_join_timer(group: ClassicGroup) -> None:
@@ -176,7 +158,7 @@ class Rebalances:
             *(group.group_id, group.generation, len(group.members)),
         )
         if group.is_empty:
-            self._journal.append(group.group_id, [group_record(group)])
+            self._topic.append(group.group_id, [group_record(group)])
         else:
             self._begin_sync(group)
 
@@ -202,7 +184,7 @@ class Rebalances:
             member.is_new = False
             group.pending_sync.add(member.member_id)
         generation = group.generation
-        group.sync_timer = self._later(
+        group.sync_timer = self._context.after(
             group, group.rebalance_timeout_ms, lambda: self._expire_syncs(group, generation)
         )
 
@@ -237,7 +219,7 @@ class Rebalances:
     def assign(self, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
         """The leader has assigned: write it down, then tell everybody."""
         generation = group.generation
-        written = self._journal.append(group.group_id, [group_record(group, assignments)])
+        written = self._topic.append(group.group_id, [group_record(group, assignments)])
         written.then(lambda code: self._assigned(group, generation, assignments, code))
 
     def _assigned(

@@ -10,6 +10,7 @@ from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.classic_group import ClassicGroup
 from tidelog.server.groups.consumer_updates import (
     ConsumerUpdate,
+    ConsumerUpdates,
     MemberMatch,
     find_known,
     find_static,
@@ -28,7 +29,7 @@ from tidelog.server.groups.group_updates import (
     require_room,
     updated_subscription,
 )
-from tidelog.server.groups.migration import Parts
+from tidelog.server.groups.migration import Migration
 from tidelog.server.groups.modern_changes import AssignmentChange, MemberChange
 from tidelog.server.groups.modern_group import (
     JOINING,
@@ -43,7 +44,7 @@ from tidelog.server.groups.modern_group import (
 )
 from tidelog.server.groups.records import tombstone
 from tidelog.server.groups.requests import HeartbeatRequest, HeartbeatResult, Owned
-from tidelog.server.groups.topic_regexes import RegexStatus
+from tidelog.server.groups.topic_regexes import Regexes, RegexStatus
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.reply import Reply
 
@@ -51,12 +52,10 @@ from tidelog.server.runtime.reply import Reply
 class ConsumerHeartbeats(Heartbeats):
     """What members of the new protocol ask. Belongs to the loop's thread."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._updates = parts.updates
-        self._fencing = parts.fencing
-        self._conversion = parts.conversion
-        self._regexes = parts.regexes
-        self._new_id = parts.new_member_id
+    def __init__(self, updates: ConsumerUpdates, migration: Migration, regexes: Regexes) -> None:
+        self._updates = updates
+        self._migration = migration
+        self._regexes = regexes
 
     def _require_sense(self, request: HeartbeatRequest) -> None:
         """Refuse what no member may say."""
@@ -83,7 +82,7 @@ class ConsumerHeartbeats(Heartbeats):
         group = update.group
         limit = self._updates.config.group_consumer_max_size
         require_room(group, request.member_id, limit, "group")
-        member_id = request.member_id or self._new_id()
+        member_id = request.member_id or self._updates.new_member_id()
         match = self._find(update, request, member_id)
         old = match.member
         subscription = updated_subscription(old.subscription, request)
@@ -118,7 +117,7 @@ class ConsumerHeartbeats(Heartbeats):
         if group is None or not joins:
             raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {group_id}")
         if not group.is_empty:
-            return self._conversion.upgrade(group)
+            return self._migration.upgrade(group)
         return _taken_over(group)
 
     def _find(
@@ -179,18 +178,18 @@ class ConsumerHeartbeats(Heartbeats):
     # -- leaving -----------------------------------------------------------------------------
 
     def _leave(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
-        group = self._updates.table.consumer(request.group_id)
-        if group is None:
+        group = self._updates.table.get(request.group_id)
+        if not isinstance(group, ConsumerGroup):
             raise Refusal(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id}"
             )
         beat = HeartbeatResult(member_id=request.member_id, epoch=request.epoch)
         if request.instance_id is None:
             member = member_of(group, request.member_id)
-            return beat_after(self._fencing.fence(group, (member,)), beat)
+            return beat_after(self._migration.fence(group, (member,)), beat)
         member = static_member_of(group, request.member_id, request.instance_id)
         if request.epoch == LEAVING:
-            return beat_after(self._fencing.fence(group, (member,)), beat)
+            return beat_after(self._migration.fence(group, (member,)), beat)
         update = GroupUpdate(group)
         assignment = replace(member.assignment, epoch=LEAVING_FOR_A_WHILE, revoking={})
         update.changes.append(AssignmentChange(member.member_id, assignment))

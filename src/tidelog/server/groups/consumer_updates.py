@@ -43,6 +43,7 @@ from tidelog.server.groups.modern_group import (
 from tidelog.server.groups.reconciliation import Step, next_assignment
 from tidelog.server.groups.requests import Owned
 from tidelog.server.runtime.errors import Refusal
+from tidelog.storage.files import encode_topic_id
 
 ConsumerUpdate: TypeAlias = GroupUpdate[ConsumerGroup]
 
@@ -60,6 +61,10 @@ class Aim:
 
 class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     """The parts that requests to consumer groups are made of. Belongs to the loop's thread."""
+
+    def new_member_id(self) -> str:
+        """Return an id that no member has, in Kafka's form."""
+        return encode_topic_id(self.context.new_uuid())
 
     # -- time --------------------------------------------------------------------------------
 

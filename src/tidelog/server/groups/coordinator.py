@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.config.group import GroupSettings
 from tidelog.error_codes import ErrorCode
+from tidelog.server.coordinator.state_topic import PartitionedMap, is_accepted
 from tidelog.server.groups.classic_members import Membership
 from tidelog.server.groups.classic_rebalance import Rebalances
 from tidelog.server.groups.committed_offsets import DeletedTopic, PendingOffsets
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
-from tidelog.server.groups.offset_commits import Commits, TransactionalCommits
-from tidelog.server.groups.offsets_topic import LOGGER, OffsetsTopic
-from tidelog.server.groups.replay import AnyGroup, GroupTable, LoadedShard, Replay
+from tidelog.server.groups.offset_commits import Commits
+from tidelog.server.groups.offsets_topic import LOGGER, GroupContext, OffsetsTopic
+from tidelog.server.groups.replay import AnyGroup, LoadedShard, Replay
 from tidelog.server.partitions.partition import TransactionEnd
 from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.reply import Reply
@@ -35,30 +36,13 @@ from tidelog.types import OFFSETS_TOPIC
 if TYPE_CHECKING:
     from tidelog.server.groups.classic_in_consumer import ClassicMembers
     from tidelog.server.groups.consumer_heartbeat import ConsumerHeartbeats
-    from tidelog.server.groups.group_updates import UpdateParts
-    from tidelog.server.groups.migration import Parts
+    from tidelog.server.groups.consumer_updates import ConsumerUpdates
+    from tidelog.server.groups.migration import Migration
     from tidelog.server.groups.share_heartbeat import ShareHeartbeats, ShareTopics, ShareUpdates
+    from tidelog.server.groups.topic_regexes import Regexes
 
 # Far more than are deleted while a partition is read; some megabytes.
 TOPICS_MAX: Final = 10_000
-
-
-class DeletedTopics:
-    """The last ones since the start. Belongs to the loop's thread."""
-
-    def __init__(self) -> None:
-        self._topics: deque[DeletedTopic] = deque(maxlen=TOPICS_MAX)
-
-    def add(self, topic: DeletedTopic) -> None:
-        """One more."""
-        self._topics.append(topic)
-
-    def by_name(self) -> Mapping[str, Sequence[DeletedTopic]]:
-        """All that are known, of each name in their order."""
-        by_name: dict[str, list[DeletedTopic]] = {}
-        for topic in self._topics:
-            by_name.setdefault(topic.name, []).append(topic)
-        return by_name
 
 
 # So often it is looked whether transactions have ended that something waits for.
@@ -88,9 +72,8 @@ class GroupCoordinator:
     Attributes:
         members: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
         default_assignor: The first of the broker's assignors.
-        commits: OffsetCommit, OffsetFetch, OffsetDelete.
+        commits: OffsetCommit, OffsetDelete, TxnOffsetCommit, and the end of transactions.
         pending: What was committed in transactions that are open.
-        transactional: TxnOffsetCommit, and the end of transactions.
         shards: Where groups are kept.
     """
 
@@ -101,34 +84,32 @@ class GroupCoordinator:
             services: The broker's.
             group_texts: Settings of a group's own, as texts.
         """
-        clock, config = services.env.clock, services.config
         self._services = services
-        self._group_texts = group_texts
         self._timers = services.timers
         self._topics = services.topics
-        self._clock = clock
+        self._clock = services.env.clock
+        config = services.config
         self._check_ms = config.offsets_retention_check_interval_ms
-        self._deleted = DeletedTopics()
+        # Topics deleted since the start, oldest first.
+        self._deleted: deque[DeletedTopic] = deque(maxlen=TOPICS_MAX)
         self.shards = OffsetsTopic(services, self)
-        self._table = GroupTable(clock, self.shards.number_of)
-        self._rebalances = Rebalances(self._table, self.shards, services.timers, clock, config)
-        random = services.env.random
-        self.default_assignor = config.group_consumer_assignors[0]
-        self.members = Membership(
-            self._table,
-            self._rebalances,
-            self.shards,
-            random,
-            config,
-            lambda: self._in_consumer_groups,
-        )
+        self._table: PartitionedMap[AnyGroup] = PartitionedMap(self.shards.number_of)
         self.pending = PendingOffsets()
-        self.commits = Commits(
-            self._table, self._rebalances, self.shards, clock, config, self.pending
+        self._context = GroupContext(
+            table=self._table,
+            topic=self.shards,
+            pending=self.pending,
+            topics=services.topics,
+            timers=services.timers,
+            clock=self._clock,
+            random=services.env.random,
+            config=config,
+            settings=GroupSettings(config, group_texts),
         )
-        self.transactional = TransactionalCommits(
-            self._table, self.shards, clock, config, self.pending
-        )
+        self._rebalances = Rebalances(self._context)
+        self.default_assignor = config.group_consumer_assignors[0]
+        self.members = Membership(self._context, self._rebalances, lambda: self._in_consumer_groups)
+        self.commits = Commits(self._context, self._rebalances)
         self.resume()
         services.topics.on_deleted.append(self.forget_topic)
         services.timers.after(self._check_ms, self._expire)
@@ -140,45 +121,33 @@ class GroupCoordinator:
     # -- groups whose coordinator assigns ----------------------------------------------------
 
     @cached_property
-    def _update_parts(self) -> "UpdateParts":
-        from tidelog.server.groups.group_updates import TopicFacts, UpdateParts
-
-        services, clock = self._services, self._clock
-        settings = GroupSettings(services.config, self._group_texts)
-        facts = TopicFacts(services.topics)
-        return UpdateParts(self._table, self.shards, self._timers, clock, settings, facts)
-
-    @cached_property
-    def _consumers(self) -> "Parts":
+    def _consumers(self) -> "tuple[ConsumerUpdates, Migration, Regexes]":
         from tidelog.server.groups.consumer_updates import ConsumerUpdates
-        from tidelog.server.groups.migration import Conversion, MemberRemoval, Parts
-        from tidelog.server.groups.topic_regexes import Regexes, look_up_beside
+        from tidelog.server.groups.migration import Migration
+        from tidelog.server.groups.topic_regexes import Regexes
 
-        services = self._services
-        updates = ConsumerUpdates(self._update_parts)
-        conversion = Conversion(updates, self._rebalances)
-        fencing = MemberRemoval(updates, conversion)
-        regexes = Regexes(updates, look_up_beside(services.work))
-        return Parts(updates, fencing, conversion, regexes, services.env.random)
+        updates = ConsumerUpdates(self._context)
+        migration = Migration(updates, self._rebalances)
+        return updates, migration, Regexes(updates, self._services.work)
 
     @cached_property
     def _in_consumer_groups(self) -> "ClassicMembers":
         from tidelog.server.groups.classic_in_consumer import ClassicMembers
 
-        return ClassicMembers(self._consumers)
+        return ClassicMembers(*self._consumers)
 
     @cached_property
     def heartbeats(self) -> "ConsumerHeartbeats":
         """ConsumerGroupHeartbeat."""
         from tidelog.server.groups.consumer_heartbeat import ConsumerHeartbeats
 
-        return ConsumerHeartbeats(self._consumers)
+        return ConsumerHeartbeats(*self._consumers)
 
     @cached_property
     def _sharers(self) -> "ShareUpdates":
         from tidelog.server.groups.share_heartbeat import ShareUpdates
 
-        return ShareUpdates(self._update_parts)
+        return ShareUpdates(self._context)
 
     @cached_property
     def shares(self) -> "ShareHeartbeats":
@@ -205,14 +174,15 @@ class GroupCoordinator:
         for line in loaded.skipped:
             LOGGER.warning("%s-%d: left out: %s", OFFSETS_TOPIC, number, line)
         groups = loaded.groups
-        self.transactional.load(number, loaded.pending)
+        self.commits.load_pending(number, loaded.pending)
         self._table.put_all(number, groups)
         self._sweep(self._resume_group, groups.values())
         self._forget_deleted(groups.values())
 
     def _resume_group(self, group: AnyGroup) -> None:
         if isinstance(group, ConsumerGroup):
-            self._consumers.fencing.resume(group)
+            _, migration, _ = self._consumers
+            migration.resume(group)
         elif isinstance(group, ShareGroup):
             self.shares.resume(group)
         else:
@@ -236,7 +206,7 @@ class GroupCoordinator:
             self.shards.forget_topic()
             return
         deleted = DeletedTopic(info.name, info.topic_id, self._clock.now_ms())
-        self._deleted.add(deleted)
+        self._deleted.append(deleted)
         # At once: a record that forgets what is pending would take a new topic's along.
         for group_id in self.pending.groups_of(deleted.name):
             if (group := self.find(group_id)) is not None:
@@ -245,9 +215,11 @@ class GroupCoordinator:
 
     def _forget_deleted(self, groups: Iterable[AnyGroup]) -> None:
         """Forget what was deleted while groups were not there; likewise."""
-        deleted = self._deleted.by_name()
-        if not deleted:
+        if not self._deleted:
             return
+        deleted: dict[str, list[DeletedTopic]] = {}
+        for topic in self._deleted:
+            deleted.setdefault(topic.name, []).append(topic)
         forget = partial(self._forget_those, deleted)
         for group in groups:
             if self.pending.has_group(group.group_id):
@@ -275,8 +247,8 @@ class GroupCoordinator:
     def end_transaction(self, number: int, end: TransactionEnd) -> Reply[ErrorCode]:
         """End a producer's transaction in a partition; what it has committed there counts then."""
         written = self.shards.end_transaction(number, end)
-        if not written.is_done or written.value is ErrorCode.NONE:
-            self.transactional.end(number, end)
+        if is_accepted(written):
+            self.commits.end_transaction(number, end)
         return written
 
     def _expire(self) -> None:
@@ -298,11 +270,11 @@ class GroupCoordinator:
 
     def groups(self) -> Iterable[AnyGroup]:
         """All loaded groups."""
-        return self._table.groups.values()
+        return self._table.all.values()
 
     def facts(self) -> Iterator[GroupFacts]:
         """What metrics tell of all loaded groups."""
-        for group in self._table.groups.values():
+        for group in self._table.all.values():
             offsets = [
                 (topic, number, committed.offset) for topic, number, committed in group.offsets
             ]

@@ -11,13 +11,11 @@ Source: Kafka 4.3's group coordinator; KIP-848, KIP-932, KIP-1263 (minimum assig
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 from uuid import UUID
 
-from tidelog.config.group import GroupSettings
-from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
-from tidelog.server.coordinator.state_topic import KeyValue
+from tidelog.server.coordinator.state_topic import KeyValue, is_accepted
 from tidelog.server.groups.modern_changes import (
     AssignmentChange,
     Change,
@@ -38,10 +36,11 @@ from tidelog.server.groups.modern_group import (
     Target,
     Wait,
 )
-from tidelog.server.groups.replay import GroupTable, Journal
+from tidelog.server.groups.offsets_topic import GroupContext
 from tidelog.server.groups.requests import HeartbeatRequest, HeartbeatResult
+from tidelog.server.partitions.topics import Topics
 from tidelog.server.runtime.errors import Refusal
-from tidelog.server.runtime.loop import LoopTurn, Timers
+from tidelog.server.runtime.loop import LoopTurn
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.topic_registry import TopicInfo
 
@@ -62,14 +61,6 @@ KNOWN_MAX: Final = 1024
 CHARACTERS_MAX: Final = 1 << 20
 
 
-class TopicList(Protocol):
-    """The topics of the broker."""
-
-    def all(self) -> Mapping[str, TopicInfo]:
-        """All by name; another mapping at each change."""
-        ...
-
-
 class TopicFacts:
     """Answers about topics as they are now. Belongs to the loop's thread.
 
@@ -77,7 +68,7 @@ class TopicFacts:
         topics: What they are answered from.
     """
 
-    def __init__(self, topics: TopicList) -> None:
+    def __init__(self, topics: Topics) -> None:
         self.topics = topics
         self._seen: Mapping[str, TopicInfo] = {}
         self._ids: dict[frozenset[str], frozenset[UUID]] = {}
@@ -156,24 +147,18 @@ class GroupUpdate(Generic[KeptGroup]):
     actions: list[Callable[[], None]] = field(default_factory=list)
 
 
-class UpdateParts(NamedTuple):
-    """What updates of all groups are made with."""
-
-    table: GroupTable
-    journal: Journal
-    timers: Timers
-    clock: Clock
-    settings: GroupSettings
-    facts: TopicFacts
-
-
 class GroupUpdates(Generic[KeptGroup]):
     """The parts that requests of one protocol are made of. Belongs to the loop's thread."""
 
-    def __init__(self, parts: UpdateParts) -> None:
-        self.table, self.journal, self.timers, self.clock, self.settings, self.facts = parts
-        self.config = self.settings.config
-        self.topics = self.facts.topics
+    def __init__(self, context: GroupContext) -> None:
+        self.context = context
+        self.table = context.table
+        self.topic = context.topic
+        self.clock = context.clock
+        self.config = context.config
+        self.settings = context.settings
+        self.topics = context.topics
+        self.facts = TopicFacts(context.topics)
         # Groups that got a target in this turn.
         self.assigned: LoopTurn[str] = LoopTurn()
         # What ends a member that is silent for too long.
@@ -186,16 +171,16 @@ class GroupUpdates(Generic[KeptGroup]):
         group: KeptGroup = update.group
         records = [*update.records, *(change.record(group) for change in update.changes)]
         if not records:
-            written = self.journal.settled(group.group_id)
+            written = self.topic.settled(group.group_id)
             is_kept = self.table.get(group.group_id) is group
         else:
-            written = self.journal.append(group.group_id, records)
+            written = self.topic.append(group.group_id, records)
             is_kept = False
-        if not written.is_done or written.value is ErrorCode.NONE:
+        if is_accepted(written):
             for change in update.changes:
                 change.apply(group)
             if not is_kept:
-                self.table.put(group)
+                self.table.put(group.group_id, group)
             for action in update.actions:
                 action()
         return written
@@ -204,15 +189,11 @@ class GroupUpdates(Generic[KeptGroup]):
 
     def wait_for(self, group: KeptGroup, member_id: str, wait: Wait, ms: int) -> None:
         """Fence a member after `ms`, unless that is called off or begun anew."""
-        if self.timers.put_off(group.waits.get((wait, member_id)), ms):
-            return
-        group.stop(wait, member_id)
-
-        def act() -> None:
-            if self.table.get(group.group_id) is group:
-                self.on_silence(group, member_id, wait)
-
-        group.waits[wait, member_id] = self.timers.after(ms, act)
+        if not self.context.timers.put_off(group.waits.get((wait, member_id)), ms):
+            group.stop(wait, member_id)
+            group.waits[wait, member_id] = self.context.after(
+                group, ms, lambda: self.on_silence(group, member_id, wait)
+            )
 
     # -- the group's epoch -------------------------------------------------------------------
 

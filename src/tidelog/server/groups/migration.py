@@ -11,8 +11,7 @@ Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from random import Random
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
@@ -25,6 +24,7 @@ from tidelog.protocol.messages.group_records import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
+from tidelog.server.coordinator.state_topic import is_accepted
 from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupState, Member
 from tidelog.server.groups.classic_rebalance import Rebalances
 from tidelog.server.groups.consumer_updates import (
@@ -56,10 +56,8 @@ from tidelog.server.groups.modern_group import (
     Wait,
 )
 from tidelog.server.groups.records import group_record, tombstone
-from tidelog.server.groups.topic_regexes import Regexes
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.reply import Reply
-from tidelog.storage.files import encode_topic_id
 
 _LAST_VERSION: Final = ASSIGNMENT.last
 
@@ -73,12 +71,13 @@ class Replaced:
     has_changed: bool
 
 
-class Conversion:
-    """Changes a group's protocol. Belongs to the loop's thread."""
+class Migration:
+    """Changes the protocol of groups, and removes members. Belongs to the loop's thread."""
 
     def __init__(self, updates: ConsumerUpdates, rebalances: Rebalances) -> None:
         self._updates = updates
         self._rebalances = rebalances
+        updates.on_silence = self._silent
 
     # -- to the new protocol -----------------------------------------------------------------
 
@@ -229,11 +228,11 @@ class Conversion:
         """Write and do it; sessions of `silent` members go on, the others' begin anew."""
         classic = self._classic(group, epoch, members, targets)
         records = [*end_records(group), group_record(classic, rebalances=rebalances)]
-        written = self._updates.journal.append(group.group_id, records)
-        if not written.is_done or written.value is ErrorCode.NONE:
+        written = self._updates.topic.append(group.group_id, records)
+        if is_accepted(written):
             left_ms = {name: self._updates.session_left_ms(group, name) for name in silent}
             group.unload()
-            self._updates.table.put(classic)
+            self._updates.table.put(classic.group_id, classic)
             for member in classic.members.values():
                 self._rebalances.await_sign(classic, member, left_ms.get(member.member_id))
             if rebalances:
@@ -247,7 +246,7 @@ class Conversion:
         members: Iterable[ConsumerMember],
         targets: Mapping[str, Target],
     ) -> ClassicGroup:
-        classic = ClassicGroup(group.group_id, self._updates.clock.now_ms())
+        classic = self._updates.context.new_classic_group(group.group_id)
         classic.offsets = group.offsets
         for member in members:
             classic.add(_classic_member(member), CONSUMER_PROTOCOL)
@@ -270,6 +269,52 @@ class Conversion:
         ]
         assignment = ConsumerProtocolAssignment(assigned_partitions=parts)
         return ASSIGNMENT.write(min(max(version, 0), _LAST_VERSION), assignment)
+
+    # -- removal of members ------------------------------------------------------------------
+
+    def fence(self, group: ConsumerGroup, members: Collection[ConsumerMember]) -> Reply[ErrorCode]:
+        """Let members go; when that is safe, or why it could not be written."""
+        if not members:
+            return self._updates.write(GroupUpdate(group))
+        if self.may_downgrade(group, members):
+            return self.downgrade(group, members)
+        update = GroupUpdate(group)
+        for member in members:
+            self._updates.remove(update, member.member_id)
+        self._begin_epoch(update, members)
+        return self._updates.write(update)
+
+    def _begin_epoch(self, update: ConsumerUpdate, members: Collection[ConsumerMember]) -> None:
+        group = update.group
+        names = group.names_after(None, None)
+        regexes = dict(group.subscribed_regexes)
+        for member in members:
+            names.subtract(dict.fromkeys(member.subscription.topics, 1))
+            if member.subscription.regex:
+                regexes[member.subscription.regex] -= 1
+        for regex in [each for each, count in regexes.items() if not count]:
+            drop_regex(update, regex)
+            del regexes[regex]
+        self._updates.begin_epoch(update, {*(+names), *topics_of(group, regexes)}, is_due=True)
+
+    def _silent(self, group: ConsumerGroup, member_id: str, wait: Wait) -> None:
+        """A member's time is over."""
+        member = group.members.get(member_id)
+        if member is None:
+            return
+        if (
+            wait is Wait.REBALANCE
+            and member.assignment.state is not MemberState.UNREVOKED_PARTITIONS
+        ):
+            return
+        self.fence(group, (member,))
+
+    def resume(self, group: ConsumerGroup) -> None:
+        """A group was loaded: its members' sessions begin anew."""
+        for member in group.members.values():
+            self._updates.await_sign(group, member)
+            if not member.is_classic:
+                self._updates.watch_revocation(group, member.member_id)
 
 
 def _founding(
@@ -315,73 +360,3 @@ def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
         UnsupportedVersion: A version below those that there are.
     """
     return SUBSCRIPTION.read(data)[1]
-
-
-class MemberRemoval:
-    """Takes members out of groups. Belongs to the loop's thread."""
-
-    def __init__(self, updates: ConsumerUpdates, conversion: Conversion) -> None:
-        self._updates = updates
-        self._conversion = conversion
-        updates.on_silence = self._silent
-
-    def fence(self, group: ConsumerGroup, members: Collection[ConsumerMember]) -> Reply[ErrorCode]:
-        """Let members go; when that is safe, or why it could not be written."""
-        if not members:
-            return self._updates.write(GroupUpdate(group))
-        if self._conversion.may_downgrade(group, members):
-            return self._conversion.downgrade(group, members)
-        update = GroupUpdate(group)
-        for member in members:
-            self._updates.remove(update, member.member_id)
-        self._begin_epoch(update, members)
-        return self._updates.write(update)
-
-    def _begin_epoch(self, update: ConsumerUpdate, members: Collection[ConsumerMember]) -> None:
-        group = update.group
-        names = group.names_after(None, None)
-        regexes = dict(group.subscribed_regexes)
-        for member in members:
-            names.subtract(dict.fromkeys(member.subscription.topics, 1))
-            if member.subscription.regex:
-                regexes[member.subscription.regex] -= 1
-        for regex in [each for each, count in regexes.items() if not count]:
-            drop_regex(update, regex)
-            del regexes[regex]
-        self._updates.begin_epoch(update, {*(+names), *topics_of(group, regexes)}, is_due=True)
-
-    def _silent(self, group: ConsumerGroup, member_id: str, wait: Wait) -> None:
-        """A member's time is over."""
-        member = group.members.get(member_id)
-        if member is None:
-            return
-        if (
-            wait is Wait.REBALANCE
-            and member.assignment.state is not MemberState.UNREVOKED_PARTITIONS
-        ):
-            return
-        self.fence(group, (member,))
-
-    def resume(self, group: ConsumerGroup) -> None:
-        """A group was loaded: its members' sessions begin anew."""
-        for member in group.members.values():
-            self._updates.await_sign(group, member)
-            if not member.is_classic:
-                self._updates.watch_revocation(group, member.member_id)
-
-
-_UUID_BITS: Final = 128
-
-
-class Parts(NamedTuple):
-    """The coordinator's parts. Belong to the loop's thread."""
-
-    updates: ConsumerUpdates
-    fencing: MemberRemoval
-    conversion: Conversion
-    regexes: Regexes
-    random: Random
-
-    def new_member_id(self) -> str:
-        """An id that nobody has, as Kafka writes them."""
-        return encode_topic_id(UUID(int=self.random.getrandbits(_UUID_BITS), version=4))

@@ -6,25 +6,23 @@ KIP-496 (deleted offsets), KIP-848, KIP-1251 (members that are slightly behind).
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 from uuid import UUID
 
 from tidelog.config import BrokerConfig
-from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.coordinator.state_topic import KeyValue
+from tidelog.server.coordinator.state_topic import is_accepted
 from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupState
 from tidelog.server.groups.classic_rebalance import Rebalances
 from tidelog.server.groups.committed_offsets import (
     NO_EXPIRY,
     CommittedOffset,
     PendingOffset,
-    PendingOffsets,
 )
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
+from tidelog.server.groups.offsets_topic import GroupContext
 from tidelog.server.groups.records import offset_record, tombstone
-from tidelog.server.groups.replay import AnyGroup, GroupTable, Journal, LoadedPending
+from tidelog.server.groups.replay import AnyGroup, LoadedPending
 from tidelog.server.groups.requests import NO_GENERATION, CommitRequest
 from tidelog.server.partitions.partition import Guard, TransactionEnd
 from tidelog.server.runtime.reply import Reply
@@ -137,21 +135,14 @@ def fetch_error(group: AnyGroup, member_id: str | None, epoch: int) -> ErrorCode
 class Commits:
     """What groups have committed. Belongs to the loop's thread."""
 
-    def __init__(
-        self,
-        table: GroupTable,
-        rebalances: Rebalances,
-        journal: Journal,
-        clock: Clock,
-        config: BrokerConfig,
-        pending: PendingOffsets | None = None,
-    ) -> None:
-        self._pending = PendingOffsets() if pending is None else pending
-        self._table = table
+    def __init__(self, context: GroupContext, rebalances: Rebalances) -> None:
+        self._context = context
+        self._pending = context.pending
+        self._table = context.table
+        self._topic = context.topic
+        self._clock = context.clock
+        self._config = context.config
         self._rebalances = rebalances
-        self._journal = journal
-        self._clock = clock
-        self._config = config
 
     # -- committing --------------------------------------------------------------------------
 
@@ -180,19 +171,68 @@ class Commits:
         now_ms = self._clock.now_ms()
         expire_ms = NO_EXPIRY if request.retention_ms < 0 else now_ms + request.retention_ms
         offsets = [(commit, committed(commit, now_ms, expire_ms)) for commit in commits]
-        written = self._journal.append(
+        written = self._topic.append(
             request.group_id,
             [
                 offset_record(request.group_id, c.topic, c.partition, offset)
                 for c, offset in offsets
             ],
         )
-        if not written.is_done or written.value is ErrorCode.NONE:
-            group = self._table.get_or_create(request.group_id)
+        if is_accepted(written):
+            group = self._context.get_or_create(request.group_id)
             for commit, offset in offsets:
                 group.offsets.put(commit.topic, commit.partition, offset)
                 self._pending.supersede(request.group_id, commit.topic, commit.partition)
         return with_outcome(written, codes)
+
+    # -- committing in a transaction ---------------------------------------------------------
+
+    def commit_in_transaction(
+        self,
+        request: CommitRequest,
+        producer: tuple[int, int],
+        guard: Guard | None,
+        commits: Sequence[Commit],
+    ) -> Reply[list[ErrorCode]]:
+        """Keep offsets until the transaction ends; one code for each, in their order.
+
+        Args:
+            request: Who commits.
+            producer: Id and epoch.
+            guard: What was held while the coordinator of transactions was asked.
+            commits: What.
+        """
+        codes = commit_errors(self._table.get(request.group_id), request, commits, self._config)
+        now_ms = self._clock.now_ms()
+        accepted = [
+            PendingOffset(
+                request.group_id,
+                commit.topic,
+                commit.partition,
+                committed(commit, now_ms, NO_EXPIRY),
+            )
+            for commit, code in zip(commits, codes, strict=True)
+            if code is ErrorCode.NONE
+        ]
+        if not accepted:
+            return Reply.of(codes)
+        records = [offset_record(*each) for each in accepted]
+        written = self._topic.append_pending(request.group_id, records, producer, guard)
+        if is_accepted(written):
+            self._context.get_or_create(request.group_id)
+            self._pending.put(self._topic.number_of(request.group_id), producer[0], accepted)
+        return with_outcome(written, codes)
+
+    def load_pending(self, number: int, loaded: Sequence[LoadedPending]) -> None:
+        """A partition of the topic was read: what was pending in it, in the order of the log."""
+        for each in loaded:
+            self._pending.put(number, each.producer_id, [each.found], is_stale=each.is_stale)
+
+    def end_transaction(self, number: int, end: TransactionEnd) -> None:
+        """A producer's transaction has ended in a partition of the topic."""
+        for each in self._pending.take(number, end.producer_id, commit=end.commit):
+            group = self._context.get_or_create(each.group_id)
+            group.offsets.put(each.topic, each.partition, each.offset)
 
     # -- deleting ----------------------------------------------------------------------------
 
@@ -238,8 +278,8 @@ class Commits:
                 records += end_records(group)
         if not records:
             return Reply.of(ErrorCode.NONE)
-        written = self._journal.append(group.group_id, records)
-        if not written.is_done or written.value is ErrorCode.NONE:
+        written = self._topic.append(group.group_id, records)
+        if is_accepted(written):
             for topic_partition in partitions:
                 group.offsets.remove(*topic_partition)
                 self._pending.forget(group.group_id, *topic_partition)
@@ -388,93 +428,3 @@ def with_outcome(written: Reply[ErrorCode], codes: list[ErrorCode]) -> Reply[lis
 
     written.then(tell)
     return answer
-
-
-class TransactionalJournal(Protocol):
-    """Where groups are written, as far as transactions go."""
-
-    def number_of(self, group_id: str) -> int:
-        """A group's partition."""
-        ...
-
-    def append_pending(
-        self,
-        group_id: str,
-        records: Sequence[KeyValue],
-        producer: tuple[int, int],
-        guard: Guard | None,
-    ) -> Reply[ErrorCode]:
-        """Write a group's records as part of a transaction.
-
-        A failure that is known at once is answered at once: then nothing was written.
-        """
-        ...
-
-
-class TransactionalCommits:
-    """What groups have committed in transactions. Belongs to the loop's thread.
-
-    Attributes:
-        pending: What waits for the end of transactions.
-    """
-
-    def __init__(
-        self,
-        table: GroupTable,
-        journal: TransactionalJournal,
-        clock: Clock,
-        config: BrokerConfig,
-        pending: PendingOffsets,
-    ) -> None:
-        self._table = table
-        self._journal = journal
-        self._clock = clock
-        self._config = config
-        self.pending = pending
-
-    def commit(
-        self,
-        request: CommitRequest,
-        producer: tuple[int, int],
-        guard: Guard | None,
-        commits: Sequence[Commit],
-    ) -> Reply[list[ErrorCode]]:
-        """Keep offsets until the transaction ends; one code for each, in their order.
-
-        Args:
-            request: Who commits.
-            producer: Id and epoch.
-            guard: What was held while the coordinator of transactions was asked.
-            commits: What.
-        """
-        codes = commit_errors(self._table.get(request.group_id), request, commits, self._config)
-        now_ms = self._clock.now_ms()
-        accepted = [
-            PendingOffset(
-                request.group_id,
-                commit.topic,
-                commit.partition,
-                committed(commit, now_ms, NO_EXPIRY),
-            )
-            for commit, code in zip(commits, codes, strict=True)
-            if code is ErrorCode.NONE
-        ]
-        if not accepted:
-            return Reply.of(codes)
-        records = [offset_record(*each) for each in accepted]
-        written = self._journal.append_pending(request.group_id, records, producer, guard)
-        if not written.is_done or written.value is ErrorCode.NONE:
-            self._table.get_or_create(request.group_id)
-            self.pending.put(self._journal.number_of(request.group_id), producer[0], accepted)
-        return with_outcome(written, codes)
-
-    def load(self, number: int, loaded: Sequence[LoadedPending]) -> None:
-        """A partition of the topic was read: what was pending in it, in the order of the log."""
-        for each in loaded:
-            self.pending.put(number, each.producer_id, [each.found], is_stale=each.is_stale)
-
-    def end(self, number: int, end: TransactionEnd) -> None:
-        """A producer's transaction has ended in a partition of the topic."""
-        for each in self.pending.take(number, end.producer_id, commit=end.commit):
-            group = self._table.get_or_create(each.group_id)
-            group.offsets.put(each.topic, each.partition, each.offset)

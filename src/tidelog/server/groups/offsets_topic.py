@@ -14,9 +14,15 @@ Source: docs/follow.md, docs/groups.md; KIP-98 (offsets in transactions).
 
 import logging
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
 from typing import Final, NamedTuple
+from uuid import UUID
 
+from tidelog.config import BrokerConfig
+from tidelog.config.group import GroupSettings
+from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError, UnknownTopic
 from tidelog.protocol.wire import NO_UUID
@@ -26,12 +32,14 @@ from tidelog.server.coordinator.java_hash import partition_for
 from tidelog.server.coordinator.state_topic import (
     RETRY_MS,
     KeyValue,
+    PartitionedMap,
     StateMachine,
     StateTopic,
     TopicSpec,
+    is_accepted,
 )
 from tidelog.server.groups.classic_group import ClassicGroup
-from tidelog.server.groups.committed_offsets import CommittedOffset
+from tidelog.server.groups.committed_offsets import CommittedOffset, PendingOffsets
 from tidelog.server.groups.records import offset_record
 from tidelog.server.groups.replay import AnyGroup, LoadedShard
 from tidelog.server.partitions.partition import (
@@ -41,12 +49,17 @@ from tidelog.server.partitions.partition import (
     end_transaction,
 )
 from tidelog.server.partitions.services import Services
+from tidelog.server.partitions.topics import Topics
+from tidelog.server.runtime.loop import Timer, Timers
 from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.broker_files import GROUPS_FILE, GroupOffset, read_group_offsets
 from tidelog.storage.log.append import COORDINATED
 from tidelog.types import NO_LEADER_EPOCH, NO_SEQUENCE, OFFSETS_TOPIC, Codec, TopicPartition
 
 LOGGER: Final = logging.getLogger("tidelog.server.groups")
+
+
+_UUID_BITS: Final = 128
 
 
 # Far below what a batch may hold.
@@ -120,7 +133,7 @@ class Standby:
                 for group, place, offset in part
             ]
             written = self._topic.append_now(number, records)
-            if written.is_done and written.value is not ErrorCode.NONE:
+            if not is_accepted(written):
                 return False
             for group, place, offset in part:
                 group.offsets.put(place.topic, place.partition, offset)
@@ -301,3 +314,55 @@ class OffsetsTopic(StateTopic[LoadedShard]):
         if not self.is_active(number):
             return Reply.of(self.code_of(number))
         return self.write(number, lambda partition: end_transaction(partition, end))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupContext:
+    """Dependencies of the rules of all groups. Belongs to the loop's thread.
+
+    Attributes:
+        table: Loaded groups.
+        topic: Log of the groups' records.
+        pending: Offsets committed in open transactions.
+        topics: Topics of the broker.
+        timers: Timers of the broker.
+        clock: Wall and monotonic time.
+        random: Source of member ids.
+        config: Settings of the broker.
+        settings: Settings of single groups.
+    """
+
+    table: PartitionedMap[AnyGroup]
+    topic: OffsetsTopic
+    pending: PendingOffsets
+    topics: Topics
+    timers: Timers
+    clock: Clock
+    random: Random
+    config: BrokerConfig
+    settings: GroupSettings
+
+    def new_classic_group(self, group_id: str) -> ClassicGroup:
+        """Return a classic group without members, which is not in the table yet."""
+        return ClassicGroup(group_id, self.clock.now_ms())
+
+    def get_or_create(self, group_id: str) -> AnyGroup:
+        """Return a group; a missing one is created as a classic group without members."""
+        group = self.table.get(group_id)
+        if group is None:
+            group = self.new_classic_group(group_id)
+            self.table.put(group_id, group)
+        return group
+
+    def after(self, group: AnyGroup, delay_ms: int, action: Callable[[], object]) -> Timer:
+        """Call `action` after a delay, unless the group has been unloaded by then."""
+
+        def act() -> None:
+            if self.table.get(group.group_id) is group:
+                action()
+
+        return self.timers.after(delay_ms, act)
+
+    def new_uuid(self) -> UUID:
+        """Return a random UUID for a new member's id."""
+        return UUID(int=self.random.getrandbits(_UUID_BITS), version=4)

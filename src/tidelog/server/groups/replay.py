@@ -1,8 +1,8 @@
-"""Replays one partition of `__consumer_offsets` to groups; and the table of loaded groups.
+"""Replays one partition of `__consumer_offsets` to groups.
 
 Only the last record of each key counts, so others are not decoded, and one value per key is kept. A
 transactional commit counts from its commit marker on, unless a newer one exists. A group may have
-thousands of offsets, so the replay runs in a thread; the table belongs to the event loop.
+thousands of offsets, so the replay runs in a thread.
 
 Source: Kafka 4.3's loader of that topic; KIP-98 (offsets in transactions).
 """
@@ -11,17 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from tidelog.env import Clock
-from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedVersion
 from tidelog.protocol.messages.group_records import GroupMetadataValue
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.record import ControlType, read_pairs
 from tidelog.server.coordinator.log_loader import FindKernels, take_log
-from tidelog.server.coordinator.state_topic import KeyValue, PartitionedMap
 from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member
 from tidelog.server.groups.committed_offsets import CommittedOffset, PendingOffset
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
@@ -32,7 +29,6 @@ from tidelog.server.groups.records import (
     OffsetChange,
     read_change,
 )
-from tidelog.server.runtime.reply import Reply
 from tidelog.storage.segment.slices import LogSlice
 
 if TYPE_CHECKING:
@@ -41,82 +37,6 @@ if TYPE_CHECKING:
 
 
 AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
-
-
-class Journal(Protocol):
-    """Where groups are written."""
-
-    def append(self, group_id: str, records: Sequence[KeyValue]) -> Reply[ErrorCode]:
-        """Write records; when they are safe, or why they were not written.
-
-        A failure that is known at once is answered at once: then nothing was written.
-        """
-        ...
-
-    def settled(self, group_id: str) -> Reply[ErrorCode]:
-        """When all that was written of a group is safe."""
-        ...
-
-
-class GroupTable:
-    """The groups that are loaded, by name. Belongs to the loop's thread.
-
-    Attributes:
-        groups: All of them; only to be read.
-    """
-
-    def __init__(self, clock: Clock, number_of: Callable[[str], int] = lambda _: 0) -> None:
-        """No groups yet; `number_of` says which partition of the topic keeps one."""
-        self._clock = clock
-        self._kept: PartitionedMap[AnyGroup] = PartitionedMap(number_of)
-        self.groups: Mapping[str, AnyGroup] = self._kept.all
-
-    def put(self, group: AnyGroup) -> None:
-        """A group that is there from now on, in the place of one of its name."""
-        self._kept.put(group.group_id, group)
-
-    def put_all(self, number: int, groups: Mapping[str, AnyGroup]) -> None:
-        """The groups of a partition, by name."""
-        self._kept.put_all(number, groups)
-
-    def remove(self, group_id: str) -> None:
-        """A group that has gone; fine where there was none."""
-        self._kept.remove(group_id)
-
-    def take_out(self, number: int | None) -> list[AnyGroup]:
-        """Let go of the groups of a partition, or of all (None); which these were."""
-        return self._kept.take_out(number)
-
-    def get(self, group_id: str) -> AnyGroup | None:
-        """A group, None where there is none."""
-        return self.groups.get(group_id)
-
-    def classic(self, group_id: str) -> ClassicGroup | None:
-        """A group of the classic protocol, None where there is none."""
-        group = self.groups.get(group_id)
-        return group if isinstance(group, ClassicGroup) else None
-
-    def consumer(self, group_id: str) -> ConsumerGroup | None:
-        """A group whose coordinator assigns, None where there is none."""
-        group = self.groups.get(group_id)
-        return group if isinstance(group, ConsumerGroup) else None
-
-    def share(self, group_id: str) -> ShareGroup | None:
-        """A share group, None where there is none."""
-        group = self.groups.get(group_id)
-        return group if isinstance(group, ShareGroup) else None
-
-    def get_or_create(self, group_id: str) -> AnyGroup:
-        """A group, a classic one without members where there was none."""
-        group = self.groups.get(group_id)
-        if group is None:
-            group = self.new_classic(group_id)
-            self.put(group)
-        return group
-
-    def new_classic(self, group_id: str) -> ClassicGroup:
-        """A classic group without members, which is not in the table yet."""
-        return ClassicGroup(group_id, self._clock.now_ms())
 
 
 Value = tuple[bytes | None, int]

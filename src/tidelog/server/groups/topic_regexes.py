@@ -8,9 +8,9 @@ Source: Kafka 4.3's group coordinator; KIP-848.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import MissingDependency
@@ -52,23 +52,12 @@ class RegexStatus(Enum):
     RESOLVED = "resolved"
 
 
-class LookUp(Protocol):
-    """Looks expressions up, now or beside the loop; then tells what they mean."""
-
-    def __call__(
-        self, regexes: Iterable[str], names: Iterable[str], listener: Callable[[Meanings], None]
-    ) -> None:
-        """Begin to; `listener` is called on the loop, once."""
-        ...
-
-
-def find_meanings(regexes: Iterable[str], names: Iterable[str]) -> Meanings:
+def find_meanings(regexes: Iterable[str], names: Sequence[str]) -> Meanings:
     """The topics of each expression; those that take too long are left out, and logged."""
-    listed = list(names)
     meanings: dict[str, frozenset[str]] = {}
     for text in regexes:
         try:
-            meanings[text] = find_matches(text, listed)
+            meanings[text] = find_matches(text, names)
         except (UnusableRegex, MissingDependency) as error:
             LOGGER.warning("expression %r is not looked up: %s", text, error)
     return meanings
@@ -77,9 +66,10 @@ def find_meanings(regexes: Iterable[str], names: Iterable[str]) -> Meanings:
 class Regexes:
     """All groups' expressions. Belongs to the loop's thread."""
 
-    def __init__(self, updates: ConsumerUpdates, look_up: LookUp) -> None:
+    def __init__(self, updates: ConsumerUpdates, work: Work) -> None:
         self._updates = updates
-        self._look_up = look_up
+        self._work = work
+        self._running = set[asyncio.Task[None]]()
         # Since when there are the topics that there are: wall time, for it outlives a restart.
         self._seen = updates.topics.all()
         self._grown_ms = updates.clock.now_ms()
@@ -145,16 +135,21 @@ class Regexes:
     def _begin(self, group: ConsumerGroup, regexes: list[str], may_see: MaySee) -> None:
         group.resolving = True
         version, now_ms = self._version(), self._updates.clock.now_ms()
+        names = list(filter(may_see, self._updates.topics.all()))
 
-        def listener(meanings: Meanings) -> None:
+        async def look_up() -> None:
+            try:
+                meanings = await self._work.run(find_meanings, regexes, names)
+            except Exception:
+                LOGGER.exception("expressions can't be looked up")
+                meanings = {}
             group.resolving = False
             if self._updates.table.get(group.group_id) is group:
                 self._take(group, meanings, version, now_ms)
 
-        names = tuple(
-            filter(may_see, self._updates.topics.all()) if may_see else self._updates.topics.all()
-        )
-        self._look_up(regexes, names, listener)
+        task = asyncio.get_running_loop().create_task(look_up())
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     def _take(self, group: ConsumerGroup, meanings: Meanings, version: int, now_ms: int) -> None:
         """Write down what was found; where that is other than before, an epoch begins."""
@@ -183,27 +178,3 @@ def _require_valid(text: str) -> None:
         ) from error
     except MissingDependency as error:
         raise Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
-
-
-def look_up_beside(work: Work) -> LookUp:
-    """A look-up that goes on beside the loop, and tells on it."""
-    running = set[asyncio.Task[None]]()
-
-    async def run(
-        regexes: Iterable[str], names: Iterable[str], listener: Callable[[Meanings], None]
-    ) -> None:
-        try:
-            meanings = await work.run(find_meanings, regexes, names)
-        except Exception:
-            LOGGER.exception("expressions can't be looked up")
-            meanings = {}
-        listener(meanings)
-
-    def look_up(
-        regexes: Iterable[str], names: Iterable[str], listener: Callable[[Meanings], None]
-    ) -> None:
-        task = asyncio.get_running_loop().create_task(run(regexes, names, listener))
-        running.add(task)
-        task.add_done_callback(running.discard)
-
-    return look_up

@@ -43,7 +43,7 @@ def test_without_the_library_the_refusal_says_what_brings_it(
 def test_a_look_up_leaves_out_and_logs_what_can_not_be_used(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert find_meanings(["r.*", "(", "s.*"], iter(["routes", "stops"])) == {
+    assert find_meanings(["r.*", "(", "s.*"], ["routes", "stops"]) == {
         "r.*": {"routes"},
         "s.*": {"stops"},
     }

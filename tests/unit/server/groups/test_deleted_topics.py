@@ -77,7 +77,7 @@ class World:
         guard = groups.shards.guard(LAST, producer, raises_epochs=False).guard
         asked = CommitRequest(group_id=LAST, is_transactional=True)
         kept = [Commit(TOPIC, 0, offset, topic_id=self.topic_id)]
-        said = groups.transactional.commit(asked, producer, guard, kept)
+        said = groups.commits.commit_in_transaction(asked, producer, guard, kept)
         assert await said == [ErrorCode.NONE]
 
     async def end(self, producer_id: int, *, commit: bool) -> None:

@@ -22,8 +22,6 @@ from tests.unit.server.loops import on_a_loop
 from tidelog.env import Env
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.groups.committed_offsets import DeletedTopic
-from tidelog.server.groups.coordinator import TOPICS_MAX, DeletedTopics
 from tidelog.server.groups.modern_group import ShareGroup
 from tidelog.server.groups.requests import HeartbeatRequest
 from tidelog.types import OFFSETS_TOPIC
@@ -131,13 +129,3 @@ async def test_a_share_group_that_is_loaded_shares_it_no_more(tmp_path: Path) ->
         group = it.node.groups.find(FIRST)
         assert isinstance(group, ShareGroup)
         assert not group.shared
-
-
-def test_the_last_that_were_deleted_are_known() -> None:
-    deleted = DeletedTopics()
-    for number in range(TOPICS_MAX + 1):
-        deleted.add(DeletedTopic(f"topic {number % 7}", None, number))
-    known = deleted.by_name()
-    assert len(known) == 7
-    assert sum(map(len, known.values())) == TOPICS_MAX
-    assert known["topic 0"][0].deleted_ms == 7
