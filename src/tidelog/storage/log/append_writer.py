@@ -18,13 +18,8 @@ from typing import Final
 from tidelog.errors import StorageFailure
 from tidelog.record.batch import RecordBatch
 from tidelog.storage.log.append import AppendOrigin, AppendResult, PendingAppend
-from tidelog.storage.log.durability import FailureGuard, Flusher
-from tidelog.storage.log.leader_epochs import EpochCheckpoint
-from tidelog.storage.log.log_reader import LogReader
-from tidelog.storage.log.producers import ProducerStates
-from tidelog.storage.log.segment_list import SegmentList
+from tidelog.storage.log.log_loader import LogParts
 from tidelog.storage.log.segment_roller import SegmentRoller
-from tidelog.storage.segment.segment_notes import NoteKeeper
 from tidelog.types import UNKNOWN_MS
 
 _REPLICATION: Final = AppendOrigin.REPLICATION  # looked up for each append
@@ -33,24 +28,15 @@ _REPLICATION: Final = AppendOrigin.REPLICATION  # looked up for each append
 class AppendWriter:
     """Writes validated appends to one open log."""
 
-    def __init__(  # noqa: PLR0913 - the parts that an append touches
-        self,
-        segments: SegmentList,
-        guard: FailureGuard,
-        epochs: EpochCheckpoint,
-        roller: SegmentRoller,
-        producers: ProducerStates,
-        flusher: Flusher,
-        notes: NoteKeeper,
-    ) -> None:
-        self._segments = segments
-        self._reader = LogReader(segments)
-        self._guard = guard
-        self._epochs = epochs
+    def __init__(self, parts: LogParts, roller: SegmentRoller) -> None:
+        self._segments = parts.segments
+        self._reader = parts.reader
+        self._guard = parts.guard
+        self._epochs = parts.epochs
+        self._producers = parts.producers
+        self._flusher = parts.flusher
+        self._notes = parts.notes
         self._roller = roller
-        self._producers = producers
-        self._flusher = flusher
-        self._notes = notes
 
     def append(self, append: PendingAppend) -> AppendResult:
         """Take all steps.

@@ -8,16 +8,13 @@ Source: Kafka 4.x UnifiedLog (maybeIncrementLogStartOffset, deleteOldSegments).
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tidelog.config import TopicConfig
 from tidelog.errors import OffsetOutOfRange, PolicyViolation
-from tidelog.storage.clocks.append_clock import AppendClock
-from tidelog.storage.log.durability import DeletedFiles, FailureGuard, set_aside
-from tidelog.storage.log.leader_epochs import EpochCheckpoint
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.durability import DeletedFiles, set_aside
+from tidelog.storage.log.log_loader import LogParts
 from tidelog.storage.log.log_tier import copies_of, plan_release
-from tidelog.storage.log.segment_list import SegmentList
 from tidelog.storage.log.segment_roller import SegmentRoller
 from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.segment.retention import (
@@ -29,12 +26,8 @@ from tidelog.storage.segment.retention import (
 )
 from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.segment.segment import Segment
-from tidelog.storage.segment.segment_notes import NoteKeeper
 from tidelog.storage.tier.tier_record import TierRecord, record_path
 from tidelog.types import UNKNOWN_MS
-
-if TYPE_CHECKING:
-    from tidelog.storage.log.log_loader import LogOptions
 
 HIGH_WATERMARK: Final = -1
 
@@ -46,25 +39,16 @@ class Deleter:
         deleted: Files that wait to be unlinked.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts that a deletion touches
-        self,
-        segments: SegmentList,
-        guard: FailureGuard,
-        epochs: EpochCheckpoint,
-        roller: SegmentRoller,
-        clock: AppendClock,
-        notes: NoteKeeper,
-        options: "LogOptions",
-    ) -> None:
-        self._segments = segments
-        self._reader = LogReader(segments)
-        self._guard = guard
-        self._epochs = epochs
+    def __init__(self, parts: LogParts, roller: SegmentRoller) -> None:
+        self._segments = parts.segments
+        self._reader = parts.reader
+        self._guard = parts.guard
+        self._epochs = parts.epochs
+        self._clock = parts.clock
+        self._notes = parts.notes
+        self._options = parts.options
         self._roller = roller
-        self._clock = clock
-        self._notes = notes
-        self._options = options
-        self.deleted = DeletedFiles(segments.context)
+        self.deleted = DeletedFiles(parts.segments.context)
 
     # -- the log start -----------------------------------------------------------------------
 

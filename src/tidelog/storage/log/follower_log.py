@@ -9,7 +9,6 @@ from typing import Final
 from tidelog.errors import InvalidRequest
 from tidelog.record.batch_walk import Batch
 from tidelog.record.offset_order import first_known_offset
-from tidelog.storage.clocks.append_clock import AppendClock
 from tidelog.storage.log.append import (
     AppendContext,
     AppendOrigin,
@@ -17,10 +16,8 @@ from tidelog.storage.log.append import (
     AppendTerms,
 )
 from tidelog.storage.log.append_writer import AppendWriter
-from tidelog.storage.log.durability import FailureGuard
-from tidelog.storage.log.leader_epochs import EpochCheckpoint
+from tidelog.storage.log.log_loader import LogParts
 from tidelog.storage.log.producers import ProducerStates
-from tidelog.storage.log.segment_list import SegmentList
 from tidelog.storage.log.segment_roller import SegmentRoller
 from tidelog.storage.log.validator import AppendRules
 from tidelog.storage.segment.log_end import has_copied_gaps, mark_copied_gaps
@@ -35,24 +32,16 @@ _COPIED: Final = AppendTerms(AppendOrigin.REPLICATION)
 class FollowerLog:
     """The part of an open log that follows a leader."""
 
-    def __init__(  # noqa: PLR0913 - the parts that a copied batch touches
-        self,
-        segments: SegmentList,
-        guard: FailureGuard,
-        epochs: EpochCheckpoint,
-        roller: SegmentRoller,
-        producers: ProducerStates,
-        writer: AppendWriter,
-        clock: AppendClock,
-        rules: AppendRules,
+    def __init__(
+        self, parts: LogParts, roller: SegmentRoller, writer: AppendWriter, rules: AppendRules
     ) -> None:
-        self._segments = segments
-        self._guard = guard
-        self._epochs = epochs
+        self._segments = parts.segments
+        self._guard = parts.guard
+        self._epochs = parts.epochs
+        self._producers = parts.producers
+        self._clock = parts.clock
         self._roller = roller
-        self._producers = producers
         self._writer = writer
-        self._clock = clock
         self._rules = rules
         self._has_copied_gaps = False
 

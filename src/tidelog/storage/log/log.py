@@ -75,42 +75,27 @@ class Log(LogAccess):
         opened_end_offset: The log end when it was opened.
     """
 
-    def __init__(self, parts: LogParts, options: LogOptions) -> None:
+    def __init__(self, parts: LogParts) -> None:
         """Make the other parts; see `open_writable`."""
-        segments, guard, epochs, clock = parts.segments, parts.guard, parts.epochs, parts.clock
-        flusher, producers, notes = parts.flusher, parts.producers, parts.notes
+        segments = parts.segments
         super().__init__(segments)
         self.segment_list = segments
         self.recovery_report = parts.report
         self.opened_end_offset = segments.end_offset
-        self.guard = guard
-        self._flusher = flusher
-        self._epochs = epochs
-        self._producers = producers
-        self._clock = clock
-        self._notes = notes
-        name = segments.context.topic_partition
-        self._rules = AppendRules(name, segments.context.config, options.body_check)
-        self._roller = SegmentRoller(segments, guard, flusher, producers, notes)
-        self.writer = AppendWriter(segments, guard, epochs, self._roller, producers, flusher, notes)
-        self.truncator = Truncator(
-            segments, guard, epochs, producers, flusher, clock, notes, options
-        )
-        self.deleter = Deleter(segments, guard, epochs, self._roller, clock, notes, options)
-        self._swaps = SegmentSwaps(
-            segments,
-            guard,
-            epochs,
-            self._roller,
-            producers,
-            flusher,
-            clock,
-            notes,
-            self.deleter.deleted,
-        )
-        self.follower = FollowerLog(
-            segments, guard, epochs, self._roller, producers, self.writer, clock, self._rules
-        )
+        self.guard = parts.guard
+        self._flusher = parts.flusher
+        self._epochs = parts.epochs
+        self._producers = parts.producers
+        self._clock = parts.clock
+        self._notes = parts.notes
+        context, body_check = segments.context, parts.options.body_check
+        self._rules = AppendRules(context.topic_partition, context.config, body_check)
+        self._roller = roller = SegmentRoller(parts)
+        self.writer = AppendWriter(parts, roller)
+        self.truncator = Truncator(parts)
+        self.deleter = Deleter(parts, roller)
+        self._swaps = SegmentSwaps(parts, roller, self.deleter.deleted)
+        self.follower = FollowerLog(parts, roller, self.writer, self._rules)
         self.configure(segments.context.config)
 
     @classmethod
@@ -120,7 +105,7 @@ class Log(LogAccess):
         Raises:
             StorageFailure: The disk failed; nothing valid was removed.
         """
-        return cls(load_log(context, options), options)
+        return cls(load_log(context, options))
 
     # -- state -------------------------------------------------------------------------------
 

@@ -97,6 +97,7 @@ class LogParts:
     """The parts of an open log that the others are made of."""
 
     segments: SegmentList
+    reader: LogReader
     guard: FailureGuard
     flusher: Flusher
     epochs: EpochCheckpoint
@@ -104,6 +105,7 @@ class LogParts:
     clock: AppendClock
     notes: NoteKeeper
     report: RecoveryReport
+    options: LogOptions
 
 
 def load_log(context: SegmentContext, options: LogOptions) -> LogParts:
@@ -169,10 +171,11 @@ class _Loading:
                 sync_unsynced(context, options.recovery_point)
             notes.load(segments.local, was_clean=options.recovery_point is None)
         clock = self._append_clock()
+        reader = LogReader(segments)
         producers = load_for_writing(
             context,
             segments.all,
-            LogReader(segments).appended_by_ms,
+            reader.appended_by_ms,
             options.producer_expiration_ms(),
         )
         if not self._is_refused:
@@ -180,7 +183,16 @@ class _Loading:
             drop_snapshots(context, segments.end_offset)
         flusher.start_at(self._recovery_point)
         return LogParts(
-            segments, guard, flusher, self._epochs, producers, clock, notes, self._report
+            segments,
+            reader,
+            guard,
+            flusher,
+            self._epochs,
+            producers,
+            clock,
+            notes,
+            self._report,
+            options,
         )
 
     @property

@@ -13,14 +13,11 @@ from tidelog.errors import StorageFailure
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log.append import PendingAppend
-from tidelog.storage.log.durability import FailureGuard, Flusher
-from tidelog.storage.log.producers import ProducerStates
-from tidelog.storage.log.segment_list import SegmentList
+from tidelog.storage.log.log_loader import LogParts
 from tidelog.storage.segment import roll, zone_map_files
 from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.roll import RollReason
-from tidelog.storage.segment.segment_notes import NoteKeeper
 
 
 class SegmentRoller:
@@ -31,19 +28,12 @@ class SegmentRoller:
         span_ms: How long the active segment takes appends, its jitter counted in.
     """
 
-    def __init__(
-        self,
-        segments: SegmentList,
-        guard: FailureGuard,
-        flusher: Flusher,
-        producers: ProducerStates,
-        notes: NoteKeeper,
-    ) -> None:
-        self._segments = segments
-        self._guard = guard
-        self._flusher = flusher
-        self._producers = producers
-        self._notes = notes
+    def __init__(self, parts: LogParts) -> None:
+        self._segments = parts.segments
+        self._guard = parts.guard
+        self._flusher = parts.flusher
+        self._producers = parts.producers
+        self._notes = parts.notes
         self._unmapped: list[ClosedSegment] = []  # finished, and without a zone map until the close
         self._jitter_ms = 0
         self.draw_jitter()

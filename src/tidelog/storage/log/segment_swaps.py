@@ -21,19 +21,15 @@ from dataclasses import dataclass
 
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.storage import files
-from tidelog.storage.clocks.append_clock import AppendClock
 from tidelog.storage.commits import Commit
 from tidelog.storage.log.append import stamps_by_append_clock
-from tidelog.storage.log.durability import DeletedFiles, FailureGuard, Flusher
-from tidelog.storage.log.leader_epochs import EpochCheckpoint
-from tidelog.storage.log.producers import ProducerStates
-from tidelog.storage.log.segment_list import SegmentList
+from tidelog.storage.log.durability import DeletedFiles
+from tidelog.storage.log.log_loader import LogParts
 from tidelog.storage.log.segment_roller import SegmentRoller
 from tidelog.storage.segment import roll, zone_map_files
 from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.segment import Segment
-from tidelog.storage.segment.segment_notes import NoteKeeper
 from tidelog.types import UNKNOWN_MS
 
 
@@ -80,26 +76,15 @@ class Swap:
 class SegmentSwaps:
     """Shows other finished segments in one open log."""
 
-    def __init__(  # noqa: PLR0913 - the parts that a swap touches
-        self,
-        segments: SegmentList,
-        guard: FailureGuard,
-        epochs: EpochCheckpoint,
-        roller: SegmentRoller,
-        producers: ProducerStates,
-        flusher: Flusher,
-        clock: AppendClock,
-        notes: NoteKeeper,
-        deleted: DeletedFiles,
-    ) -> None:
-        self._segments = segments
-        self._guard = guard
-        self._epochs = epochs
+    def __init__(self, parts: LogParts, roller: SegmentRoller, deleted: DeletedFiles) -> None:
+        self._segments = parts.segments
+        self._guard = parts.guard
+        self._epochs = parts.epochs
+        self._producers = parts.producers
+        self._flusher = parts.flusher
+        self._clock = parts.clock
+        self._notes = parts.notes
         self._roller = roller
-        self._producers = producers
-        self._flusher = flusher
-        self._clock = clock
-        self._notes = notes
         self._deleted = deleted
 
     # -- adopting ----------------------------------------------------------------------------

@@ -11,19 +11,13 @@ Source: Kafka 4.x LocalLog.truncateTo, LogSegment.truncateTo.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from tidelog.errors import InvalidRequest
 from tidelog.storage import files
-from tidelog.storage.clocks.append_clock import AppendClock
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log import recovery
-from tidelog.storage.log.durability import FailureGuard, Flusher
-from tidelog.storage.log.leader_epochs import EpochCheckpoint
-from tidelog.storage.log.log_reader import LogReader
+from tidelog.storage.log.log_loader import LogParts
 from tidelog.storage.log.producer_loading import drop_snapshots, load_for_writing
-from tidelog.storage.log.producers import ProducerStates
-from tidelog.storage.log.segment_list import SegmentList
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, fingerprint
@@ -32,11 +26,7 @@ from tidelog.storage.segment.compaction_history import cut_history
 from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.index_proof import first_reaching, position_floor
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches
-from tidelog.storage.segment.segment_notes import NoteKeeper
 from tidelog.storage.tier.manifest import TierSegment
-
-if TYPE_CHECKING:
-    from tidelog.storage.log.log_loader import LogOptions
 
 
 def lower_append_time_checkpoint(
@@ -150,25 +140,16 @@ def _replace(context: SegmentContext, base: int, suffix: str, content: bytes) ->
 class Truncator:
     """Cuts the end of one open log, or lets an empty one begin elsewhere."""
 
-    def __init__(  # noqa: PLR0913 - all that is derived from the records that go
-        self,
-        segments: SegmentList,
-        guard: FailureGuard,
-        epochs: EpochCheckpoint,
-        producers: ProducerStates,
-        flusher: Flusher,
-        clock: AppendClock,
-        notes: NoteKeeper,
-        options: "LogOptions",
-    ) -> None:
-        self._segments = segments
-        self._guard = guard
-        self._epochs = epochs
-        self._producers = producers
-        self._flusher = flusher
-        self._clock = clock
-        self._notes = notes
-        self._options = options
+    def __init__(self, parts: LogParts) -> None:
+        self._segments = parts.segments
+        self._reader = parts.reader
+        self._guard = parts.guard
+        self._epochs = parts.epochs
+        self._producers = parts.producers
+        self._flusher = parts.flusher
+        self._clock = parts.clock
+        self._notes = parts.notes
+        self._options = parts.options
 
     @property
     def has_records(self) -> bool:
@@ -254,9 +235,10 @@ class Truncator:
         segments = self._segments
         segments.show(left, checkpointed_start=start)
         self._epochs.begin_next()
-        appended_by_ms = LogReader(segments).appended_by_ms
         expiration_ms = self._options.producer_expiration_ms()
-        loaded = load_for_writing(segments.context, segments.all, appended_by_ms, expiration_ms)
+        loaded = load_for_writing(
+            segments.context, segments.all, self._reader.appended_by_ms, expiration_ms
+        )
         self._producers.replace(loaded.producers.values())
         self._flusher.cut()
         self._clock.rewind(segments.last_append_ms())
