@@ -83,7 +83,7 @@ OTHER_GROUPS = {
     "tidelog.server.groups.consumer_heartbeat",
     "tidelog.server.groups.group_updates",
     "tidelog.server.groups.migration",
-    "tidelog.server.groups.modern_changes",
+    "tidelog.server.groups.modern_records",
     "tidelog.server.groups.share_heartbeat",
     "tidelog.server.groups.topic_regexes",
 }

@@ -32,7 +32,6 @@ from tidelog.server.groups.migration import (
     read_subscription,
     subscription_version,
 )
-from tidelog.server.groups.modern_changes import MemberChange
 from tidelog.server.groups.modern_group import (
     ClassicPart,
     ConsumerGroup,
@@ -41,6 +40,7 @@ from tidelog.server.groups.modern_group import (
     Subscription,
     Wait,
 )
+from tidelog.server.groups.modern_records import MemberChange
 from tidelog.server.groups.requests import (
     JoinRequest,
     JoinResult,

@@ -91,7 +91,7 @@ class Membership:
         group = self._context.new_classic_group(request.group_id)
         records = [group_record(group)]
         if was is not None:
-            from tidelog.server.groups.modern_changes import end_records
+            from tidelog.server.groups.modern_records import end_records
 
             records = [*end_records(was), *records]
         written = self._topic.append(group.group_id, records)

@@ -30,7 +30,6 @@ from tidelog.server.groups.group_updates import (
     updated_subscription,
 )
 from tidelog.server.groups.migration import Migration
-from tidelog.server.groups.modern_changes import AssignmentChange, MemberChange
 from tidelog.server.groups.modern_group import (
     JOINING,
     LEAVING,
@@ -42,6 +41,7 @@ from tidelog.server.groups.modern_group import (
     ShareGroup,
     stop_classic,
 )
+from tidelog.server.groups.modern_records import AssignmentChange, MemberChange
 from tidelog.server.groups.records import tombstone
 from tidelog.server.groups.requests import HeartbeatRequest, HeartbeatResult, Owned
 from tidelog.server.groups.topic_regexes import Regexes, RegexStatus

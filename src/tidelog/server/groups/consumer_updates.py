@@ -20,13 +20,6 @@ from tidelog.server.groups.group_updates import (
     GroupUpdates,
     find_dynamic,
 )
-from tidelog.server.groups.modern_changes import (
-    AssignmentChange,
-    MemberChange,
-    PartitionMetadataChange,
-    RegexChange,
-    TargetChange,
-)
 from tidelog.server.groups.modern_group import (
     JOINING,
     LEAVING_FOR_A_WHILE,
@@ -39,6 +32,13 @@ from tidelog.server.groups.modern_group import (
     Subscription,
     Target,
     Wait,
+)
+from tidelog.server.groups.modern_records import (
+    AssignmentChange,
+    MemberChange,
+    PartitionMetadataChange,
+    RegexChange,
+    TargetChange,
 )
 from tidelog.server.groups.reconciliation import Step, next_assignment
 from tidelog.server.groups.requests import Owned

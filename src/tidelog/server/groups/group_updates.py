@@ -16,14 +16,6 @@ from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
 from tidelog.server.coordinator.state_topic import KeyValue, is_accepted
-from tidelog.server.groups.modern_changes import (
-    AssignmentChange,
-    Change,
-    EpochChange,
-    MemberChange,
-    TargetChange,
-    TargetEpochChange,
-)
 from tidelog.server.groups.modern_group import (
     JOINING,
     NO_TIMEOUT,
@@ -35,6 +27,14 @@ from tidelog.server.groups.modern_group import (
     Subscription,
     Target,
     Wait,
+)
+from tidelog.server.groups.modern_records import (
+    AssignmentChange,
+    Change,
+    EpochChange,
+    MemberChange,
+    TargetChange,
+    TargetEpochChange,
 )
 from tidelog.server.groups.offsets_topic import GroupContext
 from tidelog.server.groups.requests import HeartbeatRequest, HeartbeatResult

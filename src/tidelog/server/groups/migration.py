@@ -34,15 +34,6 @@ from tidelog.server.groups.consumer_updates import (
     topics_of,
 )
 from tidelog.server.groups.group_updates import GroupUpdate
-from tidelog.server.groups.modern_changes import (
-    AssignmentChange,
-    Change,
-    EpochChange,
-    MemberChange,
-    TargetChange,
-    TargetEpochChange,
-    end_records,
-)
 from tidelog.server.groups.modern_group import (
     NO_TARGET,
     ClassicPart,
@@ -54,6 +45,15 @@ from tidelog.server.groups.modern_group import (
     Subscription,
     Target,
     Wait,
+)
+from tidelog.server.groups.modern_records import (
+    AssignmentChange,
+    Change,
+    EpochChange,
+    MemberChange,
+    TargetChange,
+    TargetEpochChange,
+    end_records,
 )
 from tidelog.server.groups.records import group_record, tombstone
 from tidelog.server.runtime.errors import Refusal

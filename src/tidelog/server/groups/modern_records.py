@@ -1,14 +1,17 @@
-"""Encoding of the records of consumer and share groups in `__consumer_offsets`.
+"""Records of consumer and share groups in `__consumer_offsets`: encoding, decoding, effect.
 
-Both protocols have the same five kinds of records under different numbers (`RecordSet`). Only
-subscriptions and current assignments are encoded differently. `modern_changes` applies the records.
+Each record is a change of a group: it is applied when it is written and when it is replayed. Five
+kinds exist in both protocols under different numbers (`RecordSet`), with their own encoding of
+subscriptions and current assignments. Consumer groups add regular expressions, share groups the
+topics that they have started to read. `records` has classic groups and offsets.
 
 Source: Kafka 4.3's records in that topic; KIP-848, KIP-932.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, cast
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from uuid import UUID
 
 from tidelog.protocol.data_message import DataMessage
 from tidelog.protocol.messages.modern_group_records import (
@@ -21,6 +24,8 @@ from tidelog.protocol.messages.modern_group_records import (
     MEMBER_TARGET_KEY,
     MEMBER_TARGET_VALUE,
     PARTITION_METADATA_KEY,
+    REGULAR_EXPRESSION_KEY,
+    REGULAR_EXPRESSION_VALUE,
     SHARE_CURRENT_KEY,
     SHARE_CURRENT_VALUE,
     SHARE_GROUP_KEY,
@@ -30,6 +35,7 @@ from tidelog.protocol.messages.modern_group_records import (
     SHARE_MEMBER_TARGET_VALUE,
     SHARE_MEMBER_VALUE,
     SHARE_STATE_PARTITIONS_KEY,
+    SHARE_STATE_PARTITIONS_VALUE,
     SHARE_TARGET_KEY,
     SHARE_TARGET_VALUE,
     TARGET_KEY,
@@ -38,6 +44,8 @@ from tidelog.protocol.messages.modern_group_records import (
     ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
     CurrentPartitions,
     EpochValue,
     GroupKey,
@@ -45,25 +53,29 @@ from tidelog.protocol.messages.modern_group_records import (
     MemberTargetValue,
     ShareGroupCurrentMemberAssignmentValue,
     ShareGroupMemberMetadataValue,
+    ShareGroupStatePartitionMetadataValue,
+    ShareStatePartitions,
     TargetEpochValue,
     TargetPartitions,
 )
+from tidelog.server.coordinator.state_topic import KeyValue
 from tidelog.server.groups.modern_group import (
+    FIRST_EPOCH,
     Assigned,
     AssignmentT,
     ClassicPart,
+    ConsumerGroup,
     MemberAssignment,
     MemberState,
     ModernGroup,
+    ResolvedRegex,
     ShareAssignment,
+    SharedTopic,
     ShareGroup,
     Subscription,
     Target,
 )
 from tidelog.server.runtime.name_cache import is_short, remembers_short
-
-if TYPE_CHECKING:
-    from uuid import UUID
 
 # The only version of all values.
 VALUE_VERSION: Final = 0
@@ -83,7 +95,7 @@ class RecordSet(Generic[AssignmentT]):
         target_epoch_value: Its value.
         target_key: What a member is to have.
         target_value: Its value.
-        place_key: Where a member stands.
+        current_key: Where a member stands.
         write_assignment: Its value.
         read_assignment: What that says.
     """
@@ -97,7 +109,7 @@ class RecordSet(Generic[AssignmentT]):
     target_epoch_value: DataMessage[TargetEpochValue]
     target_key: DataMessage[GroupMemberKey]
     target_value: DataMessage[MemberTargetValue]
-    place_key: DataMessage[GroupMemberKey]
+    current_key: DataMessage[GroupMemberKey]
     write_assignment: Callable[[AssignmentT], bytes]
     read_assignment: Callable[[bytes], AssignmentT]
 
@@ -255,7 +267,7 @@ CONSUMER_RECORDS: Final = RecordSet(
     target_epoch_value=TARGET_VALUE,
     target_key=MEMBER_TARGET_KEY,
     target_value=MEMBER_TARGET_VALUE,
-    place_key=CURRENT_ASSIGNMENT_KEY,
+    current_key=CURRENT_ASSIGNMENT_KEY,
     write_assignment=_write_consumer_assignment,
     read_assignment=_read_consumer_assignment,
 )
@@ -313,7 +325,7 @@ SHARE_RECORDS: Final = RecordSet(
     target_epoch_value=SHARE_TARGET_VALUE,
     target_key=SHARE_MEMBER_TARGET_KEY,
     target_value=SHARE_MEMBER_TARGET_VALUE,
-    place_key=SHARE_CURRENT_KEY,
+    current_key=SHARE_CURRENT_KEY,
     write_assignment=_write_share_assignment,
     read_assignment=_read_share_assignment,
 )
@@ -323,3 +335,323 @@ def records_of(group: ModernGroup[AssignmentT]) -> RecordSet[AssignmentT]:
     """The records of a group's protocol."""
     records = SHARE_RECORDS if isinstance(group, ShareGroup) else CONSUMER_RECORDS
     return cast("RecordSet[AssignmentT]", records)
+
+
+# -- changes ------------------------------------------------------------------------------------
+
+
+GroupT_contra = TypeVar("GroupT_contra", contravariant=True)
+
+
+class Change(Protocol[GroupT_contra]):
+    """Something that happens to a group."""
+
+    def record(self, group: GroupT_contra) -> KeyValue:
+        """How it is written."""
+        ...
+
+    def apply(self, group: GroupT_contra) -> None:
+        """Let it happen."""
+        ...
+
+
+AnyChange: TypeAlias = Change[ConsumerGroup] | Change[ShareGroup]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochChange:
+    """The group is in a new epoch, with this hash of its topics; None ends the group."""
+
+    epoch: int | None
+    metadata_hash: int = 0
+
+    def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
+        """Keys 3 and 11."""
+        kinds = records_of(group)
+        key = group_key(kinds.epoch_key.first, group.group_id)
+        if self.epoch is None:
+            return KeyValue(key, None)
+        message = kinds.epoch_value
+        value = message.kind(epoch=self.epoch, metadata_hash=self.metadata_hash)
+        return KeyValue(key, message.write(VALUE_VERSION, value))
+
+    def apply(self, group: ModernGroup[AssignmentT]) -> None:
+        """Take epoch and hash."""
+        if self.epoch is not None:
+            group.epoch, group.metadata_hash = self.epoch, self.metadata_hash
+
+
+@dataclass(frozen=True, slots=True)
+class MemberChange:
+    """A member came or asks for something else; None: it went."""
+
+    member_id: str
+    subscription: Subscription | None
+
+    def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
+        """Keys 5 and 10."""
+        kinds = records_of(group)
+        key = member_key(kinds.member_key.first, group.group_id, self.member_id)
+        return KeyValue(
+            key, None if self.subscription is None else kinds.write_subscription(self.subscription)
+        )
+
+    def apply(self, group: ModernGroup[AssignmentT]) -> None:
+        """Add, change or remove the member."""
+        if self.subscription is None:
+            group.remove(self.member_id)
+        else:
+            group.put_subscription(self.member_id, self.subscription)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetEpochChange:
+    """A target assignment was made for this epoch, at this wall time; None forgets it."""
+
+    epoch: int | None
+    made_ms: int = 0
+
+    def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
+        """Keys 6 and 12."""
+        kinds = records_of(group)
+        key = group_key(kinds.target_epoch_key.first, group.group_id)
+        if self.epoch is None:
+            return KeyValue(key, None)
+        message = kinds.target_epoch_value
+        value = message.kind(assignment_epoch=self.epoch, assignment_timestamp=self.made_ms)
+        return KeyValue(key, message.write(VALUE_VERSION, value))
+
+    def apply(self, group: ModernGroup[AssignmentT]) -> None:
+        """Take epoch and time."""
+        group.target_epoch = FIRST_EPOCH if self.epoch is None else self.epoch
+        group.target_ms = self.made_ms
+
+
+@dataclass(frozen=True, slots=True)
+class TargetChange:
+    """What a member is to have; None: nothing is planned for it any more."""
+
+    member_id: str
+    target: Target | None
+
+    def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
+        """Keys 7 and 13."""
+        kinds = records_of(group)
+        key = member_key(kinds.target_key.first, group.group_id, self.member_id)
+        if self.target is None:
+            return KeyValue(key, None)
+        message = kinds.target_value
+        value = message.kind(topic_partitions=parts_of(self.target))
+        return KeyValue(key, message.write(VALUE_VERSION, value))
+
+    def apply(self, group: ModernGroup[AssignmentT]) -> None:
+        """Take or forget the target."""
+        if self.target is None:
+            group.targets.pop(self.member_id, None)
+        else:
+            group.targets[self.member_id] = self.target
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentChange(Generic[AssignmentT]):
+    """A member moved; None: it has no place any more."""
+
+    member_id: str
+    assignment: AssignmentT | None
+
+    def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
+        """Keys 8 and 14."""
+        kinds = records_of(group)
+        key = member_key(kinds.current_key.first, group.group_id, self.member_id)
+        return KeyValue(
+            key, None if self.assignment is None else kinds.write_assignment(self.assignment)
+        )
+
+    def apply(self, group: ModernGroup[AssignmentT]) -> None:
+        """Move it."""
+        group.put_assignment(
+            self.member_id, group.no_assignment if self.assignment is None else self.assignment
+        )
+
+
+# -- of consumer groups alone -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadataChange:
+    """What an older Kafka wrote down of the topics is there, or is forgotten."""
+
+    is_there: bool = False
+
+    def record(self, group: ConsumerGroup) -> KeyValue:
+        """Key 4, only ever to forget it."""
+        return KeyValue(group_key(PARTITION_METADATA_KEY.first, group.group_id), None)
+
+    def apply(self, group: ConsumerGroup) -> None:
+        """Remember whether there is something to forget."""
+        group.has_partition_metadata = self.is_there
+
+
+@dataclass(frozen=True, slots=True)
+class RegexChange:
+    """An expression means these topics; None: nobody is subscribed to it any more."""
+
+    regex: str
+    resolved: ResolvedRegex | None
+
+    def record(self, group: ConsumerGroup) -> KeyValue:
+        """Key 16."""
+        named = ConsumerGroupRegularExpressionKey(
+            group_id=group.group_id, regular_expression=self.regex
+        )
+        key = REGULAR_EXPRESSION_KEY.write(REGULAR_EXPRESSION_KEY.first, named)
+        if self.resolved is None:
+            return KeyValue(key, None)
+        value = ConsumerGroupRegularExpressionValue(
+            topics=sorted(self.resolved.topics),
+            version=self.resolved.version,
+            timestamp=self.resolved.resolved_ms,
+        )
+        return KeyValue(key, REGULAR_EXPRESSION_VALUE.write(VALUE_VERSION, value))
+
+    def apply(self, group: ConsumerGroup) -> None:
+        """Take or forget the topics."""
+        if self.resolved is None:
+            group.regexes.pop(self.regex, None)
+        else:
+            group.regexes[self.regex] = self.resolved
+
+
+# -- of share groups alone ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTopicsChange:
+    """The group has begun to read these topics, all told; None: it reads nothing any more."""
+
+    shared: Mapping[UUID, SharedTopic] | None
+
+    def record(self, group: ShareGroup) -> KeyValue:
+        """Key 15."""
+        key = group_key(SHARE_STATE_PARTITIONS_KEY.first, group.group_id)
+        if self.shared is None:
+            return KeyValue(key, None)
+        topics = [
+            ShareStatePartitions(
+                topic_id=topic_id, topic_name=each.name, partitions=sorted(each.partitions)
+            )
+            for topic_id, each in self.shared.items()
+        ]
+        value = ShareGroupStatePartitionMetadataValue(initialized_topics=topics)
+        return KeyValue(key, SHARE_STATE_PARTITIONS_VALUE.write(VALUE_VERSION, value))
+
+    def apply(self, group: ShareGroup) -> None:
+        """Take the topics."""
+        group.shared = {} if self.shared is None else self.shared
+
+
+# -- reading and ending ------------------------------------------------------------------------
+
+
+def end_records(group: ConsumerGroup | ShareGroup) -> list[KeyValue]:
+    """Return the records that delete a group."""
+    if isinstance(group, ShareGroup):
+        return _end(group, [SharedTopicsChange(None).record(group)])
+    regexes = [RegexChange(regex, None).record(group) for regex in group.regexes]
+    return _end(group, [*regexes, PartitionMetadataChange().record(group)])
+
+
+def _end(group: ModernGroup[AssignmentT], more: Iterable[KeyValue]) -> list[KeyValue]:
+    left: list[AssignmentChange[AssignmentT]] = [
+        AssignmentChange(member_id, None) for member_id in group.members
+    ]
+    return [
+        *(change.record(group) for change in left),
+        *(TargetChange(member_id, None).record(group) for member_id in group.targets),
+        TargetEpochChange(None).record(group),
+        *(MemberChange(member_id, None).record(group) for member_id in group.members),
+        *more,
+        EpochChange(None).record(group),
+    ]
+
+
+class ModernRecord(NamedTuple):
+    """A decoded record.
+
+    Attributes:
+        kind: The number of its key. Records make a group in this order: a member has to exist
+            before its assignment.
+        group_id: The group.
+        change: Its effect.
+    """
+
+    kind: int
+    group_id: str
+    change: AnyChange
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it belongs to a share group."""
+        return SHARE_MEMBER_KEY.first <= self.kind <= SHARE_STATE_PARTITIONS_KEY.first
+
+    def apply(self, group: ConsumerGroup | ShareGroup) -> None:
+        """Apply it to a group of its protocol."""
+        cast("Change[ConsumerGroup | ShareGroup]", self.change).apply(group)
+
+
+def read_modern_change(kind: int, key: bytes, value: bytes) -> ModernRecord | None:
+    """What a record says; None for a kind that is none of such a group's.
+
+    Raises:
+        CorruptMessage: It breaks a rule.
+        UnsupportedVersion: A value of a version that nobody knows.
+    """
+    if kind == PARTITION_METADATA_KEY.first:
+        group_id = PARTITION_METADATA_KEY.read(key)[1].group_id
+        return ModernRecord(kind, group_id, PartitionMetadataChange(is_there=True))
+    if kind == REGULAR_EXPRESSION_KEY.first:
+        regex_value = REGULAR_EXPRESSION_VALUE.read(value)[1]
+        resolved = ResolvedRegex(
+            frozenset(regex_value.topics), regex_value.version, regex_value.timestamp
+        )
+        named = REGULAR_EXPRESSION_KEY.read(key)[1]
+        return ModernRecord(kind, named.group_id, RegexChange(named.regular_expression, resolved))
+    if kind == SHARE_STATE_PARTITIONS_KEY.first:
+        # Topics that Kafka was about to begin are not begun: the next heartbeat does so.
+        shared = {
+            each.topic_id: SharedTopic(each.topic_name, frozenset(each.partitions))
+            for each in SHARE_STATE_PARTITIONS_VALUE.read(value)[1].initialized_topics
+        }
+        group_id = SHARE_STATE_PARTITIONS_KEY.read(key)[1].group_id
+        return ModernRecord(kind, group_id, SharedTopicsChange(shared))
+    if kind <= CURRENT_ASSIGNMENT_KEY.first:
+        return _read(CONSUMER_RECORDS, kind, key, value)
+    return _read(SHARE_RECORDS, kind, key, value)
+
+
+def _read(
+    kinds: RecordSet[AssignmentT], kind: int, key: bytes, value: bytes
+) -> ModernRecord | None:
+    """Decode a record of a kind that both protocols have."""
+    change: Change[ModernGroup[AssignmentT]]
+    if kind in MEMBER_KEYS:
+        member = MEMBER_KEYS[kind].read(key)[1]
+        group_id, member_id = member.group_id, member.member_id
+        if kind == kinds.member_key.first:
+            change = MemberChange(member_id, kinds.read_subscription(value))
+        elif kind == kinds.current_key.first:
+            change = AssignmentChange(member_id, kinds.read_assignment(value))
+        else:
+            parts = kinds.target_value.read(value)[1].topic_partitions
+            change = TargetChange(member_id, target_of(parts))
+    elif kind in _GROUP_KEYS:
+        group_id = _GROUP_KEYS[kind].read(key)[1].group_id
+        if kind == kinds.epoch_key.first:
+            epoch = kinds.epoch_value.read(value)[1]
+            change = EpochChange(epoch.epoch, epoch.metadata_hash)
+        else:
+            target = kinds.target_epoch_value.read(value)[1]
+            change = TargetEpochChange(target.assignment_epoch, target.assignment_timestamp)
+    else:
+        return None
+    return ModernRecord(kind, group_id, cast("AnyChange", change))

@@ -273,7 +273,7 @@ class Commits:
             if isinstance(group, ClassicGroup):
                 records.append(tombstone(group.group_id))
             else:
-                from tidelog.server.groups.modern_changes import end_records
+                from tidelog.server.groups.modern_records import end_records
 
                 records += end_records(group)
         if not records:

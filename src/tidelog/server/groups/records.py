@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tidelog.errors import CorruptMessage
 from tidelog.protocol.messages.group_records import (
     GROUP_METADATA_KEY,
     GROUP_METADATA_VALUE,
@@ -30,16 +29,13 @@ from tidelog.server.runtime.name_cache import is_short, remembers_short
 
 if TYPE_CHECKING:
     from tidelog.server.groups.classic_group import ClassicGroup
+    from tidelog.server.groups.modern_records import ModernRecord
 
 
 _OFFSET_KEY: Final = 1
 
 
 _GROUP_KEY: Final = 2
-
-
-# Higher numbers of keys are those of groups whose coordinator assigns.
-LAST_CLASSIC_KIND: Final = _GROUP_KEY
 
 
 _GROUP_VALUE: Final = 3
@@ -54,20 +50,20 @@ _EXPIRING_OFFSET_VALUE: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """A partition's offset was committed, or (None) forgotten."""
+    """A partition's offset was committed."""
 
     group_id: str
     topic: str
     partition: int
-    offset: CommittedOffset | None
+    offset: CommittedOffset
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """A generation began or ended, or (None) the group was deleted."""
+    """A generation began or ended."""
 
     group_id: str
-    value: GroupMetadataValue | None
+    value: GroupMetadataValue
 
 
 Change: TypeAlias = OffsetChange | GroupChange
@@ -144,36 +140,29 @@ def _group_key(group_id: str) -> bytes:
     return GROUP_METADATA_KEY.write(_GROUP_KEY, GroupMetadataKey(group=group_id))
 
 
-def read_change(key: bytes | None, value: bytes | None, record_offset: int) -> Change | None:
-    """What a record says; None where it is about something that is not kept here.
+def read_change(key: bytes, value: bytes, record_offset: int) -> "Change | ModernRecord | None":
+    """Decode a record; None for a kind that is not kept here.
 
     Raises:
         CorruptMessage: It breaks a rule.
-        UnsupportedVersion: A value of a version that nobody knows.
+        UnsupportedVersion: Its value has an unknown version.
     """
-    if key is None:
-        raise CorruptMessage("a record of a group without a key", at=0)
     kind = Reader(key).int16()
     if kind in {0, _OFFSET_KEY}:
-        return _offset_change(key, value, record_offset)
-    if kind != _GROUP_KEY:
-        return None
-    group_id = GROUP_METADATA_KEY.read(key)[1].group
-    return GroupChange(group_id, None if value is None else GROUP_METADATA_VALUE.read(value)[1])
+        named, written = OFFSET_COMMIT_KEY.read(key)[1], OFFSET_COMMIT_VALUE.read(value)[1]
+        offset = CommittedOffset(
+            written.offset,
+            written.leader_epoch,
+            written.metadata,
+            written.commit_timestamp,
+            written.expire_timestamp,
+            written.topic_id,
+            record_offset,
+        )
+        return OffsetChange(named.group, named.topic, named.partition, offset)
+    if kind == _GROUP_KEY:
+        group_id = GROUP_METADATA_KEY.read(key)[1].group
+        return GroupChange(group_id, GROUP_METADATA_VALUE.read(value)[1])
+    from tidelog.server.groups.modern_records import read_modern_change  # few brokers have any
 
-
-def _offset_change(key: bytes, value: bytes | None, record_offset: int) -> OffsetChange:
-    named = OFFSET_COMMIT_KEY.read(key)[1]
-    if value is None:
-        return OffsetChange(named.group, named.topic, named.partition, None)
-    written = OFFSET_COMMIT_VALUE.read(value)[1]
-    offset = CommittedOffset(
-        written.offset,
-        written.leader_epoch,
-        written.metadata,
-        written.commit_timestamp,
-        written.expire_timestamp,
-        written.topic_id,
-        record_offset,
-    )
-    return OffsetChange(named.group, named.topic, named.partition, offset)
+    return read_modern_change(kind, key, value)

@@ -10,7 +10,6 @@ Source: Kafka 4.3's loader of that topic; KIP-98 (offsets in transactions).
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tidelog.errors import CorruptMessage, UnsupportedVersion
@@ -23,7 +22,6 @@ from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member
 from tidelog.server.groups.committed_offsets import CommittedOffset, PendingOffset
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
 from tidelog.server.groups.records import (
-    LAST_CLASSIC_KIND,
     Change,
     GroupChange,
     OffsetChange,
@@ -33,7 +31,7 @@ from tidelog.storage.segment.slices import LogSlice
 
 if TYPE_CHECKING:
     from tidelog.record.columns.decode import LatestRecord
-    from tidelog.server.groups.modern_changes import ConsumerRecord, ShareRecord
+    from tidelog.server.groups.modern_records import ModernRecord
 
 
 AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
@@ -48,14 +46,12 @@ class LoadedGroup:
 
     Attributes:
         value: Its last generation, None where there are offsets only.
-        changes: What makes it a group whose coordinator assigns; none for a classic group.
-        shares: What makes it a share group; none for others.
+        changes: Records of a consumer or share group; none for a classic group.
         offsets: Topic, partition and commit.
     """
 
     value: GroupMetadataValue | None = None
-    changes: "list[ConsumerRecord]" = field(default_factory=list)
-    shares: "list[ShareRecord]" = field(default_factory=list)
+    changes: "list[ModernRecord]" = field(default_factory=list)
     offsets: list[tuple[str, int, CommittedOffset]] = field(default_factory=list)
 
 
@@ -182,22 +178,15 @@ class Replay:
             newer = self._latest.get(key)
             is_stale = newer is not None and newer[1] > offset
             change = self._read(key, value, offset)
-            if isinstance(change, OffsetChange) and change.offset is not None:
+            if isinstance(change, OffsetChange):
                 assignment = (change.group_id, change.topic, change.partition)
                 pending = PendingOffset(*assignment, change.offset)
                 loaded.append(LoadedPending(producer_id, pending, is_stale))
         return loaded
 
-    def _read(
-        self, key: bytes, value: bytes, offset: int
-    ) -> "Change | ConsumerRecord | ShareRecord | None":
+    def _read(self, key: bytes, value: bytes, offset: int) -> "Change | ModernRecord | None":
         try:
-            kind = int.from_bytes(key[:2], "big", signed=True)
-            if kind <= LAST_CLASSIC_KIND:
-                return read_change(key, value, offset)
-            from tidelog.server.groups.modern_changes import read_modern_change
-
-            return read_modern_change(kind, key, value)
+            return read_change(key, value, offset)
         except (CorruptMessage, UnsupportedVersion) as error:
             if len(self.skipped) < 10:
                 self.skipped.append(f"offset {offset}: {error}")
@@ -211,10 +200,7 @@ class Replay:
         if isinstance(change, GroupChange):
             group.value = change.value
         elif isinstance(change, OffsetChange):
-            if change.offset is not None:
-                group.offsets.append((change.topic, change.partition, change.offset))
-        elif change.is_share:
-            group.shares.append(change)
+            group.offsets.append((change.topic, change.partition, change.offset))
         else:
             group.changes.append(change)
 
@@ -238,14 +224,13 @@ _MODULES: Final[Mapping[type[AnyGroup], str]] = {
 def restore_group(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
     """The group as its last generation or epoch left it: with its members, or empty."""
     group: AnyGroup
-    if loaded.shares and loaded.value is None and not loaded.changes:
-        return _revive_share(group_id, loaded.shares)
-    if loaded.changes and loaded.value is None:
-        group = ConsumerGroup(group_id)
-        for each in sorted(loaded.changes, key=attrgetter("kind")):
-            each.change.apply(group)
-    else:
+    if loaded.value is not None or not loaded.changes:
         group = ClassicGroup(group_id, now_ms)
+    elif all(each.is_share for each in loaded.changes):
+        return _apply(ShareGroup(group_id), loaded.changes)
+    else:
+        changes = [each for each in loaded.changes if not each.is_share]
+        group = _apply(ConsumerGroup(group_id), changes)
     for topic, partition, offset in loaded.offsets:
         current = group.offsets.get(topic, partition)
         # Old and new keys of one partition are two keys.
@@ -256,10 +241,11 @@ def restore_group(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
     return group
 
 
-def _revive_share(group_id: str, records: "list[ShareRecord]") -> ShareGroup:
-    group = ShareGroup(group_id)
-    for each in sorted(records, key=attrgetter("kind")):
-        each.change.apply(group)
+def _apply(
+    group: ConsumerGroup | ShareGroup, changes: "Iterable[ModernRecord]"
+) -> ConsumerGroup | ShareGroup:
+    for each in sorted(changes, key=lambda each: each.kind):
+        each.apply(group)
     return group
 
 

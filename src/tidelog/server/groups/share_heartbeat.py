@@ -28,12 +28,6 @@ from tidelog.server.groups.group_updates import (
     require_room,
     updated_subscription,
 )
-from tidelog.server.groups.modern_changes import (
-    AssignmentChange,
-    EpochChange,
-    MemberChange,
-    SharedTopicsChange,
-)
 from tidelog.server.groups.modern_group import (
     JOINING,
     LEAVING,
@@ -45,6 +39,12 @@ from tidelog.server.groups.modern_group import (
     Subscription,
     Target,
     Wait,
+)
+from tidelog.server.groups.modern_records import (
+    AssignmentChange,
+    EpochChange,
+    MemberChange,
+    SharedTopicsChange,
 )
 from tidelog.server.groups.requests import HeartbeatRequest, HeartbeatResult
 from tidelog.server.runtime.errors import Refusal

@@ -22,8 +22,8 @@ from tidelog.server.groups.consumer_updates import (
     regexes_after,
 )
 from tidelog.server.groups.group_updates import GroupUpdate
-from tidelog.server.groups.modern_changes import RegexChange
 from tidelog.server.groups.modern_group import ConsumerGroup, ConsumerMember, ResolvedRegex
+from tidelog.server.groups.modern_records import RegexChange
 from tidelog.server.regexes import UnusableRegex, find_matches, require_usable
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.threads import Work

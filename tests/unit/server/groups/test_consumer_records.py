@@ -3,8 +3,8 @@
 import pytest
 
 from tidelog.protocol.messages.modern_group_records import CONSUMER_MEMBER_VALUE
-from tidelog.server.groups.modern_changes import MemberChange, read_modern_change
 from tidelog.server.groups.modern_group import ClassicPart, ConsumerGroup, Subscription
+from tidelog.server.groups.modern_records import MemberChange, read_modern_change
 
 SUBSCRIBED = b"\0\0\0\0\0\1\0\x06routes\xff\xff\xff\xff"
 # The last field is a tagged one that may be null: Kafka writes it all the same.
