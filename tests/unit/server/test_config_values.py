@@ -5,26 +5,25 @@ from tidelog.config.broker import DYNAMIC_CONFIGS
 from tidelog.protocol.messages.configs import ConfigSource
 from tidelog.server.admin.config_display import (
     TYPES,
-    DescribedSetting,
-    chosen,
-    described_broker_settings,
-    described_group_settings,
-    described_topic_settings,
+    ConfigEntry,
+    describe_broker,
+    describe_group,
+    describe_topic,
 )
 
 DEFAULT, TOPIC, STATIC = ConfigSource.DEFAULT, ConfigSource.TOPIC, ConfigSource.STATIC_BROKER
 
 
-def topic_setting(name: str, given: dict[str, str], broker: dict[str, str]) -> DescribedSetting:
+def topic_setting(name: str, given: dict[str, str], broker: dict[str, str]) -> ConfigEntry:
     """One of a topic's settings."""
     config = TopicConfig.parse(given, broker=broker)[0]
-    (found,) = chosen(described_topic_settings(given, config, broker), [name])
-    return found
+    entries = {entry.name: entry for entry in describe_topic(given, config, broker)}
+    return entries[name]
 
 
-def layers(setting: DescribedSetting) -> list[tuple[str, str, ConfigSource]]:
+def layers(setting: ConfigEntry) -> list[tuple[str, str, ConfigSource]]:
     """What stands behind it, as tuples."""
-    return [(layer.name, layer.value, layer.source) for layer in setting.layers]
+    return [(layer.name, layer.value, layer.source) for layer in setting.synonyms]
 
 
 def test_topic_wins_over_broker_and_default() -> None:
@@ -61,7 +60,7 @@ def test_every_type_has_kafkas_number() -> None:
 
 def test_what_has_no_effect_is_shown_as_it_was_given_or_by_kafkas_default() -> None:
     given = {"num.io.threads": "3", "broker.rack": "r1", "log.retention.hours": "2"}
-    found = described_broker_settings(BrokerConfig.parse(given)[0], {"broker.id": "7"})
+    found = describe_broker(BrokerConfig.parse(given)[0], {"broker.id": "7"})
     by_name = {setting.name: setting for setting in found}
     assert layers(by_name["num.io.threads"]) == [
         ("num.io.threads", "3", STATIC),
@@ -70,7 +69,7 @@ def test_what_has_no_effect_is_shown_as_it_was_given_or_by_kafkas_default() -> N
     assert layers(by_name["num.network.threads"]) == [("num.network.threads", "3", DEFAULT)]
     assert (by_name["broker.id"].value, by_name["broker.id"].source) == ("7", STATIC)
     assert layers(by_name["broker.rack"]) == [("broker.rack", "r1", STATIC)]
-    assert (by_name["process.roles"].value, by_name["process.roles"].layers) == (None, ())
+    assert (by_name["process.roles"].value, by_name["process.roles"].synonyms) == (None, ())
     assert by_name["transaction.state.log.replication.factor"].kind == TYPES["short"]
     assert by_name["log.retention.hours"].kind == TYPES["int"]
 
@@ -78,7 +77,7 @@ def test_what_has_no_effect_is_shown_as_it_was_given_or_by_kafkas_default() -> N
 def test_what_was_given_is_told_from_what_was_not_whatever_its_value() -> None:
     """As Kafka does: a default that somebody wrote down stays when the default changes."""
     given = {"num.partitions": "1", "num.io.threads": "8"}
-    found = described_broker_settings(BrokerConfig.parse(given)[0], {})
+    found = describe_broker(BrokerConfig.parse(given)[0], {})
     by_name = {setting.name: setting for setting in found}
     for name, text in given.items():
         assert layers(by_name[name]) == [(name, text, STATIC), (name, text, DEFAULT)]
@@ -88,14 +87,14 @@ def test_what_was_given_is_told_from_what_was_not_whatever_its_value() -> None:
 
 def test_a_group_is_told_that_the_broker_was_given_its_default() -> None:
     name, behind = "consumer.session.timeout.ms", "group.consumer.session.timeout.ms"
-    found = described_group_settings({}, BrokerConfig.parse({behind: "45000"})[0])
+    found = describe_group({}, BrokerConfig.parse({behind: "45000"})[0])
     (shown,) = (setting for setting in found if setting.name == name)
     assert layers(shown) == [(behind, "45000", STATIC), (behind, "45000", DEFAULT)]
 
 
 def test_broker_shows_its_own_and_topics_defaults_each_once() -> None:
     config = BrokerConfig.parse({"num.partitions": "3", "log.retention.ms": "7"})[0]
-    found = described_broker_settings(config, {"log.dirs": "/data"})
+    found = describe_broker(config, {"log.dirs": "/data"})
     by_name = {setting.name: setting for setting in found}
     assert len(by_name) == len(found)
     assert (by_name["num.partitions"].value, by_name["num.partitions"].source) == ("3", STATIC)

@@ -5,20 +5,17 @@ from collections.abc import Callable
 import pytest
 
 from tidelog.config import TopicConfig
-from tidelog.server.admin.config_changes import (
-    Change,
-    changed_settings,
-    ensure_valid,
-    replaced_settings,
-)
+from tidelog.server.admin.config_changes import ConfigChange, ConfigChanges, merged
 from tidelog.server.admin.topic_rules import (
     Layout,
     count_of,
     ensure_growth,
     ensure_name,
     ensure_new,
+    parsed,
     topic_settings,
 )
+from tidelog.server.api.config_resources import topic_texts
 from tidelog.server.runtime.errors import Refusal
 
 
@@ -122,7 +119,8 @@ class TestChanges:
     config = TopicConfig.parse(given)[0]
 
     def changed(self, *changes: tuple[str, int, str | None]) -> dict[str, str | None]:
-        return changed_settings([Change(*c) for c in changes], self.given, self.config)
+        parts = tuple(ConfigChange(*change) for change in changes)
+        return topic_texts(ConfigChanges(parts), self.given, self.config)
 
     def test_each_operation(self) -> None:
         assert self.changed(("retention.ms", 0, "7"), ("segment.ms", 1, None)) == {
@@ -157,8 +155,8 @@ class TestChanges:
         self, before: str, operation: int, items: str, after: str
     ) -> None:
         given = {"cleanup.policy": before}
-        changes = [Change("cleanup.policy", operation, items)]
-        assert changed_settings(changes, given, TopicConfig()) == {"cleanup.policy": after}
+        changes = ConfigChanges((ConfigChange("cleanup.policy", operation, items),))
+        assert topic_texts(changes, given, TopicConfig()) == {"cleanup.policy": after}
 
     @pytest.mark.parametrize(
         ("changes", "code", "text"),
@@ -178,19 +176,20 @@ class TestChanges:
 
     def test_a_list_grows_at_its_end(self) -> None:
         """Also that of the default: which of its words comes first is told as it was given."""
-        appended = [Change("cleanup.policy", 2, "compact")]
-        assert changed_settings(appended, {}, TopicConfig()) == {"cleanup.policy": "delete,compact"}
+        appended = ConfigChanges((ConfigChange("cleanup.policy", 2, "compact"),))
+        assert topic_texts(appended, {}, TopicConfig()) == {"cleanup.policy": "delete,compact"}
         config = TopicConfig.parse({"cleanup.policy": "delete,compact"})[0]
         assert config.text("cleanup.policy") == "delete,compact"
 
     def test_replacing_all(self) -> None:
-        assert replaced_settings([Change("segment.ms", 0, "9")], self.given) == {
+        changes = ConfigChanges((ConfigChange("segment.ms", 0, "9"),), replaces_all=True)
+        assert topic_texts(changes, self.given, self.config) == {
             "segment.ms": "9",
             "cleanup.policy": None,
             "retention.ms": None,
         }
 
     def test_values_are_held_against_each_other(self) -> None:
-        ensure_valid({"retention.ms": None, "segment.ms": "9"}, self.given, {})
+        parsed(merged(self.given, {"retention.ms": None, "segment.ms": "9"}), {})
         changes = {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "5"}
-        assert refused(lambda: ensure_valid(changes, self.given, {}))[0] == 40
+        assert refused(lambda: parsed(merged(self.given, changes), {}))[0] == 40

@@ -199,7 +199,7 @@ class ListConfigResourcesRequest(Declaration):
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ConfigResource(Declaration):
+class ListedConfigResource(Declaration):
     """One thing that has settings; in version 0 it is for metrics."""
 
     resource_name: str = wire(STRING)
@@ -212,7 +212,7 @@ class ListConfigResourcesResponse(Declaration):
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
-    config_resources: list[ConfigResource] = wire(array(struct(ConfigResource)))
+    config_resources: list[ListedConfigResource] = wire(array(struct(ListedConfigResource)))
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)

@@ -8,14 +8,11 @@ KIP-1142; Kafka 4.3's ClientQuotaControlManager, KafkaApis, ControllerApis and C
 (rights).
 """
 
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
-from tidelog.config import TopicConfig
 from tidelog.config.values import is_tellable
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
@@ -27,8 +24,6 @@ from tidelog.protocol.messages.configs import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
     AlteredQuotas,
-    ConfigResource,
-    ConfigSource,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
     DescribeConfigsRequest,
@@ -44,36 +39,22 @@ from tidelog.protocol.messages.configs import (
     IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
+    ListedConfigResource,
     QuotaAlteration,
     QuotaEntity,
     QuotaValue,
 )
-from tidelog.server.admin.config_changes import (
-    Change,
-    ConfigOperation,
-    changed_broker_settings,
-    changed_group_settings,
-    changed_settings,
-    ensure_sound,
-    ensure_valid,
-    replaced_settings,
-)
-from tidelog.server.admin.config_display import (
-    DescribedSetting,
-    chosen,
-    described_broker_settings,
-    described_changes,
-    described_topic_settings,
-)
+from tidelog.server.admin.config_changes import ConfigChange, ConfigChanges, ConfigOperation
+from tidelog.server.admin.config_display import ConfigEntry
 from tidelog.server.admin.quotas import KINDS, QuotaFilter, change, filter_of, parts_of
-from tidelog.server.admin.topic_rules import ensure_name, parsed
-from tidelog.server.api import topic_changes
 from tidelog.server.api.config_resources import (
-    Changing,
-    alter_broker,
-    alter_group,
-    ensure_possible,
-    group_settings,
+    BROKER,
+    BROKER_LOGGER,
+    CLIENT_METRICS,
+    GROUP,
+    TOPIC,
+    ConfigResource,
+    find_resource,
 )
 from tidelog.server.api.context import Answer, Long, RequestContext, long_if_many
 from tidelog.server.api.guards import (
@@ -88,8 +69,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.runtime.errors import Refusal, refusal_of
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.operations import Operation
-from tidelog.storage.directory.broker_files import ALL_BROKERS, ClusterState, Entity, Quotas
-from tidelog.storage.directory.topic_registry import TopicInfo
+from tidelog.storage.directory.broker_files import ClusterState, Entity, Quotas
 
 
 def _refuse_client_quotas(request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
@@ -110,68 +90,45 @@ guard_alter_client_quotas: Final = needs_cluster(
 )
 
 
-TOPIC: Final = 2
-
-
-BROKER: Final = 4
-
-
-BROKER_LOGGER: Final = 8
-
-
-CLIENT_METRICS: Final = 16
-
-
-GROUP: Final = 32
-
-
 # So many are described at once without a thought: a fraction of a millisecond each.
 AT_ONCE: Final = 8
 
+# Kinds of resources that requests may name; those that have no settings here are never listed.
+RESOURCE_KINDS: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
-# Kinds of resources that can be asked for in a list: what we don't have has none.
-_LISTABLE: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
-
-
-DESCRIBED_KINDS: Final = _LISTABLE
-
-
-# Whoever asks: what is of another kind can't be altered; levels of loggers only step by step.
-ALTERED_KINDS: Final = _LISTABLE - {BROKER_LOGGER}
+# Kinds that AlterConfigs may name: levels of loggers can only be altered incrementally.
+REPLACEABLE_KINDS: Final = RESOURCE_KINDS - {BROKER_LOGGER}
 
 
-# -- looking -------------------------------------------------------------------------------------
+# -- describe ------------------------------------------------------------------------------------
 
 
 def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> Answer:
-    """The settings of topics and of the broker; each resource once, however often it is named.
+    """Describe the settings of resources, each once, however often it is named.
 
-    Where one is of no kind that there is, none is described.
+    If a resource is of an unknown kind, none is described.
     """
-    if not DESCRIBED_KINDS.issuperset(each.resource_type for each in request.resources):
-        return DescribeConfigsResponse(results=[_of_no_kind(each) for each in request.resources])
-    asked = {(each.resource_type, each.resource_name): each for each in request.resources}
-    if len(asked) > AT_ONCE:
-        return _describe_many(context.node, list(asked.values()), request)
-    results = [_described(context.node, resource, request) for resource in asked.values()]
+    if not RESOURCE_KINDS.issuperset(each.resource_type for each in request.resources):
+        why = Refusal(
+            ErrorCode.INVALID_REQUEST,
+            "The request asks for settings of an unknown resource type.",
+        )
+        return DescribeConfigsResponse(
+            results=[_refused(DescribeConfigsResult, each, why) for each in request.resources]
+        )
+    resources = {(each.resource_type, each.resource_name): each for each in request.resources}
+    if len(resources) > AT_ONCE:
+        return _describe_many(context.node, list(resources.values()), request)
+    results = [_described(context.node, each, request) for each in resources.values()]
     return DescribeConfigsResponse(results=results)
 
 
-def _of_no_kind(resource: DescribeConfigsResource) -> DescribeConfigsResult:
-    return DescribeConfigsResult(
-        error_code=ErrorCode.INVALID_REQUEST,
-        error_message="The request asks for settings of an unknown resource type.",
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-    )
-
-
 async def _describe_many(
-    node: Node, asked: Sequence[DescribeConfigsResource], request: DescribeConfigsRequest
+    node: Node, resources: Sequence[DescribeConfigsResource], request: DescribeConfigsRequest
 ) -> Long:
-    """The same, a slice at a time."""
+    """Describe resources a slice at a time."""
     slices, results = Slices(node.env.clock), []
-    for resource in asked:
+    for resource in resources:
         results.append(_described(node, resource, request))
         await slices.rest()
     return Long(DescribeConfigsResponse(results=results), results)
@@ -180,152 +137,76 @@ async def _describe_many(
 def _described(
     node: Node, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> DescribeConfigsResult:
-    found = DescribeConfigsResult(
-        error_code=0,
-        error_message="",
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-    )
+    kind, name = resource.resource_type, resource.resource_name
     try:
-        settings = chosen(_settings_of(node, resource), resource.configuration_keys)
-        found.configs = [_shown(setting, request) for setting in settings]
+        config_resource = find_resource(node, kind, name)
+        if config_resource is None:
+            text = f"no settings of resource type {kind} here"
+            raise Refusal(ErrorCode.INVALID_REQUEST, text)
+        entries, keys = config_resource.describe(), set(resource.configuration_keys or ())
     except TidelogError as error:
         why = refusal_of(error)
-        found.error_code, found.error_message = why.error_code, why.message or ""
-    return found
+        return _refused(DescribeConfigsResult, resource, Refusal(why.error_code, why.message or ""))
+    return DescribeConfigsResult(
+        error_code=0,
+        error_message="",
+        resource_type=kind,
+        resource_name=name,
+        configs=[_shown(entry, request) for entry in entries if not keys or entry.name in keys],
+    )
 
 
-def _told(text: str | None) -> str | None:
+def _visible(text: str | None) -> str | None:
     """The value; null, as for passwords, where no string of the protocol holds it."""
     return None if text is None or not is_tellable(text) else text
 
 
-def _shown(setting: DescribedSetting, request: DescribeConfigsRequest) -> DescribedConfig:
-    layers = setting.layers if request.include_synonyms else ()
+def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribedConfig:
+    synonyms = entry.synonyms if request.include_synonyms else ()
     return DescribedConfig(
-        name=setting.name,
-        value=_told(setting.value),
-        read_only=setting.is_read_only,
-        config_source=setting.source,
-        is_sensitive=setting.is_sensitive,
+        name=entry.name,
+        value=_visible(entry.value),
+        read_only=entry.is_read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
         synonyms=[
-            DescribeConfigsSynonym(name=layer.name, value=_told(layer.value), source=layer.source)
-            for layer in layers
+            DescribeConfigsSynonym(name=each.name, value=_visible(each.value), source=each.source)
+            for each in synonyms
         ],
-        config_type=setting.kind,
-        documentation=setting.doc if request.include_documentation else None,
+        config_type=entry.kind,
+        documentation=entry.doc if request.include_documentation else None,
     )
-
-
-def _settings_of(node: Node, resource: DescribeConfigsResource) -> list[DescribedSetting]:
-    match resource.resource_type:
-        case 2:
-            ensure_name(resource.resource_name)
-            info = node.topics.find(resource.resource_name)
-            if info is None:
-                raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            defaults = node.started_config.topic_defaults
-            return described_topic_settings(info.given, info.config, defaults, node.changed)
-        case 4:
-            if not resource.resource_name:
-                texts = node.cluster.state.settings.get(ALL_BROKERS, {})
-                return described_changes(texts, ConfigSource.DYNAMIC_DEFAULT_BROKER)
-            _ensure_this_broker(node, resource.resource_name, "Broker", " or empty string")
-            return described_broker_settings(node.started_config, _facts(node), node.changed)
-        case 32:
-            return group_settings(node, resource.resource_name)
-    raise Refusal(
-        ErrorCode.INVALID_REQUEST, f"no settings of resource type {resource.resource_type} here"
-    )
-
-
-def _facts(node: Node) -> Mapping[str, str]:
-    """What is known of the broker only while it runs."""
-    told = node.listeners or {"PLAINTEXT": node.address}
-    facts = {
-        "broker.id": str(node.node_id),
-        "log.dirs": node.log_dir.path,
-        "advertised.listeners": _by_name(told),
-    }
-    # A place on the command line, or a port that the system chose, wins over the setting.
-    return facts | {"listeners": _by_name(node.places)} if node.places else facts
-
-
-def _by_name(places: Mapping[str, object]) -> str:
-    return ",".join(f"{name}://{place}" for name, place in places.items())
-
-
-# Java's integers have ten digits.
-_INTEGER: Final = re.compile("-?[0-9]{1,10}")
-
-
-def _ensure_this_broker(node: Node, name: str, word: str, also: str = "") -> None:
-    if _INTEGER.fullmatch(name) is None:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{word} id must be an integer, but it is: {name}")
-    if int(name) != node.node_id:
-        text = f"Unexpected broker id, expected {node.node_id}{also}, but received {name}"
-        raise Refusal(ErrorCode.INVALID_REQUEST, text)
 
 
 async def list_config_resources(
     context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse | Long:
-    """What has settings: topics, the broker, and groups that have some of their own."""
+    """List what has settings: topics, the broker, and groups that have some of their own."""
     kinds = set(request.resource_types) if context.version >= 1 else {CLIENT_METRICS}
-    if kinds - _LISTABLE:
+    if kinds - RESOURCE_KINDS:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    found = []
-    if not kinds or BROKER in kinds:
-        found.append(ConfigResource(resource_name=str(context.node.node_id), resource_type=BROKER))
-    if not kinds or TOPIC in kinds:
-        names = context.node.topics.names()
-        found += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in names]
-    if not kinds or GROUP in kinds:
-        kept = context.node.cluster.state.groups
-        found += [ConfigResource(resource_name=name, resource_type=GROUP) for name in kept]
-    return long_if_many(ListConfigResourcesResponse(error_code=0, config_resources=found), found)
-
-
-# -- changing ------------------------------------------------------------------------------------
-
-_Changes: TypeAlias = Mapping[str, str | None]
-
-
-class _Changing(NamedTuple):
-    """What a request makes of a resource's settings; which names of a broker's get a value."""
-
-    asked: list[Change]
-    of_topic: Callable[[Mapping[str, str], TopicConfig], _Changes]
-    of_broker: Changing
-    of_group: Callable[[Mapping[str, str]], _Changes]
-    names: list[str]
-
-
-_Resource: TypeAlias = IncrementalAlterConfigsResource | AlterConfigsResource
-
-
-_Answer = TypeVar("_Answer", IncrementalAlterConfigsResourceResponse, AlterConfigsResourceResponse)
-
-
-def _changing(resource: _Resource) -> _Changing:
-    """Settings that change while the others stay, or while those go back to their defaults."""
-    if isinstance(resource, IncrementalAlterConfigsResource):
-        asked = [Change(c.name, c.config_operation, c.value) for c in resource.configs]
-        return _Changing(
-            asked,
-            partial(changed_settings, asked),
-            partial(changed_broker_settings, asked),
-            lambda _: changed_group_settings(asked),
-            [change.name for change in asked if change.operation != ConfigOperation.DELETE],
+    node = context.node
+    resources = [
+        ListedConfigResource(resource_name=name, resource_type=kind)
+        for kind, names in (
+            (BROKER, [str(node.node_id)]),
+            (TOPIC, node.topics.names()),
+            (GROUP, node.cluster.state.groups),
         )
-    asked = [Change(config.name, ConfigOperation.SET, config.value) for config in resource.configs]
-    return _Changing(
-        asked,
-        lambda given, _: replaced_settings(asked, given),
-        lambda given, _: replaced_settings(asked, given),
-        partial(replaced_settings, asked),
-        [change.name for change in asked],
-    )
+        if not kinds or kind in kinds
+        for name in names
+    ]
+    response = ListConfigResourcesResponse(error_code=0, config_resources=resources)
+    return long_if_many(response, resources)
+
+
+# -- alter ---------------------------------------------------------------------------------------
+
+_AlterResource: TypeAlias = IncrementalAlterConfigsResource | AlterConfigsResource
+
+_Altered = TypeVar(
+    "_Altered", IncrementalAlterConfigsResourceResponse, AlterConfigsResourceResponse
+)
 
 
 async def incremental_alter_configs(
@@ -347,114 +228,54 @@ async def alter_configs(
 
 
 async def _alter(
-    node: Node,
-    asked: Sequence[_Resource],
-    answer: type[_Answer],
-    *,
-    is_trial: bool,
-) -> list[_Answer]:
+    node: Node, resources: Sequence[_AlterResource], kind: type[_Altered], *, is_trial: bool
+) -> list[_Altered]:
     """Change one resource after the other; each may be named once."""
-    times = Counter((each.resource_type, each.resource_name) for each in asked)
-    answers, slices = [], Slices(node.env.clock)
-    for resource in asked:
+    names, responses, slices = _count_names(resources), [], Slices(node.env.clock)
+    for resource in resources:
         await slices.rest()
-        kind, name = resource.resource_type, resource.resource_name
-        told = answer(error_code=0, error_message=None, resource_type=kind, resource_name=name)
+        why = Refusal(ErrorCode.NONE, None)
         try:
-            _ensure_well_named(node, resource, times[kind, name])
-            changes = _changing(resource)
-            await _Plan(node, kind, name, is_trial=is_trial).carry_out(changes)
+            config_resource = _find_resource(node, resource, names, RESOURCE_KINDS)
+            if config_resource is None:
+                raise _unknown_kind(resource)
+            await config_resource.alter(_changes_of(resource), is_trial=is_trial)
         except TidelogError as error:
             why = refusal_of(error)
-            told.error_code, told.error_message = why.error_code, why.message
-        answers.append(told)
-    return answers
+        responses.append(_refused(kind, resource, why))
+    return responses
 
 
-def ensure_sound_for_anybody(
-    node: Node, resource: _Resource, times: int, kinds: frozenset[int]
-) -> None:
-    """What is said of a resource before anybody is asked for his rights: all but topics' values.
-
-    Kafka's brokers look at these things before its controller asks who may.
-
-    Raises:
-        Refusal: It is ill named, or a change is asked that nobody can make.
-    """
-    _ensure_well_named(node, resource, times, kinds)
-    changes = _changing(resource)
-    ensure_sound(changes.asked)
-    if resource.resource_type == BROKER:
-        ensure_possible(node, resource.resource_name, changes.names, changes.of_broker)
+def _count_names(resources: Iterable[_AlterResource]) -> Counter[tuple[int, str]]:
+    return Counter((each.resource_type, each.resource_name) for each in resources)
 
 
-def _ensure_well_named(
-    node: Node, resource: _Resource, times: int, kinds: frozenset[int] = DESCRIBED_KINDS
-) -> None:
-    """Raise Refusal where it is named twice, of none of these kinds, or another broker."""
-    if times > 1:
+def _find_resource(
+    node: Node, resource: _AlterResource, names: Counter[tuple[int, str]], kinds: frozenset[int]
+) -> ConfigResource | None:
+    """As `find_resource`; raises Refusal for one that is named twice, or of none of the kinds."""
+    kind, name = resource.resource_type, resource.resource_name
+    if names[kind, name] > 1:
         raise Refusal(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-    if resource.resource_type not in kinds:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
-    if resource.resource_type == BROKER and resource.resource_name:
-        _ensure_this_broker(node, resource.resource_name, "Node")
+    if kind not in kinds:
+        raise _unknown_kind(resource)
+    return find_resource(node, kind, name)
 
 
-class _Plan:
-    """One resource whose settings are to change."""
+def _unknown_kind(resource: _AlterResource) -> Refusal:
+    return Refusal(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
 
-    def __init__(self, node: Node, kind: int, name: str, *, is_trial: bool) -> None:
-        self._node = node
-        self._kind = kind
-        self._name = name
-        self._is_trial = is_trial
 
-    async def carry_out(self, changes_of: _Changing) -> None:
-        """Check and make the changes; raises Refusal, TidelogError."""
-        match self._kind:
-            case 2:
-                await self._alter_topic(changes_of.of_topic)
-            case 4:
-                await self._alter_broker(changes_of)
-            case 32:
-                await alter_group(
-                    self._node, self._name, changes_of.of_group, is_trial=self._is_trial
-                )
-            case _:
-                raise Refusal(ErrorCode.INVALID_REQUEST, f"Unknown resource type {self._kind}")
-
-    async def _alter_topic(
-        self, changes_of: Callable[[Mapping[str, str], TopicConfig], _Changes]
-    ) -> None:
-        if not self._name:
-            raise Refusal(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
-        ensure_name(self._name)
-        defaults = self._node.config.topic_defaults
-        if self._node.topics.find(self._name) is None:
-            # What can't be, can't be of any topic: that is said first, as Kafka does.
-            ensure_valid(changes_of({}, parsed({}, defaults)), {}, defaults)
-            raise Refusal(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{self._name}' does not exist."
-            )
-
-        def checked(info: TopicInfo) -> _Changes:
-            changes = changes_of(info.given, info.config)
-            ensure_valid(changes, info.given, defaults)
-            if self._is_trial:
-                return {}
-            # Back to the default goes only what is there, whatever it is called.
-            return {n: text for n, text in changes.items() if text is not None or n in info.given}
-
-        await topic_changes.alter(self._node, self._name, checked)
-
-    async def _alter_broker(self, changes_of: _Changing) -> None:
-        await alter_broker(
-            self._node,
-            self._name,
-            changes_of.names,
-            changes_of.of_broker,
-            is_trial=self._is_trial,
+def _changes_of(resource: _AlterResource) -> ConfigChanges:
+    if isinstance(resource, IncrementalAlterConfigsResource):
+        return ConfigChanges(
+            tuple(ConfigChange(c.name, c.config_operation, c.value) for c in resource.configs)
         )
+    changes = (ConfigChange(c.name, ConfigOperation.SET, c.value) for c in resource.configs)
+    return ConfigChanges(tuple(changes), replaces_all=True)
+
+
+# -- quotas --------------------------------------------------------------------------------------
 
 
 _Parts: TypeAlias = tuple[tuple[str, str | None], ...]
@@ -539,35 +360,41 @@ def _say(result: AlteredQuotas, why: Refusal) -> None:
     result.error_code, result.error_message = why.error_code, why.message
 
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Protocol
-
-    class _ConfigsResource(Protocol):
-        """Something that has settings."""
-
-        resource_type: int
-        resource_name: str
+# -- rights --------------------------------------------------------------------------------------
 
 
-_ConfigsResponse = TypeVar(
-    "_ConfigsResponse", AlterConfigsResourceResponse, IncrementalAlterConfigsResourceResponse
+class _Resource(Protocol):
+    """A resource as a request names it."""
+
+    resource_type: int
+    resource_name: str
+
+
+_R = TypeVar("_R", bound=_Resource)
+
+_Result = TypeVar(
+    "_Result",
+    DescribeConfigsResult,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsResourceResponse,
 )
 
 
-_R = TypeVar("_R", bound="_ConfigsResource")
+def _refused(kind: type[_Result], resource: _Resource, why: Refusal) -> _Result:
+    return kind(
+        error_code=why.error_code,
+        error_message=why.message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
 
 
-_Split: TypeAlias = "tuple[list[_R], list[tuple[_R, int]]]"
-
-
-# -- settings ------------------------------------------------------------------------------------
-
-
-def _split(access: Access, resources: "Iterable[_R]", operation: Operation) -> "_Split[_R]":
-    """Split resources by the right on their settings; the denied ones have their errors."""
+def _split(
+    access: Access, resources: Iterable[_R], operation: Operation
+) -> tuple[list[_R], list[tuple[_R, Refusal]]]:
+    """Split resources by the right on their settings; the denied ones have their refusals."""
     allowed: list[_R] = []
-    denied: list[tuple[_R, int]] = []
+    denied: list[tuple[_R, Refusal]] = []
     for resource in resources:
         name, code = resource.resource_name, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if resource.resource_type == TOPIC:
@@ -579,7 +406,7 @@ def _split(access: Access, resources: "Iterable[_R]", operation: Operation) -> "
         if may:
             allowed.append(resource)
         else:
-            denied.append((resource, code))
+            denied.append((resource, Refusal(code, DENIED_TEXT[code])))
     return allowed, denied
 
 
@@ -587,62 +414,19 @@ def guard_describe_configs(
     access: Access, request: DescribeConfigsRequest
 ) -> Guarded[DescribeConfigsRequest]:
     """DESCRIBE_CONFIGS on each topic or group, on the cluster for any other resource."""
-    if not DESCRIBED_KINDS.issuperset(each.resource_type for each in request.resources):
+    if not RESOURCE_KINDS.issuperset(each.resource_type for each in request.resources):
         return request, None  # none is described
     allowed, denied = _split(access, request.resources, Operation.DESCRIBE_CONFIGS)
-    refusals = [
-        DescribeConfigsResult(
-            error_code=code,
-            error_message=DENIED_TEXT[code],
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-        )
-        for resource, code in denied
-    ]
-    return replace(request, resources=allowed), Denied.rows("results", refusals)
-
-
-_Altered: TypeAlias = "AlterConfigsResource | IncrementalAlterConfigsResource"
-
-
-class _Refusals:
-    """What is said of resources that may not be altered; what is wrong with them comes first."""
-
-    def __init__(
-        self, access: Access, resources: "Iterable[_Altered]", kinds: frozenset[int]
-    ) -> None:
-        self._node = access.context.node
-        self._kinds = kinds
-        self._times = Counter((each.resource_type, each.resource_name) for each in resources)
-
-    def of(self, kind: type[_ConfigsResponse], resource: "_Altered", code: int) -> _ConfigsResponse:
-        """The refusal of one."""
-        times = self._times[resource.resource_type, resource.resource_name]
-        try:
-            ensure_sound_for_anybody(self._node, resource, times, self._kinds)
-        except Refusal as error:
-            return _refused(kind, resource, refusal_of(error))
-        return _refused(kind, resource, Refusal(code, DENIED_TEXT[code]))
-
-
-def _refused(
-    kind: type[_ConfigsResponse], resource: "_ConfigsResource", why: Refusal
-) -> _ConfigsResponse:
-    return kind(
-        error_code=why.error_code,
-        error_message=why.message,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-    )
+    rows = [_refused(DescribeConfigsResult, *each) for each in denied]
+    return replace(request, resources=allowed), Denied.rows("results", rows)
 
 
 def guard_alter_configs(
     access: Access, request: AlterConfigsRequest
 ) -> Guarded[AlterConfigsRequest]:
     """ALTER_CONFIGS on each topic or group, on the cluster for any other resource."""
-    refusals = _Refusals(access, request.resources, ALTERED_KINDS)
-    allowed, denied = _split(access, request.resources, Operation.ALTER_CONFIGS)
-    rows = (refusals.of(AlterConfigsResourceResponse, *each) for each in denied)
+    kinds, kind = REPLACEABLE_KINDS, AlterConfigsResourceResponse
+    allowed, rows = _split_alterations(access, request.resources, kinds, kind)
     return replace(request, resources=allowed), Denied.rows("responses", rows)
 
 
@@ -650,7 +434,34 @@ def guard_incremental_alter_configs(
     access: Access, request: IncrementalAlterConfigsRequest
 ) -> Guarded[IncrementalAlterConfigsRequest]:
     """ALTER_CONFIGS on each topic or group, on the cluster for any other resource."""
-    refusals = _Refusals(access, request.resources, DESCRIBED_KINDS)
-    allowed, denied = _split(access, request.resources, Operation.ALTER_CONFIGS)
-    rows = (refusals.of(IncrementalAlterConfigsResourceResponse, *each) for each in denied)
+    kinds, kind = RESOURCE_KINDS, IncrementalAlterConfigsResourceResponse
+    allowed, rows = _split_alterations(access, request.resources, kinds, kind)
     return replace(request, resources=allowed), Denied.rows("responses", rows)
+
+
+_A = TypeVar("_A", AlterConfigsResource, IncrementalAlterConfigsResource)
+
+
+def _split_alterations(
+    access: Access, resources: Sequence[_A], kinds: frozenset[int], kind: type[_Altered]
+) -> tuple[list[_A], list[_Altered]]:
+    """Split resources by the right to alter them; the denied ones have their responses.
+
+    As in Kafka, whose brokers check requests before the controller checks rights, an invalid change
+    is refused as such. Only values of topics and groups are checked later.
+    """
+    names, node, rows = _count_names(resources), access.context.node, []
+    allowed, denied = _split(access, resources, Operation.ALTER_CONFIGS)
+    for resource, denial in denied:
+        why = denial
+        try:
+            config_resource = _find_resource(node, resource, names, kinds)
+            changes = _changes_of(resource)
+            if config_resource is None:
+                changes.check()
+            else:
+                config_resource.check(changes)
+        except Refusal as refusal:
+            why = refusal
+        rows.append(_refused(kind, resource, why))
+    return allowed, rows

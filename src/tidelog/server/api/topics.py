@@ -37,7 +37,7 @@ from tidelog.protocol.messages.topics import (
     DeleteTopicState,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.admin.config_display import described_topic_settings
+from tidelog.server.admin.config_display import describe_topic
 from tidelog.server.admin.topic_rules import (
     NEW_PARTITIONS_MAX,
     Layout,
@@ -170,7 +170,7 @@ def _imagined(node: Node, new: NewTopic) -> TopicInfo:
 def _told(node: Node, new: NewTopic, made: TopicInfo | TidelogError) -> CreatableTopicResult:
     if isinstance(made, TidelogError):
         return _refused(new.name, refusal_of(made))
-    settings = described_topic_settings(
+    settings = describe_topic(
         made.given, made.config, node.started_config.topic_defaults, node.changed
     )
     return CreatableTopicResult(

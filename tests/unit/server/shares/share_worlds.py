@@ -175,9 +175,11 @@ class World:
 
     async def set_group(self, texts: dict[str, str], group: str = GROUP) -> None:
         """Give a group settings of its own."""
-        from tidelog.server.api.config_resources import alter_group
+        from tidelog.server.admin.config_changes import ConfigChange, ConfigChanges
+        from tidelog.server.api.config_resources import GroupResource
 
-        await alter_group(self.node, group, lambda _given: texts, is_trial=False)
+        changes = tuple(ConfigChange(name, 0, text) for name, text in texts.items())
+        await GroupResource(self.node, group).alter(ConfigChanges(changes), is_trial=False)
 
     async def pass_time(self, ms: int) -> None:
         """Let time pass; what is due in between is done at its time."""
