@@ -14,11 +14,11 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
-from tidelog.arguments import codec_of, level_of, reads_arguments
+from tidelog.arguments import codec_of, reads_arguments
 from tidelog.config import ConfigNote
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, TopicExists
-from tidelog.front_door import FrontDoor, When
+from tidelog.front_door import FrontDoor
 from tidelog.objects import env_for, local_path
 from tidelog.record.builder import BATCH_BYTES
 from tidelog.record.partitioner import Partitioner
@@ -32,7 +32,6 @@ from tidelog.types import (
     ClockName,
     Codec,
     Compression,
-    Isolation,
     IsolationLevel,
     NewRecord,
     OffsetAndTimestamp,
@@ -42,9 +41,7 @@ from tidelog.types import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.frames import RecordScan, Scan, TopicChoice
-    from tidelog.keyed import TableHome
-    from tidelog.scan import ScanStats
+    from tidelog.scan.source import RecordSource
     from tidelog.storage.directory.numbered_loads import Loaded
     from tidelog.storage.directory.topic_retention import DueSegment
 
@@ -164,6 +161,10 @@ class Directory(FrontDoor):
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
         """Change a topic's settings, None for back to the default."""
         return self._log_dir.alter_config(name, changes)
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """All partitions of a topic; raises UnknownTopic."""
+        return self._log_dir.partitions(topic)
 
     def partition(self, topic: str, partition: int) -> LogView:
         """One partition, for reading."""
@@ -339,9 +340,6 @@ class Directory(FrontDoor):
         """Return the number of records of a partition whose append time is unknown."""
         return self.partition(partition.topic, partition.partition).without_append_time()
 
-    def _partitions(self, topic: str) -> list[TopicPartition]:
-        return self._log_dir.partitions(topic)
-
     def _first_at(
         self, times: Mapping[TopicPartition, int], clock: ClockName
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
@@ -367,53 +365,12 @@ class Directory(FrontDoor):
             for record in self.partition(topic, name.partition).timed_records(isolation):
                 yield name, record
 
-    def scan(  # noqa: D102, PLR0913 - the contract is FrontDoor's
-        self,
-        topics: "TopicChoice" = None,
-        *,
-        start: When | None = None,
-        end: When | None = None,
-        during: str | None = None,
-        clock: str = ClockName.RECORD,
-        columns: Sequence[str] | None = None,
-        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
-        strict: bool = False,
-    ) -> "Scan":
-        from tidelog.frames import Scan
+    @property
+    def source(self) -> "RecordSource":
+        """See `FrontDoor`."""
+        from tidelog.scan.source import DirectoryRecords
 
-        return Scan(
-            log_dir=self._log_dir,
-            topics=self._choice(topics),
-            wanted=self._wanted(start, end, during),
-            clock=ClockName(clock),
-            columns=columns,
-            isolation=level_of(isolation),
-            strict=strict,
-        )
-
-    def _read(self, scan: "RecordScan", stats: "ScanStats | None") -> "pa.RecordBatchReader":
-        from tidelog.frames import columns_of, needs_arrow
-
-        needs_arrow()
-        from tidelog.scan import ReadOptions, plan, to_reader
-
-        columns = columns_of(scan.columns)
-        splits = plan(
-            self._log_dir,
-            scan.topics,
-            wanted=scan.wanted,
-            clock=scan.clock,
-            isolation=scan.isolation,
-            columns=columns,
-            strict=scan.strict,
-        )
-        options = ReadOptions(strict=scan.strict, env=self._env)
-        return to_reader(splits, columns, options=options, stats=stats)
-
-    def _home(self) -> "TableHome":
-        from tidelog.keyed import DirectoryHome
-
-        return DirectoryHome(self._log_dir, self._env)
+        return DirectoryRecords(self._log_dir, self._env)
 
     def _repr_html_(self) -> str:
         """The directory for a notebook: its topics and their sizes."""

@@ -6,16 +6,15 @@ by the calls that name them, numpy, pyarrow and numba by all that read.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import MissingDependency, TidelogError
 from tidelog.report import bytes_text, html_table
-from tidelog.scan import Count, ScanPlan, ScanStats, Wanted, plan
-from tidelog.scan import count as count_records
-from tidelog.scan.plan import THREAD_SPLIT_BYTES
+from tidelog.scan import Count, ScanPlan, ScanStats, Wanted
+from tidelog.scan.source import RecordSource, TopicChoice
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.timespec import format_ms
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
-
-    from tidelog.scan import ReadOptions
-
-TopicChoice = str | TopicPartition | Iterable[str | TopicPartition] | None
 
 # What a notebook shows of records and topics.
 ROWS_SHOWN: Final = 5
@@ -115,13 +110,14 @@ class ArrowSource(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RecordScan(ArrowSource):
-    """Records of one or more topics, chosen by time.
+class Scan(ArrowSource):
+    """Records of one or more topics of a directory or of a cluster, chosen by time.
 
     Any tool that takes an Arrow stream takes a scan (`__arrow_c_stream__`), as often as it wants:
     `polars.DataFrame(scan)`, `duckdb.from_arrow(scan)`, `pyarrow.table(scan)`.
 
     Attributes:
+        source: Where the records are; a directory must be open while a plan is made.
         topics: Topics or single partitions. None: all topics; in a cluster without Kafka's own.
         wanted: The range of time.
         clock: Clock of the range.
@@ -130,6 +126,7 @@ class RecordScan(ArrowSource):
         strict: Raise where records have no time on that clock; else they are left out.
     """
 
+    source: RecordSource
     topics: TopicChoice = None
     wanted: Wanted = field(default_factory=Wanted)
     clock: ClockName = ClockName.RECORD
@@ -137,46 +134,22 @@ class RecordScan(ArrowSource):
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     strict: bool = False
 
+    def __repr__(self) -> str:
+        return f"Scan({self._what()!r} of {self.source.address!r})"
+
     @property
     def schema(self) -> "pa.Schema":
         """Names and types of the columns; raises InvalidRequest for one that does not exist."""
         return schema_of(self.columns)
 
-    @abstractmethod
-    def to_arrow(self, *, stats: ScanStats | None = None) -> "pa.RecordBatchReader":
-        """Return the records as an Arrow reader; `stats` is counted up while reading."""
-
-    @abstractmethod
-    def count(self) -> RecordCount:
-        """Return the number of records."""
-
-    def _columns(self) -> tuple[str, ...]:
-        return columns_of(self.columns)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Scan(RecordScan):
-    """A `RecordScan` of a directory of topics.
-
-    Attributes:
-        log_dir: The directory; it must be open while a plan is made.
-    """
-
-    log_dir: LogDir
-
-    def __repr__(self) -> str:
-        return f"Scan({self._what()!r} of {self.log_dir.path!r})"
-
     def plan(self) -> ScanPlan:
-        """What would be read now; raises as `tidelog.scan.plan`."""
-        return plan(
-            self.log_dir,
+        """What would be read now; raises UnknownTopic, InvalidRequest, ClusterFailure."""
+        return self.source.plan(
             self.topics,
-            wanted=self.wanted,
+            self.wanted,
             clock=self.clock,
             isolation=self.isolation,
-            columns=self._columns(),
-            split_bytes=THREAD_SPLIT_BYTES,
+            columns=columns_of(self.columns),
             strict=self.strict,
         )
 
@@ -190,54 +163,72 @@ class Scan(RecordScan):
         """The records as an Arrow reader, decoded by several threads, in bounded memory.
 
         Args:
-            threads: How many; as many as there are cores where None.
+            threads: How many; as many as there are cores where None. A cluster is read by one.
             stats: Counted up while reading.
             views: Keys and values as Arrow's `binary_view`: views of the log's own bytes instead of
                 copies. Polars and DuckDB take them; of pyarrow's functions some do not. Who holds
-                such rows holds the mapped files, deleted ones too.
+                such rows holds the mapped files, deleted ones too. For directories alone.
 
         Returns:
-            Records by topic, partition and offset. It reads while it is read: threads start with
-            the first batch and end with the last one, or when the reader is dropped.
+            Exactly the records of the range that are there now, by topic, partition and offset. It
+            reads while it is read: threads start with the first batch and end with the last one, or
+            when the reader is dropped.
 
         Raises:
-            UnknownTopic, InvalidRequest: At once.
+            UnknownTopic, InvalidRequest, ClusterFailure: At once.
             MissingDependency: pyarrow, numpy or numba is not installed, or too old for views.
-            MissingTimestamps, CorruptData: While reading, behind everything that is right.
+            MissingTimestamps, CorruptData, OffsetOutOfRange, ClusterFailure: While reading, behind
+                everything that is right.
         """
         needs_arrow()
-        from tidelog.scan.parallel import to_parallel_reader
+        from tidelog.scan.parallel import ROWS
 
-        options = replace(self._options(), views=views)
-        return to_parallel_reader(
-            self.plan(), self._columns(), options=options, stats=stats, threads=threads
+        return self._read(ROWS, threads=threads, stats=stats, views=views)
+
+    def _read(
+        self,
+        rows: int,
+        *,
+        threads: int | None = None,
+        stats: ScanStats | None = None,
+        views: bool = False,
+    ) -> "pa.RecordBatchReader":
+        """Return a reader of batches of at most `rows` rows; raises as `to_arrow`."""
+        needs_arrow()
+        from tidelog.scan import ReadOptions
+
+        options = ReadOptions(rows=rows, strict=self.strict, views=views)
+        columns = columns_of(self.columns)
+        return self.source.read(
+            self.plan(), columns, stats=stats or ScanStats(), options=options, threads=threads
         )
 
     def count(self) -> RecordCount:
-        """How many records there are, mostly by zone maps alone; see `tidelog.scan.count`."""
+        """How many records there are: in a directory mostly by zone maps alone, see `counts`."""
         counts = self.counts()
+        parts = counts.partitions.values()
+        if any(part.without_time is None for part in parts):
+            return RecordCount(counts.records, without_time=None)
         return RecordCount(
             counts.records, without_time=counts.without_time, is_least=counts.is_least
         )
 
-    def counts(self) -> Count:
-        """How many records there are, by partition, and what was read to know it."""
-        return count_records(
-            self.log_dir,
+    def counts(self, *, zone_cache: str | None = None) -> Count:
+        """How many records there are by partition, and what was read to know it.
+
+        From a cluster all records are fetched. For `zone_cache` see `tidelog.scan.count`.
+        """
+        return self.source.count(
             self.topics,
-            wanted=self.wanted,
+            self.wanted,
             clock=self.clock,
             isolation=self.isolation,
+            zone_cache=zone_cache,
         )
 
     def _check(self) -> None:
+        needs_arrow()
         self.plan()
-
-    def _options(self) -> "ReadOptions":
-        from tidelog.scan import ReadOptions
-        from tidelog.scan.parallel import ROWS
-
-        return ReadOptions(rows=ROWS, strict=self.strict, env=self.log_dir.env)
 
     def _what(self) -> str:
         """The choice on one line."""
@@ -256,20 +247,17 @@ class Scan(RecordScan):
         """The choice, what it costs to read, and the first records."""
         try:
             planned = self.plan()
-            rows = [list(row.values()) for row in islice(self._rows(), ROWS_SHOWN)]
+            rows = [list(row.values()) for row in islice(self._first_rows(), ROWS_SHOWN)]
         except TidelogError as error:
             return html_table(f"Scan of {self._what()}", ["error"], [[str(error)]])
         note = (
             f"first {len(rows)} records; {bytes_text(planned.scan_bytes)} to be read"
             f" of {bytes_text(planned.log_bytes)}, in {len(planned)} splits"
         )
-        return html_table(f"Scan of {self._what()}", self._columns(), rows, note)
+        return html_table(f"Scan of {self._what()}", columns_of(self.columns), rows, note)
 
-    def _rows(self) -> Iterator[dict[str, object]]:
-        from tidelog.scan import ReadOptions, to_reader
-
-        options = ReadOptions(rows=ROWS_SHOWN, env=self.log_dir.env)
-        for batch in to_reader(self.plan(), self._columns(), options=options):
+    def _first_rows(self) -> Iterator[dict[str, object]]:
+        for batch in self._read(ROWS_SHOWN, threads=1):
             yield from batch.to_pylist()
 
 

@@ -2,7 +2,7 @@
 
 `FrontDoor` holds each shared call once: its signature, its contract and its docstring. A door
 (`tidelog.directory.Directory`, `tidelog.remote.remote_directory.RemoteDirectory`) implements the
-hooks below, `scan`, and the calls whose contracts differ: topics, settings, appends.
+hooks below, and the calls whose contracts differ: topics, settings, appends.
 
 The module opens nothing and owns no state but the environment. Every argument is checked before a
 hook runs. Calls that need Arrow import it themselves.
@@ -30,9 +30,10 @@ from tidelog.types import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.frames import RecordScan, TopicChoice
-    from tidelog.keyed import Diff, Table, TableHome
+    from tidelog.frames import Scan
+    from tidelog.keyed import Diff, Table
     from tidelog.scan import ScanStats, Wanted
+    from tidelog.scan.source import RecordSource, TopicChoice
 
 # A point in time: ms since the epoch, or text in the grammar of docs/time.md.
 When = int | str
@@ -48,8 +49,8 @@ class FrontDoor(Closing):
     # -- what a door implements ----------------------------------------------------------------
 
     @abstractmethod
-    def _partitions(self, topic: str) -> list[TopicPartition]:
-        """Return the partitions of a topic; raises UnknownTopic."""
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """All partitions of a topic; raises UnknownTopic."""
 
     @abstractmethod
     def _first_at(
@@ -73,13 +74,10 @@ class FrontDoor(Closing):
     ) -> Iterator[tuple[TopicPartition, Record]]:
         """See `records`."""
 
+    @property
     @abstractmethod
-    def _read(self, scan: "RecordScan", stats: "ScanStats | None") -> "pa.RecordBatchReader":
-        """Return a reader of a scan's records by topic, partition and offset."""
-
-    @abstractmethod
-    def _home(self) -> "TableHome":
-        """Return what tables by key are read from."""
+    def source(self) -> "RecordSource":
+        """What scans and tables read from, for those who plan themselves."""
 
     # -- lookups by time -----------------------------------------------------------------------
 
@@ -122,7 +120,7 @@ class FrontDoor(Closing):
             As `offsets_for_times`.
         """
         time_ms = self.point(when)
-        return self.offsets_for_times(dict.fromkeys(self._partitions(topic), time_ms), clock=clock)
+        return self.offsets_for_times(dict.fromkeys(self.partitions(topic), time_ms), clock=clock)
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first readable offset of each; raises UnknownTopic. Source: KIP-79."""
@@ -208,7 +206,7 @@ class FrontDoor(Closing):
             isolation=isolation,
             strict=strict,
         )
-        return self._read(scan, stats)
+        return scan.to_arrow(threads=1, stats=stats)
 
     def count(
         self,
@@ -232,7 +230,6 @@ class FrontDoor(Closing):
         """
         return self.scan(topic, start=start, end=end, clock=clock, isolation=isolation).count()
 
-    @abstractmethod
     def scan(  # noqa: PLR0913 - one keyword for each way to choose
         self,
         topics: "TopicChoice" = None,
@@ -244,7 +241,7 @@ class FrontDoor(Closing):
         columns: Sequence[str] | None = None,
         isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
         strict: bool = False,
-    ) -> "RecordScan":
+    ) -> "Scan":
         """Return records for Arrow, Polars, DuckDB or pandas; reads nothing until one asks.
 
         Args:
@@ -262,13 +259,19 @@ class FrontDoor(Closing):
             InvalidTime: A start, an end or a range is no time.
             InvalidRequest: `during` beside `start` or `end`.
         """
+        from tidelog.frames import Scan
 
-    @staticmethod
-    def _choice(topics: "TopicChoice") -> "TopicChoice":
-        """Return the topics that a scan's argument names, in a form that doesn't change later."""
-        if topics is None or isinstance(topics, str | TopicPartition):
-            return topics
-        return tuple(topics)
+        if topics is not None and not isinstance(topics, str | TopicPartition):
+            topics = tuple(topics)  # an iterator ends after one use
+        return Scan(
+            source=self.source,
+            topics=topics,
+            wanted=self._wanted(start, end, during),
+            clock=ClockName(clock),
+            columns=columns,
+            isolation=level_of(isolation),
+            strict=strict,
+        )
 
     def _wanted(self, start: When | None, end: When | None, during: str | None) -> "Wanted":
         """Return the range of time that a scan's arguments name."""
@@ -323,7 +326,7 @@ class FrontDoor(Closing):
         from tidelog.keyed import Table
 
         return Table(
-            home=self._home(),
+            source=self.source,
             topic=topic,
             at_ms=self._maybe_point(at),
             clock=ClockName(clock),
@@ -355,7 +358,7 @@ class FrontDoor(Closing):
         from tidelog.keyed import Diff
 
         return Diff(
-            home=self._home(),
+            source=self.source,
             topic=topic,
             before_ms=self.point(before),
             after_ms=self._maybe_point(after),

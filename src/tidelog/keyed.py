@@ -1,200 +1,31 @@
 """`Table` and `Diff`: a topic by key, as of a time or between two times (docs/tables.md).
 
-Both are choices: they read nothing until one asks, and each call plans and reads anew. `TableHome`
-is what they need of the topic's place; `DirectoryHome` is a directory's, and a cluster's is
-`tidelog.remote.remote_directory.ClusterHome`. How keys are reduced is `scan.keyed_table`'s, what
-makes a table inexact `scan.table_rules`'.
+Both are choices over a `RecordSource`, a directory or a cluster: they read nothing until one asks,
+and each call plans and reads anew. How keys are reduced is `scan.keyed_table`'s, what makes a table
+inexact `scan.table_rules`'.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
-from tidelog.env import Env
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone
 from tidelog.frames import ArrowSource, columns_of, needs_arrow, schema_of
-from tidelog.scan import Wanted, plan
-from tidelog.scan.plan import THREAD_SPLIT_BYTES, list_partitions, with_directory
-from tidelog.scan.table_rules import (
-    MARK,
-    REFUSE,
-    Doubt,
-    Ranking,
-    compacted_to,
-    directory_doubts,
-    ranking_of,
-    refuse,
-    without_time_doubt,
-)
-from tidelog.storage.directory.log_dir import LogDir
-from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicPartition
+from tidelog.scan.source import RecordSource
+from tidelog.scan.table_rules import MARK, REFUSE, Doubt, Ranking, refuse, without_time_doubt
+from tidelog.types import INT64_MAX, ClockName, TopicPartition
 
 if TYPE_CHECKING:
-    import random
-
     import pyarrow as pa
 
-    from tidelog.scan import ReadOptions, ScanStats, Split
-    from tidelog.scan.keyed_table import KeyFold, RowSource, TableStats
+    from tidelog.scan import Split
+    from tidelog.scan.keyed_table import KeyFold, TableStats
 
-__all__ = ["MEMORY_BYTES", "Diff", "DirectoryHome", "Table", "TableHome", "checked", "fold_of"]
+__all__ = ["MEMORY_BYTES", "Diff", "Table", "checked", "fold_of"]
 
 
 # What a map of keys may take before the keys are looked at in shares.
 MEMORY_BYTES: Final = 512 << 20
-
-
-_Answer = TypeVar("_Answer")
-
-
-class TableHome(Protocol):
-    """Who has the topic: a directory or a cluster."""
-
-    @property
-    def random(self) -> "random.Random":
-        """Where secrets are drawn from."""
-        ...
-
-    def partitions(self, topic: str | TopicPartition) -> list[TopicPartition]:
-        """The partitions meant; raises UnknownTopic."""
-        ...
-
-    def ranking(self, topic: str) -> Ranking:
-        """The topic's compaction rule; raises ConfigError."""
-        ...
-
-    def doubts(
-        self, names: Sequence[TopicPartition], at_ms: int | None, clock: ClockName
-    ) -> list[Doubt]:
-        """What makes a table as of that time inexact, as far as is known without reading it."""
-        ...
-
-    def splits(
-        self,
-        names: Sequence[TopicPartition],
-        at_ms: int | None,
-        clock: ClockName,
-        columns: Sequence[str],
-    ) -> "dict[TopicPartition, list[Split]]":
-        """The committed records of each partition up to and with that time, all where None."""
-        ...
-
-    def compacted_to(self, name: TopicPartition) -> int:
-        """Offset below which records of a partition may have been compacted; 0 where none says."""
-        ...
-
-    def rows(self) -> "RowSource":
-        """Who reads them."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryHome:
-    """A directory of topics, local or in an object store, with its tiers. A `TableHome`.
-
-    A directory that is not open for writing is looked at anew for each question.
-
-    Attributes:
-        source: The directory, by path or open.
-        env: Files, clock and randomness.
-        threads: How many read side by side; as many as there are cores where None.
-        split_bytes: About how many bytes of log are read in one piece.
-    """
-
-    source: str | LogDir
-    env: Env
-    threads: int | None = None
-    split_bytes: int = THREAD_SPLIT_BYTES
-
-    @property
-    def random(self) -> "random.Random":
-        """See `TableHome`."""
-        return self.env.random
-
-    def _asked(self, question: Callable[[LogDir], _Answer]) -> _Answer:
-        return with_directory(self.source, self.env, question)
-
-    def partitions(self, topic: str | TopicPartition) -> list[TopicPartition]:
-        """See `TableHome`; those that have no directory yet hold nothing."""
-        return self._asked(lambda log_dir: list_partitions(log_dir, topic))
-
-    def ranking(self, topic: str) -> Ranking:
-        """See `TableHome`."""
-        return ranking_of(self._asked(lambda log_dir: log_dir.topic(topic).config.texts()))
-
-    def doubts(
-        self, names: Sequence[TopicPartition], at_ms: int | None, clock: ClockName
-    ) -> list[Doubt]:
-        """See `TableHome`."""
-
-        def ask(log_dir: LogDir) -> list[Doubt]:
-            doubt_lists = (directory_doubts(log_dir, name, at_ms, clock) for name in names)
-            return [doubt for doubts in doubt_lists for doubt in doubts]
-
-        return self._asked(ask)
-
-    def splits(
-        self,
-        names: Sequence[TopicPartition],
-        at_ms: int | None,
-        clock: ClockName,
-        columns: Sequence[str],
-    ) -> "dict[TopicPartition, list[Split]]":
-        """See `TableHome`."""
-        splits: dict[TopicPartition, list[Split]] = {name: [] for name in names}
-        before = self._asked(lambda log_dir: {name: compacted_to(log_dir, name) for name in names})
-        planned = plan(
-            self.source,
-            names,
-            wanted=Wanted(end_ms=None if at_ms is None else min(at_ms, INT64_MAX - 1) + 1),
-            clock=clock,
-            isolation=IsolationLevel.READ_COMMITTED,
-            columns=columns,
-            split_bytes=self.split_bytes,
-            env=self.env,
-        )
-        for split in planned.splits:
-            name = split.topic_partition
-            limit = max(before[name], planned.bounds[name][1])
-            splits[name].append(replace(split, compacted_max=limit))
-        return splits
-
-    def compacted_to(self, name: TopicPartition) -> int:
-        """See `TableHome`."""
-        return self._asked(lambda log_dir: compacted_to(log_dir, name))
-
-    def rows(self) -> "RowSource":
-        """See `TableHome`."""
-        from tidelog.scan import ReadOptions
-
-        return DirectoryRows(ReadOptions(env=self.env), self.threads)
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryRows:
-    """Reads splits of a directory. A `RowSource`.
-
-    Attributes:
-        options: How.
-        threads: How many read side by side; as many as there are cores where None.
-    """
-
-    options: "ReadOptions"
-    threads: int | None = None
-
-    def batches(
-        self, splits: "Sequence[Split]", columns: Sequence[str], stats: "ScanStats"
-    ) -> "Iterator[pa.RecordBatch]":
-        """See `RowSource`."""
-        from tidelog.scan.parallel import to_parallel_reader
-        from tidelog.scan.reader import to_reader
-
-        if self.threads == 1:
-            yield from to_reader(splits, columns, options=self.options, stats=stats)
-            return
-        yield from to_parallel_reader(
-            splits, columns, options=self.options, stats=stats, threads=self.threads
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -204,7 +35,7 @@ class Table(ArrowSource):
     Any tool that takes an Arrow stream takes a table as it is (`__arrow_c_stream__`).
 
     Attributes:
-        home: Who has the topic.
+        source: Where the topic is.
         topic: The topic, or one of its partitions.
         at_ms: Records up to and with this time count, in ms; all that are there where None.
         clock: Which of a record's two times that is about.
@@ -214,7 +45,7 @@ class Table(ArrowSource):
         memory_bytes: What the keys of a partition may take at a time, about.
     """
 
-    home: TableHome
+    source: RecordSource
     topic: str | TopicPartition
     at_ms: int | None = None
     clock: ClockName = ClockName.RECORD
@@ -240,7 +71,7 @@ class Table(ArrowSource):
 
         Records without a time are told by `TableStats.without_time` alone: they have to be met.
         """
-        return self.home.doubts(self._partitions(), self.at_ms, self.clock)
+        return self.source.doubts(self._partitions(), self.at_ms, self.clock)
 
     def to_arrow(self, *, stats: "TableStats | None" = None) -> "pa.RecordBatchReader":
         """The rows as an Arrow reader, by partition and offset; it reads while it is read.
@@ -265,8 +96,8 @@ class Table(ArrowSource):
     def plan(self) -> "dict[TopicPartition, list[Split]]":
         """What would be read of each partition now; raises as `to_arrow` does at once."""
         names = self._partitions()
-        check_doubts(self.home, names, self.at_ms, self.clock, self.inexact)
-        return self.home.splits(names, self.at_ms, self.clock, self._columns())
+        check_doubts(self.source, names, self.at_ms, self.clock, self.inexact)
+        return self.source.table_splits(names, self.at_ms, self.clock, self._columns())
 
     def _rows(
         self, splits: "Mapping[TopicPartition, Sequence[Split]]", stats: "TableStats"
@@ -280,18 +111,18 @@ class Table(ArrowSource):
         """The rows of one partition, of its splits as `plan` gave them; errors as `to_arrow`."""
         from tidelog.scan.keyed_table import TableStats, table_rows
 
-        how = fold_of(self.home, [name], self.clock, self.memory_bytes)
+        how = fold_of(self.source, [name], self.clock, self.memory_bytes)
         mine = TableStats()
-        rows = table_rows(self.home.rows(), splits, self._columns(), how, mine)
+        rows = table_rows(self.source, splits, self._columns(), how, mine)
         yield from checked(self, name, splits, rows, mine)
         stats.add(mine)
 
     def _check(self) -> None:
         needs_arrow()
-        check_doubts(self.home, self._partitions(), self.at_ms, self.clock, self.inexact)
+        check_doubts(self.source, self._partitions(), self.at_ms, self.clock, self.inexact)
 
     def _partitions(self) -> list[TopicPartition]:
-        return self.home.partitions(self.topic)
+        return self.source.partitions(self.topic)
 
     def _columns(self) -> tuple[str, ...]:
         return columns_of(self.columns)
@@ -301,7 +132,7 @@ class _Question(Protocol):
     """What both kinds of question have."""
 
     @property
-    def home(self) -> TableHome: ...
+    def source(self) -> RecordSource: ...
     @property
     def at_ms(self) -> int | None: ...
     @property
@@ -319,17 +150,19 @@ def check_question(inexact: str, memory_bytes: int) -> None:
 
 
 def fold_of(
-    home: TableHome, names: Sequence[TopicPartition], clock: ClockName, memory_bytes: int
+    source: RecordSource, names: Sequence[TopicPartition], clock: ClockName, memory_bytes: int
 ) -> "KeyFold":
     """How the keys of a topic are reduced; raises ConfigError for a rule that nobody knows."""
     from tidelog.scan.keyed_table import KeyFold
 
-    ranking = home.ranking(names[0].topic) if names else Ranking()
-    return KeyFold(ranking=ranking, clock=clock, random=home.random, memory_bytes=memory_bytes)
+    ranking = source.ranking(names[0].topic) if names else Ranking()
+    return KeyFold(
+        ranking=ranking, clock=clock, random=source.env.random, memory_bytes=memory_bytes
+    )
 
 
 def check_doubts(
-    home: TableHome,
+    source: RecordSource,
     names: Sequence[TopicPartition],
     at_ms: int | None,
     clock: ClockName,
@@ -338,7 +171,7 @@ def check_doubts(
     """Raise InexactTable where it is not to be told what is known to be inexact."""
     if at_ms is None or inexact == MARK:
         return
-    doubts = home.doubts(names, at_ms, clock)
+    doubts = source.doubts(names, at_ms, clock)
     if doubts:
         raise refuse(doubts, at_ms)
 
@@ -380,7 +213,7 @@ def _check_compaction(question: _Question, name: TopicPartition, splits: "Sequen
     if question.inexact == MARK:
         return
     limit = min((split.compacted_max for split in splits), default=INT64_MAX)
-    found = question.home.compacted_to(name)
+    found = question.source.compacted_to([name])[name]
     if found > limit:
         reason = f"compacted up to {found} since the table was planned; ask again (or inexact=mark)"
         start = splits[0].start_offset
@@ -394,7 +227,7 @@ def _check_read(question: _Question, name: TopicPartition, stats: "TableStats") 
     doubt = without_time_doubt(name, stats.without_time, question.clock)
     if doubt is not None:
         raise refuse([doubt], question.at_ms)
-    check_doubts(question.home, [name], question.at_ms, question.clock, question.inexact)
+    check_doubts(question.source, [name], question.at_ms, question.clock, question.inexact)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -402,7 +235,7 @@ class Diff(ArrowSource):
     """What changed in a topic's table between two times; columns in `tidelog.scan.keyed_table`.
 
     Attributes:
-        home: Who has the topic.
+        source: Where the topic is.
         topic: The topic, or one of its partitions.
         before_ms: The earlier time, in ms; records of that time count.
         after_ms: The later one; all that is there where None.
@@ -411,7 +244,7 @@ class Diff(ArrowSource):
         memory_bytes: As of `Table`.
     """
 
-    home: TableHome
+    source: RecordSource
     topic: str | TopicPartition
     before_ms: int
     after_ms: int | None = None
@@ -446,7 +279,7 @@ class Diff(ArrowSource):
 
     def doubts(self) -> list[Doubt]:
         """Why the answer may differ from what happened then; as `Table.doubts`."""
-        return self.home.doubts(self._partitions(), self.before_ms, self.clock)
+        return self.source.doubts(self._partitions(), self.before_ms, self.clock)
 
     def to_arrow(self, *, stats: "TableStats | None" = None) -> "pa.RecordBatchReader":
         """The keys that differ, by partition and by the offset of what changed them.
@@ -459,8 +292,8 @@ class Diff(ArrowSource):
         from tidelog.scan.keyed_table import TableStats
 
         names = self._partitions()
-        how = fold_of(self.home, names, self.clock, self.memory_bytes)
-        check_doubts(self.home, names, self.before_ms, self.clock, self.inexact)
+        how = fold_of(self.source, names, self.clock, self.memory_bytes)
+        check_doubts(self.source, names, self.before_ms, self.clock, self.inexact)
         rows = self._diff_rows(names, how, stats or TableStats())
         return pa.RecordBatchReader.from_batches(schema, rows)
 
@@ -469,16 +302,18 @@ class Diff(ArrowSource):
     ) -> "Iterator[pa.RecordBatch]":
         from tidelog.scan.keyed_table import TIME_COLUMNS, TableStats, diff_rows
 
-        splits = self.home.splits(names, self.after_ms, self.clock, (TIME_COLUMNS[self.clock],))
+        splits = self.source.table_splits(
+            names, self.after_ms, self.clock, (TIME_COLUMNS[self.clock],)
+        )
         for name in names:
             mine = TableStats()
-            rows = diff_rows(self.home.rows(), splits[name], how, self.before_ms, mine)
+            rows = diff_rows(self.source, splits[name], how, self.before_ms, mine)
             yield from checked(self, name, splits[name], rows, mine)
             stats.add(mine)
 
     def _check(self) -> None:
         needs_arrow()
-        check_doubts(self.home, self._partitions(), self.before_ms, self.clock, self.inexact)
+        check_doubts(self.source, self._partitions(), self.before_ms, self.clock, self.inexact)
 
     def _partitions(self) -> list[TopicPartition]:
-        return self.home.partitions(self.topic)
+        return self.source.partitions(self.topic)

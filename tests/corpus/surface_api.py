@@ -23,13 +23,12 @@ import tidelog.spark
 MODULES: Final = (tidelog, tidelog.spark)
 # Members that hand out the inside, "for those who work on partitions": what is below is private.
 INSIDE: Final = {
-    "Directory": ("log", "log_dir", "partition"),
-    "RemoteDirectory": ("cluster", "reading"),
+    "Directory": ("log", "log_dir", "partition", "source"),
+    "RemoteDirectory": ("cluster", "source"),
     "Broker": ("call",),
-    "Diff": ("home",),
-    "Table": ("home",),
-    "Scan": ("log_dir", "wanted"),
-    "RemoteScan": ("reading", "wanted"),
+    "Diff": ("source",),
+    "Table": ("source",),
+    "Scan": ("source", "wanted"),
 }
 # Public classes that are made by calls: open, connect, connect_async.
 MADE_BY_CALLS: Final = ("Directory", "RemoteDirectory", "AsyncRemoteDirectory")

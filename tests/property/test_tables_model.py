@@ -18,9 +18,10 @@ from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE, new_dir
 
 from tidelog.env import Env
 from tidelog.errors import InexactTable, OffsetsGone
-from tidelog.keyed import Diff, DirectoryHome, Table, checked
+from tidelog.keyed import Diff, Table, checked
 from tidelog.record.builder import build_batch
 from tidelog.scan.keyed_table import TableStats
+from tidelog.scan.source import DirectoryRecords
 from tidelog.scan.table_rules import HEADER_KEY, STRATEGY_KEY
 from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
@@ -167,8 +168,8 @@ def play_steps(
     return env, model, middle
 
 
-def home_of(env: Env) -> DirectoryHome:
-    return DirectoryHome(PATH, env, threads=1, split_bytes=300)
+def records_of(env: Env) -> DirectoryRecords:
+    return DirectoryRecords(PATH, env, threads=1, split_bytes=300)
 
 
 STRATEGIES = st.sampled_from(["offset", "offset", "timestamp", "header"])
@@ -187,7 +188,11 @@ def test_a_table_holds_the_winner_of_each_key(
     env, model, middle = play_steps(taken, strategy)
     at_ms = None if at is None else middle + at
     table = Table(
-        home=home_of(env), topic=TOPIC, at_ms=at_ms, clock=clock, columns=("key", "value", "offset")
+        source=records_of(env),
+        topic=TOPIC,
+        at_ms=at_ms,
+        clock=clock,
+        columns=("key", "value", "offset"),
     )
     assert table.doubts() == []
     stats = TableStats()
@@ -216,7 +221,7 @@ def test_a_diff_is_what_two_tables_differ_in(
     before_ms = middle + before
     after_ms = None if length is None else before_ms + length
     rows = Diff(
-        home=home_of(env), topic=TOPIC, before_ms=before_ms, after_ms=after_ms, clock=clock
+        source=records_of(env), topic=TOPIC, before_ms=before_ms, after_ms=after_ms, clock=clock
     ).to_table()
     old = model.table(strategy, before_ms, clock)
     new = model.table(strategy, after_ms, clock)
@@ -268,7 +273,7 @@ def test_a_compacted_past_is_exact_or_refused(
         clean(env)
         env.clock.advance(wait_ms)
     at_ms = middle + at
-    table = Table(home=home_of(env), topic=TOPIC, at_ms=at_ms, clock=clock)
+    table = Table(source=records_of(env), topic=TOPIC, at_ms=at_ms, clock=clock)
     expected = {key: seen.offset for key, seen in model.table(strategy, at_ms, clock).items()}
     try:
         rows = table.to_table().to_pylist()
@@ -277,7 +282,7 @@ def test_a_compacted_past_is_exact_or_refused(
         assert since is not None
         assert since > at_ms
         at_ms = since
-        later = Table(home=home_of(env), topic=TOPIC, at_ms=at_ms, clock=clock)
+        later = Table(source=records_of(env), topic=TOPIC, at_ms=at_ms, clock=clock)
         rows = later.to_table().to_pylist()
         expected = {key: seen.offset for key, seen in model.table(strategy, at_ms, clock).items()}
     assert {row["key"]: row["offset"] for row in rows} == expected
@@ -288,14 +293,14 @@ def test_a_table_from_before_a_compaction_says_since_when_it_is_exact() -> None:
     env, _, middle = play_steps(taken, "offset", {"cleanup.policy": "compact"})
     clean(env)
     with pytest.raises(InexactTable, match="compacted: exact from") as caught:
-        Table(home=home_of(env), topic=TOPIC, at_ms=middle + 5).to_table()
+        Table(source=records_of(env), topic=TOPIC, at_ms=middle + 5).to_table()
     assert caught.value.exact_since_ms == middle + 10
-    rows = Table(home=home_of(env), topic=TOPIC, at_ms=middle + 10).to_table()
+    rows = Table(source=records_of(env), topic=TOPIC, at_ms=middle + 10).to_table()
     assert rows["value"].to_pylist() == [b"2"]
     # Another cleaner's checkpoint beside no history: the offsets tell that a record is missing.
     env.files.remove(f"{PATH}/{TOPIC}-0/{HISTORY_FILE}")
     with pytest.raises(InexactTable, match="left no history"):
-        Table(home=home_of(env), topic=TOPIC, at_ms=middle + 10).to_table()
+        Table(source=records_of(env), topic=TOPIC, at_ms=middle + 10).to_table()
 
 
 @pytest.mark.parametrize("later_ms", [None, 10])
@@ -304,7 +309,7 @@ def test_a_compaction_beyond_the_planned_end_is_told(later_ms: int | None) -> No
     put = [Step("put", b"a", b"1"), Step("put", b"a", b"2"), Step("put", b"b", b"1"), Step("roll")]
     env, _, middle = play_steps(put, "offset", {"cleanup.policy": "compact"})
     at_ms = None if later_ms is None else middle + later_ms
-    table = Table(home=home_of(env), topic=TOPIC, at_ms=at_ms, columns=("key", "value"))
+    table = Table(source=records_of(env), topic=TOPIC, at_ms=at_ms, columns=("key", "value"))
     splits = table.plan()
     clean(env)  # up to the planned end, no further
     found = pa.Table.from_batches(list(table._rows(splits, TableStats())))
@@ -321,7 +326,7 @@ def test_a_compaction_beyond_the_planned_end_is_told(later_ms: int | None) -> No
 def test_a_damaged_checkpoint_of_the_cleaner_is_no_matter_of_tables() -> None:
     env, _, _ = play_steps([Step("put", b"a", b"1")], "offset", {"cleanup.policy": "compact"})
     write_atomically(env.files, f"{PATH}/{CLEANER_CHECKPOINT_FILE}", b"no number")
-    assert Table(home=home_of(env), topic=TOPIC).to_table()["key"].to_pylist() == [b"a"]
+    assert Table(source=records_of(env), topic=TOPIC).to_table()["key"].to_pylist() == [b"a"]
 
 
 def test_a_compaction_between_two_shares_is_told() -> None:
@@ -329,7 +334,7 @@ def test_a_compaction_between_two_shares_is_told() -> None:
     env = seeded_env(6)
     new_dir(env, {"cleanup.policy": "compact"}).close()
     overwrite(env, [b"a"], 7)
-    table, name = Table(home=home_of(env), topic=TOPIC), TopicPartition(TOPIC, 0)
+    table, name = Table(source=records_of(env), topic=TOPIC), TopicPartition(TOPIC, 0)
     stats, splits = TableStats(readings=1), table.plan()[name]
 
     def shares() -> Iterator[pa.RecordBatch]:
@@ -371,7 +376,9 @@ def test_keys_that_do_not_fit_into_memory_are_taken_in_shares(keys: int) -> None
     log.append([NewRecord(key=b"key %d" % n, value=None) for n in range(0, keys, 2)])
     directory.close()
     stats = TableStats()
-    table = Table(home=home_of(env), topic=TOPIC, columns=("key", "value"), memory_bytes=100_000)
+    table = Table(
+        source=records_of(env), topic=TOPIC, columns=("key", "value"), memory_bytes=100_000
+    )
     rows = table.to_arrow(stats=stats).read_all()
     assert set(rows["key"].to_pylist()) == {b"key %d" % n for n in range(1, keys, 2)}
     assert rows["value"].to_pylist() == [b"new"] * (keys // 2)
@@ -385,9 +392,9 @@ def test_records_without_a_time_leave_a_table_as_of_a_time_in_doubt() -> None:
     log = directory.log(TOPIC, 0)
     log.append([NewRecord(key=b"a", value=b"1", timestamp=NO_TIMESTAMP)])
     directory.close()
-    assert Table(home=home_of(env), topic=TOPIC).to_table()["key"].to_pylist() == [b"a"]
+    assert Table(source=records_of(env), topic=TOPIC).to_table()["key"].to_pylist() == [b"a"]
     at_ms = env.clock.now_ms()
     stats = TableStats()
-    marked = Table(home=home_of(env), topic=TOPIC, at_ms=at_ms, inexact="mark")
+    marked = Table(source=records_of(env), topic=TOPIC, at_ms=at_ms, inexact="mark")
     assert len(marked.to_arrow(stats=stats).read_all()) == 0
     assert stats.without_time == 1

@@ -34,7 +34,7 @@ def cluster(tmp_path: Path) -> Iterator[RemoteDirectory]:
             for _ in range(BATCHES):
                 writer.append("t", [NewRecord(value=b"%d" % n) for n in range(EACH)], partition=0)
         with tidelog.connect(servers, config=THROUGH_LIBRDKAFKA, timeout_s=PATIENCE_S) as connected:
-            assert not connected.reading.is_direct
+            assert not connected.source.is_direct
             yield connected
 
 

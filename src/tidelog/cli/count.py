@@ -19,24 +19,13 @@ from tidelog.cli.options import (
     zone_cache_option,
     zone_option,
 )
-from tidelog.cli.output import chosen
-from tidelog.cli.places import (
-    Access,
-    Place,
-    open_directory,
-    open_remote,
-    parse_target,
-    partitions_of,
-    place_options,
-)
+from tidelog.cli.places import Place, open_topics, parse_choice, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
-from tidelog.timespec import OPEN_END, OPEN_START, TIME_HELP
-from tidelog.types import ClockName, IsolationLevel, TopicPartition
+from tidelog.timespec import TIME_HELP
+from tidelog.types import ClockName, IsolationLevel
 
 if TYPE_CHECKING:
     from tidelog.cli.output import Cell
-    from tidelog.scan.count import Count
-    from tidelog.scan.split import Wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +61,18 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
     Zone maps tell most of it; only what the range cuts is read, and with read_committed what
     belongs to transactions. "told" says how many were not read.
     """
-    from tidelog.scan.split import Wanted
-
+    if options.place.access is not None and options.zone_cache is not None:
+        raise UsageProblem("--zone-cache is about a directory's files; leave it out")
     start_ms, end_ms = times.read_bounds(surroundings, options.start, options.end, options.zone)
-    wanted = Wanted(
-        start_ms=None if start_ms == OPEN_START else start_ms,
-        end_ms=None if end_ms == OPEN_END else end_ms,
-    )
-    if options.place.access is None:
-        found = _counted(surroundings, options, wanted)
-    else:
-        found = _fetched(surroundings, options.place.access, options, wanted)
+    with open_topics(surroundings, options.place) as directory:
+        scan = directory.scan(
+            parse_choice(options.target),
+            start=start_ms,
+            end=end_ms,
+            clock=options.clock,
+            isolation=options.isolation,
+        )
+        found = scan.counts(zone_cache=options.zone_cache)
     rows: list[list[Cell]] = [
         [name.partition, one.records, one.without_time, one.told, one.log_bytes, one.sidecar_bytes]
         for name, one in found.partitions.items()
@@ -106,50 +96,3 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
 def _sum(column: "list[Cell]") -> int | None:
     """The sum of a column, None where a number of it is not known."""
     return None if None in column else sum(int(str(cell)) for cell in column)
-
-
-def _counted(surroundings: Surroundings, options: CountOptions, wanted: "Wanted") -> "Count":
-    from tidelog.scan.count import count as count_records
-
-    topic, number = parse_target(options.target)
-    with open_directory(surroundings, options.place.data) as directory:
-        return count_records(
-            directory.log_dir,
-            partitions_of(directory, topic, number),
-            wanted=wanted,
-            clock=options.clock,
-            isolation=options.isolation,
-            zone_cache=options.zone_cache,
-        )
-
-
-def _fetched(
-    surroundings: Surroundings, access: Access, options: CountOptions, wanted: "Wanted"
-) -> "Count":
-    """Counted by fetching the records: brokers can't count."""
-    from tidelog.scan import ScanStats
-    from tidelog.scan.count import Count, PartitionCount
-
-    if options.zone_cache is not None:
-        raise UsageProblem("--zone-cache is about a directory's files; leave it out")
-    topic, number = parse_target(options.target)
-    found: dict[TopicPartition, PartitionCount] = {}
-    with open_remote(surroundings, access) as cluster:
-        for name in chosen(topic, cluster.partitions(topic), number):
-            stats = ScanStats()
-            scan = cluster.scan(
-                name,
-                start=wanted.start_ms,
-                end=wanted.end_ms,
-                clock=options.clock,
-                columns=("offset",),
-                isolation=options.isolation,
-            )
-            found[name] = PartitionCount(
-                records=sum(batch.num_rows for batch in scan.to_arrow(stats=stats)),
-                without_time=scan.without_time(stats),
-                told=0,
-                log_bytes=stats.log_bytes,
-                sidecar_bytes=0,
-            )
-    return Count(partitions=found)

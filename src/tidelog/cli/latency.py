@@ -22,8 +22,9 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell
 from tidelog.cli.places import open_directory, parse_target, partitions_of
 from tidelog.cli.surroundings import Surroundings
+from tidelog.scan.split import Wanted
 from tidelog.storage.clocks.latency import LOST_SHARES, PERCENTS, RELATIVE_ERROR, LatencyHistogram
-from tidelog.timespec import OPEN_END, OPEN_START, TIME_HELP, parse_duration
+from tidelog.timespec import TIME_HELP, parse_duration
 
 if TYPE_CHECKING:
     from tidelog.directory import Directory
@@ -74,17 +75,23 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     from tidelog.scan.latency import latency as measure
 
     topic, number = parse_target(options.target)
-    start, end = times.read_bounds(surroundings, options.start, options.end, options.zone)
+    start_ms, end_ms = times.read_bounds(surroundings, options.start, options.end, options.zone)
     with open_directory(surroundings, options.data) as directory:
         partitions = partitions_of(directory, topic, number)
         if options.late or options.delays:
-            _print_late(surroundings, directory, partitions, options, (start, end))
+            _print_late(
+                surroundings,
+                directory,
+                partitions,
+                options,
+                Wanted(start_ms=start_ms, end_ms=end_ms),
+            )
             return
         by_topic = measure(
             directory.log_dir,
             partitions,
-            start_ms=None if start == OPEN_START else start,
-            end_ms=None if end == OPEN_END else end,
+            start_ms=start_ms,
+            end_ms=end_ms,
             zone_cache=options.zone_cache,
         )
     found = by_topic.get(topic, TopicLatency())
@@ -153,17 +160,18 @@ def _print_late(
     directory: "Directory",
     partitions: "list[TopicPartition]",
     options: LatencyOptions,
-    bounds: tuple[int, int],
+    wanted: Wanted,
 ) -> None:
     from tidelog.scan.latency import TopicLateness, lateness
     from tidelog.storage.clocks.latency import DELAYS_MS
 
     delays = [parse_duration(text) // 1_000_000 for text in options.delays] or list(DELAYS_MS)
+    append_times = wanted.times
     by_topic = lateness(
         directory.log_dir,
         partitions,
         delays_ms=delays,
-        append_range=None if bounds == (OPEN_START, OPEN_END) else (max(bounds[0], 0), bounds[1]),
+        append_range=append_times and (max(append_times[0], 0), append_times[1]),
     )
     topic = partitions[0].topic if partitions else ""
     found = by_topic.get(topic, TopicLateness())

@@ -24,14 +24,15 @@ from tidelog.cli.surroundings import Surroundings, UsageProblem, printable
 from tidelog.errors import SerdeError
 from tidelog.record.record import Record
 from tidelog.record.serde import deserializer, serializer
-from tidelog.timespec import OPEN_END, OPEN_START
 from tidelog.types import NO_TIMESTAMP, ClockName, Header, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    from tidelog.cli.selection import ReadOptions, Selection
+    from tidelog.cli.read import ReadOptions
+    from tidelog.scan import Wanted
+    from tidelog.scan.source import RecordSource
 
 
 Cell: TypeAlias = "str | int | float | bool | Sequence[Cell] | dict[str, Cell] | None"
@@ -510,13 +511,12 @@ COLUMNS = (
 
 def write_arrow(
     surroundings: Surroundings,
-    path: str,
+    source: "RecordSource",
     partitions: list[TopicPartition],
-    wanted: "Selection",
-    limit: int | None,
-    kind: ReadFormat,
-) -> int:
-    """Write the records wanted by columns; return how many have no time on the asked clock.
+    wanted: "Wanted",
+    options: "ReadOptions",
+) -> int | None:
+    """Write records by columns; return how many have no time on the clock, None where not known.
 
     Raises:
         UsageProblem: Stdout is a terminal.
@@ -524,29 +524,22 @@ def write_arrow(
     """
     from tidelog.frames import needs_arrow
 
-    _refuse_terminal(surroundings, kind)
+    _refuse_terminal(surroundings, options.kind)
     needs_arrow()
-    from tidelog import scan
+    from tidelog.scan import ScanStats
 
-    plan = scan.plan(
-        path,
+    plan = source.plan(
         partitions,
-        wanted=scan.Wanted(
-            start_offset=wanted.start_offset,
-            end_offset=wanted.end_offset,
-            start_ms=None if wanted.start_ms == OPEN_START else wanted.start_ms,
-            end_ms=None if wanted.end_ms == OPEN_END else wanted.end_ms,
-        ),
-        clock=wanted.clock,
-        isolation=wanted.isolation,
+        wanted,
+        clock=options.clock,
+        isolation=options.isolation,
+        columns=COLUMNS,
         fail_on_data_loss=False,
-        env=surroundings.env,
     )
-    stats = scan.ScanStats()
-    how = scan.ReadOptions(env=surroundings.env)
-    reader = scan.to_reader(plan, COLUMNS, options=how, stats=stats)
-    write_columns(surroundings, reader.schema, reader, limit, kind)
-    return stats.without_time
+    stats = ScanStats()
+    reader = source.read(plan, COLUMNS, stats=stats, threads=1)
+    write_columns(surroundings, reader.schema, reader, options.limit, options.kind)
+    return source.without_time(partitions, wanted, options.clock, stats)
 
 
 def _refuse_terminal(surroundings: Surroundings, kind: ReadFormat) -> None:

@@ -6,7 +6,7 @@ here as well. What opens a place is imported when one is opened.
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from shlex import quote
@@ -271,6 +271,15 @@ def open_remote(surroundings: Surroundings, access: Access) -> Iterator["RemoteD
         yield remote
 
 
+def open_topics(
+    surroundings: Surroundings, place: Place
+) -> AbstractContextManager["Directory | RemoteDirectory"]:
+    """A place's topics until the block ends; errors as `open_directory` and `open_cluster`."""
+    if place.access is None:
+        return open_directory(surroundings, place.data)
+    return open_remote(surroundings, place.access)
+
+
 def _settings(surroundings: Surroundings, path: str | None) -> dict[str, str]:
     from tidelog.remote.client_settings import client_settings
 
@@ -304,6 +313,12 @@ def parse_target(target: str) -> tuple[str, int | None]:
         raise UsageProblem(f"{target}: a topic, or TOPIC:P for one partition, as in flights:0")
     number = found["partition"]
     return found["topic"], None if number is None else int(number)
+
+
+def parse_choice(target: str) -> str | TopicPartition:
+    """A topic, or one of its partitions; raises UsageProblem."""
+    topic, number = parse_target(target)
+    return topic if number is None else TopicPartition(topic, number)
 
 
 def partitions_of(directory: "Directory", topic: str, number: int | None) -> list[TopicPartition]:

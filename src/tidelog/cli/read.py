@@ -6,50 +6,111 @@ Of a directory or of a running cluster. `--table` is table.py's.
 import re
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import click
 
+from tidelog.arguments import Inexact
 from tidelog.cli import times
 from tidelog.cli.options import (
+    Encoding,
+    ReadFormat,
+    clock_option,
     examples,
+    given,
+    headers_as_option,
+    inexact_option,
+    isolation_option,
+    key_as_option,
+    one_of,
+    option,
     refuse_typed,
+    topic_argument,
+    value_as_option,
     with_options,
+    zone_option,
 )
-from tidelog.cli.output import (
-    ROWS_AT_ONCE,
-    Cell,
-    RowMaker,
-    Writer,
-    chosen,
-    say_untimed,
-)
-from tidelog.cli.places import Access, open_directory, open_remote
-from tidelog.cli.selection import ReadOptions, Selection, Untimed, select
+from tidelog.cli.output import ROWS_AT_ONCE, Cell, RowMaker, Writer, chosen, say_untimed
+from tidelog.cli.places import Place, open_topics, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.directory import Directory
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import OffsetOutOfRange
+from tidelog.record.record import Record, stamp_of
 from tidelog.remote import client as codes
 from tidelog.remote.cluster import as_record, decoded, partition_of
-from tidelog.remote.time_lookup import plan_remote
-from tidelog.scan.split import Split, Wanted
+from tidelog.scan.split import ScanStats, Wanted
 from tidelog.storage.log.log_reader import LogView
-from tidelog.timespec import OPEN_END, OPEN_START
+from tidelog.storage.segment.index_proof import time_floor
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.segment.slices import (
+    AbortedFilter,
+    LogSlice,
+    checked_records,
+    is_hidden,
+    slice_segment,
+)
+from tidelog.timespec import TIME_HELP
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.record.record import Record
     from tidelog.remote.remote_directory import RemoteDirectory
 
 
 # How long a follower waits between two looks; appends of another process ring no bell.
 FOLLOW_SECONDS: Final = 0.2
 
+_POLL_S: Final = 0.2
 
 _OFFSETS: Final = re.compile(r"(\d{1,19})?\.\.(\d{1,19})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The options of `tidelog read`."""
+
+    topic: str = given(topic_argument)
+    place: Place = given(place_options)
+    start: str | None = option(
+        "--from", metavar="TIME", help=f"First time, or a range A..B. {TIME_HELP}."
+    )
+    end: str | None = option("--to", metavar="TIME", help="Up to and without this time.")
+    clock: ClockName = given(clock_option)
+    offset: str | None = option(
+        "--offset", metavar="A..B", help="Offsets from A up to and without B."
+    )
+    partition: int | None = option(
+        "--partition", type=int, metavar="N", help="This partition alone."
+    )
+    isolation: IsolationLevel = given(isolation_option)
+    follow: bool = option(
+        "--follow", is_flag=True, help="Go on with what is appended; Ctrl-C ends it."
+    )
+    limit: int | None = option(
+        "--limit", "-n", type=click.IntRange(min=0), metavar="N", help="So many records."
+    )
+    kind: ReadFormat = given(
+        one_of(
+            "--format",
+            "-o",
+            "kind",
+            kind=ReadFormat,
+            default=ReadFormat.TABLE,
+            text="How records are written.",
+        )
+    )
+    key_as: Encoding = given(key_as_option)
+    value_as: Encoding = given(value_as_option)
+    headers_as: Encoding = given(headers_as_option)
+    is_table: bool = option("--table", is_flag=True, help="The last record of each key alone.")
+    at: str | None = option(
+        "--at", metavar="TIME", help=f"With --table: as of this time. {TIME_HELP}."
+    )
+    inexact: Inexact = given(inexact_option)
+    wide: bool = option("--wide", is_flag=True, help="Tables with whole values.")
+    zone: str | None = given(zone_option)
 
 
 @click.command(
@@ -77,45 +138,34 @@ def read(surroundings: Surroundings, options: ReadOptions) -> None:
         table.read_table(surroundings, options)
         return
     refuse_typed(("at", "inexact"), "it goes with --table")
-    wanted = _selection(surroundings, options)
-    if options.place.access is not None:
-        read_remote(surroundings, options.place.access, options, wanted)
-        return
-    with open_directory(surroundings, options.place.data) as directory:
-        partitions = _partitions(directory, options.topic, options.partition)
+    wanted = _wanted(surroundings, options)
+    with open_topics(surroundings, options.place) as directory:
+        partitions = chosen(options.topic, directory.partitions(options.topic), options.partition)
         if options.kind.is_columns:
             from tidelog.cli.output import write_arrow
 
-            count = write_arrow(
-                surroundings, directory.path, partitions, wanted, options.limit, options.kind
-            )
+            count = write_arrow(surroundings, directory.source, partitions, wanted, options)
             say_untimed(surroundings, count, options.clock)
             return
-        logs = [directory.partition(p.topic, p.partition) for p in partitions]
-        _Reading(surroundings, _LogSource(surroundings, logs), options).run(wanted)
+        source: _Source
+        if isinstance(directory, Directory):
+            logs = [directory.partition(p.topic, p.partition) for p in partitions]
+            source = _LogSource(surroundings, logs, wanted, options)
+        else:
+            source = _ClusterSource(surroundings, directory, partitions, wanted, options)
+        _Reading(surroundings, source, options).run()
 
 
-def _partitions(directory: Directory, topic: str, number: int | None) -> list[TopicPartition]:
-    return chosen(topic, directory.log_dir.partitions(topic), number)
-
-
-def _selection(surroundings: Surroundings, options: ReadOptions) -> Selection:
+def _wanted(surroundings: Surroundings, options: ReadOptions) -> Wanted:
     if options.follow and options.end is not None:
         raise UsageProblem("--follow has no end; leave --to out")
     if options.follow and options.kind.is_columns:
         raise UsageProblem("--follow writes table, json or csv")
     start_ms, end_ms = times.read_bounds(surroundings, options.start, options.end, options.zone)
-    if options.follow and end_ms != OPEN_END:
+    if options.follow and end_ms is not None:
         raise UsageProblem(f"--from {options.start}: --follow has no end; leave the end out")
     start, end = _offsets(options.offset)
-    return Selection(
-        start_ms=start_ms,
-        end_ms=end_ms,
-        clock=options.clock,
-        start_offset=start,
-        end_offset=end,
-        isolation=options.isolation,
-    )
+    return Wanted(start_ms=start_ms, end_ms=end_ms, start_offset=start, end_offset=end)
 
 
 def _offsets(text: str | None) -> tuple[int | None, int | None]:
@@ -133,22 +183,22 @@ def _offsets(text: str | None) -> tuple[int | None, int | None]:
     return start, end
 
 
-_Timed: TypeAlias = "tuple[Record, int | None]"
+_Timed: TypeAlias = tuple[Record, int | None]
 _Parts: TypeAlias = "Generator[tuple[TopicPartition, Iterator[_Timed]], None, None]"
 
 
 class _Source(Protocol):
-    """A topic's records wanted, in a directory or in a cluster."""
+    """Records of a topic in a directory or in a cluster, as the options choose them."""
 
-    def there(self, wanted: Selection) -> _Parts:
-        """The records that are there now, by partition and offset, with append times (ms)."""
+    def there(self) -> _Parts:
+        """The records of now, by partition and offset, with append times (ms)."""
         ...
 
-    def coming(self, wanted: Selection) -> _Parts:
+    def coming(self) -> _Parts:
         """The records behind those, as they are appended, up to the last offset wanted."""
         ...
 
-    def untimed(self, wanted: Selection) -> int | None:
+    def untimed(self) -> int | None:
         """How many records have no time on the clock that was asked; None where not known."""
         ...
 
@@ -163,20 +213,20 @@ class _Reading:
         self._left = options.limit
         self._maker = RowMaker(options)
 
-    def run(self, wanted: Selection) -> None:
-        """Write everything wanted, then what comes where that is asked for."""
+    def run(self) -> None:
+        """Write the records of now, then those that come, with `--follow`."""
         out = self._maker.writer(self._surroundings)
         try:
-            self._write(out, self._source.there(wanted))
+            self._write(out, self._source.there())
             if self._options.follow:
-                with closing(self._source.coming(wanted)) as parts:
+                with closing(self._source.coming()) as parts:
                     self._write(out, parts)
         except KeyboardInterrupt:
             # The way to end a follower; anybody else is told that the output is not whole.
             if not self._options.follow:
                 raise
         out.close()
-        say_untimed(self._surroundings, self._source.untimed(wanted), self._options.clock)
+        say_untimed(self._surroundings, self._source.untimed(), self._options.clock)
 
     def _write(self, out: Writer, parts: _Parts) -> None:
         while self._left != 0:
@@ -204,114 +254,40 @@ class _Reading:
 class _LogSource:
     """Logs of a directory."""
 
-    def __init__(self, surroundings: Surroundings, logs: list[LogView]) -> None:
+    def __init__(
+        self, surroundings: Surroundings, logs: list[LogView], wanted: Wanted, options: ReadOptions
+    ) -> None:
         self._surroundings = surroundings
         self._logs = logs
-        self._untimed = Untimed()
+        self._wanted = wanted
+        self._options = options
+        self._stats = ScanStats()
 
-    def there(self, wanted: Selection) -> _Parts:
+    def there(self) -> _Parts:
         """See `_Source`."""
         for log in self._logs:
-            yield log.topic_partition, select(log, wanted, self._untimed)
+            yield log.topic_partition, self._select(log, self._wanted)
 
-    def coming(self, wanted: Selection) -> _Parts:
+    def coming(self) -> _Parts:
         """See `_Source`."""
+        end, first = self._wanted.end_offset, self._wanted.start_offset or 0
         while True:
-            nexts = [_next_offset(log, wanted) for log in self._logs]
-            if wanted.end_offset is not None and min(nexts) >= wanted.end_offset:
+            nexts = [max(log.end_offset(self._options.isolation), first) for log in self._logs]
+            if end is not None and min(nexts) >= end:
                 return
             self._surroundings.wait(FOLLOW_SECONDS)
             for log, start in zip(self._logs, nexts, strict=True):
                 log.refresh()
-                selection = replace(wanted, start_offset=start)
-                yield log.topic_partition, select(log, selection, self._untimed)
+                wanted = replace(self._wanted, start_offset=start)
+                yield log.topic_partition, self._select(log, wanted)
 
-    def untimed(self, _wanted: Selection) -> int | None:
+    def untimed(self) -> int | None:
         """See `_Source`."""
-        return self._untimed.count
+        return self._stats.without_time
 
-
-def _next_offset(log: LogView, wanted: Selection) -> int:
-    """Where a follower goes on."""
-    seen = log.end_offset(wanted.isolation)
-    return seen if wanted.start_offset is None else max(seen, wanted.start_offset)
-
-
-_POLL_S: Final = 0.2
-
-
-def read_remote(
-    surroundings: Surroundings,
-    access: Access,
-    options: ReadOptions,
-    wanted: Selection,
-) -> None:
-    """Print the records of a topic that are wanted: partition by partition, by offset."""
-    with open_remote(surroundings, access) as cluster:
-        partitions = chosen(options.topic, cluster.partitions(options.topic), options.partition)
-        if options.kind.is_columns:
-            count = _write_arrow(surroundings, cluster, partitions, wanted, options)
-            say_untimed(surroundings, count, options.clock)
-            return
-        source = _ClusterSource(surroundings, cluster, partitions)
-        _Reading(surroundings, source, options).run(wanted)
-
-
-def _splits(
-    cluster: "RemoteDirectory", partitions: list[TopicPartition], wanted: Selection
-) -> list[Split]:
-    """What there is to read now: offsets in which everything wanted lies."""
-    times = Wanted(
-        start_ms=None if wanted.start_ms == OPEN_START else wanted.start_ms,
-        end_ms=None if wanted.end_ms == OPEN_END else wanted.end_ms,
-    )
-    found = plan_remote(
-        cluster.cluster, partitions, times, clock=wanted.clock, isolation=wanted.isolation
-    )
-    first, end = wanted.start_offset or 0, wanted.end_offset
-    cut = (
-        replace(
-            split,
-            start_offset=max(split.start_offset, first),
-            end_offset=split.end_offset if end is None else min(split.end_offset, end),
-        )
-        for split in found
-    )
-    return [split for split in cut if split.start_offset < split.end_offset]
-
-
-def _write_arrow(
-    surroundings: Surroundings,
-    cluster: "RemoteDirectory",
-    partitions: list[TopicPartition],
-    wanted: Selection,
-    options: ReadOptions,
-) -> int | None:
-    """Write the records wanted by columns; return how many have no time on the asked clock."""
-    from tidelog.cli.output import COLUMNS, write_columns
-    from tidelog.frames import needs_arrow
-
-    needs_arrow()
-    from tidelog.scan import ScanStats, schema
-
-    stats = ScanStats()
-    batches = (
-        batch
-        for split in _splits(cluster, partitions, wanted)
-        for batch in cluster.reading.batches(split, COLUMNS, stats)
-    )
-    write_columns(surroundings, schema(COLUMNS), batches, options.limit, options.kind)
-    return _untimed(cluster, partitions, wanted, stats.without_time)
-
-
-def _untimed(
-    cluster: "RemoteDirectory", partitions: list[TopicPartition], wanted: Selection, met: int
-) -> int | None:
-    """How many records have no time on the clock: those met, or by append time all there are."""
-    if wanted.clock is ClockName.RECORD or not wanted.has_times:
-        return met
-    counts = [cluster.without_append_time(name) for name in partitions]
-    return None if None in counts else sum(count or 0 for count in counts)
+    def _select(self, log: LogView, wanted: Wanted) -> Iterator[_Timed]:
+        options = self._options
+        return select(log, wanted, options.clock, options.isolation, self._stats)
 
 
 class _ClusterSource:
@@ -322,42 +298,50 @@ class _ClusterSource:
         surroundings: Surroundings,
         cluster: "RemoteDirectory",
         partitions: list[TopicPartition],
+        wanted: Wanted,
+        options: ReadOptions,
     ) -> None:
         self._surroundings = surroundings
         self._cluster = cluster
         self._partitions = partitions
+        self._wanted = wanted
+        self._options = options
         self._nexts: dict[TopicPartition, int] = {}
-        self._met = 0
+        self._stats = ScanStats()
 
-    def there(self, wanted: Selection) -> _Parts:
+    def there(self) -> _Parts:
         """See `_Source`."""
-        cluster, level = self._cluster, wanted.isolation
+        cluster, wanted = self._cluster, self._wanted
+        clock, level = self._options.clock, self._options.isolation
         ends = cluster.end_offsets(self._partitions, isolation=level)
         first = wanted.start_offset or 0
         self._nexts = {name: max(end, first) for name, end in ends.items()}
-        for split in _splits(cluster, self._partitions, wanted):
+        plan = cluster.source.plan(
+            self._partitions, wanted, clock=clock, isolation=level, columns=()
+        )
+        for split in plan:
             name = split.topic_partition
             end = min(split.end_offset, ends[name])
-            records = cluster.reading.records(name, split.start_offset, end, level)
-            if wanted.clock is ClockName.APPEND and split.time_range is not None:
+            records = cluster.source.records(name, split.start_offset, end, level)
+            if clock is ClockName.APPEND and split.time_range is not None:
                 # The broker tells append times: a record without one lies in no range.
                 records = (timed for timed in records if timed[1] is not None)
-            yield name, self._matches(records, wanted)
+            yield name, self._matches(records)
 
-    def coming(self, wanted: Selection) -> _Parts:
+    def coming(self) -> _Parts:
         """See `_Source`."""
         from confluent_kafka import TopicPartition as Place
 
-        client, nexts = self._cluster.cluster, self._nexts
-        level = IsolationLevel(wanted.isolation).name.lower()
+        client, nexts, end = self._cluster.cluster, self._nexts, self._wanted.end_offset
+        isolation = self._options.isolation
         with (
-            closing(client.consumer(isolation_level=level)) as consumer,
-            closing(self._cluster.reading.told_times(wanted.isolation)) as told,
+            closing(client.consumer(isolation_level=isolation.name.lower())) as consumer,
+            closing(self._cluster.source.told_times(isolation)) as told,
         ):
             places = [Place(n.topic, n.partition, at) for n, at in nexts.items()]
             with client.typed("read records"):
                 consumer.assign(places)
-            while wanted.end_offset is None or min(nexts.values()) < wanted.end_offset:
+            while end is None or min(nexts.values()) < end:
                 with client.typed("read records"):
                     came = consumer.consume(ROWS_AT_ONCE, timeout=_POLL_S)
                 for message in came:
@@ -366,9 +350,9 @@ class _ClusterSource:
                     if error is None:
                         record = as_record(decoded(message))
                         nexts[name] = record.offset + 1
-                        if wanted.end_offset is None or record.offset < wanted.end_offset:
+                        if end is None or record.offset < end:
                             timed = (record, told.time_of(name, record))
-                            yield name, self._matches([timed], wanted)
+                            yield name, self._matches([timed])
                     elif error.code() in (codes.AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE):
                         mark = client.watermarks([name])[name]
                         raise OffsetOutOfRange(nexts[name], mark.start, mark.end, where=str(name))
@@ -378,21 +362,113 @@ class _ClusterSource:
                     else:
                         raise client.failure(f"read records of {name}", error)
 
-    def untimed(self, wanted: Selection) -> int | None:
+    def untimed(self) -> int | None:
         """See `_Source`."""
-        return _untimed(self._cluster, self._partitions, wanted, self._met)
+        return self._cluster.source.without_time(
+            self._partitions, self._wanted, self._options.clock, self._stats
+        )
 
-    def _matches(self, records: "Iterable[_Timed]", wanted: Selection) -> "Iterator[_Timed]":
+    def _matches(self, records: "Iterable[_Timed]") -> "Iterator[_Timed]":
+        times = self._wanted.times
         for record, append_ms in records:
-            if self._is_wanted(record, wanted):
+            if times is None:
                 yield record, append_ms
+            elif self._options.clock is ClockName.APPEND:
+                # By append times the plan's offsets are the range.
+                if times[0] <= self._surroundings.env.clock.now_ms():
+                    yield record, append_ms
             elif record.timestamp == NO_TIMESTAMP:
-                self._met += 1
+                self._stats.without_time += 1
+            elif times[0] <= record.timestamp < times[1]:
+                yield record, append_ms
 
-    def _is_wanted(self, record: "Record", wanted: Selection) -> bool:
-        """Whether a record is in the range of time; by append times the plan's offsets are that."""
-        if not wanted.has_times:
-            return True
-        if wanted.clock is ClockName.APPEND:
-            return wanted.start_ms <= self._surroundings.env.clock.now_ms()
-        return wanted.holds(record.timestamp)
+
+def select(
+    log: LogView, wanted: Wanted, clock: ClockName, isolation: IsolationLevel, stats: ScanStats
+) -> Iterator[_Timed]:
+    """Records of a log in the order of their offsets, with append times where known (ms).
+
+    For as many records as people look at, without Arrow; `tidelog.scan` does the same at scale.
+    Segments that can't hold a match are not opened, and nothing in them is counted.
+
+    Args:
+        log: The partition.
+        wanted: Offsets and times.
+        clock: Clock of the times.
+        isolation: READ_COMMITTED leaves out records of aborted and open transactions.
+        stats: `without_time` counts the records met that have no time on the clock.
+
+    Raises:
+        CorruptData: A damaged batch.
+    """
+    times = wanted.times
+    if clock is ClockName.APPEND and wanted.start_ms is not None and times is not None:
+        # Append times are rounded down: what is said to be earlier may have come then.
+        times = max(wanted.start_ms - log.append_slack_ms, 0), times[1]
+    visible = log.end_offset(isolation)
+    start = max(wanted.start_offset or 0, log.log_start_offset)
+    end = visible if wanted.end_offset is None else min(wanted.end_offset, visible)
+    aborted = log.aborted_filter(isolation, start, end)
+    for segment in log.segments:
+        offsets = max(start, segment.base_offset), min(end, segment.end_offset)
+        for first, last in _ranges(log, segment, offsets, times, clock):
+            part = slice_segment(segment, first, last)
+            if part is not None:
+                yield from _matches(log, part, aborted, times, clock, stats)
+
+
+def _ranges(
+    log: LogView,
+    segment: Segment,
+    offsets: tuple[int, int],
+    times: tuple[int, int] | None,
+    clock: ClockName,
+) -> list[tuple[int, int]]:
+    """Ranges of a segment's offsets that may hold matches or records without a time."""
+    first, last = offsets
+    if first >= last:
+        return []
+    if times is None:
+        return [offsets]
+    if clock is ClockName.APPEND:
+        append_times = log.append_times_of(segment)
+        known = append_times.ranges(*times, first, last)
+        return sorted(known + append_times.unknown_in(first, last))
+    if NO_TIMESTAMP < segment.largest_timestamp < times[0]:
+        return []
+    # Up to an entry's offset no timestamp is larger than the entry's.
+    floor_ms, offset = time_floor(segment, times[0] - 1)
+    first = first if floor_ms == NO_TIMESTAMP else max(first, offset + 1)
+    return [(first, last)] if first < last else []
+
+
+def _matches(
+    log: LogView,
+    part: LogSlice,
+    aborted: AbortedFilter,
+    times: tuple[int, int] | None,
+    clock: ClockName,
+    stats: ScanStats,
+) -> Iterator[_Timed]:
+    for record, append_ms in _timed_records(log, part, aborted):
+        ms = record.timestamp if clock is ClockName.RECORD else append_ms
+        if times is None:
+            yield record, append_ms
+        elif ms is None or ms == NO_TIMESTAMP:
+            stats.without_time += 1
+        elif times[0] <= ms < times[1]:
+            yield record, append_ms
+
+
+def _timed_records(
+    log: LogView, part: LogSlice, aborted: AbortedFilter
+) -> Iterator[tuple["Record", int | None]]:
+    """The data records of a slice with their append times."""
+    times = log.append_times_of(part.segment)
+    for position, batch in part.batches():
+        if is_hidden(part.segment, position, batch, aborted):
+            continue
+        for record in checked_records(part.segment, position, batch):
+            if part.start_offset <= record.offset < part.end_offset:
+                known = times.time_at(record.offset)
+                yield record, stamp_of(record) if known is None else known

@@ -36,7 +36,7 @@ from tidelog.cli.options import (
     zone_option,
 )
 from tidelog.cli.output import Cell, Column
-from tidelog.cli.places import parse_target
+from tidelog.cli.places import parse_choice
 from tidelog.cli.surroundings import Surroundings
 from tidelog.jobs.latency.options import LatencyOptions
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
@@ -138,10 +138,7 @@ def latency(surroundings: Surroundings, request: Request, options: LatencyOption
 
 def read_targets(texts: tuple[str, ...]) -> list[str | TopicPartition] | None:
     """Topics and partitions out of arguments, None where there are none; raises UsageProblem."""
-    found: list[str | TopicPartition] = []
-    for topic, number in map(parse_target, texts):
-        found.append(topic if number is None else TopicPartition(topic, number))
-    return found or None
+    return [parse_choice(text) for text in texts] or None
 
 
 def table(found: "Measured", show: LatencyShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:

@@ -1,7 +1,6 @@
 """`tidelog read --table` and `tidelog diff`: a topic by key, as of a time or between two."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, cast
 
@@ -34,7 +33,7 @@ from tidelog.cli.output import (
     RowMaker,
     write_columns,
 )
-from tidelog.cli.places import Place, open_directory, open_remote, place_options
+from tidelog.cli.places import Place, open_topics, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.record.record import Record
 from tidelog.timespec import TIME_HELP
@@ -43,7 +42,7 @@ from tidelog.types import NO_TIMESTAMP, ClockName, Header, TimestampType, TopicP
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.cli.selection import ReadOptions
+    from tidelog.cli.read import ReadOptions
     from tidelog.directory import Directory
     from tidelog.keyed import Diff, Table
     from tidelog.remote.remote_directory import RemoteDirectory
@@ -96,16 +95,6 @@ class _DiffRow(TypedDict):
     afterTimestamp: int | None
 
 
-@contextmanager
-def _open(surroundings: Surroundings, place: Place) -> "Iterator[Directory | RemoteDirectory]":
-    if place.access is None:
-        with open_directory(surroundings, place.data) as directory:
-            yield directory
-    else:
-        with open_remote(surroundings, place.access) as cluster:
-            yield cluster
-
-
 def read_table(surroundings: Surroundings, options: "ReadOptions") -> None:
     """Print the winning record of each key, as of a time.
 
@@ -115,7 +104,7 @@ def read_table(surroundings: Surroundings, options: "ReadOptions") -> None:
     """
     _refuse_ranges(options)
     at_ms = None if options.at is None else times.read_point(surroundings, options.at, options.zone)
-    with _open(surroundings, options.place) as directory:
+    with open_topics(surroundings, options.place) as directory:
         table = directory.table(
             _chosen(options.topic, options.partition),
             at=at_ms,
@@ -136,7 +125,7 @@ def _columns(directory: "Directory | RemoteDirectory") -> tuple[str, ...]:
     """What is read; records that come through librdkafka have no create time beside a stamp."""
     from tidelog.directory import Directory
 
-    if isinstance(directory, Directory) or directory.reading.is_direct:
+    if isinstance(directory, Directory) or directory.source.is_direct:
         return COLUMNS
     return tuple(name for name in COLUMNS if name != "createTimestamp")
 
@@ -276,7 +265,7 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
     before_ms = times.read_point(surroundings, options.start, options.zone)
     end = options.end
     after_ms = None if end is None else times.read_point(surroundings, end, options.zone)
-    with _open(surroundings, options.place) as directory:
+    with open_topics(surroundings, options.place) as directory:
         found = directory.diff(
             _chosen(options.topic, options.partition),
             before_ms,

@@ -42,21 +42,25 @@ def read_create_time(surroundings: Surroundings, text: str, zone: str | None) ->
 
 def read_bounds(
     surroundings: Surroundings, start: str | None, end: str | None, zone: str | None
-) -> tuple[int, int]:
-    """The range [start, end) in ms of `--from` and `--to`; `--from` alone may hold a whole range.
+) -> tuple[int | None, int | None]:
+    """Return the range [start, end) in ms of `--from` and `--to`, None for an open side.
+
+    `--from` alone may hold a whole range.
 
     Raises:
         InvalidTime: A side can't be read, or the range holds nothing.
         UsageProblem: `--from` is a range and `--to` is given too.
     """
     if start is None and end is None:
-        return OPEN_START, OPEN_END
+        return None, None
     if start is not None and _is_range(start):
         if end is not None:
             raise UsageProblem(f"--from {start} is a range already; leave --to out")
-        return parse_range(start, now_ms=surroundings.env.clock.now_ms(), zone=zone)
-    text = f"{start or ''}..{end or ''}"
-    return parse_range(text, now_ms=surroundings.env.clock.now_ms(), zone=zone)
+        text = start
+    else:
+        text = f"{start or ''}..{end or ''}"
+    first_ms, end_ms = parse_range(text, now_ms=surroundings.env.clock.now_ms(), zone=zone)
+    return None if first_ms == OPEN_START else first_ms, None if end_ms == OPEN_END else end_ms
 
 
 class _Range(TypedDict, total=False):
@@ -65,11 +69,9 @@ class _Range(TypedDict, total=False):
 
 
 def fix_range(surroundings: Surroundings, options: _Range, zone: str | None) -> None:
-    """Turn the texts of `--from` and `--to` into ms, None for no bound; raises as `read_bounds`."""
+    """Turn the texts of `--from` and `--to` into ms; raises as `read_bounds`."""
     start, end = (cast("str | None", options[side]) for side in ("start", "end"))
-    start_ms, end_ms = read_bounds(surroundings, start, end, zone)
-    options["start"] = None if start_ms == OPEN_START else start_ms
-    options["end"] = None if end_ms == OPEN_END else end_ms
+    options["start"], options["end"] = read_bounds(surroundings, start, end, zone)
 
 
 def _is_range(text: str) -> bool:

@@ -30,8 +30,8 @@ from tidelog.types import ClockName, Isolation, IsolationLevel, TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.frames import TopicChoice
     from tidelog.scan import ScanStats
+    from tidelog.scan.source import TopicChoice
 
 
 _Answer = TypeVar("_Answer")

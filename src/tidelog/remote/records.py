@@ -1,15 +1,16 @@
 """Records of a cluster, one by one or as splits for columns.
 
-`Reading` reads a partition from its leader with the wire client, or through librdkafka if the
-connection isn't plain text. `batches` needs Arrow; `records` needs neither numpy nor Arrow and is
-meant for small numbers. `ToldTimes` finds append times of records that librdkafka returned, by
-fetching the same batches again, because librdkafka drops the fields that tidelog's brokers add to a
-response. An append time that can't be found is unknown, never an error.
+`ClusterRecords` is a `RecordSource`. It reads a partition from its leader with the wire client, or
+through librdkafka if the connection isn't plain text. `read` needs Arrow; `records` needs neither
+numpy nor Arrow and is meant for small numbers. `ToldTimes` finds append times of records that
+librdkafka returned, by fetching the same batches again, because librdkafka drops the fields that
+tidelog's brokers add to a response. An append time that can't be found is unknown, never an error.
+Brokers keep no history of compaction, so every table of the past of a compacted topic is inexact.
 
 `remote.time_lookup` turns times into offsets. `ToldTimes` is for one owner and must be closed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +25,7 @@ from tidelog.errors import (
     OffsetOutOfRange,
     TidelogError,
 )
-from tidelog.frames import RecordScan, needs_arrow
+from tidelog.frames import needs_arrow
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.offset_order import in_order
@@ -33,14 +34,22 @@ from tidelog.remote.client import is_direct
 from tidelog.remote.cluster import Cluster, as_record
 from tidelog.remote.partition_fetch import Fetched, PartitionFetch
 from tidelog.remote.time_lookup import AppendRuns, plan_remote, without_append_time
-from tidelog.scan import ScanStats, Split, Wanted
+from tidelog.remote.topics import describe
+from tidelog.scan import Count, PartitionCount, ScanPlan, ScanStats, Split, Wanted
+from tidelog.scan.source import RecordSource, TopicChoice
+from tidelog.scan.table_rules import Doubt, Ranking, deleted_doubt, ranking_of
 from tidelog.storage.files import decode_topic_id
-from tidelog.types import UNKNOWN_MS, ClockName, IsolationLevel, RecordCount, TopicPartition
+from tidelog.types import UNKNOWN_MS, ClockName, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.remote.partition_fetch import FetchSeams
+    from tidelog.scan import ReadOptions
+
+
+_POLICY: Final = "cleanup.policy"
+_COMPACT: Final = "compact"
 
 
 def fetched_records(
@@ -204,8 +213,8 @@ class ToldTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """Settings by which records of a cluster are read.
+class ClusterRecords(RecordSource):
+    """Records of a cluster, from the partitions' leaders or through librdkafka.
 
     Attributes:
         cluster: Whom to ask for offsets.
@@ -218,22 +227,124 @@ class Reading:
     env: Env
 
     @property
+    def address(self) -> str:
+        """See `RecordSource`."""
+        return self.cluster.bootstrap
+
+    @property
     def is_direct(self) -> bool:
         """Whether batches can be fetched from leaders, without librdkafka: plain text alone."""
         return is_direct(self.client)
 
-    def batches(
-        self, split: Split, columns: Sequence[str], stats: ScanStats
-    ) -> "Iterator[pa.RecordBatch]":
-        """The rows of a split.
+    def partitions(self, topics: TopicChoice) -> list[TopicPartition]:
+        """See `RecordSource`; all topics are those that aren't Kafka's own.
 
         Raises:
-            InvalidRequest: A column that librdkafka's records don't have.
+            UnknownTopic, ClusterFailure: As their names say.
+            InvalidRequest: A topic has no such partition.
+        """
+        if topics is None:
+            counts = self.cluster.topics()
+            names = sorted(name for name in counts if not name.startswith("__"))
+            return [TopicPartition(name, n) for name in names for n in range(counts[name])]
+        chosen = [topics] if isinstance(topics, str | TopicPartition) else topics
+        return list(dict.fromkeys(name for one in chosen for name in self._partitions(one)))
+
+    def _partitions(self, chosen: str | TopicPartition) -> list[TopicPartition]:
+        if isinstance(chosen, str):
+            return self.cluster.partitions(chosen)
+        existing = self.cluster.partitions(chosen.topic)
+        if chosen not in existing:
+            last = len(existing) - 1
+            raise InvalidRequest(f"{chosen.topic} has partitions 0 to {last}, not {chosen}")
+        return [chosen]
+
+    def plan(  # noqa: PLR0913 - as `RecordSource`
+        self,
+        topics: TopicChoice,
+        wanted: Wanted,
+        *,
+        clock: ClockName,
+        isolation: IsolationLevel,
+        columns: Sequence[str],
+        strict: bool = False,  # noqa: ARG002 - no record is skipped by what a plan knows
+        fail_on_data_loss: bool = True,  # noqa: ARG002 - offsets are clipped
+    ) -> ScanPlan:
+        """See `RecordSource`; a split for each partition that has something, as `plan_remote`."""
+        self._check_columns(columns)
+        names = self.partitions(topics)
+        splits = plan_remote(self.cluster, names, wanted, clock=clock, isolation=isolation)
+        ids = self._topic_ids(sorted({split.topic for split in splits}))
+        return ScanPlan(
+            splits=tuple(replace(split, topic_id=ids[split.topic]) for split in splits),
+            bounds={one.topic_partition: (one.start_offset, one.end_offset) for one in splits},
+        )
+
+    def _check_columns(self, columns: Sequence[str]) -> None:
+        """Raise InvalidRequest for a column that can't be had here."""
+        if not self.is_direct:
+            from tidelog.remote.rows import check_columns
+
+            check_columns(columns)
+
+    def _topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """Topics' ids as 32 hexadecimal digits, "" where the cluster can't tell."""
+        try:
+            ids = self.cluster.topic_ids(topics)
+        except ClusterFailure as error:
+            if error.error_code is None or error.error_code >= 0:
+                raise
+            return dict.fromkeys(topics, "")  # librdkafka's own: brokers too old to be asked
+        return {name: "" if t is None else decode_topic_id(t).hex for name, t in ids.items()}
+
+    def read(
+        self,
+        splits: Iterable[Split],
+        columns: Sequence[str],
+        *,
+        stats: ScanStats,
+        options: "ReadOptions | None" = None,
+        threads: int | None = None,  # noqa: ARG002 - one connection after another
+    ) -> "pa.RecordBatchReader":
+        """See `RecordSource`."""
+        from tidelog.scan import ReadOptions, schema
+
+        how = options or ReadOptions()
+        if how.views:
+            raise InvalidRequest("views=True: rows of a cluster are no views of files")
+        self._check_columns(columns)
+        import pyarrow as pa
+
+        batches = self._batches(splits, columns, stats, how)
+        return pa.RecordBatchReader.from_batches(schema(columns), batches)
+
+    def _batches(
+        self,
+        splits: Iterable[Split],
+        columns: Sequence[str],
+        stats: ScanStats,
+        options: "ReadOptions",
+    ) -> "Iterator[pa.RecordBatch]":
+        """Yield the rows of splits.
+
+        Raises:
+            MissingTimestamps: A record without a time, and `strict` is asked for.
             OffsetOutOfRange, UnknownTopic: Records were deleted meanwhile.
             CorruptData, ClusterFailure: While reading; what comes before was yielded.
         """
-        if self.is_direct:
-            return self._fetched(split, columns, stats)
+        rows = self._fetched if self.is_direct else self._consumed
+        for split in splits:
+            stats.splits += 1
+            for batch in rows(split, columns, stats, options.rows):
+                yield batch
+                if options.strict:
+                    _check_times(split, stats)
+            if options.strict:
+                _check_times(split, stats)
+
+    def _consumed(
+        self, split: Split, columns: Sequence[str], stats: ScanStats, _rows: int
+    ) -> "Iterator[pa.RecordBatch]":
         from tidelog.remote.rows import ConsumeSettings, consumed
 
         settings = ConsumeSettings(
@@ -244,18 +355,89 @@ class Reading:
         )
         return consumed(split, columns, settings, stats)
 
-    @property
-    def _timeout_ms(self) -> int:
-        return max(int(self.cluster.timeout_s * 1000), 1000)
-
     def _fetched(
-        self, split: Split, columns: Sequence[str], stats: ScanStats
+        self, split: Split, columns: Sequence[str], stats: ScanStats, rows: int
     ) -> "Iterator[pa.RecordBatch]":
         from tidelog.remote.rows import fetched
 
         name, seams = split.topic_partition, self._seams()
         with closing(self._fetch(name, split.isolation, seams, split.topic_id)) as fetch:
-            yield from fetched(split, columns, fetch, stats)
+            yield from fetched(split, columns, fetch, stats, rows=rows)
+
+    def count(
+        self,
+        topics: TopicChoice,
+        wanted: Wanted,
+        *,
+        clock: ClockName,
+        isolation: IsolationLevel,
+        zone_cache: str | None = None,
+    ) -> Count:
+        """See `RecordSource`; all records are fetched, since brokers can't count."""
+        if zone_cache is not None:
+            raise InvalidRequest("a zone cache is about a directory's files; leave it out")
+        needs_arrow()
+        columns, names = ("offset",), self.partitions(topics)
+        planned = self.plan(names, wanted, clock=clock, isolation=isolation, columns=columns)
+        counts = {}
+        for name in names:
+            splits = [split for split in planned.splits if split.topic_partition == name]
+            stats = ScanStats()
+            counts[name] = PartitionCount(
+                records=sum(batch.num_rows for batch in self.read(splits, columns, stats=stats)),
+                without_time=self.without_time([name], wanted, clock, stats),
+                told=0,
+                log_bytes=stats.log_bytes,
+                sidecar_bytes=0,
+            )
+        return Count(partitions=counts)
+
+    def without_time(
+        self,
+        names: Sequence[TopicPartition],
+        wanted: Wanted,
+        clock: ClockName,
+        stats: ScanStats,
+    ) -> int | None:
+        """See `RecordSource`; for a range of append times all of the partitions'."""
+        is_open = wanted.start_ms is None and wanted.end_ms is None
+        if clock is ClockName.RECORD or is_open:
+            return stats.without_time
+        counts = without_append_time(self.cluster, self.cluster.watermarks(names)).values()
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    # -- tables by key -------------------------------------------------------------------------
+
+    def ranking(self, topic: str) -> Ranking:
+        """See `RecordSource`; Kafka's own brokers know no rule but the offset."""
+        return ranking_of(self._settings(topic))
+
+    def _settings(self, topic: str) -> dict[str, str]:
+        counts = {topic: len(self.cluster.partitions(topic))}
+        return dict(describe(self.cluster, counts)[topic].settings)
+
+    def doubts(
+        self,
+        names: Sequence[TopicPartition],
+        at_ms: int | None,
+        clock: ClockName,  # noqa: ARG002 - brokers report the same for either clock
+    ) -> list[Doubt]:
+        """See `RecordSource`; brokers don't report what compaction removed."""
+        if at_ms is None or not names:
+            return []
+        policy = self._settings(names[0].topic).get(_POLICY, "")
+        reason = f"compacted ({_POLICY}={policy}), and brokers don't say what that took away"
+        doubts: list[Doubt | None] = []
+        for name, mark in self.cluster.watermarks(names).items():
+            doubts.append(Doubt(name, reason) if _COMPACT in policy else None)
+            doubts.append(deleted_doubt(name, mark.start))
+        return [doubt for doubt in doubts if doubt is not None]
+
+    def compacted_to(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See `RecordSource`; brokers don't report it."""
+        return dict.fromkeys(names, 0)
+
+    # -- single records ------------------------------------------------------------------------
 
     def records(
         self, name: TopicPartition, start: int, end: int, isolation: IsolationLevel
@@ -285,6 +467,10 @@ class Reading:
 
         return self._fetch(name, isolation, replace(self._seams(), reach=reach_of))
 
+    @property
+    def _timeout_ms(self) -> int:
+        return max(int(self.cluster.timeout_s * 1000), 1000)
+
     def _seams(self) -> "FetchSeams":
         from tidelog.remote.broker_connection import connect_socket
         from tidelog.remote.partition_fetch import FetchSeams
@@ -305,142 +491,11 @@ class Reading:
         bootstrap = self.cluster.bootstrap
         return PartitionFetch(bootstrap, name, seams, topic_id=topic_id, settings=settings)
 
-    def partitions(self, chosen: str | TopicPartition) -> list[TopicPartition]:
-        """Return a topic's partitions, or the named one.
 
-        Raises:
-            UnknownTopic, ClusterFailure: As their names say.
-            InvalidRequest: The topic has no such partition.
-        """
-        if isinstance(chosen, str):
-            return self.cluster.partitions(chosen)
-        existing = self.cluster.partitions(chosen.topic)
-        if chosen not in existing:
-            last = len(existing) - 1
-            raise InvalidRequest(f"{chosen.topic} has partitions 0 to {last}, not {chosen}")
-        return [chosen]
-
-    def plan(
-        self,
-        names: Sequence[TopicPartition],
-        wanted: Wanted,
-        clock: ClockName,
-        isolation: IsolationLevel,
-    ) -> list[Split]:
-        """Return the splits that hold a range now, with their topics' ids; as `plan_remote`."""
-        splits = plan_remote(self.cluster, names, wanted, clock=clock, isolation=isolation)
-        ids = self.topic_ids(sorted({split.topic for split in splits}))
-        return [replace(split, topic_id=ids[split.topic]) for split in splits]
-
-    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Topics' ids as 32 hexadecimal digits, "" where the cluster can't tell."""
-        try:
-            ids = self.cluster.topic_ids(topics)
-        except ClusterFailure as error:
-            if error.error_code is None or error.error_code >= 0:
-                raise
-            return dict.fromkeys(topics, "")  # librdkafka's own: brokers too old to be asked
-        return {name: "" if t is None else decode_topic_id(t).hex for name, t in ids.items()}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RemoteScan(RecordScan):
-    """A `RecordScan` of a cluster.
-
-    Attributes:
-        reading: The cluster's records.
-    """
-
-    reading: Reading
-
-    def __repr__(self) -> str:
-        return f"RemoteScan({self.topics!r} of {self.reading.cluster.bootstrap!r})"
-
-    def plan(self) -> list[Split]:
-        """Which offsets would be read now.
-
-        Raises:
-            UnknownTopic, InvalidRequest, ClusterFailure: As their names say.
-        """
-        return self.reading.plan(self._partitions(), self.wanted, self.clock, self.isolation)
-
-    def to_arrow(self, *, stats: ScanStats | None = None) -> "pa.RecordBatchReader":
-        """The records as an Arrow reader, in bounded memory.
-
-        Args:
-            stats: Counted up while reading.
-
-        Returns:
-            Exactly the records of the range, by topic, partition and offset, that were there when
-            it was called. It reads while it is read.
-
-        Raises:
-            UnknownTopic, InvalidRequest, MissingDependency, ClusterFailure: At once.
-            MissingTimestamps, CorruptData, OffsetOutOfRange, ClusterFailure: While reading, behind
-                everything that is right.
-        """
-        schema = self.schema
-        self._check_columns()
-        import pyarrow as pa
-
-        rows = self._rows(self.plan(), self._columns(), stats or ScanStats())
-        return pa.RecordBatchReader.from_batches(schema, rows)
-
-    def count(self) -> RecordCount:
-        """How many records there are; they are all fetched, since brokers can't count."""
-        needs_arrow()
-        stats = ScanStats()
-        rows = self._rows(self.plan(), ("offset",), stats)
-        number = sum(batch.num_rows for batch in rows)
-        return RecordCount(number, without_time=self.without_time(stats))
-
-    def without_time(self, stats: ScanStats) -> int | None:
-        """How many records have no time on the clock, once a reading with `stats` is over.
-
-        On the append clock all of the topics', None where brokers don't tell the number.
-        """
-        is_open = self.wanted.start_ms is None and self.wanted.end_ms is None
-        if self.clock is ClockName.RECORD or is_open:
-            return stats.without_time
-        marks = self.reading.cluster.watermarks(self._partitions())
-        counts = without_append_time(self.reading.cluster, marks).values()
-        return None if None in counts else sum(count or 0 for count in counts)
-
-    def _rows(
-        self, splits: Sequence[Split], columns: Sequence[str], stats: ScanStats
-    ) -> "Iterator[pa.RecordBatch]":
-        for split in splits:
-            stats.splits += 1
-            for batch in self.reading.batches(split, columns, stats):
-                yield batch
-                self._check_times(split, stats)
-            self._check_times(split, stats)
-
-    def _check_times(self, split: Split, stats: ScanStats) -> None:
-        if self.strict and stats.without_time:
-            raise MissingTimestamps(
-                f"{split.topic_partition}: {stats.without_time} records without a time on the"
-                f" {self.clock} clock in offsets {split.start_offset} to {split.end_offset}, and"
-                f" strict was asked for"
-            )
-
-    def _check(self) -> None:
-        needs_arrow()
-        self._check_columns()
-        self._partitions()
-
-    def _check_columns(self) -> None:
-        """Raise InvalidRequest for a column that can't be had here."""
-        if not self.reading.is_direct:
-            from tidelog.remote.rows import check_columns
-
-            check_columns(self._columns())
-
-    def _partitions(self) -> list[TopicPartition]:
-        cluster = self.reading.cluster
-        if self.topics is None:
-            counts = cluster.topics()
-            topics = sorted(name for name in counts if not name.startswith("__"))
-            return [TopicPartition(name, n) for name in topics for n in range(counts[name])]
-        chosen = [self.topics] if isinstance(self.topics, str | TopicPartition) else self.topics
-        return list(dict.fromkeys(name for one in chosen for name in self.reading.partitions(one)))
+def _check_times(split: Split, stats: ScanStats) -> None:
+    if stats.without_time:
+        raise MissingTimestamps(
+            f"{split.topic_partition}: {stats.without_time} records without a time on the"
+            f" {split.clock} clock in offsets {split.start_offset} to {split.end_offset}, and"
+            f" strict was asked for"
+        )

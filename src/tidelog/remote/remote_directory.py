@@ -2,19 +2,16 @@
 
 Implements `FrontDoor` over a `Cluster`, so it works with any Kafka through confluent-kafka. Batches
 are read from the leaders if connections are plain text. Operations that need a directory are
-missing: logs, retention, and append times of topics that brokers don't stamp. `ClusterHome` is the
-cluster behind `keyed.Table`. Brokers keep no history of compaction, so every table of the past of a
-compacted topic is inexact.
+missing: logs, retention, and append times of topics that brokers don't stamp.
 
 Life cycle: `tidelog.connect`, calls, close; best used in a `with` block. Thread-safe.
 """
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from tidelog.arguments import codec_of, level_of, reads_arguments
+from tidelog.arguments import codec_of, reads_arguments
 from tidelog.directory import Directory
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidPartitions, InvalidRequest, TopicExists
@@ -25,21 +22,17 @@ from tidelog.record.record import Record, appended_at
 from tidelog.remote import producer, topics
 from tidelog.remote.client_settings import translate_settings
 from tidelog.remote.cluster import TIMEOUT_S, Cluster, require_client
-from tidelog.remote.records import Reading, RemoteScan
+from tidelog.remote.records import ClusterRecords
 from tidelog.remote.time_lookup import offsets_for_times, without_append_time
-from tidelog.remote.topics import RemoteTopic, describe, named_watermarks
+from tidelog.remote.topics import RemoteTopic, named_watermarks
 from tidelog.report import html_table
-from tidelog.scan import Split, Wanted
-from tidelog.scan.table_rules import Doubt, Ranking, deleted_doubt, ranking_of
 from tidelog.storage.log.append import AppendResult
 from tidelog.timespec import parse_point
 from tidelog.types import (
     INT32_MAX,
-    INT64_MAX,
     ClockName,
     Codec,
     Compression,
-    Isolation,
     IsolationLevel,
     NewRecord,
     OffsetAndTimestamp,
@@ -47,15 +40,11 @@ from tidelog.types import (
 )
 
 if TYPE_CHECKING:
-    import random
     from concurrent.futures import Future
 
     import pyarrow as pa
 
-    from tidelog.frames import RecordScan, TopicChoice
     from tidelog.keyed import Table
-    from tidelog.scan import ScanStats
-    from tidelog.scan.keyed_table import RowSource
     from tidelog.storage.directory.numbered_loads import Loaded
 
 
@@ -79,7 +68,7 @@ class RemoteDirectory(FrontDoor):
         codec_name = client.pop("compression.type", codec_name)
         self._cluster = Cluster(bootstrap, client, timeout_s=timeout_s, clock=env.clock)
         self._cluster.admin()  # made now, so that threads need not agree who makes it
-        self._reading = Reading(cluster=self._cluster, client=client, env=env)
+        self._source = ClusterRecords(cluster=self._cluster, client=client, env=env)
         self._codec_name = codec_name
         self._sender = producer.Sender(self._cluster, codec_name)
         self._lock = threading.Lock()
@@ -97,9 +86,9 @@ class RemoteDirectory(FrontDoor):
         return self._cluster
 
     @property
-    def reading(self) -> Reading:
-        """How its records are read, for those who plan themselves."""
-        return self._reading
+    def source(self) -> ClusterRecords:
+        """See `FrontDoor`."""
+        return self._source
 
     # -- topics ------------------------------------------------------------------------------
 
@@ -308,9 +297,6 @@ class RemoteDirectory(FrontDoor):
         marks = named_watermarks(self._cluster, [partition])
         return without_append_time(self._cluster, marks)[partition]
 
-    def _partitions(self, topic: str) -> list[TopicPartition]:
-        return self._cluster.partitions(topic)
-
     def _first_at(
         self, times: Mapping[TopicPartition, int], clock: ClockName
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
@@ -332,37 +318,9 @@ class RemoteDirectory(FrontDoor):
         names = self._cluster.partitions(topic)
         for name, mark in self._cluster.watermarks(names, isolation=isolation).items():
             self._cluster.ensure_open()
-            records = self._reading.records(name, mark.start, mark.end, isolation)
+            records = self._source.records(name, mark.start, mark.end, isolation)
             for record, append_ms in records:
                 yield name, appended_at(record, append_ms)
-
-    def scan(  # noqa: D102, PLR0913 - the contract is FrontDoor's
-        self,
-        topics: "TopicChoice" = None,
-        *,
-        start: When | None = None,
-        end: When | None = None,
-        during: str | None = None,
-        clock: str = ClockName.RECORD,
-        columns: Sequence[str] | None = None,
-        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
-        strict: bool = False,
-    ) -> RemoteScan:
-        return RemoteScan(
-            reading=self._reading,
-            topics=self._choice(topics),
-            wanted=self._wanted(start, end, during),
-            clock=ClockName(clock),
-            columns=columns,
-            isolation=level_of(isolation),
-            strict=strict,
-        )
-
-    def _read(self, scan: "RecordScan", stats: "ScanStats | None") -> "pa.RecordBatchReader":
-        return scan.to_arrow(stats=stats)
-
-    def _home(self) -> "ClusterHome":
-        return ClusterHome(self._reading)
 
     def _repr_html_(self) -> str:
         """The cluster for a notebook: its topics."""
@@ -425,107 +383,6 @@ def connect(
     return RemoteDirectory(bootstrap, config or {}, timeout_s=timeout_s, env=env or os_env())
 
 
-_POLICY: Final = "cleanup.policy"
-
-
-_COMPACT: Final = "compact"
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterHome:
-    """The topics of a cluster. A `TableHome`.
-
-    Attributes:
-        reading: Whom to ask, and how records are read.
-    """
-
-    reading: Reading
-
-    @property
-    def random(self) -> "random.Random":
-        """See `TableHome`."""
-        return self.reading.env.random
-
-    @property
-    def _cluster(self) -> Cluster:
-        return self.reading.cluster
-
-    def partitions(self, topic: str | TopicPartition) -> list[TopicPartition]:
-        """See `TableHome`."""
-        return self.reading.partitions(topic)
-
-    def ranking(self, topic: str) -> Ranking:
-        """See `TableHome`; Kafka's own brokers know no rule but the offset."""
-        return ranking_of(self._settings(topic))
-
-    def _settings(self, topic: str) -> dict[str, str]:
-        counts = {topic: len(self._cluster.partitions(topic))}
-        return dict(describe(self._cluster, counts)[topic].settings)
-
-    def doubts(
-        self,
-        names: Sequence[TopicPartition],
-        at_ms: int | None,
-        clock: ClockName,  # noqa: ARG002 - brokers tell the same of either
-    ) -> list[Doubt]:
-        """See `TableHome`."""
-        if at_ms is None or not names:
-            return []
-        policy = self._settings(names[0].topic).get(_POLICY, "")
-        reason = f"compacted ({_POLICY}={policy}), and brokers don't say what that took away"
-        doubts: list[Doubt | None] = []
-        for name, mark in self._cluster.watermarks(names).items():
-            doubts.append(Doubt(name, reason) if _COMPACT in policy else None)
-            doubts.append(deleted_doubt(name, mark.start))
-        return [doubt for doubt in doubts if doubt is not None]
-
-    def splits(
-        self,
-        names: Sequence[TopicPartition],
-        at_ms: int | None,
-        clock: ClockName,
-        columns: Sequence[str],
-    ) -> dict[TopicPartition, list[Split]]:
-        """See `TableHome`; one split for each partition that has something."""
-        if not self.reading.is_direct:
-            from tidelog.remote.rows import check_columns
-
-            check_columns(columns)
-        splits: dict[TopicPartition, list[Split]] = {name: [] for name in names}
-        scan_range = Wanted(end_ms=None if at_ms is None else min(at_ms, INT64_MAX - 1) + 1)
-        level = IsolationLevel.READ_COMMITTED
-        for split in self.reading.plan(names, scan_range, clock, level):
-            splits[split.topic_partition].append(split)
-        return splits
-
-    def compacted_to(self, name: TopicPartition) -> int:  # noqa: ARG002 - brokers don't say it
-        """See `TableHome`."""
-        return 0
-
-    def rows(self) -> "RowSource":
-        """See `TableHome`."""
-        return ClusterRows(self.reading)
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterRows:
-    """Reads splits of a cluster. A `RowSource`.
-
-    Attributes:
-        reading: How.
-    """
-
-    reading: Reading
-
-    def batches(
-        self, splits: Sequence[Split], columns: Sequence[str], stats: "ScanStats"
-    ) -> "Iterator[pa.RecordBatch]":
-        """See `RowSource`."""
-        for split in splits:
-            stats.splits += 1
-            yield from self.reading.batches(split, columns, stats)
-
-
 @reads_arguments()
 def table(  # noqa: PLR0913 - one keyword for each way to choose
     source: str | Directory | RemoteDirectory,
@@ -555,13 +412,14 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
     """
     if not isinstance(source, str):
         return source.table(topic, at=at, clock=clock, columns=columns, inexact=inexact)
-    from tidelog.keyed import DirectoryHome, Table
+    from tidelog.keyed import Table
+    from tidelog.scan.source import DirectoryRecords
 
     path = local_path(source)
     environment = env_for(path, env, store_options)
     now_ms = environment.clock.now_ms()
     return Table(
-        home=DirectoryHome(path, environment),
+        source=DirectoryRecords(path, environment),
         topic=topic,
         at_ms=parse_point(at, now_ms=now_ms) if isinstance(at, str) else at,
         clock=ClockName(clock),

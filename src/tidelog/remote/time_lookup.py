@@ -34,7 +34,6 @@ from tidelog.scan import Split, Wanted
 from tidelog.storage.log.log_reader import unknown_times_note
 from tidelog.types import (
     INT64_MAX,
-    INT64_MIN,
     UNKNOWN_MS,
     ClockName,
     IsolationLevel,
@@ -272,7 +271,7 @@ def plan_remote(
     Args:
         cluster: Where they are.
         names: The partitions.
-        wanted: Offsets are not looked at, only `start_ms` and `end_ms`.
+        wanted: Times, and offsets from 0 up, which are clipped to the logs.
         clock: Which of a record's two times they are about.
         isolation: READ_COMMITTED ends at the last stable offset.
 
@@ -281,7 +280,9 @@ def plan_remote(
             brokers don't know.
         ClusterFailure: They can't be asked.
     """
-    times = _times(wanted)
+    times = wanted.times
+    if times is not None and times[0] > times[1]:
+        raise InvalidRequest(f"the range of time ends at {times[1]}, before its start {times[0]}")
     marks = cluster.watermarks(names, isolation=isolation)
     spans = {name: (mark.start, max(mark.end, mark.start)) for name, mark in marks.items()}
     answered: set[TopicPartition] = set()
@@ -289,6 +290,9 @@ def plan_remote(
         spans, answered = _by_append_time(cluster, marks, times)
     elif times is not None:
         spans = _by_create_time(cluster, marks, times)
+    first = wanted.start_offset or 0
+    last = INT64_MAX if wanted.end_offset is None else wanted.end_offset
+    spans = {name: (max(start, first), min(end, last)) for name, (start, end) in spans.items()}
     return [
         Split(
             topic=name.topic,
@@ -305,14 +309,6 @@ def plan_remote(
         for name in names
         if spans[name][0] < spans[name][1]
     ]
-
-
-def _times(wanted: Wanted) -> tuple[int, int] | None:
-    start = INT64_MIN if wanted.start_ms is None else wanted.start_ms
-    end = INT64_MAX if wanted.end_ms is None else wanted.end_ms
-    if start > end:
-        raise InvalidRequest(f"the range of time ends at {end}, before its start {start}")
-    return None if (start, end) == (INT64_MIN, INT64_MAX) else (start, end)
 
 
 def _by_create_time(

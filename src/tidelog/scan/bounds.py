@@ -12,8 +12,6 @@ from tidelog.scan.split import Wanted
 from tidelog.storage.log.log_reader import LogView, unknown_times_note
 from tidelog.types import (
     EARLIEST_OFFSET,
-    INT64_MAX,
-    INT64_MIN,
     LATEST_OFFSET,
     ClockName,
     IsolationLevel,
@@ -118,8 +116,8 @@ def resolve(
     _check(reader.topic_partition, wanted)
     visible = reader.end_offset(question.isolation)
     start, end, lost = _offsets(reader, wanted, visible)
-    time_range = None
-    if wanted.start_ms is not None or wanted.end_ms is not None:
+    time_range = wanted.times
+    if time_range is not None:
         if question.times is TimeMode.POSITIONS:
             needs_match = question.needs_match
             gone: list[LostOffsets] = []
@@ -129,14 +127,12 @@ def resolve(
             lost += [one for one in gone if one.end > start]
             start = start if first is None else max(start, first)
             end = end if last is None else min(end, last)
+            time_range = None
         else:
             if question.needs_match:
                 _position(reader, wanted.start_ms, question.clock, [], needs_match=True)
-            early_ms = slack_ms if question.clock is ClockName.APPEND else 0
-            time_range = (
-                INT64_MIN if wanted.start_ms is None else wanted.start_ms - early_ms,
-                INT64_MAX if wanted.end_ms is None else wanted.end_ms,
-            )
+            if question.clock is ClockName.APPEND and wanted.start_ms is not None:
+                time_range = (wanted.start_ms - slack_ms, time_range[1])
     if wanted.least_offset is not None:
         start = max(start, wanted.least_offset)
     if wanted.limit_offset is not None:

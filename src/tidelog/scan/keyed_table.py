@@ -24,7 +24,7 @@ Imports numpy and pyarrow. Source: KIP-280; docs/tables.md.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -39,18 +39,12 @@ from tidelog.scan.winners import ALL_KEYS, MEMORY_BYTES, Candidates, Winners, ne
 from tidelog.types import NO_TIMESTAMP, ClockName
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tidelog.record.kernels.memory import Longs
-    from tidelog.scan.split import Split
-
-
-if TYPE_CHECKING:
     import random
 
     import numpy.typing as npt
 
     from tidelog.record.kernels.memory import Longs
+    from tidelog.scan.source import RecordSource
     from tidelog.scan.split import Split
 
     Column = pa.Array[pa.Scalar[pa.DataType]]
@@ -94,16 +88,6 @@ class TableStats:
         self.readings += other.readings
 
 
-class RowSource(Protocol):
-    """Reads splits of one partition, as often as it is asked."""
-
-    def batches(
-        self, splits: "Sequence[Split]", columns: Sequence[str], stats: ScanStats
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows of the splits in their order; errors as `tidelog.scan.read`."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyFold:
     """How the keys of a partition are reduced.
@@ -134,7 +118,7 @@ class KeyFold:
 
 
 def table_rows(
-    source: RowSource,
+    source: "RecordSource",
     splits: "Sequence[Split]",
     columns: Sequence[str],
     how: KeyFold,
@@ -161,7 +145,7 @@ def table_rows(
 
 
 def split_winners(
-    source: RowSource,
+    source: "RecordSource",
     splits: "Sequence[Split]",
     columns: Sequence[str],
     how: KeyFold,
@@ -185,7 +169,7 @@ def split_winners(
 
 
 def fold_keys(
-    source: RowSource,
+    source: "RecordSource",
     splits: "Sequence[Split]",
     how: KeyFold,
     stats: TableStats,
@@ -212,7 +196,7 @@ def fold_keys(
         without_time = stats.scan.without_time
         stats.readings += 1
         without_key = 0
-        for batch in source.batches(splits, columns, stats.scan):
+        for batch in source.read(splits, columns, stats=stats.scan):
             if not batch.num_rows:
                 continue
             without_key += batch.column("key").null_count
@@ -283,7 +267,7 @@ def header_versions(headers: "Column", name: str) -> "Longs":
 
 
 def rows_at(
-    source: RowSource,
+    source: "RecordSource",
     splits: "Sequence[Split]",
     offsets: "Longs",
     columns: Sequence[str],
@@ -303,7 +287,7 @@ def rows_at(
         split for split, few, many in zip(splits, starts, ends, strict=True) if few < many
     ]
     is_found = np.zeros(len(offsets), np.bool_)
-    for batch in source.batches(needed_splits, needed, stats.scan):
+    for batch in source.read(needed_splits, needed, stats=stats.scan):
         rows = np.asarray(batch.column("offset"))
         at = np.minimum(np.searchsorted(offsets, rows), len(offsets) - 1)
         is_wanted = offsets[at] == rows
@@ -366,7 +350,7 @@ class _Differing:
 
 
 def diff_rows(
-    source: RowSource,
+    source: "RecordSource",
     splits: "Sequence[Split]",
     how: KeyFold,
     before_ms: int,
@@ -405,7 +389,7 @@ def _differing(winners: Winners) -> _Differing:
 
 
 def _rows(
-    source: RowSource,
+    source: "RecordSource",
     splits: "Sequence[Split]",
     offsets: "Longs",
     clock: ClockName,

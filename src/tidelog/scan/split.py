@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from tidelog.errors import LostOffsets
-from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicPartition
+from tidelog.types import INT64_MAX, INT64_MIN, ClockName, IsolationLevel, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,19 @@ class Wanted:
     least_offset: int | None = None
     limit_offset: int | None = None
     filter_ms: tuple[int, int] | None = None
+
+    @property
+    def times(self) -> tuple[int, int] | None:
+        """The time range [start, end) in ms, an open side as INT64_MIN or INT64_MAX.
+
+        None where both sides are open.
+        """
+        if self.start_ms is None and self.end_ms is None:
+            return None
+        return (
+            INT64_MIN if self.start_ms is None else self.start_ms,
+            INT64_MAX if self.end_ms is None else self.end_ms,
+        )
 
     def filled_from(self, other: "Wanted") -> "Wanted":
         """This, with `other`'s word where this has none."""

@@ -39,7 +39,7 @@ from tidelog.spark.broker_settings import read_settings
 from tidelog.spark.broker_tasks import BrokerTask
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.pushdown import Limits, nothing_meant, wanted_of
-from tidelog.spark.tables import cluster_home, plan_table
+from tidelog.spark.tables import cluster_records, plan_table
 from tidelog.spark.tasks import (
     BatchPlan,
     EmptyRange,
@@ -402,8 +402,8 @@ class BrokerBackend:
         """See `Backend`."""
         options = self._options
         if options.table is not None:
-            home = cluster_home(self._cluster, options)
-            return self._ask(lambda: plan_table(home, options, self._columns, self))
+            source = cluster_records(self._cluster, options)
+            return self._ask(lambda: plan_table(source, options, self._columns, self))
         names = self.partitions()
         wanted = wanted_of(options, names, limits)
         if limits.is_empty or not wanted:

@@ -18,7 +18,7 @@ from tidelog.objects import env_for
 from tidelog.scan.bounds import Bounds as LogBounds
 from tidelog.spark.options import SourceOptions, scan_columns
 from tidelog.spark.pushdown import Limits, nothing_meant, wanted_of
-from tidelog.spark.tables import directory_home, plan_table
+from tidelog.spark.tables import directory_records, plan_table
 from tidelog.spark.tasks import (
     BATCH_ROWS,
     Backend,
@@ -227,7 +227,7 @@ class DirectoryBackend:
     def plan_batch(self, limits: Limits) -> BatchPlan:
         """See `Backend`."""
         if self._options.table is not None:
-            return plan_table(directory_home(self._options), self._options, self._columns, self)
+            return plan_table(directory_records(self._options), self._options, self._columns, self)
         wanted = self._wanted(limits)
         plan = self._scan_plan(wanted, limits)
         names = {split.topic_partition for split in plan.splits}

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.arguments import reads_arguments
 from tidelog.errors import InvalidRequest
-from tidelog.keyed import MEMORY_BYTES, DirectoryHome, Table, TableHome, checked, fold_of
+from tidelog.keyed import MEMORY_BYTES, Table, checked, fold_of
 from tidelog.objects import env_for
 from tidelog.record.serde import SERDE_NAMES
+from tidelog.scan.source import DirectoryRecords, RecordSource
 from tidelog.scan.split import decode_split, encode_split
 from tidelog.scan.table_rules import REFUSE, without_time_doubt
 from tidelog.spark.options import COLUMNS, SourceOptions, scan_columns
@@ -58,44 +59,43 @@ class Chooser(Protocol):
         ...
 
 
-def directory_home(options: SourceOptions) -> DirectoryHome:
+def directory_records(options: SourceOptions) -> DirectoryRecords:
     """The directory that is read; other tasks read beside this one, so one thread is enough."""
-    return DirectoryHome(options.path, env_for(options.path, None, options.store), 1)
+    return DirectoryRecords(options.path, env_for(options.path, None, options.store), 1)
 
 
-def cluster_home(cluster: "Cluster", options: SourceOptions) -> TableHome:
+def cluster_records(cluster: "Cluster", options: SourceOptions) -> RecordSource:
     """The cluster that is read."""
     from tidelog.env import os_env
-    from tidelog.remote.records import Reading
-    from tidelog.remote.remote_directory import ClusterHome
+    from tidelog.remote.records import ClusterRecords
     from tidelog.spark.broker_settings import read_settings
 
     client = read_settings(options).client
-    return ClusterHome(Reading(cluster=cluster, client=client, env=os_env()))
+    return ClusterRecords(cluster=cluster, client=client, env=os_env())
 
 
 @contextmanager
-def _home(options: SourceOptions) -> Iterator[TableHome]:
+def _records(options: SourceOptions) -> Iterator[RecordSource]:
     """Where a task reads."""
     if not options.is_broker:
-        yield directory_home(options)
+        yield directory_records(options)
         return
     from tidelog.remote.cluster import connect
     from tidelog.spark.broker_settings import read_settings
 
     settings = read_settings(options)
     with connect(options.bootstrap, settings.client, timeout_s=settings.timeout_s) as cluster:
-        yield cluster_home(cluster, options)
+        yield cluster_records(cluster, options)
 
 
 def table_of(
-    home: TableHome, name: TopicPartition, options: SourceOptions, columns: Sequence[str]
+    source: RecordSource, name: TopicPartition, options: SourceOptions, columns: Sequence[str]
 ) -> Table:
     """The table that the options ask for, of one partition."""
     request = options.table
     assert request is not None
     return Table(
-        home=home,
+        source=source,
         topic=name,
         at_ms=request.at_ms,
         clock=options.clock,
@@ -105,7 +105,7 @@ def table_of(
 
 
 def plan_table(
-    home: TableHome, options: SourceOptions, columns: Sequence[str], chooser: Chooser
+    source: RecordSource, options: SourceOptions, columns: Sequence[str], chooser: Chooser
 ) -> BatchPlan:
     """A task for each partition that has records.
 
@@ -117,7 +117,7 @@ def plan_table(
     reports = []
     for name in chooser.partitions():
         decoded = scan_columns(columns, options.serdes)
-        table = table_of(home, name, options, decoded)
+        table = table_of(source, name, options, decoded)
         for splits in table.plan().values():
             reports += [f"not exact: {doubt}" for doubt in table.doubts()]
             if splits:
@@ -154,8 +154,8 @@ class TableTask:
 
         rows = SparkRows(self.columns, self.options.serdes, permissive=self.options.permissive)
         stats = TableStats()
-        with _home(self.options) as home:
-            table = table_of(home, self.name, self.options, rows.scanned)
+        with _records(self.options) as source:
+            table = table_of(source, self.name, self.options, rows.scanned)
             for batch in table.rows_of(self.name, self.splits, stats):
                 settle()
                 yield rows.convert(batch, self.name)
@@ -351,8 +351,8 @@ class _Asked:
         self, spark: "SparkSession", columns: tuple[str, ...], serdes: dict[str, str]
     ) -> "DataFrame":
         """The best record of each key of each split."""
-        with open_home(self.place, self.split_bytes) as home:
-            planned = self.table(home, columns).plan()
+        with open_records(self.place, self.split_bytes) as source:
+            planned = self.table(source, columns).plan()
         parts = [encode_split(split) for splits in planned.values() for split in splits]
         kind = _row_type(columns, serdes)
         frames = []
@@ -362,10 +362,10 @@ class _Asked:
             frames.append(numbers.mapInArrow(_Reduce(batch, self, columns, serdes), kind))
         return reduce(lambda one, other: one.unionAll(other), frames)
 
-    def table(self, home: TableHome, columns: Sequence[str]) -> Table:
+    def table(self, source: RecordSource, columns: Sequence[str]) -> Table:
         """The same as a table of the library."""
         return Table(
-            home=home,
+            source=source,
             topic=self.topic,
             at_ms=self.at_ms,
             clock=self.clock,
@@ -384,21 +384,20 @@ def _row_type(columns: Sequence[str], serdes: dict[str, str]) -> "StructType":
 
 
 @contextmanager
-def open_home(place: Place, split_bytes: int = TABLE_SPLIT_BYTES) -> Iterator[TableHome]:
-    """Who has the topics of a place; one thread reads, since other tasks read beside it."""
+def open_records(place: Place, split_bytes: int = TABLE_SPLIT_BYTES) -> Iterator[RecordSource]:
+    """The records of a place; one thread reads, since other tasks read beside it."""
     if not place.is_broker:
         env = env_for(place.address, None, place.store)
-        yield DirectoryHome(place.address, env, 1, split_bytes)
+        yield DirectoryRecords(place.address, env, 1, split_bytes)
         return
     from tidelog.env import os_env
     from tidelog.remote.client_settings import translate_settings
     from tidelog.remote.cluster import connect
-    from tidelog.remote.records import Reading
-    from tidelog.remote.remote_directory import ClusterHome
+    from tidelog.remote.records import ClusterRecords
 
     client = translate_settings(place.client)
     with connect(place.address, client) as cluster:
-        yield ClusterHome(Reading(cluster=cluster, client=client, env=os_env()))
+        yield ClusterRecords(cluster=cluster, client=client, env=os_env())
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,11 +429,11 @@ class _Reduce:
 
         rows, stats = SparkRows(self.columns, self.serdes), TableStats()
         name = split.topic_partition
-        with open_home(self.asked.place) as home:
+        with open_records(self.asked.place) as source:
             request = replace(self.asked, topic=name)
-            how = fold_of(home, [name], request.clock, MEMORY_BYTES)
-            winners = split_winners(home.rows(), [split], rows.scanned, how, stats)
-            ranked = checked(request.table(home, rows.scanned), name, [split], winners, stats)
+            how = fold_of(source, [name], request.clock, MEMORY_BYTES)
+            winners = split_winners(source, [split], rows.scanned, how, stats)
+            ranked = checked(request.table(source, rows.scanned), name, [split], winners, stats)
             for batch in ranked:
                 records, version = batch.select(list(rows.scanned)), batch.column(_VERSION)
                 lives = records.column("value").is_valid()

@@ -1,0 +1,277 @@
+"""Where records are read from: `RecordSource`, and a directory of topics as one.
+
+`Scan`, `Table` and `Diff` work on a `RecordSource`: `DirectoryRecords` here, or
+`tidelog.remote.records.ClusterRecords`. A source plans and reads anew for each call and keeps
+nothing. Only `read` needs Arrow, and imports it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from tidelog.env import Env
+from tidelog.scan.count import Count
+from tidelog.scan.count import count as count_records
+from tidelog.scan.plan import THREAD_SPLIT_BYTES, ScanPlan, list_partitions, plan, with_directory
+from tidelog.scan.split import ScanStats, Split, Wanted
+from tidelog.scan.table_rules import Doubt, Ranking, compacted_to, directory_doubts, ranking_of
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.scan.reader import ReadOptions
+
+TopicChoice: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition] | None
+
+_Result = TypeVar("_Result")
+
+
+class RecordSource(ABC):
+    """Records of a directory or of a cluster."""
+
+    __slots__ = ()
+
+    env: Env
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """The directory's path, or `host:port[,host:port]`."""
+
+    @abstractmethod
+    def partitions(self, topics: TopicChoice) -> list[TopicPartition]:
+        """Return the partitions of topics; raises UnknownTopic."""
+
+    @abstractmethod
+    def plan(  # noqa: PLR0913 - one keyword for each way to choose
+        self,
+        topics: TopicChoice,
+        wanted: Wanted,
+        *,
+        clock: ClockName,
+        isolation: IsolationLevel,
+        columns: Sequence[str],
+        strict: bool = False,
+        fail_on_data_loss: bool = True,
+    ) -> ScanPlan:
+        """Plan a read as `tidelog.scan.plan`.
+
+        Raises:
+            UnknownTopic, ClusterFailure: As their names say.
+            InvalidRequest: A range, or a column that the source doesn't have.
+            OffsetsGone: As `tidelog.scan.plan`; a cluster has offsets clipped to its logs.
+        """
+
+    @abstractmethod
+    def read(
+        self,
+        splits: Iterable[Split],
+        columns: Sequence[str],
+        *,
+        stats: ScanStats,
+        options: "ReadOptions | None" = None,
+        threads: int | None = None,
+    ) -> "pa.RecordBatchReader":
+        """Return a reader of the rows of splits, in their order.
+
+        Args:
+            splits: What to read.
+            columns: Names out of `tidelog.scan.ALL_COLUMNS`.
+            stats: Counted up while reading.
+            options: How to read: `rows`, `strict`, `views`; the usual where None.
+            threads: How many threads decode; the source's default where None.
+
+        Raises:
+            InvalidRequest, MissingDependency: At once.
+            As `tidelog.scan.read`: While reading.
+        """
+
+    @abstractmethod
+    def count(
+        self,
+        topics: TopicChoice,
+        wanted: Wanted,
+        *,
+        clock: ClockName,
+        isolation: IsolationLevel,
+        zone_cache: str | None = None,
+    ) -> Count:
+        """Return the number of records by partition; arguments and errors as `scan.count`."""
+
+    @abstractmethod
+    def without_time(
+        self,
+        names: Sequence[TopicPartition],
+        wanted: Wanted,
+        clock: ClockName,
+        stats: ScanStats,
+    ) -> int | None:
+        """Return the number of records that have no time on the clock, after a read with `stats`.
+
+        None where brokers don't report it.
+        """
+
+    # -- tables by key -------------------------------------------------------------------------
+
+    @abstractmethod
+    def ranking(self, topic: str) -> Ranking:
+        """Return the topic's compaction rule; raises ConfigError."""
+
+    @abstractmethod
+    def doubts(
+        self, names: Sequence[TopicPartition], at_ms: int | None, clock: ClockName
+    ) -> list[Doubt]:
+        """Return what is known, without reading, to make a table as of a time inexact."""
+
+    @abstractmethod
+    def compacted_to(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset below which records may have been compacted; 0 where none says."""
+
+    def table_splits(
+        self,
+        names: Sequence[TopicPartition],
+        at_ms: int | None,
+        clock: ClockName,
+        columns: Sequence[str],
+    ) -> dict[TopicPartition, list[Split]]:
+        """Return splits of the committed records up to and including a time, of all where None."""
+        splits: dict[TopicPartition, list[Split]] = {name: [] for name in names}
+        if not names:
+            return splits
+        before = self.compacted_to(names)
+        planned = self.plan(
+            names,
+            Wanted(end_ms=None if at_ms is None else min(at_ms, INT64_MAX - 1) + 1),
+            clock=clock,
+            isolation=IsolationLevel.READ_COMMITTED,
+            columns=columns,
+        )
+        for split in planned.splits:
+            name = split.topic_partition
+            limit = max(before[name], planned.bounds[name][1])
+            splits[name].append(replace(split, compacted_max=limit))
+        return splits
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryRecords(RecordSource):
+    """Records of a directory of topics, local or in an object store, with its tiers.
+
+    Attributes:
+        directory: The directory, by path or open. By path it is opened for each call.
+        env: Files, clock and randomness.
+        threads: How many threads decode; as many as there are cores where None.
+        split_bytes: About how many bytes of log a split reads.
+    """
+
+    directory: str | LogDir
+    env: Env
+    threads: int | None = None
+    split_bytes: int = THREAD_SPLIT_BYTES
+
+    @property
+    def address(self) -> str:
+        """See `RecordSource`."""
+        return self.directory if isinstance(self.directory, str) else self.directory.path
+
+    def partitions(self, topics: TopicChoice) -> list[TopicPartition]:
+        """See `RecordSource`; partitions that have no directory yet hold nothing."""
+        return self._call(lambda log_dir: list_partitions(log_dir, topics))
+
+    def plan(  # noqa: PLR0913 - as `RecordSource`
+        self,
+        topics: TopicChoice,
+        wanted: Wanted,
+        *,
+        clock: ClockName,
+        isolation: IsolationLevel,
+        columns: Sequence[str],
+        strict: bool = False,
+        fail_on_data_loss: bool = True,
+    ) -> ScanPlan:
+        """See `RecordSource`."""
+        return plan(
+            self.directory,
+            topics,
+            wanted=wanted,
+            clock=clock,
+            isolation=isolation,
+            columns=columns,
+            split_bytes=self.split_bytes,
+            fail_on_data_loss=fail_on_data_loss,
+            strict=strict,
+            env=self.env,
+        )
+
+    def read(
+        self,
+        splits: Iterable[Split],
+        columns: Sequence[str],
+        *,
+        stats: ScanStats,
+        options: "ReadOptions | None" = None,
+        threads: int | None = None,
+    ) -> "pa.RecordBatchReader":
+        """See `RecordSource`."""
+        from tidelog.scan.parallel import to_parallel_reader
+        from tidelog.scan.reader import ReadOptions, to_reader
+
+        count = self.threads if threads is None else threads
+        how = replace(options or ReadOptions(), env=self.env)
+        if count == 1:
+            return to_reader(splits, columns, options=how, stats=stats)
+        return to_parallel_reader(splits, columns, options=how, stats=stats, threads=count)
+
+    def count(
+        self,
+        topics: TopicChoice,
+        wanted: Wanted,
+        *,
+        clock: ClockName,
+        isolation: IsolationLevel,
+        zone_cache: str | None = None,
+    ) -> Count:
+        """See `RecordSource`."""
+        return count_records(
+            self.directory,
+            topics,
+            wanted=wanted,
+            clock=clock,
+            isolation=isolation,
+            zone_cache=zone_cache,
+            env=self.env,
+        )
+
+    def without_time(
+        self,
+        names: Sequence[TopicPartition],  # noqa: ARG002
+        wanted: Wanted,  # noqa: ARG002
+        clock: ClockName,  # noqa: ARG002
+        stats: ScanStats,
+    ) -> int | None:
+        """See `RecordSource`."""
+        return stats.without_time
+
+    def ranking(self, topic: str) -> Ranking:
+        """See `RecordSource`."""
+        return ranking_of(self._call(lambda log_dir: log_dir.topic(topic).config.texts()))
+
+    def doubts(
+        self, names: Sequence[TopicPartition], at_ms: int | None, clock: ClockName
+    ) -> list[Doubt]:
+        """See `RecordSource`."""
+        return self._call(
+            lambda log_dir: [
+                doubt for name in names for doubt in directory_doubts(log_dir, name, at_ms, clock)
+            ]
+        )
+
+    def compacted_to(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See `RecordSource`."""
+        return self._call(lambda log_dir: {name: compacted_to(log_dir, name) for name in names})
+
+    def _call(self, read: Callable[[LogDir], _Result]) -> _Result:
+        return with_directory(self.directory, self.env, read)
