@@ -22,7 +22,6 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell
 from tidelog.cli.places import open_directory, parse_target, partitions_of
 from tidelog.cli.surroundings import Surroundings
-from tidelog.scan.split import Wanted
 from tidelog.storage.clocks.latency import LOST_SHARES, PERCENTS, RELATIVE_ERROR, LatencyHistogram
 from tidelog.timespec import TIME_HELP, parse_duration
 
@@ -79,13 +78,7 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     with open_directory(surroundings, options.data) as directory:
         partitions = partitions_of(directory, topic, number)
         if options.late or options.delays:
-            _print_late(
-                surroundings,
-                directory,
-                partitions,
-                options,
-                Wanted(start_ms=start_ms, end_ms=end_ms),
-            )
+            _print_late(surroundings, directory, partitions, options, (start_ms, end_ms))
             return
         by_topic = measure(
             directory.log_dir,
@@ -160,13 +153,14 @@ def _print_late(
     directory: "Directory",
     partitions: "list[TopicPartition]",
     options: LatencyOptions,
-    wanted: Wanted,
+    bounds: tuple[int | None, int | None],
 ) -> None:
     from tidelog.scan.latency import TopicLateness, lateness
+    from tidelog.scan.split import Wanted
     from tidelog.storage.clocks.latency import DELAYS_MS
 
     delays = [parse_duration(text) // 1_000_000 for text in options.delays] or list(DELAYS_MS)
-    append_times = wanted.times
+    append_times = Wanted(start_ms=bounds[0], end_ms=bounds[1]).times
     by_topic = lateness(
         directory.log_dir,
         partitions,

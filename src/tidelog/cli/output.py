@@ -1,39 +1,27 @@
-"""Output of commands: tables for people, JSON lines or CSV for scripts, or columns.
+"""Output of commands: tables for people, JSON lines or CSV for scripts.
 
 A time column is one cell in a table and two fields for scripts: `NAME`, in ISO 8601 with its zone,
 and `NAME_ms`. Rows are written as they come; nothing waits for the last one. Keys, values and
-headers become cells, and cells bytes, by a serializer's name or as text. What writes Arrow IPC and
-Parquet imports pyarrow when it is called.
+headers become cells, and cells bytes, by a serializer's name or as text.
 """
 
 import json
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from io import IOBase
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
 from tidelog.cli import times
 from tidelog.cli.options import Encoding, Format, ReadFormat
-from tidelog.cli.surroundings import Surroundings, UsageProblem, printable
+from tidelog.cli.surroundings import Surroundings, printable
 from tidelog.errors import SerdeError
-from tidelog.record.record import Record
 from tidelog.record.serde import deserializer, serializer
-from tidelog.types import NO_TIMESTAMP, ClockName, Header, TopicPartition
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow.parquet import ParquetWriter
-
-    from tidelog.cli.read import ReadOptions
-    from tidelog.scan import Wanted
-    from tidelog.scan.source import RecordSource
-
+from tidelog.types import NO_TIMESTAMP, Header
 
 Cell: TypeAlias = "str | int | float | bool | Sequence[Cell] | dict[str, Cell] | None"
 
@@ -412,178 +400,3 @@ def typed_bytes(text: str, encoding: Encoding) -> bytes:
     found = encoder(encoding, text_only=True)(text)
     assert found is not None
     return found
-
-
-VALUE_CHARACTERS: Final = 60
-
-
-_COLUMNS: Final[tuple[Column, ...]] = (
-    number("partition"),
-    number("offset"),
-    time("timestamp"),
-    time("append_time"),
-    text("key"),
-    text("value"),
-)
-
-
-_SCRIPT_COLUMNS: Final = (*_COLUMNS[:4], time("create_time"), *_COLUMNS[4:])
-
-
-class RowMaker:
-    """Makes rows of records, as the options want them."""
-
-    def __init__(self, options: "ReadOptions") -> None:
-        self._options = options
-        self._is_table = options.kind is ReadFormat.TABLE
-        decoder = decoders(options.kind)
-        self._key, self._value = decoder(options.key_as), decoder(options.value_as)
-        # Headers are JSON also where cells are text, and so are their values.
-        self._header = decoders(ReadFormat.JSON)(options.headers_as)
-
-    def writer(self, surroundings: Surroundings) -> Writer:
-        """Where the rows go."""
-        columns = _COLUMNS if self._is_table else (*_SCRIPT_COLUMNS, text("headers"))
-        kind = Format(self._options.kind)
-        return writer(surroundings, columns, kind, zone=self._options.zone)
-
-    def row(self, partition: int, record: Record, append_ms: int | None) -> list[Cell]:
-        """Return one record's row.
-
-        Raises:
-            SerdeError: A row for a program can't hold the record in the forms of its columns.
-        """
-        key = self._cell("key", self._key, record.key, partition, record)
-        value = self._cell("value", self._value, record.value, partition, record)
-        row: list[Cell] = [partition, record.offset, record.timestamp, append_ms]
-        if not self._is_table:
-            headers: Cell = [
-                [one.key, self._cell("headers", self._header, one.value, partition, record)]
-                for one in record.headers
-            ]
-            return [*row, record.create_timestamp, key, value, headers]
-        if self._options.wide:
-            return [*row, key, value]
-        return [*row, *(shortened(cell, VALUE_CHARACTERS) for cell in (key, value))]
-
-    def _cell(
-        self, name: str, decode: Decode, data: bytes | None, partition: int, record: Record
-    ) -> Cell:
-        try:
-            return decode(data)
-        except SerdeError as error:
-            place = f"{TopicPartition(self._options.topic, partition)} offset {record.offset}"
-            raise SerdeError(
-                f"{place}: {name}: {error}; --{name}-as bytes writes all of them as base64"
-            ) from error
-
-
-def chosen(topic: str, found: list[TopicPartition], number: int | None) -> list[TopicPartition]:
-    """All partitions, or the one of that number; raises UsageProblem for one that is not there."""
-    if number is None:
-        return found
-    if not 0 <= number < len(found):
-        raise UsageProblem(f"{topic} has partitions 0 to {len(found) - 1}, not {number}")
-    return [found[number]]
-
-
-def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName) -> None:
-    """Say how many records lie in no range, for want of a time; None where that is not known."""
-    if count is None:
-        surroundings.say("brokers don't tell how many records have no known append time")
-    elif count:
-        surroundings.say(f"{count} records met have no time on the {clock} clock: left out")
-
-
-COLUMNS = (
-    "topic",
-    "partition",
-    "offset",
-    "timestamp",
-    "timestampType",
-    "appendTimestamp",
-    "createTimestamp",
-    "key",
-    "value",
-    "headers",
-)
-
-
-def write_arrow(
-    surroundings: Surroundings,
-    source: "RecordSource",
-    partitions: list[TopicPartition],
-    wanted: "Wanted",
-    options: "ReadOptions",
-) -> int | None:
-    """Write records by columns; return how many have no time on the clock, None where not known.
-
-    Raises:
-        UsageProblem: Stdout is a terminal.
-        MissingDependency: pyarrow or numba is not installed.
-    """
-    from tidelog.frames import needs_arrow
-
-    _refuse_terminal(surroundings, options.kind)
-    needs_arrow()
-    from tidelog.scan import ScanStats
-
-    plan = source.plan(
-        partitions,
-        wanted,
-        clock=options.clock,
-        isolation=options.isolation,
-        columns=COLUMNS,
-        fail_on_data_loss=False,
-    )
-    stats = ScanStats()
-    reader = source.read(plan, COLUMNS, stats=stats, threads=1)
-    write_columns(surroundings, reader.schema, reader, options.limit, options.kind)
-    return source.without_time(partitions, wanted, options.clock, stats)
-
-
-def _refuse_terminal(surroundings: Surroundings, kind: ReadFormat) -> None:
-    if surroundings.stdout.isatty():
-        raise UsageProblem(f"{kind} is not for terminals; send it to a file: > FILE.{kind}")
-
-
-def write_columns(
-    surroundings: Surroundings,
-    schema: "pa.Schema",
-    batches: "Iterable[pa.RecordBatch]",
-    limit: int | None,
-    kind: ReadFormat,
-) -> None:
-    """Write batches as Arrow or Parquet; raises UsageProblem where stdout is a terminal."""
-    import pyarrow as pa  # this format's own price
-
-    _refuse_terminal(surroundings, kind)
-    buffer = surroundings.stdout.buffer
-    assert isinstance(buffer, IOBase)
-    sink = pa.PythonFile(buffer, "w")
-    with _writer(sink, schema, kind) as out:
-        for batch in _limited(batches, limit):
-            out.write_batch(batch)
-
-
-def _writer(
-    sink: "pa.PythonFile", schema: "pa.Schema", kind: ReadFormat
-) -> "pa.RecordBatchStreamWriter | ParquetWriter":
-    if kind is ReadFormat.PARQUET:
-        from pyarrow import parquet
-
-        return parquet.ParquetWriter(sink, schema)
-    import pyarrow as pa
-
-    return pa.ipc.new_stream(sink, schema)
-
-
-def _limited(reader: "Iterable[pa.RecordBatch]", limit: int | None) -> Iterator["pa.RecordBatch"]:
-    for batch in reader:
-        if limit is None:
-            yield batch
-            continue
-        if limit <= 0:
-            return
-        yield batch.slice(0, limit)
-        limit -= batch.num_rows

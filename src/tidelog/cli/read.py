@@ -6,34 +6,21 @@ Of a directory or of a running cluster. `--table` is table.py's.
 import re
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import click
 
-from tidelog.arguments import Inexact
 from tidelog.cli import times
 from tidelog.cli.options import (
-    Encoding,
-    ReadFormat,
-    clock_option,
     examples,
-    given,
-    headers_as_option,
-    inexact_option,
-    isolation_option,
-    key_as_option,
-    one_of,
-    option,
     refuse_typed,
-    topic_argument,
-    value_as_option,
     with_options,
-    zone_option,
 )
-from tidelog.cli.output import ROWS_AT_ONCE, Cell, RowMaker, Writer, chosen, say_untimed
-from tidelog.cli.places import Place, open_topics, place_options
+from tidelog.cli.output import ROWS_AT_ONCE, Cell, Writer
+from tidelog.cli.places import open_topics
+from tidelog.cli.records import ReadOptions, RowMaker, chosen, say_untimed, write_arrow
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.directory import Directory
 from tidelog.error_codes import ErrorCode
@@ -52,7 +39,6 @@ from tidelog.storage.segment.slices import (
     is_hidden,
     slice_segment,
 )
-from tidelog.timespec import TIME_HELP
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
@@ -65,52 +51,6 @@ FOLLOW_SECONDS: Final = 0.2
 _POLL_S: Final = 0.2
 
 _OFFSETS: Final = re.compile(r"(\d{1,19})?\.\.(\d{1,19})?", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """The options of `tidelog read`."""
-
-    topic: str = given(topic_argument)
-    place: Place = given(place_options)
-    start: str | None = option(
-        "--from", metavar="TIME", help=f"First time, or a range A..B. {TIME_HELP}."
-    )
-    end: str | None = option("--to", metavar="TIME", help="Up to and without this time.")
-    clock: ClockName = given(clock_option)
-    offset: str | None = option(
-        "--offset", metavar="A..B", help="Offsets from A up to and without B."
-    )
-    partition: int | None = option(
-        "--partition", type=int, metavar="N", help="This partition alone."
-    )
-    isolation: IsolationLevel = given(isolation_option)
-    follow: bool = option(
-        "--follow", is_flag=True, help="Go on with what is appended; Ctrl-C ends it."
-    )
-    limit: int | None = option(
-        "--limit", "-n", type=click.IntRange(min=0), metavar="N", help="So many records."
-    )
-    kind: ReadFormat = given(
-        one_of(
-            "--format",
-            "-o",
-            "kind",
-            kind=ReadFormat,
-            default=ReadFormat.TABLE,
-            text="How records are written.",
-        )
-    )
-    key_as: Encoding = given(key_as_option)
-    value_as: Encoding = given(value_as_option)
-    headers_as: Encoding = given(headers_as_option)
-    is_table: bool = option("--table", is_flag=True, help="The last record of each key alone.")
-    at: str | None = option(
-        "--at", metavar="TIME", help=f"With --table: as of this time. {TIME_HELP}."
-    )
-    inexact: Inexact = given(inexact_option)
-    wide: bool = option("--wide", is_flag=True, help="Tables with whole values.")
-    zone: str | None = given(zone_option)
 
 
 @click.command(
@@ -142,8 +82,6 @@ def read(surroundings: Surroundings, options: ReadOptions) -> None:
     with open_topics(surroundings, options.place) as directory:
         partitions = chosen(options.topic, directory.partitions(options.topic), options.partition)
         if options.kind.is_columns:
-            from tidelog.cli.output import write_arrow
-
             count = write_arrow(surroundings, directory.source, partitions, wanted, options)
             say_untimed(surroundings, count, options.clock)
             return

@@ -25,15 +25,9 @@ from tidelog.cli.options import (
     with_options,
     zone_option,
 )
-from tidelog.cli.output import (
-    COLUMNS,
-    VALUE_CHARACTERS,
-    Cell,
-    Column,
-    RowMaker,
-    write_columns,
-)
+from tidelog.cli.output import Cell, Column
 from tidelog.cli.places import Place, open_topics, place_options
+from tidelog.cli.records import COLUMNS, VALUE_CHARACTERS, ReadOptions, RowMaker, write_columns
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.record.record import Record
 from tidelog.timespec import TIME_HELP
@@ -42,7 +36,6 @@ from tidelog.types import NO_TIMESTAMP, ClockName, Header, TimestampType, TopicP
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.cli.read import ReadOptions
     from tidelog.directory import Directory
     from tidelog.keyed import Diff, Table
     from tidelog.remote.remote_directory import RemoteDirectory
@@ -95,7 +88,7 @@ class _DiffRow(TypedDict):
     afterTimestamp: int | None
 
 
-def read_table(surroundings: Surroundings, options: "ReadOptions") -> None:
+def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
     """Print the winning record of each key, as of a time.
 
     Raises:
@@ -130,7 +123,7 @@ def _columns(directory: "Directory | RemoteDirectory") -> tuple[str, ...]:
     return tuple(name for name in COLUMNS if name != "createTimestamp")
 
 
-def _refuse_ranges(options: "ReadOptions") -> None:
+def _refuse_ranges(options: ReadOptions) -> None:
     wrong = {
         "--from": options.start,
         "--to": options.end,
@@ -159,7 +152,7 @@ def _print_table(
     surroundings: Surroundings,
     table: "Table",
     stats: "TableStats",
-    options: "ReadOptions",
+    options: ReadOptions,
 ) -> None:
     maker = RowMaker(options)
     out = maker.writer(surroundings)
