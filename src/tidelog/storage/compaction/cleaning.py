@@ -9,62 +9,45 @@ from dataclasses import replace
 from tidelog.env import Env
 from tidelog.storage import files
 from tidelog.storage.compaction.cleaned_files import CleanedFiles, SourceTimes
-from tidelog.storage.compaction.job import (
-    Cleaned,
-    CleanedGroup,
-    CleaningJob,
-    Group,
-    SourceSegment,
-    Throttle,
-)
+from tidelog.storage.compaction.job import Cleaned, CleanedGroup, CleaningJob, Group, Throttle
 from tidelog.storage.compaction.key_mapping import (
     AbortedSpans,
-    Mapped,
     Mapper,
     OffsetMap,
     Retention,
     TransactionWalk,
 )
-from tidelog.storage.compaction.rewriting import Cleaning, Planner, Seen, SourcePass
+from tidelog.storage.compaction.rewriting import Cleaning, SourcePass
 from tidelog.storage.compaction.source_reader import SourceReader
 
 
-class Work:
+class CleaningRun:
     """One cleaning: run once, and discard where that fails."""
 
-    def __init__(
-        self,
-        job: CleaningJob,
-        env: Env,
-        throttle: Throttle | None,
-        hash_mask: tuple[int, int],
-    ) -> None:
+    def __init__(self, job: CleaningJob, env: Env, throttle: Throttle | None) -> None:
         self._job = job
         self._env = env
         self._throttle = throttle
-        self._hash_mask = hash_mask
-        self._sources = {source.base_offset: source for source in job.sources}
         self._files: list[CleanedFiles] = []
-        self._retention = Retention(job)
-        self._spans = AbortedSpans(job.aborted)
-        self._walk = TransactionWalk(self._spans)
-        # The walk has met every batch of the log below this offset.
-        self._walked_to = job.log_start_offset
 
-    def run(self) -> Cleaned:
+    def run(self, hash_mask: tuple[int, int]) -> Cleaned:
         """Map and rewrite; raises as `worker.clean`."""
         self._remove_files()
         job = self._job
         reader = SourceReader(job, self._env, self._throttle)
+        retention, spans = Retention(job), AbortedSpans(job.aborted)
         offset_map = OffsetMap(
-            job.rules,
-            job.seed,
-            hash_mask=self._hash_mask,
-            offset_count=job.map_to - job.map_from,
+            job.rules, job.seed, hash_mask=hash_mask, offset_count=job.map_to - job.map_from
         )
-        mapped = Mapper(job, reader, offset_map, self._retention, self._spans).run()
-        cleaning = Cleaning(job, reader, offset_map, mapped, self._spans)
-        groups = [self._rewrite(cleaning, group) for group in self._due(mapped)]
+        mapped = Mapper(job, reader, offset_map, retention, spans).run()
+        walk = TransactionWalk(spans, job.log_start_offset)
+        cleaning = Cleaning(job, reader, offset_map, mapped, retention, spans, walk)
+        # What begins behind the map is left out: it says nothing of that.
+        groups = [
+            self._rewrite(cleaning, replace(each, drop_expired=job.lets_go(each, mapped.mapped_to)))
+            for each in job.groups
+            if each.bases[0] < mapped.mapped_to
+        ]
         keys = offset_map.key_count
         # Zone maps are made once the map's memory is free.
         offset_map.release()
@@ -80,45 +63,22 @@ class Work:
             bytes_written=sum(out.bytes_written for out in self._files),
         )
 
-    def _due(self, mapped: Mapped) -> list[Group]:
-        """The groups that the map says something of."""
-        job = self._job
-        return [
-            replace(group, drop_expired=job.lets_go(group, mapped.mapped_to))
-            for group in job.groups
-            if group.bases[0] < mapped.mapped_to
-        ]
-
     def _rewrite(self, cleaning: Cleaning, group: Group) -> CleanedGroup:
-        sources = [self._sources[base] for base in group.bases]
-        out = CleanedFiles(self._job, sources, self._env, self._throttle)
+        job, bases = self._job, set(group.bases)
+        sources = [each for each in job.sources if each.base_offset in bases]
+        out = CleanedFiles(job, sources, self._env, self._throttle)
         self._files.append(out)
-        found = []
-        for source in sources:
-            planner = Planner(
-                self._job,
-                group,
-                source,
-                self._retention,
-                self._walk,
-                Seen(cleaning.mapped.mapped_to, self._walk_on(source)),
-            )
-            times = SourceTimes(self._job, source, self._env)
-            found.append(SourcePass(cleaning, source, planner, out, times).run())
-        out.finish(self._walk.take_kept())
+        cleaned = [
+            SourcePass(cleaning, group, each, out, SourceTimes(job, each, self._env)).run()
+            for each in sources
+        ]
+        out.finish(cleaning.walk.take_kept())
         return CleanedGroup(
             base_offset=group.bases[0],
             end_offset=sources[-1].end_offset,
-            sources=tuple(found),
+            sources=tuple(cleaned),
             suffixes=(),
         )
-
-    def _walk_on(self, source: SourceSegment) -> bool:
-        """Whether the walk goes through a source without having left out anything before it."""
-        if source.base_offset > self._walked_to:
-            return False
-        self._walked_to = max(self._walked_to, source.end_offset)
-        return True
 
     def discard(self) -> None:
         """Take away what was written, as far as the disk lets."""

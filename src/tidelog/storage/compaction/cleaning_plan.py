@@ -635,14 +635,8 @@ def plan_cleaning(
 def _sources(log: "LogAccess", segments: Sequence[ClosedSegment]) -> list[SourceSegment]:
     trusted = log.trusted_end()
     return [
-        SourceSegment(
-            base_offset=each.base_offset,
-            end_offset=each.end_offset,
-            size_bytes=each.size_bytes,
-            last_modified_ms=each.mtime_ms(),
-            append_end=sure_end(each, each.append_times, trusted),
-        )
-        for each in segments
+        replace(source, append_end=sure_end(each, each.append_times, trusted))
+        for source, each in zip(identities(segments), segments, strict=True)
     ]
 
 

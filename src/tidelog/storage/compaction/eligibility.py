@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
+from tidelog.config import TopicConfig
 from tidelog.types import INT64_MAX
 
 NEVER_BYTES: Final = -1
@@ -67,30 +68,6 @@ class CleanableSegment(WaitingSegment, Protocol):
     @property
     def youngest_ms(self) -> int:
         """Time in ms that the minimum lag of its youngest record counts from, -1 for none."""
-        ...
-
-
-class CompactionConfig(Protocol):
-    """The settings that decide; `TopicConfig` has them."""
-
-    @property
-    def min_cleanable_dirty_ratio(self) -> float:
-        """Share of dirty bytes above which cleaning is due."""
-        ...
-
-    @property
-    def tidelog_compaction_min_dirty_bytes(self) -> int:
-        """Dirty bytes from which on it is due; -1 for never."""
-        ...
-
-    @property
-    def min_compaction_lag_ms(self) -> int:
-        """How long a record stays out of it."""
-        ...
-
-    @property
-    def max_compaction_lag_ms(self) -> int:
-        """How long a record may wait for it."""
         ...
 
 
@@ -149,7 +126,7 @@ class CleaningDecision:
 
 
 def judge(
-    state: LogState, config: CompactionConfig, now_ms: int, *, is_asked: bool = False
+    state: LogState, config: TopicConfig, now_ms: int, *, is_asked: bool = False
 ) -> CleaningDecision:
     """What of a log may be cleaned, and whether it is due.
 
@@ -192,7 +169,7 @@ def _first_dirty(state: LogState) -> tuple[int, bool]:
 
 
 def _uncleanable(
-    state: LogState, config: CompactionConfig, first_dirty: int, now_ms: int
+    state: LogState, config: TopicConfig, first_dirty: int, now_ms: int
 ) -> tuple[int, str]:
     """The first offset that may not be cleaned, a segment's base, and what keeps it."""
     bounds = [
@@ -216,7 +193,7 @@ def _uncleanable(
 def _due(
     decision: CleaningDecision,
     state: LogState,
-    config: CompactionConfig,
+    config: TopicConfig,
     now_ms: int,
     head: Sequence[CleanableSegment],
 ) -> tuple[DueReason | None, str]:
@@ -236,7 +213,7 @@ def _due(
     return None, f"{ratio:.3f} of {dirty + decision.clean_bytes} bytes are dirty"
 
 
-def waits_since_ms(segment: WaitingSegment, config: CompactionConfig, now_ms: int) -> int | None:
+def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) -> int | None:
     """Since when a segment's first records wait, in ms, if that is too long; else None.
 
     The later of their timestamp and their append counts: else a backfill would wait too long from

@@ -277,9 +277,9 @@ class CleaningJob:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CleanedSource:
-    """What a cleaning has found in one source segment: its yield.
+    """What a cleaning has found in one source segment: its yield. Counts grow while it runs.
 
     Attributes:
         base_offset: Which segment.
@@ -293,11 +293,11 @@ class CleanedSource:
 
     base_offset: int
     bytes_before: int
-    bytes_after: int
-    records_before: int
-    records_after: int
-    tombstones_after: int
-    markers_after: int
+    bytes_after: int = 0
+    records_before: int = 0
+    records_after: int = 0
+    tombstones_after: int = 0
+    markers_after: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -260,13 +260,21 @@ class AbortedSpans:
 
 
 class TransactionWalk:
-    """The state of one walk."""
+    """The state of one walk through the batches of a job's sources."""
 
-    def __init__(self, spans: AbortedSpans) -> None:
+    def __init__(self, spans: AbortedSpans, log_start_offset: int) -> None:
         self._spans = spans
+        self._end_offset = log_start_offset  # it has met every batch of the log below
         self._met: set[AbortedTxn] = set()
         self._open: set[int] = set()
         self._kept: list[AbortedTxn] = []
+
+    def begin(self, source: SourceSegment) -> bool:
+        """Go on with a source; whether the walk has left out nothing of the log before it."""
+        if source.base_offset > self._end_offset:
+            return False
+        self._end_offset = max(self._end_offset, source.end_offset)
+        return True
 
     def on_data(self, producer_id: int, base_offset: int) -> bool:
         """Take a transactional data batch, whatever is left in it; whether it was aborted."""

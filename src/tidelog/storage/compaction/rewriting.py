@@ -15,7 +15,7 @@ Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanInto, MemoryRecords.filt
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -92,50 +92,44 @@ def keep_all(piece: Piece) -> Judged:
     return Judged(none - 1, counts, counts, none, np.zeros(_NO_BITS, np.uint8))
 
 
-class Seen(NamedTuple):
-    """What of the log has been seen when a source is planned.
+@dataclass(frozen=True, slots=True)
+class Cleaning:
+    """What both passes of a cleaning share.
 
     Attributes:
-        mapped_to: Offset behind the last one that is in the map, exclusive.
-        is_all: Whether the walk has met every batch of the log before the source: only then does it
-            follow from what it has not met that nothing needs a marker any more.
+        job: What to do.
+        reader: Reads the sources.
+        offset_map: Which records lost.
+        mapped: What went through the map.
+        retention: Which batches stay at least as empty ones.
+        spans: Aborted transactions.
+        walk: Meets the batches of all sources, in their order.
     """
 
-    mapped_to: int
-    is_all: bool
+    job: CleaningJob
+    reader: SourceReader
+    offset_map: OffsetMap
+    mapped: Mapped
+    retention: Retention
+    spans: AbortedSpans
+    walk: TransactionWalk
 
 
 class Planner:
     """Plans the batches of one source, in their order."""
 
-    def __init__(
-        self,
-        job: CleaningJob,
-        group: Group,
-        source: SourceSegment,
-        retention: Retention,
-        walk: TransactionWalk,
-        seen: Seen,
-    ) -> None:
-        """The planner of one source.
-
-        Args:
-            job: The cleaning.
-            group: What the source belongs to.
-            source: The segment.
-            retention: Which batches stay at least as empty ones.
-            walk: Has met the batches of the sources before it.
-            seen: What of the log map and walk have seen.
-        """
+    def __init__(self, cleaning: Cleaning, group: Group, source: SourceSegment) -> None:
+        """The planner of a source of that group; the walk has met the sources before it."""
+        job, self._walk = cleaning.job, cleaning.walk
         self._now_ms = job.now_ms
         # Whoever sets a horizon far enough away means "never".
         self._new_horizon_ms = min(job.now_ms + job.rules.delete_retention_ms, INT64_MAX)
         self._drops_expired = group.drop_expired
-        self._mapped_to = seen.mapped_to
-        self._sees_all = group.drop_expired and seen.is_all
+        self._mapped_to = cleaning.mapped.mapped_to
+        # Only then it follows from what the walk has not met that nothing needs a marker any more.
+        self._sees_all = self._walk.begin(source) and group.drop_expired
         self._keeps_legacy = source.last_modified_ms > legacy_horizon_ms(job)
-        self._retention = retention
-        self._walk = walk
+        self._retention = cleaning.retention
 
     def plan(self, piece: Piece, table: "Longs", judged: Judged) -> "Longs":
         """The plan of mapped batches, or of those held against the map; see `kernels.rewrite`.
@@ -240,53 +234,23 @@ def legacy_horizon_ms(job: CleaningJob) -> int:
 GAP_BYTES: Final = 1 << 20
 
 
-@dataclass(slots=True)
-class _Counts:
-    """Counts of one source, as those of `CleanedSource`."""
-
-    bytes_after: int = 0
-    records_before: int = 0
-    records_after: int = 0
-    tombstones_after: int = 0
-    markers_after: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Cleaning:
-    """What both passes of a cleaning share.
-
-    Attributes:
-        job: What to do.
-        reader: Reads the sources.
-        offset_map: Which records lost.
-        mapped: What went through the map.
-        spans: Aborted transactions.
-    """
-
-    job: CleaningJob
-    reader: SourceReader
-    offset_map: OffsetMap
-    mapped: Mapped
-    spans: AbortedSpans
-
-
 class SourcePass:
     """The second pass over one source."""
 
     def __init__(
         self,
         cleaning: Cleaning,
+        group: Group,
         source: SourceSegment,
-        planner: Planner,
         out: CleanedFiles,
         times: SourceTimes,
     ) -> None:
         self._cleaning = cleaning
         self._source = source
-        self._planner = planner
+        self._planner = Planner(cleaning, group, source)
         self._out = out
         self._times = times
-        self._counts = _Counts()
+        self._counts = CleanedSource(base_offset=source.base_offset, bytes_before=source.size_bytes)
 
     def run(self) -> CleanedSource:
         """Write what is left, and say what was found.
@@ -296,8 +260,7 @@ class SourcePass:
             OffsetOverflow: It does not fit behind what is there.
             OSError: The disk failed.
         """
-        source, counts = self._source, self._counts
-        runs = joined(self._cleaning.mapped.runs.get(source.base_offset, []))
+        runs = joined(self._cleaning.mapped.runs.get(self._source.base_offset, []))
         if runs:
             start, end = runs[0].start, runs[-1].end
         else:
@@ -306,15 +269,7 @@ class SourcePass:
         for run in runs:
             self._write_run(run)
         self._write_rest(end)
-        return CleanedSource(
-            base_offset=source.base_offset,
-            bytes_before=source.size_bytes,
-            bytes_after=counts.bytes_after,
-            records_before=counts.records_before,
-            records_after=counts.records_after,
-            tombstones_after=counts.tombstones_after,
-            markers_after=counts.markers_after,
-        )
+        return self._counts
 
     def _end_of_cleaned(self) -> int:
         """Position behind the last batch before the mapped offsets, where nothing was mapped."""

@@ -289,17 +289,16 @@ def clean(
         Whatever the throttle raises. No `.cleaned` file of the job is left in all these cases.
     """
     try:
-        from tidelog.storage.compaction.cleaning import Work
+        from tidelog.storage.compaction.cleaning import CleaningRun
     except ImportError as error:
         raise MissingDependency(f"compaction needs tidelog[arrow]: {error}") from error
-    work = Work(job, env, throttle, hash_mask)
+    run = CleaningRun(job, env, throttle)
     try:
-        return work.run()
-    except OSError as error:
-        work.discard()
-        raise as_storage_failure(error, job.directory, "clean") from error
-    except BaseException:
-        work.discard()
+        return run.run(hash_mask)
+    except BaseException as error:
+        run.discard()
+        if isinstance(error, OSError):
+            raise as_storage_failure(error, job.directory, "clean") from error
         raise
 
 
