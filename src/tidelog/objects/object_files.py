@@ -68,16 +68,16 @@ class Listings:
 
     def get(self, folder: str) -> Listing:
         """The listing of a folder, asked for at most once; empty where it does not exist."""
-        found = self.known(folder)
-        if found is None:
+        listing = self.known(folder)
+        if listing is None:
             objects, folders = self._store.list_dir(folder)
             by_name = {info.key.rpartition("/")[2]: info for info in objects}
-            found = Listing(by_name, frozenset(folders))
+            listing = Listing(by_name, frozenset(folders))
             with self._lock:
-                self._found[folder] = found
+                self._found[folder] = listing
                 while len(self._found) > 1 and self._held() > self._objects_max:
                     self._found.popitem(last=False)
-        return found
+        return listing
 
     def _held(self) -> int:
         return sum(map(len, self._found.values()))
@@ -316,11 +316,11 @@ class ObjectFiles(LayeredFiles):
         if info.size > SMALL_BYTES or _is_log(key):
             return _ObjectFile(path, self._reader(info))
         fits = info.size <= self._block_bytes
-        if fits and (known := self._blocks.get(_block_name(info))) is not None:
-            return _SmallFile(path, known)
-        data, found = self.store.read_with_info(key)
-        if found.size <= self._block_bytes:
-            self._blocks.put(_block_name(found), data)
+        if fits and (cached := self._blocks.get(_block_name(info))) is not None:
+            return _SmallFile(path, cached)
+        data, current = self.store.read_with_info(key)
+        if current.size <= self._block_bytes:
+            self._blocks.put(_block_name(current), data)
         return _SmallFile(path, data)
 
     def _reader(self, info: ObjectInfo) -> BlockReader:
@@ -348,14 +348,14 @@ class ObjectFiles(LayeredFiles):
         if not self.is_remote(path):
             return self.below.map(path, size)
         file = self.open(path)
-        wanted = file.size() if size is None else min(size, file.size())
+        size_bytes = file.size() if size is None else min(size, file.size())
         if isinstance(file, _SmallFile):
-            return memoryview(file.pread(wanted, 0))
+            return memoryview(file.pread(size_bytes, 0))
         info = self._info(self.key_of(path))
         assert info is not None
-        if wanted > SPOOL_BYTES:
-            return self._spool(info, wanted)
-        parts = [self._part(info, start, wanted) for start in range(0, wanted, PART_BYTES)]
+        if size_bytes > SPOOL_BYTES:
+            return self._spool(info, size_bytes)
+        parts = [self._part(info, start, size_bytes) for start in range(0, size_bytes, PART_BYTES)]
         return memoryview(parts[0] if len(parts) == 1 else b"".join(parts)).toreadonly()
 
     def _part(self, info: ObjectInfo, start: int, end: int) -> Buffer:
@@ -426,20 +426,20 @@ _lock: Final = threading.Lock()
 
 def shared_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
     """As `open_store`; the same settings share a store, and so its connections."""
-    given = tuple(sorted((options or {}).items()))
+    settings = tuple(sorted((options or {}).items()))
     variables = tuple(
         sorted(item for item in os.environ.items() if item[0].startswith(_OWN_VARIABLES))
     )
-    name = (os.getpid(), url.rstrip("/"), given, variables)
+    name = (os.getpid(), url.rstrip("/"), settings, variables)
     with _lock:
-        found = _stores.get(name)
-    if found is None:
-        found = open_store(url, options)
+        store = _stores.get(name)
+    if store is None:
+        store = open_store(url, options)
         with _lock:
-            _stores[name] = found
+            _stores[name] = store
             while len(_stores) > _STORES_MAX:
                 _stores.popitem(last=False)
-    return found
+    return store
 
 
 def env_for(path: str, env: Env | None = None, options: Mapping[str, str] | None = None) -> Env:
@@ -457,12 +457,12 @@ def env_for(path: str, env: Env | None = None, options: Mapping[str, str] | None
     Raises:
         InvalidRequest, ConfigError, MissingDependency: As `open_store`.
     """
-    found = env or os_env()
+    result = env or os_env()
     if options:
-        found = dataclasses.replace(found, store_options=dict(options))
+        result = dataclasses.replace(result, store_options=dict(options))
         # Those of the cache of tiers are no store's; see docs/tiers.md.
         options = {name: text for name, text in options.items() if not name.startswith(TIER_PREFIX)}
-    if not is_url(path) or is_remote(found.files, path.rstrip("/")):
-        return found
-    files = ObjectFiles(shared_store(path, options), local=found.files)
-    return dataclasses.replace(found, files=files)
+    if not is_url(path) or is_remote(result.files, path.rstrip("/")):
+        return result
+    files = ObjectFiles(shared_store(path, options), local=result.files)
+    return dataclasses.replace(result, files=files)

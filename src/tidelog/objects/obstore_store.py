@@ -144,8 +144,8 @@ def _profile_of_environment() -> str | None:
 
 def _has_plain_endpoint(options: Mapping[str, str]) -> bool:
     """Whether the endpoint that was named has no encryption: who writes http:// means it."""
-    given = [options[name] for name in _ENDPOINT_OPTIONS if name in options]
-    named = given or [os.environ.get(name.upper(), "") for name in _ENDPOINT_OPTIONS[2:]]
+    endpoints = [options[name] for name in _ENDPOINT_OPTIONS if name in options]
+    named = endpoints or [os.environ.get(name.upper(), "") for name in _ENDPOINT_OPTIONS[2:]]
     return any(endpoint.startswith("http://") for endpoint in named)
 
 
@@ -195,8 +195,8 @@ def open_obstore(url: str, family: str, options: Mapping[str, str]) -> "ObstoreS
     try:
         return ObstoreStore(url, family, settings)
     except failures.UnknownConfigurationKeyError as error:
-        known = "not a setting of this store; docs/objects.md names the usual ones"
-        raise ConfigError(f"store.{_unknown_key(str(error))}", None, known) from error
+        reason = "not a setting of this store; docs/objects.md names the usual ones"
+        raise ConfigError(f"store.{_unknown_key(str(error))}", None, reason) from error
     except failures.BaseError as error:
         raise failure(url, "open", error, endpoint_step(family)) from error
 
@@ -322,9 +322,9 @@ class ObstoreStore:
         import obstore
 
         with self._typed("read", key):
-            found = obstore.get(self._store, self._key(key), options=options)
-            meta = found.meta
-            return memoryview(found.bytes()), self._info(meta, key)
+            response = obstore.get(self._store, self._key(key), options=options)
+            meta = response.meta
+            return memoryview(response.bytes()), self._info(meta, key)
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
         """Bytes from `start`, all where `size` is None; fewer only where the object ends."""
@@ -336,8 +336,8 @@ class ObstoreStore:
             return bytes(self._get(key, _ranged(start, size))[0])
         except StorageFailure:
             # Stores refuse a range behind the end, and don't agree on how they say so.
-            found = self.head(key)
-            if found is not None and start >= found.size:
+            info = self.head(key)
+            if info is not None and start >= info.size:
                 return b""
             raise
 
@@ -366,11 +366,11 @@ class ObstoreStore:
         """Objects right in the folder, and the names of its subfolders; both sorted."""
         import obstore
 
-        found = self._listed(
+        listing = self._listed(
             prefix, lambda: obstore.list_with_delimiter(self._store, self._key(prefix) or None)
         )
-        objects = [self._info(meta) for meta in found["objects"]]
-        folders = [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
+        objects = [self._info(meta) for meta in listing["objects"]]
+        folders = [path.rstrip("/").rpartition("/")[2] for path in listing["common_prefixes"]]
         return sorted(objects), sorted(folders)
 
     def _listed(self, prefix: str, action: Callable[[], _Found]) -> _Found:
@@ -393,7 +393,7 @@ class ObstoreStore:
 
         try:
             with self._typed("put", key):
-                found = obstore.put(
+                written = obstore.put(
                     self._store,
                     self._key(key),
                     data,
@@ -402,7 +402,7 @@ class ObstoreStore:
                 )
         except FileNotFoundError as error:
             raise failure(self._where(key), "put", error, endpoint_step(self._family)) from error
-        return ObjectInfo(key, size, found["e_tag"] or "", NO_MODIFIED)
+        return ObjectInfo(key, size, written["e_tag"] or "", NO_MODIFIED)
 
     def put_file(self, key: str, fs: FileSystem, path: str) -> ObjectInfo:
         """Copy a finished file, in parts and with bounded memory; visible when it is whole."""
@@ -440,10 +440,10 @@ class ObstoreStore:
         is_unsure = False
         for attempt in range(self._settings.retries + 1):
             try:
-                found = obstore.put(
+                written = obstore.put(
                     self._once, self._key(key), data, mode=mode, use_multipart=False
                 )
-                return ObjectInfo(key, len(data), found["e_tag"] or "", NO_MODIFIED)
+                return ObjectInfo(key, len(data), written["e_tag"] or "", NO_MODIFIED)
             except (failures.AlreadyExistsError, failures.PreconditionError):
                 return self._own_bytes(key, data) if is_unsure else None
             except failures.GenericError as error:
@@ -464,10 +464,10 @@ class ObstoreStore:
 
     def _own_bytes(self, key: str, data: bytes) -> ObjectInfo | None:
         try:
-            found, info = self.read_with_info(key)
+            content, info = self.read_with_info(key)
         except FileNotFoundError:
             return None
-        return info if found == data else None
+        return info if content == data else None
 
     def delete(self, key: str) -> None:
         """Remove an object; fine where there is none."""

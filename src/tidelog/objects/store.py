@@ -140,17 +140,17 @@ def scheme_of(url: str) -> str:
     Raises:
         InvalidRequest: It is no URL, or one with a password inside.
     """
-    found = _SCHEME.match(url)
-    if found is None:
+    match = _SCHEME.match(url)
+    if match is None:
         raise InvalidRequest(f"{url!r} is no URL of a store, such as s3://bucket/logs")
-    place = url[found.end() :].partition("/")[0]
-    if ":" in place.rpartition("@")[0]:
-        hidden = f"{found[0]}...@{place.rpartition('@')[2]}"
+    authority = url[match.end() :].partition("/")[0]
+    if ":" in authority.rpartition("@")[0]:
+        hidden = f"{match[0]}...@{authority.rpartition('@')[2]}"
         raise InvalidRequest(
             f"{hidden}: credentials don't belong into a URL, which is shown and logged;"
             " give them by the environment or by options store.*"
         )
-    return found[1].lower()
+    return match[1].lower()
 
 
 def local_path(path: str) -> str:
@@ -246,12 +246,12 @@ def file_parts(fs: FileSystem, path: str, size: int) -> Iterator[bytes]:
     file = fs.open(path)
     try:
         for start in range(0, size, PART_BYTES):
-            wanted = min(PART_BYTES, size - start)
+            part_bytes = min(PART_BYTES, size - start)
             try:
-                part = file.pread(wanted, start)
+                part = file.pread(part_bytes, start)
             except OSError as error:
                 raise StorageFailure(path, "read", str(error)) from error
-            if len(part) < wanted:
+            if len(part) < part_bytes:
                 raise StorageFailure(path, "upload", f"it has fewer than {size} bytes by now")
             yield part
     finally:

@@ -117,7 +117,7 @@ class SearchedFile:
 def search(log_dir: "DirectoryAccess", name: TopicPartition, key: bytes) -> list[SearchedFile]:
     """All files of a partition, those in a tier too, with the records of the key in each."""
     reader = _reader(log_dir, name)
-    found = [
+    searched = [
         _search_file(name, each.log_path, each.base_offset, key, log_dir, is_tiered=each.is_tiered)
         for each in reader.segments
     ]
@@ -125,8 +125,8 @@ def search(log_dir: "DirectoryAccess", name: TopicPartition, key: bytes) -> list
     for entry in log_dir.env.files.list_dir(directory):
         if files.LOG_SUFFIX in entry.name and entry.name.endswith(_ASIDE):
             path = f"{directory}/{entry.name}"
-            found.append(_search_file(name, path, -1, key, log_dir))
-    return found
+            searched.append(_search_file(name, path, -1, key, log_dir))
+    return searched
 
 
 def _reader(log_dir: "DirectoryAccess", name: TopicPartition) -> "LogView":
@@ -167,18 +167,18 @@ def _search_bytes(file: "File", key: bytes) -> tuple[str, int, list[int]]:
     from tidelog.record.columns.decode import decode
 
     size, digest, offsets = file.size(), hashlib.sha256(), list[int]()
-    position, wanted = 0, _CHUNK_BYTES
+    position, read_bytes = 0, _CHUNK_BYTES
     while position < size:
-        chunk = files.read_exactly(file, min(wanted, size - position), position)
+        chunk = files.read_exactly(file, min(read_bytes, size - position), position)
         stats = DecodeStats()
         for batch in decode(chunk, columns=("offset", "key"), stats=stats):
             offsets += _offsets_of(batch, key)
-        if not stats.end_at and wanted < size - position:
-            wanted *= 2
+        if not stats.end_at and read_bytes < size - position:
+            read_bytes *= 2
             continue
         used = stats.end_at or len(chunk)  # what is torn at the end holds no record
         digest.update(memoryview(chunk)[:used])
-        position, wanted = position + used, _CHUNK_BYTES
+        position, read_bytes = position + used, _CHUNK_BYTES
     return digest.hexdigest(), size, offsets
 
 
@@ -286,10 +286,10 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
             _refuse_others_tiers(log_dir, topic)
         for number in log_dir.topic(topic).present:
             name = TopicPartition(topic, number)
-            found = search(log_dir, name, key)
-            work.found += found
+            searched = search(log_dir, name, key)
+            work.found += searched
             if execute:
-                _erase_from(log_dir, name, found, work)
+                _erase_from(log_dir, name, searched, work)
     except OSError as error:
         raise as_storage_failure(error, log_dir.path, "erase") from error
     work.ended_ms = log_dir.env.clock.now_ms()
@@ -315,26 +315,29 @@ def _refuse_others_tiers(log_dir: "DirectoryAccess", topic: str) -> None:
 
 
 def _erase_from(
-    log_dir: "DirectoryAccess", name: TopicPartition, found: Sequence[SearchedFile], work: Erasure
+    log_dir: "DirectoryAccess",
+    name: TopicPartition,
+    searched: Sequence[SearchedFile],
+    work: Erasure,
 ) -> None:
     log = log_dir.log(name.topic, name.partition)
     hits = {
         one.base_offset: frozenset(one.offsets)
-        for one in found
+        for one in searched
         if one.offsets and one.base_offset >= 0
     }
     purger = _Purger(log_dir, name, log, work)
     if hits:
         purger.run(hits)
-    purger.remove_aside(found)
+    purger.remove_aside(searched)
     if log.tier is not None:
         work.removed += [f"{log.tier.record.url}/{key}" for key in remove_unnamed(log_dir, name)]
-    left = search(log_dir, name, work.key)
+    remaining = search(log_dir, name, work.key)
     tombstone = {offset for number, offset in work.tombstones if number == name.partition}
-    for one in left:
+    for one in remaining:
         if rest := [offset for offset in one.offsets if offset not in tombstone]:
             work.not_reached.append(f"{one.path}: offsets {rest[:10]}")
-    work.left += left
+    work.left += remaining
 
 
 class _Purger:
@@ -413,9 +416,9 @@ class _Purger:
         record_ms = append = UNKNOWN_MS
         if is_known:
             old = CompactionHistory(end_offset=0, record_exact_ms=ALWAYS_MS, append_exact_ms=0)
-            known = before or old
-            record_ms = _later(known.record_exact_ms, now_ms)
-            append = _later(known.append_exact_ms, append_ms if append_ms >= 0 else now_ms)
+            earlier = before or old
+            record_ms = _later(earlier.record_exact_ms, now_ms)
+            append = _later(earlier.append_exact_ms, append_ms if append_ms >= 0 else now_ms)
         sizes = {(each.base_offset, each.size_bytes) for each in self._log.segments[:-1]}
         sizes |= {(new.base_offset, new.size_bytes) for new in staged}
         history = CompactionHistory(
@@ -436,12 +439,12 @@ class _Purger:
             return False
         return is_whole(self._log.segments, self._log.log_start_offset)
 
-    def remove_aside(self, found: Sequence[SearchedFile]) -> None:
+    def remove_aside(self, searched: Sequence[SearchedFile]) -> None:
         """Remove files that nobody waits for, where they hold the key.
 
         They wait for their deletion, or an erasing that ended on its way had staged them.
         """
-        for one in found:
+        for one in searched:
             file_name = one.path.rpartition("/")[2]
             is_staged = file_name.startswith(_STAGED) and file_name.endswith(STAGING_SUFFIX)
             if one.offsets and (is_staged or one.path.endswith(files.DELETED_SUFFIX)):
@@ -463,10 +466,10 @@ def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memo
     assert isinstance(batch, RecordBatch)
     if batch.is_control or not any(batch.base_offset <= at <= batch.last_offset for at in offsets):
         return batch.view
-    kept = [record for record in batch.records() if record.offset not in offsets]
-    if len(kept) == batch.record_count:
+    records = [record for record in batch.records() if record.offset not in offsets]
+    if len(records) == batch.record_count:
         return batch.view
-    if not kept:
+    if not records:
         return build_empty_batch(
             base_offset=batch.base_offset,
             last_offset=batch.last_offset,
@@ -481,8 +484,8 @@ def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memo
         )
     is_stamped = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
     return batch.rebuilt(
-        [_as_written(record, is_stamped=is_stamped) for record in kept],
-        [record.offset for record in kept],
+        [_as_written(record, is_stamped=is_stamped) for record in records],
+        [record.offset for record in records],
         default_timestamp=batch.max_timestamp,
     )
 
@@ -525,13 +528,15 @@ def purge_tier(
 
 
 def _purge(mover: Mover, segment: RemoteSegment, offsets: Set[int]) -> None:
-    place, now_ms = Workplace.beside(mover.log), mover.log.context.env.clock.now_ms()
+    workplace, now_ms = Workplace.beside(mover.log), mover.log.context.env.clock.now_ms()
     batches = iterate_batches(segment, 0, segment.size_bytes)
     try:
-        write_rewritten(place, [segment], (without_records(batch, offsets) for _, batch in batches))
-        row = copy_rewritten(place, mover.tier, mover.draw_uid(), [segment])
+        write_rewritten(
+            workplace, [segment], (without_records(batch, offsets) for _, batch in batches)
+        )
+        row = copy_rewritten(workplace, mover.tier, mover.draw_uid(), [segment])
     finally:
-        drop_rewritten(place, segment.base_offset)
+        drop_rewritten(workplace, segment.base_offset)
     mover.swap(lambda manifest: manifest.with_exchanged([segment.row], [row], now_ms))
 
 

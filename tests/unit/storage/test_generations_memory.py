@@ -16,8 +16,8 @@ from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32c
 from tidelog.storage import files
 from tidelog.storage.compaction.generations import (
+    CleaningOutcome,
     Demand,
-    Finding,
     Generations,
 )
 from tidelog.storage.compaction.generations.estimates import KeySamples, MappedKeys
@@ -247,7 +247,7 @@ def _noted(mapped_to: int, tombstones: int = 0) -> Generations:
     made.sample(30)
     after = [_segment(0, 20, 50), segments[2]]
     made.note(
-        Finding(
+        CleaningOutcome(
             map_from=0,
             swept_to=None,
             cleaned=_cleaned(mapped_to, tombstones),
@@ -296,8 +296,8 @@ def _counting(machine: DamageFileSystem, env: Env) -> Generations:
     return Generations.load(env, DIRECTORY, SEGMENTS, 0)
 
 
-def _finding(segments: list[SourceSegment], map_from: int, keys: int) -> Finding:
-    return Finding(
+def _finding(segments: list[SourceSegment], map_from: int, keys: int) -> CleaningOutcome:
+    return CleaningOutcome(
         map_from=map_from,
         swept_to=None,
         cleaned=replace(_cleaned(30), keys=keys),
@@ -348,7 +348,7 @@ def test_a_map_of_segments_that_were_not_sampled_counts_nothing() -> None:
     assert found.statistics.counted is None
 
 
-def _finding_with_one_that_waits(map_to: int, keys: int) -> Finding:
+def _finding_with_one_that_waits(map_to: int, keys: int) -> CleaningOutcome:
     """Segments of [0, 20), [20, 30), [30, 40)."""
     finding = _finding(SEGMENTS, 0, keys)
     segments = [*finding.segments, _segment(30, 40)]

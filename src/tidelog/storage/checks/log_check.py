@@ -388,8 +388,8 @@ class LogCheck:
         replay.leader_epoch = replay.epochs[-1].epoch if replay.epochs else NO_LEADER_EPOCH
         path, position = replay.last_place
         damage = f"leader epoch {wrong.epoch}, the batches behind it have epoch {epoch}"
-        found = self._finding(position, wrong.first_offset, damage, _EPOCH_REMEDY)
-        return replace(found, path=path)
+        finding = self._finding(position, wrong.first_offset, damage, _EPOCH_REMEDY)
+        return replace(finding, path=path)
 
     def _broken_records(self, batch: Batch, position: int, reason: str) -> Finding:
         first, last = self.facts.next_offset, batch.last_offset
@@ -417,13 +417,15 @@ class LogCheck:
         facts = self.facts
         facts.is_whole = self.replay.is_exact = False
         base, expected = facts.base_offset, facts.next_offset
-        found = next_sound_batch(
+        sound_position = next_sound_batch(
             self.file, position + 1, facts.size_bytes, base_offset=base, next_offset=expected
         )
-        self.resumes_at = facts.size_bytes if found is None else found
-        if found is not None:
-            yield self._hole(position, found, reason or "the batch passes the end of the file")
-            return found
+        self.resumes_at = facts.size_bytes if sound_position is None else sound_position
+        if sound_position is not None:
+            yield self._hole(
+                position, sound_position, reason or "the batch passes the end of the file"
+            )
+            return sound_position
         if facts.is_last and not (self.was_clean or self.is_refused):
             yield self._torn_end(position, reason)
         else:
@@ -433,11 +435,11 @@ class LogCheck:
     def _hole(self, position: int, behind: int, reason: str) -> Finding:
         expected = self.facts.next_offset
         first_behind = next(b.base_offset for _, b in self._walk(behind))
-        lost = _span(expected, first_behind)
+        lost_offsets = _span(expected, first_behind)
         return self._finding(
             position,
             expected,
-            f"{reason}; {lost} can't be read, bytes {position} to {behind - 1}",
+            f"{reason}; {lost_offsets} can't be read, bytes {position} to {behind - 1}",
             f"{_RESTORE}; without one, reading goes on at offset {first_behind}, and a truncation"
             f" to {expected} would lose all records from there on",
         )
@@ -446,7 +448,9 @@ class LogCheck:
         facts = self.facts
         expected = facts.next_offset
         is_bounded = self.end_offset < INT64_MAX
-        lost = _span(expected, self.end_offset) if is_bounded else f"offsets from {expected} on"
+        lost_offsets = (
+            _span(expected, self.end_offset) if is_bounded else f"offsets from {expected} on"
+        )
         remedy = (
             f"{_RESTORE}; without one, reading goes on at offset {self.end_offset}, the next"
             " segment, and a truncation would lose that, too"
@@ -456,7 +460,7 @@ class LogCheck:
             else f"{_RESTORE}; without one, opening for writing cuts the file at {position}"
         )
         last = facts.size_bytes - 1
-        damage = f"{reason}; {lost} can't be read, bytes {position} to {last}"
+        damage = f"{reason}; {lost_offsets} can't be read, bytes {position} to {last}"
         return self._finding(position, expected, damage, remedy)
 
     def _torn_end(self, position: int, reason: str | None) -> Finding:

@@ -508,4 +508,4 @@ class PartitionCheck:
 
 def _offsets_of(names: list[str], suffix: str) -> list[int]:
     parsed = (files.parse_file_name(name) for name in names)
-    return sorted(found[0] for found in parsed if found and found[1] == suffix)
+    return sorted(file_name[0] for file_name in parsed if file_name and file_name[1] == suffix)

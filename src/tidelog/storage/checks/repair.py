@@ -58,18 +58,18 @@ def repair(env: Env, check: DirectoryCheck, findings: Iterable[Finding]) -> list
     Raises:
         OSError: A call failed; each file has its old or its new content.
     """
-    wanted = {finding.path for finding in findings if finding.repairable}
+    paths = {finding.path for finding in findings if finding.repairable}
     problems: list[str] = []
     for name in check.refused:
         partition = check.partitions[name]
         mend(env, partition, partial(_save_recovery_point, check, name))
     for name, partition in check.partitions.items():
-        names = {path.rpartition("/")[2] for path in wanted if _is_in(path, partition.directory)}
+        names = {path.rpartition("/")[2] for path in paths if _is_in(path, partition.directory)}
         if names and name in check.repair_facts and name not in check.refused:
             PartitionRepair(env, partition, check.repair_facts[name], names, problems).run()
     for checkpoint in OFFSET_CHECKPOINTS:
         path = f"{check.path}/{checkpoint}"
-        if path in wanted:
+        if path in paths:
             text = rebuild_offset_checkpoint(check.fs, path, check.bounds())
             files.write_atomically(check.fs, path, text)
     return problems

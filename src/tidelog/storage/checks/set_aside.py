@@ -86,15 +86,15 @@ class Parting:
         return f"{self.path}.{self.start}{ASIDE_SUFFIX}"
 
     def __str__(self) -> str:
-        lost = f"the log goes on at offset {self.resumes_at}"
+        consequence = f"the log goes on at offset {self.resumes_at}"
         if self.resumes_at > self.next_offset:
             last = self.resumes_at - 1
-            lost = f"{lost}, offsets {self.next_offset} to {last} are lost"
+            consequence = f"{consequence}, offsets {self.next_offset} to {last} are lost"
         if not self.is_searched:
-            lost = f"{lost}; too many places look like batches: sound ones may be in these bytes"
+            consequence += "; too many places look like batches: sound ones may be in these bytes"
         return (
             f"--repair keeps what is sound before and behind, and sets bytes {self.start} to"
-            f" {self.end - 1} aside in {self.aside_path}: {lost}"
+            f" {self.end - 1} aside in {self.aside_path}: {consequence}"
         )
 
 
@@ -108,9 +108,9 @@ def part(context: SegmentContext, damage: DamagedLog, recorded: RecordedEnd) -> 
     base, start, expected = parsed[0], damage.position, damage.offset
     file = context.pool.get(damage.path)
     size = file.size()
-    found, is_searched = None, True
+    sound_position, is_searched = None, True
     try:
-        found = find_sound_batch(
+        sound_position = find_sound_batch(
             file,
             start + 1,
             size,
@@ -120,9 +120,11 @@ def part(context: SegmentContext, damage: DamagedLog, recorded: RecordedEnd) -> 
         )
     except TooManyPlaces:
         is_searched = False
-    if found is not None:
-        batch = next(batch for _, batch in walk_file(file, damage.path, found, size))
-        return Parting(damage.path, base, start, found, expected, first_known_offset(batch))
+    if sound_position is not None:
+        batch = next(batch for _, batch in walk_file(file, damage.path, sound_position, size))
+        return Parting(
+            damage.path, base, start, sound_position, expected, first_known_offset(batch)
+        )
     behind = min((each for each in list_bases(context) if each > base), default=None)
     if behind is None:
         behind = max(recorded.recovery_point, expected)
@@ -250,11 +252,11 @@ def mend(env: Env, partition: CheckedPartition, save_recovery_point: Callable[[i
 def _find_begun(context: SegmentContext) -> Parting | None:
     """The rest of a plan that a crash has left: its bytes are aside, and still in the log."""
     for name in file_names(context):
-        found = _ASIDE_NAME.fullmatch(name)
-        log = None if found is None else files.parse_file_name(found[1])
-        if found is None or log is None:
+        match = _ASIDE_NAME.fullmatch(name)
+        log = None if match is None else files.parse_file_name(match[1])
+        if match is None or log is None:
             continue
-        path, start, base = f"{context.directory}/{found[1]}", int(found[2]), log[0]
+        path, start, base = f"{context.directory}/{match[1]}", int(match[2]), log[0]
         later = [each for each in list_bases(context) if each > base]
         if not later or not _has_bytes(context, path, start, f"{context.directory}/{name}"):
             continue

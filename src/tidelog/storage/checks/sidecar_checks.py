@@ -160,21 +160,23 @@ def last_indexed(data: bytes, facts: LogFacts) -> int:
     index = OffsetIndex(facts.base_offset, data=data, size_limit=INT64_MAX)
     if not index.entry_count:
         return -1
-    found = facts.slot_at_position(index.entry(index.entry_count - 1)[1])
-    return -1 if found is None else found
+    slot = facts.slot_at_position(index.entry(index.entry_count - 1)[1])
+    return -1 if slot is None else slot
 
 
 def _check_last_time(
     path: str, index: TimeIndex, facts: LogFacts, rules: IndexRules, indexed_to: int
 ) -> Iterator[Finding]:
     """The last entry of a finished segment is what retention and searches take it for."""
-    said, _ = index.last_entry
+    last_timestamp, _ = index.last_entry
     is_closed = not facts.is_last or (rules.was_clean and rules.interval_bytes is not None)
     largest = facts.largest_timestamp if is_closed else facts.largest_up_to(indexed_to)
-    if not facts.is_whole or said >= largest:
+    if not facts.is_whole or last_timestamp >= largest:
         return
-    damage = f"its last entry says {said}, the largest timestamp is {largest}: searches would miss"
-    damage += " records, and retention take the segment for older than it is"
+    damage = (
+        f"its last entry says {last_timestamp}, the largest timestamp is {largest}: searches would"
+        " miss records, and retention take the segment for older than it is"
+    )
     yield derived(path, damage, position=index.size_bytes)
 
 
@@ -270,35 +272,37 @@ def check_txn_index(
         is_exact: Whether `facts.aborted` is all that can be right.
     """
     try:
-        found = TxnIndex.decode(data, facts.base_offset).entries
+        entries = TxnIndex.decode(data, facts.base_offset).entries
     except CorruptIndex as error:
         yield derived(path, error.reason, position=error.at, offset=error.offset)
         return
     if not facts.is_whole:
         return
     if is_exact:
-        yield from _compare(path, found, facts.aborted)
+        yield from _compare(path, entries, facts.aborted)
     else:
-        yield from _hold_against_markers(path, found, facts)
+        yield from _hold_against_markers(path, entries, facts)
 
 
-def _compare(path: str, found: list[AbortedTxn], expected: list[AbortedTxn]) -> Iterator[Finding]:
-    wanted = {entry.last_offset: entry for entry in expected}
-    for slot, entry in enumerate(found):
-        right = wanted.pop(entry.last_offset, None)
+def _compare(path: str, entries: list[AbortedTxn], expected: list[AbortedTxn]) -> Iterator[Finding]:
+    missing = {entry.last_offset: entry for entry in expected}
+    for slot, entry in enumerate(entries):
+        right = missing.pop(entry.last_offset, None)
         if entry != right:
             says = "has none that ends there" if right is None else f"says {_words(right)}"
             damage = f"entry {slot} is {_words(entry)}, the log {says}"
             yield derived(path, damage, position=slot * TXN_ENTRY_SIZE, offset=entry.first_offset)
-    yield from _missing(path, list(wanted.values()))
+    yield from _missing(path, list(missing.values()))
 
 
-def _hold_against_markers(path: str, found: list[AbortedTxn], facts: LogFacts) -> Iterator[Finding]:
-    for slot, entry in enumerate(found):
+def _hold_against_markers(
+    path: str, entries: list[AbortedTxn], facts: LogFacts
+) -> Iterator[Finding]:
+    for slot, entry in enumerate(entries):
         if facts.markers.get(entry.last_offset) != entry.producer_id:
             damage = f"entry {slot} is {_words(entry)}, no abort marker of that producer is there"
             yield derived(path, damage, position=slot * TXN_ENTRY_SIZE, offset=entry.first_offset)
-    covered = {entry.last_offset for entry in found}
+    covered = {entry.last_offset for entry in entries}
     yield from _missing(path, [e for e in facts.aborted if e.last_offset not in covered])
 
 
@@ -338,16 +342,16 @@ def compare_snapshot(
     """
     if not is_exact:
         return
-    known = {entry.producer_id: to_snapshot(entry) for entry in states.producers.values()}
+    expected = {entry.producer_id: to_snapshot(entry) for entry in states.producers.values()}
     saved = {entry.producer_id: entry for entry in decode_snapshot(data)}
     for producer_id, entry in saved.items():
-        right = known.get(producer_id)
+        right = expected.get(producer_id)
         if right is None and entry.last_offset >= first_offset:
             yield _differs(path, f"producer {producer_id}: the log has no batch of it")
         elif right is not None and (differences := _differences(entry, right)):
             yield _differs(path, f"producer {producer_id}: {'; '.join(differences)}")
-    for producer_id in known.keys() - saved.keys():
-        if known[producer_id].txn_first_offset >= 0:  # such a one never expires
+    for producer_id in expected.keys() - saved.keys():
+        if expected[producer_id].txn_first_offset >= 0:  # such a one never expires
             yield _differs(path, f"producer {producer_id} has an open transaction, and is missing")
 
 
@@ -361,9 +365,9 @@ def _differences(entry: SnapshotEntry, right: SnapshotEntry) -> list[str]:
     if entry.txn_first_offset < 0:
         right = right._replace(txn_first_offset=entry.txn_first_offset)
     return [
-        f"{name} is {said}, the log says {meant}"
-        for name, said, meant in zip(entry._fields, entry, right, strict=True)
-        if said != meant
+        f"{name} is {value}, the log says {expected}"
+        for name, value, expected in zip(entry._fields, entry, right, strict=True)
+        if value != expected
     ]
 
 
@@ -408,12 +412,12 @@ def _check_span(
     if span.last_offset < log_start:
         return  # forgotten with its records
     for offset in sorted({max(span.first_offset, log_start), span.last_offset}):
-        said = epochs.epoch_for(offset)
-        if said == span.epoch:
+        epoch = epochs.epoch_for(offset)
+        if epoch == span.epoch:
             continue
-        damage = f"it says epoch {said} for offset {offset}, the batch there has {span.epoch}"
+        damage = f"it says epoch {epoch} for offset {offset}, the batch there has {span.epoch}"
         severity = Severity.ERROR
-        if said is None:  # as when records were deleted up to there
+        if epoch is None:  # as when records were deleted up to there
             damage = f"it knows no epoch of offset {offset}, the batch there has {span.epoch}"
             severity = Severity.WARNING
         yield derived(path, damage, severity=severity, offset=offset)
@@ -430,9 +434,13 @@ def rebuild_epochs(
     epochs = LeaderEpochs((span.epoch, span.first_offset) for span in spans)
     epochs.truncate_from_start(log_start)
     try:
-        lost = LeaderEpochs.decode(data or b"").latest
+        lost_epoch = LeaderEpochs.decode(data or b"").latest
     except CorruptFile:
-        lost = None
-    if lost is not None and lost.epoch > epochs.latest_epoch and lost.start_offset >= log_end:
-        epochs.assign(lost.epoch, log_end)
+        lost_epoch = None
+    if (
+        lost_epoch is not None
+        and lost_epoch.epoch > epochs.latest_epoch
+        and lost_epoch.start_offset >= log_end
+    ):
+        epochs.assign(lost_epoch.epoch, log_end)
     return epochs.encode()

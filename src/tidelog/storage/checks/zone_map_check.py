@@ -129,10 +129,10 @@ def changed_zones(zone_map: ZoneMap, context: ZoneMapContext) -> Iterator[tuple[
 
 def _cut(zone_map: ZoneMap, context: ZoneMapContext) -> Finding:
     facts = context.facts
-    lost = zone_map.log_size - facts.size_bytes
+    lost_bytes = zone_map.log_size - facts.size_bytes
     return Finding(
         facts.path,
-        f"{lost} bytes are missing at its end: it had {zone_map.log_size}",
+        f"{lost_bytes} bytes are missing at its end: it had {zone_map.log_size}",
         "restore the file from a replica or a backup; without one, reading goes on at"
         f" offset {context.end_offset}, the next segment",
         position=facts.size_bytes,
@@ -222,15 +222,16 @@ def _bound_problem(zone: Zone, facts: LogFacts, slot: int, end: int) -> str | No
 def _check_siblings(path: str, zone_map: ZoneMap, context: ZoneMapContext) -> Iterator[Finding]:
     """Whether the files beside the map are those beside which it was built."""
     stem = path.removesuffix(files.ZONES_SUFFIX)
-    for suffix, known in zone_map.siblings.items():
-        found = context.sums.get(suffix)
-        if found == known or stem + suffix in context.doubted or suffix == files.LOG_SUFFIX:
+    for suffix, expected in zone_map.siblings.items():
+        actual = context.sums.get(suffix)
+        if actual == expected or stem + suffix in context.doubted or suffix == files.LOG_SUFFIX:
             continue
-        if found is None:
+        if actual is None:
             damage = "is missing: its zone map knows it"
         else:
             damage = (
-                f"has {found.size_bytes} bytes with CRC-32C {found.crc32c:08x}; where its zone map"
-                f" was built it had {known.size_bytes} with {known.crc32c:08x}. It fits the log"
+                f"has {actual.size_bytes} bytes with CRC-32C {actual.crc32c:08x}; where its zone"
+                f" map was built it had {expected.size_bytes} with {expected.crc32c:08x}. It fits"
+                " the log"
             )
         yield derived(stem + suffix, damage, severity=Severity.WARNING)

@@ -80,13 +80,13 @@ class SourceTimes:
     """When the records of a source were appended, as far as its file is believed."""
 
     def __init__(self, job: CleaningJob, source: SourceSegment, env: Env) -> None:
-        self._offsets, known = _read_times(job, source, env)
-        self._known: Longs = np.concatenate(([UNKNOWN_MS], known))
+        self._offsets, append_ms = _read_times(job, source, env)
+        self._known: Longs = np.concatenate(([UNKNOWN_MS], append_ms))
 
     def at(self, offsets: "Longs") -> "Longs":
         """The append time of each offset in ms, -1 for unknown."""
-        found: Longs = self._known[np.searchsorted(self._offsets, offsets, side="right")]
-        return found
+        append_ms: Longs = self._known[np.searchsorted(self._offsets, offsets, side="right")]
+        return append_ms
 
 
 def _read_times(job: CleaningJob, source: SourceSegment, env: Env) -> "tuple[Longs, Longs]":
@@ -99,15 +99,15 @@ def _read_times(job: CleaningJob, source: SourceSegment, env: Env) -> "tuple[Lon
         data = b""
     is_whole = source.append_end >= source.end_offset
     if is_whole and (
-        found := append_time_columns.sound_rows(data, source.base_offset, job.topic_id)
+        rows := append_time_columns.sound_rows(data, source.base_offset, job.topic_id)
     ):
-        return found
+        return rows
     times, _ = AppendTimes.decode(data, source.base_offset, job.topic_id, open_end=True)
     if not is_whole:
         times.truncate_to(source.append_end)
         times.mark_unknown(source.append_end)
-    offsets, known, _ = times.rows().columns
-    return np.array(offsets, np.int64), np.array(known, np.int64)
+    offsets, append_ms, _ = times.rows().columns
+    return np.array(offsets, np.int64), np.array(append_ms, np.int64)
 
 
 class CleanedTimes:
@@ -126,25 +126,25 @@ class CleanedTimes:
     def write(self, batches: Batches, times: SourceTimes) -> None:
         """Note when batches were appended, as their source knows it; a row where that moves."""
         bases = batches.rows[:, rewrite.WRITTEN_BASE]
-        found = times.at(bases)
-        before = np.concatenate(([self._last_ms], found[:-1]))
-        rows = np.flatnonzero(found != before)
+        append_ms = times.at(bases)
+        before = np.concatenate(([self._last_ms], append_ms[:-1]))
+        rows = np.flatnonzero(append_ms != before)
         names = append_time_columns.fingerprints(batches.crcs, batches.epochs, bases)
         last_ms = self.known.last_known_ms
-        is_growing = bool((found[rows] > before[rows]).all())
-        if is_growing and (last_ms is None or not len(rows) or found[rows[0]] > last_ms):
-            append_time_columns.add_known(self.known, bases[rows], found[rows], names[rows])
+        is_growing = bool((append_ms[rows] > before[rows]).all())
+        if is_growing and (last_ms is None or not len(rows) or append_ms[rows[0]] > last_ms):
+            append_time_columns.add_known(self.known, bases[rows], append_ms[rows], names[rows])
         else:
-            self._note_one_by_one(batches, rows, found, names)
-        self._last_ms, self._last_named = int(found[-1]), int(names[-1])
+            self._note_one_by_one(batches, rows, append_ms, names)
+        self._last_ms, self._last_named = int(append_ms[-1]), int(names[-1])
         self._next_offset = int(batches.rows[-1, rewrite.WRITTEN_LAST]) + 1
 
     def _note_one_by_one(
-        self, batches: Batches, rows: "npt.NDArray[np.intp]", found: "Longs", names: "Longs"
+        self, batches: Batches, rows: "npt.NDArray[np.intp]", times_ms: "Longs", names: "Longs"
     ) -> None:
         """Where some times are not known, or fall from one source to the next."""
         for row in rows.tolist():
-            append_ms, last_ms = int(found[row]), self.known.last_known_ms
+            append_ms, last_ms = int(times_ms[row]), self.known.last_known_ms
             if append_ms == UNKNOWN_MS or (last_ms is not None and append_ms < last_ms):
                 self._note_unknown(batches, row, names)
             else:
@@ -409,9 +409,9 @@ def _leave_plain(out: "Bytes", rows: "Longs", is_packed: "Mask") -> "Mask":
     Only others than we take bodies so long into a log that they can grow beyond a reader's limit.
     """
     sizes = rows[:, rewrite.WRITTEN_SIZE] - HEADER_SIZE
-    found: Mask = is_packed & (sizes > DEFAULT_DECOMPRESSION_LIMIT)
-    out[rows[found, rewrite.WRITTEN_AT] + ATTRIBUTES_AT + 1] &= 0xFF & ~CODEC_MASK
-    return found
+    too_long: Mask = is_packed & (sizes > DEFAULT_DECOMPRESSION_LIMIT)
+    out[rows[too_long, rewrite.WRITTEN_AT] + ATTRIBUTES_AT + 1] &= 0xFF & ~CODEC_MASK
+    return too_long
 
 
 def _seal(out: "Bytes", rows: "Longs", slots: "npt.NDArray[np.intp]", crcs: "Longs") -> None:
@@ -420,8 +420,8 @@ def _seal(out: "Bytes", rows: "Longs", slots: "npt.NDArray[np.intp]", crcs: "Lon
         return
     starts = rows[slots, rewrite.WRITTEN_AT]
     ends = starts + rows[slots, rewrite.WRITTEN_SIZE]
-    found = crc32c_spans(out.data, (starts + ATTRIBUTES_AT).tolist(), ends.tolist())
-    crcs[slots] = found
+    checksums = crc32c_spans(out.data, (starts + ATTRIBUTES_AT).tolist(), ends.tolist())
+    crcs[slots] = checksums
     for byte in range(_CRC_SIZE):
         out[starts + CRC_AT + byte] = crcs[slots] >> (8 * (_CRC_SIZE - 1 - byte)) & 0xFF
 
@@ -501,10 +501,10 @@ def build_zones(
 
 def _overlay(job: CleaningJob, base_offset: int, env: Env) -> dict[str, str]:
     """The cleaned files by the names that they are to have, and those that there are none of."""
-    found = {}
+    overlay = {}
     for suffix in files.SEGMENT_SUFFIXES:
         name = files.file_name(base_offset, suffix)
         cleaned = f"{name}{files.CLEANED_SUFFIX}"
         is_there = env.files.exists(f"{job.directory}/{cleaned}")
-        found[name] = cleaned if is_there else f"{name}{files.REMOVED_SUFFIX}"
-    return found
+        overlay[name] = cleaned if is_there else f"{name}{files.REMOVED_SUFFIX}"
+    return overlay

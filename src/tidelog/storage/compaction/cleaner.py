@@ -62,8 +62,8 @@ class _CleanedChange(Change):
         super().__init__(log, old)
         self.bases = [group.base_offset]
         # The log first: under its new name it tells by itself what it replaces.
-        known = [suffix for suffix in files.SEGMENT_SUFFIXES if suffix in group.suffixes]
-        self._names = [files.file_name(group.base_offset, suffix) for suffix in known]
+        suffixes = [suffix for suffix in files.SEGMENT_SUFFIXES if suffix in group.suffixes]
+        self._names = [files.file_name(group.base_offset, suffix) for suffix in suffixes]
 
     def _path(self, name: str, suffix: str) -> str:
         return f"{self._directory}/{name}{suffix}"

@@ -34,8 +34,8 @@ from tidelog.record.batch import RecordBatch
 from tidelog.storage.compaction.eligibility import CleaningDecision, LogState, horizon_of, judge
 from tidelog.storage.compaction.generations import GenerationPlan, Generations
 from tidelog.storage.compaction.generations.scheduler import (
-    Asking,
     Choice,
+    CleaningTerms,
     SpaceBound,
     demand_of,
     identities,
@@ -89,7 +89,7 @@ def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
         CorruptData: A damaged batch lies on the way.
         OSError: The disk failed.
     """
-    wanted = log_start
+    next_offset = log_start
     for segment in segments:
         if segment.end_offset <= log_start:
             continue
@@ -97,27 +97,27 @@ def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
         if mapped is not None:
             if mapped != segment.end_offset - segment.base_offset:
                 return False
-            wanted = segment.end_offset
+            next_offset = segment.end_offset
             continue
         for _, batch in iterate_batches(segment, 0, segment.size_bytes):
-            if batch.last_offset < wanted:
+            if batch.last_offset < next_offset:
                 continue
-            if not isinstance(batch, RecordBatch) or batch.base_offset > wanted:
+            if not isinstance(batch, RecordBatch) or batch.base_offset > next_offset:
                 return False
             if batch.record_count != batch.last_offset_delta + 1:
                 return False
-            wanted = batch.next_offset
-        if wanted < segment.end_offset:
+            next_offset = batch.next_offset
+        if next_offset < segment.end_offset:
             return False
     return True
 
 
 def _records_in(segment: Segment) -> int | None:
     """How many records a finished segment has, markers included; None where no zone map says."""
-    found = None if segment.is_active else segment.zones
-    if found is None:
+    zone_map = None if segment.is_active else segment.zones
+    if zone_map is None:
         return None
-    return sum(block.data_records + block.control_records for block in found.blocks())
+    return sum(block.data_records + block.control_records for block in zone_map.blocks())
 
 
 def bounds_before(
@@ -134,9 +134,9 @@ def bounds_before(
     Raises:
         CorruptData, OSError: As `is_whole`.
     """
-    found = read_history(fs, directory)
-    if found is not None:
-        return found, (found.record_exact_ms, found.append_exact_ms)
+    history = read_history(fs, directory)
+    if history is not None:
+        return history, (history.record_exact_ms, history.append_exact_ms)
     if not fs.exists(f"{directory}/{HISTORY_FILE}") and is_whole(segments, log_start):
         return None, (ALWAYS_MS, ALWAYS_MS)
     return None, _UNKNOWN
@@ -225,7 +225,11 @@ class Scheduler(Protocol):
         """The settings by which the head's share, bytes and age are judged."""
 
     def judge(
-        self, log: "LogAccess", segments: Sequence[ClosedSegment], state: LogState, asking: Asking
+        self,
+        log: "LogAccess",
+        segments: Sequence[ClosedSegment],
+        state: LogState,
+        terms: CleaningTerms,
     ) -> CleaningDecision:
         """What may be cleaned, and whether it is due.
 
@@ -233,7 +237,7 @@ class Scheduler(Protocol):
             log: The partition.
             segments: Its finished segments, oldest first.
             state: The log, as `eligibility` judges it.
-            asking: By which rules, when, and whether somebody asks for it.
+            terms: By which rules, when, and whether somebody asks for it.
 
         Raises:
             OSError: The disk failed.
@@ -276,10 +280,14 @@ class BruteForce:
         return config
 
     def judge(
-        self, log: "LogAccess", _segments: Sequence[ClosedSegment], state: LogState, asking: Asking
+        self,
+        log: "LogAccess",
+        _segments: Sequence[ClosedSegment],
+        state: LogState,
+        terms: CleaningTerms,
     ) -> CleaningDecision:
         """See `Scheduler`."""
-        return judge(state, log.context.config, asking.now_ms, is_asked=asking.is_asked)
+        return judge(state, log.context.config, terms.now_ms, is_asked=terms.is_asked)
 
     def choose(
         self, segments: Sequence[ClosedSegment], decision: CleaningDecision, config: TopicConfig
@@ -405,8 +413,8 @@ def next_history(
 
 def _append_bound(before_ms: int, mapped: Sequence[ClosedSegment], now_ms: int) -> int:
     """The latest append time of mapped segments; the run's own time where some are not known."""
-    known = [each.append_times.last_known_ms for each in mapped if _is_timed(each)]
-    latest = [ms for ms in known if ms is not None]
+    last_times = [each.append_times.last_known_ms for each in mapped if _is_timed(each)]
+    latest = [ms for ms in last_times if ms is not None]
     is_known = len(latest) == sum(each.size_bytes > 0 for each in mapped)
     return max(before_ms, ALWAYS_MS, max(latest, default=0) if is_known else now_ms)
 
@@ -476,8 +484,8 @@ def inspect_log(
     segments = log.swaps.cleanable_segments()
     config, base = log.context.config, log.active.base_offset
     rules = partial(rules_of, config, options or CleanerOptions())
-    asking = Asking(rules, log_dir.env.clock.now_ms(), is_asked)
-    return _inspect(log_dir, log, segments, segments, base, scheduler_of(config), asking)
+    terms = CleaningTerms(rules, log_dir.env.clock.now_ms(), is_asked)
+    return _inspect(log_dir, log, segments, segments, base, scheduler_of(config), terms)
 
 
 def inspect_tier(
@@ -503,8 +511,8 @@ def inspect_tier(
     finished = log.finished_segments()
     segments = [each for each in finished if each.is_tiered]
     base, rules = log.local_segments[0].base_offset, partial(rules_of, log.context.config, options)
-    asking = Asking(rules, log_dir.env.clock.now_ms(), is_asked)
-    return _inspect(log_dir, log, segments, finished, base, BruteForce(), asking)
+    terms = CleaningTerms(rules, log_dir.env.clock.now_ms(), is_asked)
+    return _inspect(log_dir, log, segments, finished, base, BruteForce(), terms)
 
 
 def _inspect(  # noqa: PLR0913 - what differs between a log and its tier
@@ -514,7 +522,7 @@ def _inspect(  # noqa: PLR0913 - what differs between a log and its tier
     finished: Sequence[ClosedSegment],
     active_base: int,
     scheduler: Scheduler,
-    asking: Asking,
+    terms: CleaningTerms,
 ) -> CleaningState:
     name = log.topic_partition
     with typed_reads(log.context.directory):
@@ -525,7 +533,7 @@ def _inspect(  # noqa: PLR0913 - what differs between a log and its tier
             last_stable_offset=min(log.last_stable_offset, log.high_watermark),
             durable_end=log.recovery_point,
         )
-        decision = scheduler.judge(log, segments, state, asking)
+        decision = scheduler.judge(log, segments, state, terms)
     return CleaningState(
         name=name,
         log=log,
@@ -534,7 +542,7 @@ def _inspect(  # noqa: PLR0913 - what differs between a log and its tier
         decision=decision,
         history=history,
         config=log.context.config,
-        now_ms=asking.now_ms,
+        now_ms=terms.now_ms,
         scheduler=scheduler,
     )
 

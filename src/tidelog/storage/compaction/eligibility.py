@@ -160,12 +160,12 @@ def judge(
 
 def _first_dirty(state: LogState) -> tuple[int, bool]:
     """Where the head begins, and whether the checkpoint can't be used."""
-    found = state.checkpoint
-    if found is None:
+    checkpoint = state.checkpoint
+    if checkpoint is None:
         return state.log_start, False
-    if not state.log_start <= found <= state.log_end:
+    if not state.log_start <= checkpoint <= state.log_end:
         return state.log_start, True
-    return found, False
+    return checkpoint, False
 
 
 def _uncleanable(

@@ -225,9 +225,9 @@ class CleaningJob:
             if not end <= source.base_offset < source.end_offset:
                 raise InvalidRequest(f"source segment {source.base_offset} is out of order")
             end = source.end_offset
-        known = {source.base_offset for source in self.sources}
+        source_bases = {source.base_offset for source in self.sources}
         bases = [base for group in self.groups for base in group.bases]
-        if not all(group.bases for group in self.groups) or not known.issuperset(bases):
+        if not all(group.bases for group in self.groups) or not source_bases.issuperset(bases):
             raise InvalidRequest("a group without segments, or with one that is no source")
         if bases != sorted(set(bases)):
             raise InvalidRequest("segments of groups are out of order, or in two groups")
@@ -395,8 +395,8 @@ def _last(producers: Fields, name: str) -> tuple[int, int]:
 
 def _integers(value: object, count: int) -> list[int]:
     """A list of so many whole numbers; raises CorruptFile."""
-    found = value if isinstance(value, list) else []
-    numbers = [each for each in found if type(each) is int and INT64_MIN <= each <= INT64_MAX]
+    items = value if isinstance(value, list) else []
+    numbers = [each for each in items if type(each) is int and INT64_MIN <= each <= INT64_MAX]
     if not isinstance(value, list) or len(numbers) != len(value) or len(numbers) != count:
         raise CorruptFile(f"{str(value)[:80]}: a list of {count} whole numbers expected")
     return numbers
@@ -417,17 +417,17 @@ def parts_of(job: CleaningJob, part_bytes: int | None) -> Iterator[CleaningJob]:
     """The job in parts that rewrite about so many bytes each, in order; whole where None."""
     sizes = {source.base_offset: source.size_bytes for source in job.sources}
     group_sizes = [sum(sizes[base] for base in group.bases) for group in job.groups]
-    mine: list[Group] = []
+    part_groups: list[Group] = []
     size = 0
     for group, more in zip(job.groups, group_sizes, strict=True):
-        if mine and part_bytes is not None and size + more > part_bytes:
-            yield _part(job, mine)
-            mine, size = [], 0
-        mine.append(group)
+        if part_groups and part_bytes is not None and size + more > part_bytes:
+            yield _part(job, part_groups)
+            part_groups, size = [], 0
+        part_groups.append(group)
         size += more
     # A job that rewrites nothing tells all the same how far its map reaches.
-    if mine or not job.groups:
-        yield _part(job, mine)
+    if part_groups or not job.groups:
+        yield _part(job, part_groups)
 
 
 def _part(job: CleaningJob, groups: Sequence[Group]) -> CleaningJob:

@@ -221,12 +221,12 @@ class Retention:
     def kept_if_empty(self, piece: Piece) -> "Mask":
         """Which batches of a piece those are."""
         table = piece.table
-        found: Mask = table[:, layout.LAST_OFFSET] == self._last_offset
+        is_kept: Mask = table[:, layout.LAST_OFFSET] == self._last_offset
         if len(self._producer_ids):
             candidates = np.isin(table[:, layout.PRODUCER_ID], self._producer_ids)
-            for slot in np.flatnonzero(candidates & ~found).tolist():
-                found[slot] = self._is_last(piece, slot)
-        return found
+            for slot in np.flatnonzero(candidates & ~is_kept).tolist():
+                is_kept[slot] = self._is_last(piece, slot)
+        return is_kept
 
     def _is_last(self, piece: Piece, slot: int) -> bool:
         row = piece.table[slot]
@@ -373,14 +373,16 @@ def joined(runs: Sequence[MappedRun]) -> list[MappedRun]:
 
     A run begins where the one before ends, in bytes and in numbers.
     """
-    found: list[list[MappedRun]] = []
+    alike_runs: list[list[MappedRun]] = []
     for run in runs:
-        is_like = found and found[-1][-1].is_special == run.is_special and not run.straddles
+        is_like = (
+            alike_runs and alike_runs[-1][-1].is_special == run.is_special and not run.straddles
+        )
         if is_like:
-            found[-1].append(run)
+            alike_runs[-1].append(run)
         else:
-            found.append([run])
-    return [_join(alike) for alike in found]
+            alike_runs.append([run])
+    return [_join(alike) for alike in alike_runs]
 
 
 def _join(runs: Sequence[MappedRun]) -> MappedRun:
@@ -456,24 +458,29 @@ class Mapper:
         return True
 
     def _take(self, piece: Piece, runs: list[MappedRun]) -> bool:
-        wanted = ~piece.is_control & ~aborted_batches(piece, self._spans)
+        is_mapped = ~piece.is_control & ~aborted_batches(piece, self._spans)
         special = self._retention.kept_if_empty(piece) | is_transactional(piece)
         if not lies_plainly(piece):
             check_sums(piece)
             piece = replace(piece, is_checked=True)
-        for start, end, opened in opened_groups(piece, wanted, self._reader.arena):
+        for start, end, opened in opened_groups(piece, is_mapped, self._reader.arena):
             part = piece.part(start, end)
-            if not self._map_group(part, opened, wanted[start:end], special[start:end], runs):
+            if not self._map_group(part, opened, is_mapped[start:end], special[start:end], runs):
                 return False
         return True
 
     def _map_group(
-        self, piece: Piece, opened: Opened, wanted: "Mask", special: "Mask", runs: list[MappedRun]
+        self,
+        piece: Piece,
+        opened: Opened,
+        is_mapped: "Mask",
+        special: "Mask",
+        runs: list[MappedRun],
     ) -> bool:
         """Put a group's records into the map and note its batches; False where it is full."""
         table = opened.table
-        check_counts(piece, opened, wanted)  # before room is made for so many
-        counts = np.where(wanted, table[:, layout.RECORD_COUNT], LEFT_OUT)
+        check_counts(piece, opened, is_mapped)  # before room is made for so many
+        counts = np.where(is_mapped, table[:, layout.RECORD_COUNT], LEFT_OUT)
         run = MappedRun(
             start=piece.start,
             first_number=self._next_number,
@@ -526,17 +533,17 @@ def records_in(table: "Longs") -> int:
 def is_transactional(piece: Piece) -> "Mask":
     """Which batches belong to transactions or are markers."""
     bits = TRANSACTIONAL_BIT | CONTROL_BIT
-    found: Mask = piece.table[:, layout.ATTRIBUTES] & bits != 0
-    return found
+    mask: Mask = piece.table[:, layout.ATTRIBUTES] & bits != 0
+    return mask
 
 
 def aborted_batches(piece: Piece, spans: AbortedSpans) -> "Mask":
     """Which data batches belong to aborted transactions."""
     attributes = piece.table[:, layout.ATTRIBUTES]
     is_data = attributes & (TRANSACTIONAL_BIT | CONTROL_BIT) == TRANSACTIONAL_BIT
-    found: Mask = is_data & np.isin(piece.table[:, layout.PRODUCER_ID], spans.producer_ids)
-    for slot in np.flatnonzero(found).tolist():
+    is_aborted: Mask = is_data & np.isin(piece.table[:, layout.PRODUCER_ID], spans.producer_ids)
+    for slot in np.flatnonzero(is_aborted).tolist():
         producer_id = int(piece.table[slot, layout.PRODUCER_ID])
         offset = int(piece.table[slot, layout.BASE_OFFSET])
-        found[slot] = spans.holding(producer_id, offset) is not None
-    return found
+        is_aborted[slot] = spans.holding(producer_id, offset) is not None
+    return is_aborted

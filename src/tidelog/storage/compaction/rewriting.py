@@ -140,13 +140,13 @@ class Planner:
             judged: What is known of them.
         """
         plan = _empty_plan(len(table))
-        kept = self._retention.kept_if_empty(piece)
+        is_kept = self._retention.kept_if_empty(piece)
         is_whole = (judged.left == judged.counts) & (table[:, layout.MAGIC] == MAGIC_2)
-        of_none = np.where(kept, rewrite.EMPTY, rewrite.DROP)
+        of_none = np.where(is_kept, rewrite.EMPTY, rewrite.DROP)
         of_some = np.where(is_whole, rewrite.COPY, rewrite.FILTER)
         plan[:, rewrite.ACTION] = np.where(judged.left == 0, of_none, of_some)
         plan[:, rewrite.NUMBER] = judged.numbers
-        plan[:, rewrite.KEEPS_EMPTY] = kept
+        plan[:, rewrite.KEEPS_EMPTY] = is_kept
         self._plan_tombstones(table, judged, plan)
         for slot in np.flatnonzero(is_transactional(piece)).tolist():
             self._plan_transactional(piece, slot, plan[slot])
@@ -289,24 +289,26 @@ class SourcePass:
         reader = self._cleaning.reader
         for whole in reader.pieces(self._source, 0, end, check=True):
             # Markers are opened too: they may get a delete horizon.
-            wanted = ~aborted_batches(whole, self._cleaning.spans)
-            for start, stop, opened in opened_groups(whole, wanted, reader.arena):
+            is_opened = ~aborted_batches(whole, self._cleaning.spans)
+            for start, stop, opened in opened_groups(whole, is_opened, reader.arena):
                 piece = whole.part(start, stop)
-                check_counts(piece, opened, wanted[start:stop])
-                judged = self._look_up(piece, opened, wanted[start:stop] & ~piece.is_control)
+                check_counts(piece, opened, is_opened[start:stop])
+                judged = self._look_up(piece, opened, is_opened[start:stop] & ~piece.is_control)
                 self._counts.records_before += records_in(opened.table)
                 self._write(piece, opened, self._planner.plan(piece, opened.table, judged), judged)
 
-    def _look_up(self, piece: Piece, opened: Opened, wanted: "Mask") -> Judged:
+    def _look_up(self, piece: Piece, opened: Opened, is_judged: "Mask") -> Judged:
         """Which records of batches from before the map have lost."""
-        counts = np.where(wanted, opened.table[:, layout.RECORD_COUNT], 0)
-        numbers = np.where(wanted, np.cumsum(counts) - counts, -1)
-        lost: Bytes = np.zeros(int(counts.sum()) // 8 + 1, np.uint8)
+        counts = np.where(is_judged, opened.table[:, layout.RECORD_COUNT], 0)
+        numbers = np.where(is_judged, np.cumsum(counts) - counts, -1)
+        lost_bits: Bytes = np.zeros(int(counts.sum()) // 8 + 1, np.uint8)
         tombstones: Ints = np.zeros(len(counts), np.int32)
-        self._hold(piece, opened, numbers, Marks(self._cleaning.offset_map.lost, lost, tombstones))
-        left: Longs = np.empty(len(counts), np.int64)
-        rewrite.count_left(counts, numbers, lost, left)
-        return Judged(numbers, counts, left, tombstones.astype(np.int64), lost)
+        self._hold(
+            piece, opened, numbers, Marks(self._cleaning.offset_map.lost, lost_bits, tombstones)
+        )
+        left_counts: Longs = np.empty(len(counts), np.int64)
+        rewrite.count_left(counts, numbers, lost_bits, left_counts)
+        return Judged(numbers, counts, left_counts, tombstones.astype(np.int64), lost_bits)
 
     def _hold(self, piece: Piece, opened: Opened, numbers: "Longs", marks: Marks) -> None:
         """Hold records from before the mapped offsets against the map."""
@@ -320,30 +322,30 @@ class SourcePass:
         """What went through the map: only batches with something left are read."""
         if run.straddles:
             self._hold_first(run)
-        left = run.left(self._cleaning.offset_map)
+        left_counts = run.left(self._cleaning.offset_map)
         counts = run.counts.astype(np.int64)
         judged = Judged(
             run.numbers(),
             np.maximum(counts, 0),
-            left,
+            left_counts,
             run.tombstones.astype(np.int64),
             self._cleaning.offset_map.lost,
         )
         if not run.is_special:
             self._counts.records_before += int(counts.sum())
         ends = np.cumsum(run.sizes, dtype=np.int64)
-        for first, behind in self._wanted_spans(run, left, ends):
+        for first, behind in self._wanted_spans(run, left_counts, ends):
             start, end = int(ends[first]) - int(run.sizes[first]), int(ends[behind - 1])
             self._write_span(run, judged, first, (run.start + start, run.start + end))
 
     def _wanted_spans(
-        self, run: MappedRun, left: "Longs", ends: "Longs"
+        self, run: MappedRun, left_counts: "Longs", ends: "Longs"
     ) -> Iterator[tuple[int, int]]:
         """Rows of batches to read, as spans; small gaps are read too."""
         if run.is_special:
-            yield 0, len(left)
+            yield 0, len(left_counts)
             return
-        slots = np.flatnonzero(left > 0)
+        slots = np.flatnonzero(left_counts > 0)
         if not len(slots):
             return
         gaps = ends[slots[1:] - 1] - ends[slots[:-1]]
@@ -363,18 +365,18 @@ class SourcePass:
             plan = self._planner.plan(piece, piece.table, part)
             if run.is_special:
                 is_2 = piece.table[:, layout.MAGIC] == MAGIC_2
-                found = np.where(is_2, piece.table[:, layout.RECORD_COUNT], part.counts)
-                self._counts.records_before += int(found.sum())
+                record_counts = np.where(is_2, piece.table[:, layout.RECORD_COUNT], part.counts)
+                self._counts.records_before += int(record_counts.sum())
             self._open_and_write(piece, plan, part)
 
     def _hold_first(self, run: MappedRun) -> None:
         """Hold those records of the first batch against the map that were not put into it."""
         end = run.start + int(run.sizes[0])
         for whole in self._cleaning.reader.pieces(self._source, run.start, end, check=False):
-            wanted = np.array([run.counts[0] >= 0])
-            for _, _, opened in opened_groups(whole, wanted, self._cleaning.reader.arena):
-                lost = self._cleaning.offset_map.lost
-                marks = Marks(lost, lost, np.zeros(1, np.int32))
+            is_opened = np.array([run.counts[0] >= 0])
+            for _, _, opened in opened_groups(whole, is_opened, self._cleaning.reader.arena):
+                lost_bits = self._cleaning.offset_map.lost
+                marks = Marks(lost_bits, lost_bits, np.zeros(1, np.int32))
                 self._hold(whole, opened, run.numbers()[:1], marks)
 
     def _write_rest(self, start: int) -> None:
@@ -390,10 +392,10 @@ class SourcePass:
         """Open what has to be, and write."""
         action, magic = plan[:, rewrite.ACTION], piece.table[:, layout.MAGIC]
         # Of legacy ones the header of what is written has to be made up.
-        wanted = (action == rewrite.FILTER) | ((magic != MAGIC_2) & (action != rewrite.DROP))
-        for start, end, opened in opened_groups(piece, wanted, self._cleaning.reader.arena):
+        is_opened = (action == rewrite.FILTER) | ((magic != MAGIC_2) & (action != rewrite.DROP))
+        for start, end, opened in opened_groups(piece, is_opened, self._cleaning.reader.arena):
             part = piece.part(start, end)
-            check_counts(part, opened, wanted[start:end])
+            check_counts(part, opened, is_opened[start:end])
             if is_rest:
                 self._counts.records_before += records_in(opened.table)
             self._write(part, opened, plan[start:end], judged.part(start, end))

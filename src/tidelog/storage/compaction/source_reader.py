@@ -95,8 +95,8 @@ class Piece:
     @property
     def is_control(self) -> "Mask":
         """Which batches hold control records."""
-        found: Mask = self.table[:, layout.ATTRIBUTES] & CONTROL_BIT != 0
-        return found
+        mask: Mask = self.table[:, layout.ATTRIBUTES] & CONTROL_BIT != 0
+        return mask
 
     def corrupt(self, slot: int, reason: str) -> CorruptBatch:
         """The error for a batch, by its row."""
@@ -177,10 +177,10 @@ class SourceReader:
     ) -> Iterator[Piece]:
         position = span[0]
         end = source.size_bytes if span[1] is None else span[1]
-        next_offset, wanted = source.base_offset, PIECE_BYTES
+        next_offset, read_bytes = source.base_offset, PIECE_BYTES
         limit = segment_limit(source.base_offset, source.end_offset)
         while position < end:
-            raw = self._read(file, path, min(wanted, end - position), position)
+            raw = self._read(file, path, min(read_bytes, end - position), position)
             data: Bytes = np.frombuffer(raw, np.uint8)
             at, status = 0, layout.FULL
             while status == layout.FULL:
@@ -196,12 +196,12 @@ class SourceReader:
                     raise error.located(path, position)
                 at = after
             if at == 0:
-                wanted = _whole_size(raw, wanted)
-                if wanted > end - position:
+                read_bytes = _whole_size(raw, read_bytes)
+                if read_bytes > end - position:
                     self._end_in_batch(path, position, end, next_offset, source)
                     return
             else:
-                wanted = PIECE_BYTES
+                read_bytes = PIECE_BYTES
             position += at
 
     def _read(self, file: File, path: str, size: int, position: int) -> Buffer:
@@ -228,10 +228,10 @@ class SourceReader:
             raise CorruptBatch(problem, path=path, position=position, offset=next_offset)
 
 
-def _whole_size(raw: Buffer, wanted: int) -> int:
+def _whole_size(raw: Buffer, read_bytes: int) -> int:
     """How much to read to have the whole batch that these bytes begin with; more than they are."""
     if len(raw) < LOG_OVERHEAD:
-        return max(wanted, PIECE_BYTES) + 1
+        return max(read_bytes, PIECE_BYTES) + 1
     (length,) = LENGTH.unpack_from(raw, LENGTH_AT)
     return max(int(length) + LOG_OVERHEAD, len(raw) + 1)
 

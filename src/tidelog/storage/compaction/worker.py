@@ -189,20 +189,24 @@ def _end(process: "subprocess.Popen[str]") -> None:
 def _read_answer(line: str) -> Cleaned:
     """What the process has done; raises what it has met."""
     try:
-        told = json.loads(line)
-        if "cleaned" in told:
-            return Cleaned.from_json(told["cleaned"])
-        kind, text, fields = told["error"]["kind"], told["error"]["text"], told["error"]["fields"]
+        answer = json.loads(line)
+        if "cleaned" in answer:
+            return Cleaned.from_json(answer["cleaned"])
+        kind, text, fields = (
+            answer["error"]["kind"],
+            answer["error"]["text"],
+            answer["error"]["fields"],
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise CleaningFailed(f"the cleaner's process answered {line[:200]!r}") from error
     raise _error_of(str(kind), str(text), fields)
 
 
 def _error_of(kind: str, text: str, fields: dict[str, object]) -> TidelogError:
-    found = _CORRUPT.get(kind)
-    if found is not None:
-        told = {name: fields.get(name) for name in _PLACE}
-        return found(str(told.pop("reason")), **told)  # type: ignore[arg-type] # as it was told
+    kind_of_error = _CORRUPT.get(kind)
+    if kind_of_error is not None:
+        location = {name: fields.get(name) for name in _PLACE}
+        return kind_of_error(str(location.pop("reason")), **location)  # type: ignore[arg-type] # as it was told
     if kind == StorageFailure.__name__:
         return StorageFailure(*(str(fields.get(name)) for name in _FAILURE))
     return CleaningFailed(f"{kind}: {text}")
@@ -214,9 +218,9 @@ def _error_of(kind: str, text: str, fields: dict[str, object]) -> TidelogError:
 def _answer(line: str, env: Env) -> str:
     """Carry out one line."""
     try:
-        told = json.loads(line)
-        job = CleaningJob.from_json(told["job"])
-        pace = Pace(float(told["bytes_per_second"]), env.clock, threading.Event().wait)
+        request = json.loads(line)
+        job = CleaningJob.from_json(request["job"])
+        pace = Pace(float(request["bytes_per_second"]), env.clock, threading.Event().wait)
         return json.dumps({"cleaned": InProcess(env, pace).clean(job).to_json()})
     except OSError as error:
         return _told(as_storage_failure(error, str(error.filename or ""), "clean"))
@@ -231,8 +235,8 @@ def _told(error: Exception) -> str:
     elif isinstance(error, StorageFailure):
         names = _FAILURE
     fields = {name: getattr(error, name) for name in names}
-    told = {"kind": type(error).__name__, "text": str(error), "fields": fields}
-    return json.dumps({"error": told})
+    answer = {"kind": type(error).__name__, "text": str(error), "fields": fields}
+    return json.dumps({"error": answer})
 
 
 def _read_lines(source: IO[str], lines: "queue.SimpleQueue[str]") -> None:

@@ -200,7 +200,7 @@ class TailSegment(Segment):
         if recorded.is_end and course.end_offset < recorded.recovery_point:
             recorded = self._witnessed(recorded, file.size())
         is_open = jump is not None and course.end_offset > recorded.recovery_point
-        found = find_damage(
+        damage = find_damage(
             file,
             self.log_path,
             self.base_offset,
@@ -208,10 +208,10 @@ class TailSegment(Segment):
             recorded,
             jump_is_proven=is_open and self._proves(jump),
         )
-        if found is not None:
-            self.damage, self.damaged = found, found.error
-            self.size_bytes, self.end_offset = file.size(), found.end_offset
-        return found
+        if damage is not None:
+            self.damage, self.damaged = damage, damage.error
+            self.size_bytes, self.end_offset = file.size(), damage.end_offset
+        return damage
 
     def _witnessed(self, recorded: RecordedEnd, size: int) -> RecordedEnd:
         """The recorded end; the log's own where what the same close has left beside it says so.
@@ -222,9 +222,13 @@ class TailSegment(Segment):
         course, last = self.course, self.last_batch
         if course.size_bytes != size or last is None:
             return recorded
-        told = AppendTimeCheckpoint.read(self.context.env.files, self.context.directory)
+        checkpoint = AppendTimeCheckpoint.read(self.context.env.files, self.context.directory)
         named = (course.end_offset, first_known_offset(last), fingerprint(last))
-        if told is None or named != (told.end_offset, told.last_base_offset, told.last_fingerprint):
+        if checkpoint is None or named != (
+            checkpoint.end_offset,
+            checkpoint.last_base_offset,
+            checkpoint.last_fingerprint,
+        ):
             return recorded
         self.context.report(
             f"{self.context.directory}: the recovery point {recorded.recovery_point} lies above the"
@@ -315,14 +319,14 @@ def load_tail(context: SegmentContext, base_offset: int) -> TailSegment:
     A process that writes it may be at work, so damage counts only if a later look finds the same:
     by then the write that was under way is done, and what is recorded was read anew.
     """
-    segment, found = _loaded(context, base_offset, context.recorded_end(False))
+    segment, damage = _loaded(context, base_offset, context.recorded_end(False))
     for _ in range(_LOOKS_MAX):
-        if found is None:
+        if damage is None:
             break
-        before = found
-        segment, found = _loaded(context, base_offset, context.recorded_end(True))
-        if found is not None and str(found.error) == str(before.error):
-            context.report(f"{found.error}")
+        before = damage
+        segment, damage = _loaded(context, base_offset, context.recorded_end(True))
+        if damage is not None and str(damage.error) == str(before.error):
+            context.report(f"{damage.error}")
             break
     return segment
 
@@ -370,9 +374,9 @@ def _last_entry_fits(segment: TailSegment, index: OffsetIndex) -> bool:
         return True
     last_offset, position = index.entry(index.entry_count - 1)
     file = segment.context.pool.get(segment.log_path)
-    found = batch_at(memoryview(file.pread(HEADER_SIZE, position)))
+    batch_last_offset = batch_at(memoryview(file.pread(HEADER_SIZE, position)))
     # Old brokers made one entry for an append of several batches.
-    if found is not None and segment.base_offset <= found <= last_offset:
+    if batch_last_offset is not None and segment.base_offset <= batch_last_offset <= last_offset:
         return True
     segment.context.report(misfit(segment.log_path, last_offset, position))
     return False
@@ -465,10 +469,10 @@ class ActiveSegment(TailSegment):
             return segment
         log = context.pool.get(segment.log_path)
         if log.size() > segment.size_bytes:
-            lost = log.size() - segment.size_bytes
+            lost_bytes = log.size() - segment.size_bytes
             context.report(
-                f"{segment.log_path}, position {segment.size_bytes}: no whole batch; cut {lost}"
-                " bytes"
+                f"{segment.log_path}, position {segment.size_bytes}: no whole batch; cut"
+                f" {lost_bytes} bytes"
             )
             log.truncate(segment.size_bytes)
             sync_file(log, segment.log_path)

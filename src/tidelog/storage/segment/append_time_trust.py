@@ -108,8 +108,8 @@ def trusted_end(checkpoint: AppendTimeCheckpoint | None, segments: list[Segment]
 def _batch_reaching(segment: Segment, offset: int, fits: Callable[[Batch], bool]) -> Batch | None:
     """The first batch that reaches an offset, None where it does not fit or damage lies there."""
     try:
-        found = batch_reaching(segment, offset)
-        return found[1] if found is not None and fits(found[1]) else None
+        hit = batch_reaching(segment, offset)
+        return hit[1] if hit is not None and fits(hit[1]) else None
     except CorruptData:
         return None
 

@@ -177,8 +177,8 @@ class ClosedSegment(Segment):
         return self.rebuild_indexes()
 
     def _is_believed(self, loaded: tuple[OffsetIndex, TimeIndex]) -> bool:
-        found = self.zones
-        problem = index_problem(self, loaded, None if found is None else found.siblings)
+        zone_map = self.zones
+        problem = index_problem(self, loaded, None if zone_map is None else zone_map.siblings)
         if problem is not None:
             self.context.report(f"{problem}; rebuilt in memory")
         return problem is None
@@ -225,10 +225,10 @@ class ClosedSegment(Segment):
     @property
     def last_batches(self) -> LastBatches:
         """How far the batches behind the last index entry are in order; read once."""
-        found = self.seen_last_batches
-        if found is None:
-            found = self.seen_last_batches = self._look_at_last_batches()
-        return found
+        seen = self.seen_last_batches
+        if seen is None:
+            seen = self.seen_last_batches = self._look_at_last_batches()
+        return seen
 
     def set_whole(self, size_bytes: int) -> None:
         """Take from its writer that its batches reach its end, and where the last one ends."""
@@ -297,16 +297,16 @@ class ClosedSegment(Segment):
         """
         if self._zones_loaded:
             return self.zones_on(clock)
-        found = zone_map_files.load(self, in_passing=True)
-        if found is None:
+        zone_map = zone_map_files.load(self, in_passing=True)
+        if zone_map is None:
             self.use_zones(None)  # what is wrong with it is reported once
-        return self._knowing(found, clock)
+        return self._knowing(zone_map, clock)
 
-    def _knowing(self, found: ZoneMap | None, clock: ClockName) -> ZoneMap | None:
+    def _knowing(self, zone_map: ZoneMap | None, clock: ClockName) -> ZoneMap | None:
         """The map, where it knows of that clock what the segment knows."""
-        if found is None or clock is ClockName.RECORD:
-            return found
-        return found if zone_map_files.knows_times_of(found, self) else None
+        if zone_map is None or clock is ClockName.RECORD:
+            return zone_map
+        return zone_map if zone_map_files.knows_times_of(zone_map, self) else None
 
     @property
     def loaded_zones(self) -> ZoneMap | None:

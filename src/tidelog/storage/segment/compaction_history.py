@@ -77,8 +77,8 @@ class CompactionHistory:
 
         A record without a time on the clock counts as older than every time.
         """
-        found = self.record_exact_ms if clock is ClockName.RECORD else self.append_exact_ms
-        return None if found == UNKNOWN_MS else found
+        exact_ms = self.record_exact_ms if clock is ClockName.RECORD else self.append_exact_ms
+        return None if exact_ms == UNKNOWN_MS else exact_ms
 
     def encode(self) -> bytes:
         """The file's text."""
@@ -184,10 +184,10 @@ def _fits_checkpoint(fs: FileSystem, directory: str, history: CompactionHistory)
 def _checkpoint(fs: FileSystem, directory: str) -> int | None:
     """How far cleaners say that a partition is clean; None where it is not known."""
     root, name = posixpath.split(directory)
-    place = files.parse_partition_dir(name)
+    partition = files.parse_partition_dir(name)
     with suppress(CorruptFile):
-        found = text_files.read_offset_checkpoint(fs, f"{root}/{files.CLEANER_CHECKPOINT_FILE}")
-        return None if place is None else found.get(place)
+        offsets = text_files.read_offset_checkpoint(fs, f"{root}/{files.CLEANER_CHECKPOINT_FILE}")
+        return None if partition is None else offsets.get(partition)
     return None
 
 
@@ -239,6 +239,6 @@ def cut_history(fs: FileSystem, directory: str, offset: int) -> None:
         end_offset=offset,
         record_exact_ms=UNKNOWN_MS,
         append_exact_ms=UNKNOWN_MS,
-        segments=frozenset(kept for kept in history.segments if kept[0] < offset),
+        segments=frozenset(size for size in history.segments if size[0] < offset),
     )
     write_history(fs, directory, cut)

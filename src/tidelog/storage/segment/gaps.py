@@ -113,18 +113,18 @@ class Losses:
         if number > self.checked:
             for at in range(self.checked, min(number, len(segments) - 1)):
                 segment = segments[at]
-                lost = None
+                loss = None
                 if not (segment.is_tiered or is_settled(segment)):
                     if not may_block:
                         raise ColdRead
-                    lost = lost_at_end(segment)
-                if lost is not None:
-                    self.lost.append((at, lost))
+                    loss = lost_at_end(segment)
+                if loss is not None:
+                    self.lost.append((at, loss))
                 self.checked = at + 1
         if self.lost:
-            gone = [one for at, one in self.lost if at < number and one.end > floor_offset]
-            if gone:
-                raise OffsetsGone(tuple(gone))
+            losses = [one for at, one in self.lost if at < number and one.end > floor_offset]
+            if losses:
+                raise OffsetsGone(tuple(losses))
 
 
 class _SteppedOver(Losses):
@@ -163,11 +163,11 @@ def ensure_reaches(segment: Segment, offset: int) -> None:
         CorruptBatch: Damage behind its last batch in order, or a gap that is a loss; located.
         OSError: The disk failed.
     """
-    last, lost = segment.last_batches, lost_at_end(segment)
+    last, loss = segment.last_batches, lost_at_end(segment)
     if last.error is not None:
         raise last.error
-    if lost is not None:
-        reason = f"offsets {lost.start} to {lost.end - 1}: {lost.reason}"
+    if loss is not None:
+        reason = f"offsets {loss.start} to {loss.end - 1}: {loss.reason}"
     elif last.next_offset > (first := max(offset, segment.base_offset)):
         for _ in iterate_batches(segment, 0, segment.size_bytes):
             pass  # mostly it raises at the damage

@@ -395,8 +395,8 @@ class TimeIndex(Index):
         slot = self._floor(timestamp)
         if slot < 0:
             return NO_TIMESTAMP, self.base_offset
-        known, relative = _TIME_ENTRY.unpack_from(self._data, slot * TIME_ENTRY_SIZE)
-        return known, self.base_offset + relative
+        entry_timestamp, relative = _TIME_ENTRY.unpack_from(self._data, slot * TIME_ENTRY_SIZE)
+        return entry_timestamp, self.base_offset + relative
 
     def entry(self, slot: int) -> tuple[int, int]:
         """The entry at `slot` as (timestamp, offset); raises InvalidRequest outside them."""

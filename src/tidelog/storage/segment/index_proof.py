@@ -79,12 +79,8 @@ def first_reaching(segment: Segment, offset: int) -> tuple[int, int]:
 
     The segment's size and end offset where there is none.
     """
-    found = batch_reaching(segment, offset)
-    return (
-        (segment.size_bytes, segment.end_offset)
-        if found is None
-        else (found[0], found[1].base_offset)
-    )
+    hit = batch_reaching(segment, offset)
+    return (segment.size_bytes, segment.end_offset) if hit is None else (hit[0], hit[1].base_offset)
 
 
 def leads_to(segment: Segment, key: int, position: int, *, first_at_least: int = 0) -> bool:
@@ -118,10 +114,10 @@ def _holds(segment: Segment, entry: tuple[int, int]) -> bool:
     """Whether the batch that holds an entry's offset has its timestamp as the largest."""
     timestamp, offset = entry
     try:
-        found = batch_reaching(segment, offset)
+        hit = batch_reaching(segment, offset)
     except CorruptData:
         return False  # the index may be wrong, or the log: building it anew tells
-    return found is not None and found[1].max_timestamp == timestamp
+    return hit is not None and hit[1].max_timestamp == timestamp
 
 
 def time_misfit(log_path: str, entry: tuple[int, int]) -> str:
@@ -177,11 +173,11 @@ def index_problem(
 
 def txn_problem(index: TxnIndex, sums: Mapping[str, FileSum]) -> str | None:
     """Why an index of aborted transactions is not the one that a zone map knows, None if it is."""
-    known = sums.get(files.TXN_INDEX_SUFFIX, FileSum(0, 0))
-    if known == FileSum(index.size_bytes, crc32c(index.encoded)):
+    expected = sums.get(files.TXN_INDEX_SUFFIX, FileSum(0, 0))
+    if expected == FileSum(index.size_bytes, crc32c(index.encoded)):
         return None
     return (
-        f"{index.size_bytes} bytes, its zone map knows {known.size_bytes} or other ones;"
+        f"{index.size_bytes} bytes, its zone map knows {expected.size_bytes} or other ones;"
         " `tidelog doctor --repair` builds it anew"
     )
 
@@ -191,8 +187,8 @@ def _last_offset_problem(segment: Segment, index: OffsetIndex) -> str | None:
         return None
     offset, position = index.entry(index.entry_count - 1)
     # Old brokers made one entry for an append of several batches.
-    found = batch_at(segment.view(position, position + HEADER_SIZE))
-    if found is not None and segment.base_offset <= found <= offset:
+    batch_last_offset = batch_at(segment.view(position, position + HEADER_SIZE))
+    if batch_last_offset is not None and segment.base_offset <= batch_last_offset <= offset:
         return None
     return misfit(segment.log_path, offset, position).removesuffix("; rebuilt in memory")
 
@@ -209,20 +205,20 @@ def _last_time_problem(segment: Segment, indexes: Indexes) -> str | None:
     if timestamp == NO_TIMESTAMP:
         return None
     _, start = indexes[0].lookup(offset)
-    said, largest, last_offset = NO_TIMESTAMP, NO_TIMESTAMP, segment.base_offset - 1
+    largest_indexed, largest, last_offset = NO_TIMESTAMP, NO_TIMESTAMP, segment.base_offset - 1
     try:
         for batch in _batches_from(segment, start):
             largest = max(largest, batch.max_timestamp)
             last_offset = batch.last_offset
             if last_offset <= offset:
-                said = largest
+                largest_indexed = largest
             if largest > timestamp:
                 break
     except CorruptData:
         return None  # whoever reads there is told
-    if (said, largest) == (timestamp, timestamp) and last_offset >= offset:
+    if (largest_indexed, largest) == (timestamp, timestamp) and last_offset >= offset:
         return None
     return (
         f"{segment.log_path}: its time index ends with {timestamp} at offset {offset}, the log says"
-        f" {said} up to there and {largest} behind"
+        f" {largest_indexed} up to there and {largest} behind"
     )

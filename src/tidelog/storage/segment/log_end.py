@@ -110,13 +110,13 @@ def find_sound_batch(
     Raises:
         TooManyPlaces: The search ended before its end.
     """
-    seen = checked = 0
+    frames = checked = 0
     for position in _candidates(file, start, size, base_offset):
         batch = _frame_at(file, position, size)
         if batch is None:
             continue
-        seen, checked = seen + 1, checked + batch.size_bytes
-        if seen > candidate_limit or checked > CHECKED_LIMIT_BYTES + size:
+        frames, checked = frames + 1, checked + batch.size_bytes
+        if frames > candidate_limit or checked > CHECKED_LIMIT_BYTES + size:
             raise TooManyPlaces
         if batch_problem(batch, base_offset, next_offset) is None:
             return position
@@ -150,28 +150,30 @@ def batch_problem(
 def _candidates(file: File, start: int, size: int, base_offset: int) -> Iterator[int]:
     """Places where a frame of the segment may stand, ascending."""
     halves = {offset >> 32 for offset in (base_offset, base_offset + INT32_MAX)}
-    wanted = [half.to_bytes(_HIGH_SIZE, "big") for half in halves]
+    patterns = [half.to_bytes(_HIGH_SIZE, "big") for half in halves]
     for chunk_start in range(start, size, CHUNK_BYTES):
         data = file.pread(CHUNK_BYTES + FRAME_PREFIX_SIZE - 1, chunk_start)
         if not data.strip(b"\0"):
             continue  # zeros that were preallocated
-        left = size - chunk_start
-        places = {at for half in wanted for at in _find_all(data, half)}
-        yield from (chunk_start + at for at in sorted(places) if _may_be_frame(data, at, left))
+        rest_bytes = size - chunk_start
+        positions = {at for half in patterns for at in _find_all(data, half)}
+        yield from (
+            chunk_start + at for at in sorted(positions) if _may_be_frame(data, at, rest_bytes)
+        )
 
 
-def _find_all(data: bytes, wanted: bytes) -> Iterator[int]:
+def _find_all(data: bytes, pattern: bytes) -> Iterator[int]:
     end = len(data) - FRAME_PREFIX_SIZE
-    at = data.find(wanted)
+    at = data.find(pattern)
     while 0 <= at <= end:
         yield at
-        at = data.find(wanted, at + 1)
+        at = data.find(pattern, at + 1)
 
 
-def _may_be_frame(data: bytes, at: int, left: int) -> bool:
-    """Whether length and magic can be those of a batch; `left` counts from the data's start."""
+def _may_be_frame(data: bytes, at: int, rest_bytes: int) -> bool:
+    """Whether length and magic can be those of a batch; `rest_bytes` from the data's start."""
     (length,) = LENGTH.unpack_from(data, at + LENGTH_AT)
-    return LENGTH_MIN <= length <= left - at - LOG_OVERHEAD and data[at + MAGIC_AT] <= MAGIC_2
+    return LENGTH_MIN <= length <= rest_bytes - at - LOG_OVERHEAD and data[at + MAGIC_AT] <= MAGIC_2
 
 
 def _frame_at(file: File, position: int, size: int) -> Batch | None:
@@ -316,20 +318,20 @@ def find_damage(
     recovery_point = recorded.recovery_point
     jump = course.jump
     if jump is not None and course.end_offset > recovery_point and not jump_is_proven:
-        found = _jump_damage(path, jump, recorded)
-        if found is not None:
-            return found
+        damage = _jump_damage(path, jump, recorded)
+        if damage is not None:
+            return damage
     size = file.size()
     if course.end_offset >= recovery_point and course.size_bytes >= size:
         return None
-    place, expected = course.size_bytes, course.end_offset
+    position, expected = course.size_bytes, course.end_offset
     behind, proof, end = None, [], recovery_point
     if expected < recovery_point:
         proof.append(f"all records below offset {recovery_point} were on disk")
-    if place < size:
+    if position < size:
         try:
             behind = find_sound_batch(
-                file, place + 1, size, base_offset=base_offset, next_offset=expected
+                file, position + 1, size, base_offset=base_offset, next_offset=expected
             )
         except TooManyPlaces:  # a sound one may be among those that were not looked at
             proof.append("too many places behind look like batches")
@@ -337,15 +339,15 @@ def find_damage(
         if behind is not None:
             proof.append(f"a sound batch stands behind, at position {behind}")
             end = _end_behind(file, path, base_offset, behind, size)
-        elif (whole := _batch_with_right_checksum(file, place, size)) is not None:
+        elif (whole := _batch_with_right_checksum(file, position, size)) is not None:
             proof.append(f"the batch's checksum is right for magic {whole.magic}")
             end = _end_with(whole, expected, recorded)
     if not proof:
         return None
-    reason = course.problem or _missing(place, size)
+    reason = course.problem or _missing(position, size)
     return Damage(
-        damaged(path, place, expected, f"{reason}; {' and '.join(proof)}"),
-        place,
+        damaged(path, position, expected, f"{reason}; {' and '.join(proof)}"),
+        position,
         max(end, recovery_point),
         resumes_at=behind,
     )
@@ -392,8 +394,8 @@ def damaged(path: str, position: int, offset: int, reason: str) -> DamagedLog:
 
 
 def _missing(position: int, size: int) -> str:
-    left = size - position
-    return f"no whole batch in the last {left} bytes" if left else "the file ends here"
+    rest_bytes = size - position
+    return f"no whole batch in the last {rest_bytes} bytes" if rest_bytes else "the file ends here"
 
 
 def _jump_damage(path: str, jump: Jump, recorded: RecordedEnd) -> Damage | None:

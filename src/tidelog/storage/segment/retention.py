@@ -134,10 +134,10 @@ class SegmentTimes:
     def arrival(self) -> CountedTime:
         """The largest append time, the fallback counted in where some are not known."""
         is_exact = not self.append_slack_ms
-        known = CountedTime(self.largest_append_ms, TimeBasis.APPEND_TIME, is_exact)
+        append_time = CountedTime(self.largest_append_ms, TimeBasis.APPEND_TIME, is_exact)
         if self.is_append_known and self.largest_append_ms != UNKNOWN_MS:
-            return known
-        return max(known, self.fallback, key=lambda counted: counted.ms)
+            return append_time
+        return max(append_time, self.fallback, key=lambda counted: counted.ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

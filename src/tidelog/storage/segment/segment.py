@@ -473,7 +473,7 @@ def open_log(segment: _HasLogPath, opening: Callable[[str], _Opened]) -> _Opened
     while True:
         path = segment.log_path
         try:
-            found = opening(path)
+            opened = opening(path)
         except FileNotFoundError as error:
             if segment.log_path == path:
                 if isinstance(error, MissingFile):
@@ -481,7 +481,7 @@ def open_log(segment: _HasLogPath, opening: Callable[[str], _Opened]) -> _Opened
                 raise MissingFile(path, "read", error.strerror or f"{error}") from error
             continue
         if segment.log_path == path:
-            return found
+            return opened
 
 
 def read_optional(

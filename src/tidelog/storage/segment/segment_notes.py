@@ -104,11 +104,11 @@ def _decode_note(line: str) -> SegmentNote:
     if len(fields) != _FIELD_COUNT:
         raise CorruptFile(f"{line[:80]!r}: {len(fields)} fields, {_FIELD_COUNT} expected")
     base, end, named, roll_ms, seen_ms = (
-        text_files.parse_number(fields[place], "field") for place in (0, 1, 2, 4, 5)
+        text_files.parse_number(fields[number], "field") for number in (0, 1, 2, 4, 5)
     )
     # A later release may know more reasons; to this one they are unknown.
-    known = fields[3] if fields[3] in set(RollReason) else RollReason.UNKNOWN
-    return SegmentNote(base, end, named, RollReason(known), roll_ms, seen_ms)
+    reason = fields[3] if fields[3] in set(RollReason) else RollReason.UNKNOWN
+    return SegmentNote(base, end, named, RollReason(reason), roll_ms, seen_ms)
 
 
 def read_notes(context: SegmentContext) -> tuple[dict[int, SegmentNote], list[str]]:
@@ -377,21 +377,21 @@ class NoteKeeper:
         self._file.add([_note(each, RollReason.ATTACH, now_ms, now_ms) for each in segments])
         self._proven.update(segment.base_offset for segment in segments)
 
-    def exchanged(self, gone: Sequence[int], shown: Sequence[Segment]) -> None:
+    def exchanged(self, old_bases: Sequence[int], new_segments: Sequence[Segment]) -> None:
         """Segments were exchanged for others: their records were there as early as before.
 
         Raises:
             OSError: The disk failed.
         """
-        known = [self._file.notes[base] for base in gone if base in self._file.notes]
+        notes = [self._file.notes[base] for base in old_bases if base in self._file.notes]
         now_ms = self.context.env.clock.now_ms()
-        seen_ms = max((note.seen_ms for note in known), default=now_ms)
-        reason = known[-1].reason if known else RollReason.UNKNOWN
-        roll_ms = known[-1].roll_ms if known else UNKNOWN_MS
-        self._file.forget(gone)
-        self._proven.difference_update(gone)
-        self._file.add([_note(each, reason, roll_ms, seen_ms) for each in shown])
-        self._proven.update(segment.base_offset for segment in shown)
+        seen_ms = max((note.seen_ms for note in notes), default=now_ms)
+        reason = notes[-1].reason if notes else RollReason.UNKNOWN
+        roll_ms = notes[-1].roll_ms if notes else UNKNOWN_MS
+        self._file.forget(old_bases)
+        self._proven.difference_update(old_bases)
+        self._file.add([_note(each, reason, roll_ms, seen_ms) for each in new_segments])
+        self._proven.update(segment.base_offset for segment in new_segments)
 
     def closed(self, active: Segment) -> None:
         """The log is being closed: what is known of the active segment must not be lost.
@@ -408,8 +408,8 @@ class NoteKeeper:
         Raises:
             OSError: The disk failed.
         """
-        kept = [segment for segment in segments if segment.base_offset <= offset]
-        self.arrived_ms = self.seen_ms(kept[-1]) if kept else UNKNOWN_MS
+        remaining = [segment for segment in segments if segment.base_offset <= offset]
+        self.arrived_ms = self.seen_ms(remaining[-1]) if remaining else UNKNOWN_MS
         self.deleted(each.base_offset for each in segments if each.base_offset > offset)
         self._proven.clear()
 

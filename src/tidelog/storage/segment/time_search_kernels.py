@@ -202,13 +202,13 @@ class KernelSearch:
         while position < segment.size_bytes:
             end = min(position + piece_bytes, segment.size_bytes)
             piece = np.frombuffer(segment.view(position, end), np.uint8)
-            status, found, timestamp, at = find_time(piece, 0, between, target, floor_offset)
+            status, match_offset, timestamp, at = find_time(piece, 0, between, target, floor_offset)
             is_seen = end == segment.size_bytes or _sees_behind(piece, at)
             if status in (FOUND, NEED_PLAIN) and is_seen:
                 batch = view_batch(piece.data, at)
                 if status == FOUND:
                     if batch.is_valid():
-                        return answer(found, timestamp, batch)
+                        return answer(match_offset, timestamp, batch)
                     return search_segment(segment, target, floor_offset, may_block)
                 at_position = position + at
                 match = _search_batch(segment, at_position, batch, target, floor_offset, may_block)
@@ -218,7 +218,7 @@ class KernelSearch:
                 between = batch.last_offset + 1, between[1]
             elif status in (FOUND, NEED_PLAIN, NOT_FOUND) and at:
                 position += at
-                between = (between[0] if status == FOUND else found), between[1]
+                between = (between[0] if status == FOUND else match_offset), between[1]
             elif piece_bytes == PIECE_BYTES:
                 return search_segment(segment, target, floor_offset, may_block)
             piece_bytes = PIECE_BYTES

@@ -104,10 +104,10 @@ class BatchFacts:
 
     def _append_ms(self, record: Record) -> int | None:
         """When the log took a record: by its own row, else by the log's stamp in the record."""
-        known = self._times.time_at(record.offset)
-        if known is None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        row_ms = self._times.time_at(record.offset)
+        if row_ms is None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:
             return None if record.timestamp == NO_TIMESTAMP else record.timestamp
-        return known
+        return row_ms
 
 
 class ZoneBuilder:
@@ -128,25 +128,25 @@ class ZoneBuilder:
 
     def add(self, position: int, batch: Batch, records: Iterator[Record]) -> None:
         """Take the next batch, whose records are checked as they come; raises CorruptData."""
-        found = self._facts.describe(position, batch, records)
-        if not fits_segment(found.first_offset, found.last_offset, self._base_offset):
-            reason = f"offsets {found[2]} to {found[3]} in a segment of {self._base_offset}"
+        zone = self._facts.describe(position, batch, records)
+        if not fits_segment(zone.first_offset, zone.last_offset, self._base_offset):
+            reason = f"offsets {zone[2]} to {zone[3]} in a segment of {self._base_offset}"
             raise CorruptBatch(reason, path=self._log_path, position=position)
-        if self._pending and not self._fits(found):
+        if self._pending and not self._fits(zone):
             self._end_zone()
         view = batch.view
         self._zone_crc = crc32c(view, self._zone_crc)
         self._block_crc = crc32c(view, self._block_crc)
         self._crc = crc32c(view, self._crc)
-        self._pending.append(found)
+        self._pending.append(zone)
         self._last, self._last_position = sum_head(view[:HEADER_SIZE]), position
         if position == 0:
             self._first = self._last
 
-    def _fits(self, found: Zone) -> bool:
+    def _fits(self, batch_zone: Zone) -> bool:
         """Whether a batch belongs to the zone of those before it."""
-        size = found.end_position - self._pending[0].position
-        records = sum(zone.data_records for zone in self._pending) + found.data_records
+        size = batch_zone.end_position - self._pending[0].position
+        records = sum(zone.data_records for zone in self._pending) + batch_zone.data_records
         return size <= self._limits.zone_bytes and records <= self._limits.zone_records
 
     def _end_zone(self) -> None:
@@ -170,8 +170,8 @@ class ZoneBuilder:
             self._end_block()
         totals = [block.total for block in self._blocks]
         total = sum_zones(totals, self._crc) if totals else no_zones(self._base_offset)
-        places = (self._last_position, self._first, self._last)
-        identity = identity_of(segment, *places)
+        heads = (self._last_position, self._first, self._last)
+        identity = identity_of(segment, *heads)
         return encode_zones(identity, self._blocks, total, siblings, self._latency)
 
 

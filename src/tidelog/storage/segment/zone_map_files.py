@@ -69,13 +69,13 @@ def load_or_build(segment: Segment, cache: "ZoneCache | None" = None) -> ZoneMap
     Returns:
         None where the log is damaged, which is reported: who reads the log comes upon it.
     """
-    found = segment.zones
-    if found is not None and knows_times_of(found, segment):
-        return found
+    zone_map = segment.zones
+    if zone_map is not None and knows_times_of(zone_map, segment):
+        return zone_map
     if cache is not None:
-        found = cache.load(segment)
-        if found is not None:
-            return found
+        zone_map = cache.load(segment)
+        if zone_map is not None:
+            return zone_map
     try:
         data = build(segment)
     except (CorruptData, UnsupportedCompression) as error:
@@ -86,9 +86,12 @@ def load_or_build(segment: Segment, cache: "ZoneCache | None" = None) -> ZoneMap
     return ZoneMap.decode(data)
 
 
-def knows_times_of(found: ZoneMap, segment: Segment) -> bool:
+def knows_times_of(zone_map: ZoneMap, segment: Segment) -> bool:
     """Whether a map was built of the same append times as the segment has now."""
-    return (found.identity.append_rows, found.identity.append_crc) == segment.append_times.digest
+    return (
+        zone_map.identity.append_rows,
+        zone_map.identity.append_crc,
+    ) == segment.append_times.digest
 
 
 def open_map(segment: Segment, path: str, *, in_passing: bool = False) -> ZoneMap:
@@ -110,11 +113,11 @@ def open_map(segment: Segment, path: str, *, in_passing: bool = False) -> ZoneMa
     with _damage_for_failures():
         # Of the handle that is read from: the name may mean a newer file by now.
         size = context.pool.get(path).size()
-    found = ZoneMap(read, size, report=lambda text: context.report(f"{path}: {text}"))
-    problem = misfit(segment, found, in_passing=in_passing)
+    zone_map = ZoneMap(read, size, report=lambda text: context.report(f"{path}: {text}"))
+    problem = misfit(segment, zone_map, in_passing=in_passing)
     if problem is not None:
         raise CorruptIndex(problem)
-    return found
+    return zone_map
 
 
 @contextmanager
@@ -126,16 +129,16 @@ def _damage_for_failures() -> Iterator[None]:
         raise CorruptIndex(f"it can't be read: {error.strerror or error}") from error
 
 
-def misfit(segment: Segment, found: ZoneMap, *, in_passing: bool = False) -> str | None:
+def misfit(segment: Segment, zone_map: ZoneMap, *, in_passing: bool = False) -> str | None:
     """Why a map is not that of a segment's log as it is now, None where it is.
 
     Args:
         segment: The segment.
-        found: The map.
+        zone_map: The map.
         in_passing: Read the log's two heads by a handle that is opened for them: where nothing
             else of the log is looked at, that takes a tenth of the time of mapping it.
     """
-    identity = found.identity
+    identity = zone_map.identity
     if identity.topic_id != segment.context.topic_id:
         return f"it is of topic id {identity.topic_id}, not {segment.context.topic_id}"
     if identity.base_offset != segment.base_offset:
@@ -183,8 +186,8 @@ def build(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
     if by_kernels is None:
         is_loaded = "numba" in sys.modules  # which changes the time it takes, and nothing else
         by_kernels = segment.size_bytes > (LOADED_BYTES if is_loaded else UNLOADED_BYTES)
-    found = _build_by_kernels(segment, siblings, check_crc) if by_kernels else None
-    return build_plain(segment, siblings) if found is None else found
+    built = _build_by_kernels(segment, siblings, check_crc) if by_kernels else None
+    return build_plain(segment, siblings) if built is None else built
 
 
 def has_kernels() -> bool:
@@ -270,8 +273,8 @@ def drop_unfit(context: SegmentContext, base_offset: int) -> None:
         return
     try:
         size = context.env.files.stat(path).size
-        found = ZoneMap(lambda size, at: context.pool.get(path).pread(size, at), size)
-        if found.siblings == sum_siblings(context, base_offset):
+        zone_map = ZoneMap(lambda size, at: context.pool.get(path).pread(size, at), size)
+        if zone_map.siblings == sum_siblings(context, base_offset):
             return
     except (CorruptData, UnsupportedVersion):
         pass
@@ -280,12 +283,12 @@ def drop_unfit(context: SegmentContext, base_offset: int) -> None:
 
 def sum_siblings(context: SegmentContext, base_offset: int) -> dict[str, FileSum]:
     """Length and checksum of each file beside a log, by suffix."""
-    found = {}
+    sums = {}
     for suffix in files.SUMMED_SUFFIXES:
         path = context.path(base_offset, suffix)
         if context.env.files.exists(path):
-            found[suffix] = sum_file(context, path)
-    return found
+            sums[suffix] = sum_file(context, path)
+    return sums
 
 
 def sum_file(context: SegmentContext, path: str) -> FileSum:
@@ -316,14 +319,12 @@ class ZoneCache:
 
     def path_of(self, segment: Segment) -> str:
         """Where the map of a segment is or would be; letters, digits and `-` only."""
-        place = segment.context.topic_partition
-        name = (
-            f"{segment.context.topic_id.hex}-{crc32c(place.topic.encode()):08x}-{place.partition}"
-        )
+        partition = segment.context.topic_partition
+        topic = f"{segment.context.topic_id.hex}-{crc32c(partition.topic.encode()):08x}"
         rows, crc = segment.append_times.digest
         head = sum_head(segment.view(0, HEADER_SIZE))
         facts = f"{segment.base_offset:020d}-{segment.size_bytes}-{head:08x}-{rows}-{crc:08x}"
-        return f"{self.directory}/{name}-{facts}{files.ZONES_SUFFIX}"
+        return f"{self.directory}/{topic}-{partition.partition}-{facts}{files.ZONES_SUFFIX}"
 
     def load(self, segment: Segment) -> ZoneMap | None:
         """The map of a segment, None where there is none that fits."""

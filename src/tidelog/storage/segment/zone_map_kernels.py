@@ -140,8 +140,8 @@ class KernelBuilder:
         rows = group[group[:, layout.MAGIC] == MAGIC_2]
         starts = (rows[:, layout.POSITION] + ATTRIBUTES_AT).tolist()
         ends = (rows[:, layout.POSITION] + rows[:, layout.SIZE]).tolist()
-        found: list[int] = rows[:, layout.CRC].tolist()
-        return crc32c_spans(self._log.data, starts, ends) == found
+        checksums: list[int] = rows[:, layout.CRC].tolist()
+        return crc32c_spans(self._log.data, starts, ends) == checksums
 
     def _take(self, group: Longs) -> bool:
         """Put a group's batches to the zones; False where a record is damaged."""
@@ -193,11 +193,11 @@ class KernelBuilder:
         """Take what the kernel has counted, and clear it."""
         used = self._used_spans
         for facts, buckets in zip(self._facts[:used].tolist(), self._buckets[:used], strict=True):
-            found = LatencyHistogram()
+            histogram = LatencyHistogram()
             for bucket in np.flatnonzero(buckets).tolist():
-                found.add_bucket(bucket - kernels.BUCKET_MAX, int(buckets[bucket]))
-            found.min_ms, found.max_ms = facts[kernels.SPAN_MIN], facts[kernels.SPAN_MAX]
-            self._latency.at(facts[kernels.SPAN] * self._step_ms).merge(found)
+                histogram.add_bucket(bucket - kernels.BUCKET_MAX, int(buckets[bucket]))
+            histogram.min_ms, histogram.max_ms = facts[kernels.SPAN_MIN], facts[kernels.SPAN_MAX]
+            self._latency.at(facts[kernels.SPAN] * self._step_ms).merge(histogram)
             buckets[:] = 0
         self._step_ms, self._used_spans = self._latency.step_ms, 0
 
@@ -216,8 +216,8 @@ class KernelBuilder:
         ends: list[int] = []
         arena.clear()
         view, rows = self._log.data, table[slots]
-        places = zip(rows[:, layout.POSITION].tolist(), lz4_frames(rows), strict=True)
-        for position, frame in places:
+        frames = zip(rows[:, layout.POSITION].tolist(), lz4_frames(rows), strict=True)
+        for position, frame in frames:
             if arena.used >= SCRATCH_BYTES:
                 break
             body = open_body(view, position, frame, arena)
@@ -244,8 +244,8 @@ class KernelBuilder:
         batch = view_batch(self._log.data, position)
         facts = BatchFacts(self._segment.append_times, self._latency)
         records = checked_records(self._segment, position, batch)
-        found = facts.describe(position, batch, records)
-        return [*found[:-1], crc32c(batch.view)]
+        zone = facts.describe(position, batch, records)
+        return [*zone[:-1], crc32c(batch.view)]
 
     def _make_room(self, rows: int) -> None:
         if self._count + rows > len(self._zones):
@@ -265,7 +265,7 @@ class KernelBuilder:
             for at, total in zip(range(0, len(zones), step), totals, strict=True)
         ]
         total = _sums(zones, len(zones))[0] if len(zones) else no_zones(segment.base_offset)
-        first, last = (self._sum_head(place) for place in (0, self._last_position))
+        first, last = (self._sum_head(position) for position in (0, self._last_position))
         identity = identity_of(segment, self._last_position, first, last)
         return encode_zones(identity, blocks, total, siblings, self._latency)
 
@@ -278,10 +278,10 @@ class KernelBuilder:
 
 def runs_of(times: AppendTimes) -> kernels.Runs:
     """Append times as the kernel wants them: nothing is known before the first row."""
-    offsets, known, _ = times.rows().columns
+    offsets, append_ms, _ = times.rows().columns
     starts = np.concatenate(([np.iinfo(np.int64).min], np.array(offsets, np.int64)))
     return kernels.Runs(
-        starts, np.concatenate(([NO_TIMESTAMP], np.array(known, np.int64))).astype(np.int64)
+        starts, np.concatenate(([NO_TIMESTAMP], np.array(append_ms, np.int64))).astype(np.int64)
     )
 
 

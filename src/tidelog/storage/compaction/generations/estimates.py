@@ -119,8 +119,8 @@ def _live_bytes(segments: Sequence[Counted], prior: float) -> Iterator[float]:
             continue
         shared = sum(other.found_bytes for other in around) / weight
         own = max(each.weight_bytes, 0)
-        found = each.found_bytes if own else 0
-        part = (found + prior * shared) / (own + prior) if own + prior else shared
+        own_bytes = each.found_bytes if own else 0
+        part = (own_bytes + prior * shared) / (own + prior) if own + prior else shared
         yield min(part, 1.0) * each.size_bytes
 
 
@@ -164,7 +164,7 @@ class KeySamples:
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """Hash, offset and size of each sampled key's last record."""
-        return ((hash_, *found) for hash_, found in self._latest.items())
+        return ((hash_, *last) for hash_, last in self._latest.items())
 
     @property
     def latest(self) -> Mapping[int, tuple[int, int]]:
@@ -174,7 +174,7 @@ class KeySamples:
     def thinned(self, shift: int) -> dict[int, tuple[int, int]]:
         """What of it a sample of another shift has, of the records that are known."""
         mask = (1 << shift) - 1
-        return {h: found for h, found in self._latest.items() if h & mask == 0}
+        return {h: last for h, last in self._latest.items() if h & mask == 0}
 
     @property
     def key_count(self) -> int:
@@ -188,8 +188,8 @@ class KeySamples:
             if hash_ & mask:
                 continue
             name = hash_ & HASH_MASK
-            known = latest.get(name)
-            if known is None or known[0] <= offset:
+            last = latest.get(name)
+            if last is None or last[0] <= offset:
                 latest[name] = (offset, size)
                 if len(latest) > SAMPLES_ROOM:
                     self._thin()
@@ -204,25 +204,25 @@ class KeySamples:
             slot = bisect_right(starts, offset) - 1
             return slot >= 0 and offset < ranges[slot][1]
 
-        self._latest = {h: found for h, found in self._latest.items() if is_kept(found[0])}
+        self._latest = {h: last for h, last in self._latest.items() if is_kept(last[0])}
 
     def forget_tombstones(self, start: int, end: int) -> None:
         """Drop the tombstones of offsets [start, end): a cleaning has let them go."""
-        gone = [
+        expired = [
             h for h, (offset, size) in self._latest.items() if size < 0 and start <= offset < end
         ]
-        for hash_ in gone:
+        for hash_ in expired:
             del self._latest[hash_]
 
     def count(self, bases: Sequence[int]) -> list[tuple[int, int]]:
         """Sampled keys, and bytes of their last records, from each base to the next, ascending."""
-        found = [[0, 0] for _ in bases]
+        counts = [[0, 0] for _ in bases]
         for offset, size in self._latest.values():
             slot = bisect_right(bases, offset) - 1
             if slot >= 0:
-                found[slot][0] += 1
-                found[slot][1] += abs(size)
-        return [(keys, size) for keys, size in found]
+                counts[slot][0] += 1
+                counts[slot][1] += abs(size)
+        return [(keys, size) for keys, size in counts]
 
     def count_between(self, start: int, end: int) -> int:
         """Sampled keys whose last record is in [start, end)."""
@@ -278,8 +278,8 @@ def correction(samples: KeySamples, counted: MappedKeys | None) -> float:
     """By what factor sums over the whole sample are wrong, as far as a count tells; else 1."""
     if counted is None or counted.unknown(samples) >= len(samples):
         return 1.0
-    found = len(samples) << samples.shift
-    return max((found + counted.keys - (counted.sampled << samples.shift)) / found, 0.0)
+    key_count = len(samples) << samples.shift
+    return max((key_count + counted.keys - (counted.sampled << samples.shift)) / key_count, 0.0)
 
 
 def live_error(samples: KeySamples, counted: MappedKeys | None) -> float:

@@ -117,10 +117,10 @@ def choose(
     whole = [each.base_offset for each in segments[:1]]
     for map_from in whole if is_whole else _map_starts(segments, map_keys_max):
         first = bisect_left(segments, map_from, key=lambda each: each.base_offset)
-        known = [each for each in order if each.cleaned_to >= map_from]
-        found = _best_prefix(known, needed_bytes, READ_PRICE * tails[first])
-        if found and (best is None or found[0] > best[0]):
-            best = (found[0], map_from, known[: found[1]], tails[first])
+        candidates = [each for each in order if each.cleaned_to >= map_from]
+        prefix = _best_prefix(candidates, needed_bytes, READ_PRICE * tails[first])
+        if prefix and (best is None or prefix[0] > best[0]):
+            best = (prefix[0], map_from, candidates[: prefix[1]], tails[first])
     return None if best is None else describe(best[1], best[2], best[3])
 
 
@@ -244,18 +244,18 @@ def group(
         chosen: Base offsets of those that are rewritten.
         room: What a segment may hold.
     """
-    wanted = set(chosen)
+    rewritten = set(chosen)
     groups: list[list[SegmentFacts]] = []
     is_open = False
     for segment in segments:
-        if segment.base_offset not in wanted:
+        if segment.base_offset not in rewritten:
             is_open = False
         elif is_open and room.holds([*groups[-1], segment]):
             groups[-1].append(segment)
         else:
             groups.append([segment])
             is_open = True
-    return [tuple(each.base_offset for each in found) for found in groups]
+    return [tuple(each.base_offset for each in members) for members in groups]
 
 
 def widen(segments: Sequence[SegmentFacts], chosen: Iterable[int], room: Room) -> set[int]:
@@ -266,45 +266,45 @@ def widen(segments: Sequence[SegmentFacts], chosen: Iterable[int], room: Room) -
         chosen: Base offsets of those that are rewritten for their garbage.
         room: What a segment may hold, and how many there may be.
     """
-    taken = set(chosen)
-    surplus = _count_after(segments, taken, room) - MERGE_FROM * room.count_max
+    rewritten = set(chosen)
+    surplus = _count_after(segments, rewritten, room) - MERGE_FROM * room.count_max
     if surplus <= 0:
-        return taken
+        return rewritten
     surplus += (MERGE_FROM - MERGE_TO) * room.count_max
     used: set[int] = set()
-    for saved, run in _runs(segments, taken, room):
+    for saved, run in _runs(segments, rewritten, room):
         if surplus <= 0:
             break
         if used.isdisjoint(run):
             used |= run
             surplus -= saved
-    return taken | used
+    return rewritten | used
 
 
-def _count_after(segments: Sequence[SegmentFacts], taken: set[int], room: Room) -> int:
+def _count_after(segments: Sequence[SegmentFacts], rewritten: set[int], room: Room) -> int:
     """How many segments there will be."""
     empty = {each.base_offset for each in segments if each.live_bytes < 1}
-    groups = group(segments, taken, room)
-    left = sum(not empty.issuperset(bases) for bases in groups)
-    return len(segments) - len(taken) + left
+    groups = group(segments, rewritten, room)
+    group_count = sum(not empty.issuperset(bases) for bases in groups)
+    return len(segments) - len(rewritten) + group_count
 
 
 def _runs(
-    segments: Sequence[SegmentFacts], taken: set[int], room: Room
+    segments: Sequence[SegmentFacts], rewritten: set[int], room: Room
 ) -> Iterator[tuple[int, set[int]]]:
     """Runs of neighbours that one segment holds, the best first: how many segments each saves."""
-    found = []
+    runs = []
     for first in range(len(segments) - 1):
         copied, last = 0.0, first
         while last < len(segments) and room.holds(segments[first : last + 1]):
             segment = segments[last]
-            copied += 0 if segment.base_offset in taken else segment.live_bytes
+            copied += 0 if segment.base_offset in rewritten else segment.live_bytes
             if last > first and copied:
                 worth = (last - first) / (copied + _COPY_FLOOR * room.segment_bytes)
-                found.append((worth, first, last))
+                runs.append((worth, first, last))
             last += 1
-    found.sort(reverse=True)
-    for _, first, last in found:
+    runs.sort(reverse=True)
+    for _, first, last in runs:
         yield last - first, {each.base_offset for each in segments[first : last + 1]}
 
 
@@ -563,14 +563,14 @@ class _Planning:
     def sweep(self, reason: str) -> GenerationPlan:
         """Rewrite whatever may hold garbage, or tombstones that may go."""
         end = self.demand.cleanable_end
-        wanted = [each for each in self.allowed if each.cleaned_to < end or each.has_due]
-        if not wanted:
+        dirty = [each for each in self.allowed if each.cleaned_to < end or each.has_due]
+        if not dirty:
             return self.nothing(f"{reason}; nothing is dirty below offset {end}")
         # A later record may lose to an earlier one: those that are clean are held against the map.
         if self.demand.has_versions:
-            wanted = list(self.allowed)
-        bases = {each.base_offset for each in wanted}
-        first = min(each.cleaned_to for each in wanted)
+            dirty = list(self.allowed)
+        bases = {each.base_offset for each in dirty}
+        first = min(each.cleaned_to for each in dirty)
         return self._make(bases, bases, first, reason, is_full=True)
 
     def clean(self, reason: str) -> GenerationPlan:
@@ -586,12 +586,12 @@ class _Planning:
         # Rounding must not keep it from freeing all that there is.
         needed = min(over + batch, garbage * 0.99)
         limit = self.demand.map_keys_max
-        found = choose(self.allowed, needed, map_keys_max=limit, is_whole=self._must_count(limit))
-        if found is None:
+        choice = choose(self.allowed, needed, map_keys_max=limit, is_whole=self._must_count(limit))
+        if choice is None:
             return self.sweep(f"{reason}; one map does not find enough")
-        bases = set(found.bases)
-        taken = widen(self.allowed, bases, self._room())
-        return self._make(taken, bases, found.map_from, reason)
+        bases = set(choice.bases)
+        rewritten = widen(self.allowed, bases, self._room())
+        return self._make(rewritten, bases, choice.map_from, reason)
 
     def _must_count(self, map_keys_max: float) -> bool:
         """Whether all keys are mapped, so that their number is known."""
@@ -603,14 +603,14 @@ class _Planning:
 
     def _make(
         self,
-        taken: Iterable[int],
+        rewritten: Iterable[int],
         cleaned: set[int],
         map_from: int,
         reason: str,
         *,
         is_full: bool = False,
     ) -> GenerationPlan:
-        chosen = set(taken)
+        chosen = set(rewritten)
         map_to = self.demand.cleanable_end
         groups = group(self.allowed, chosen, self._room())
         read = sum(each.size_bytes for each in self.allowed if each.base_offset in chosen)

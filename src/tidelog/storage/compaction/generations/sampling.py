@@ -80,10 +80,10 @@ def sample_segment(log: LogFile, seed: bytes, samples: KeySamples, wait: Wait) -
         OSError: The disk failed.
     """
     work = _Pass(seed, samples)
-    position, end, wanted = 0, log.file.size(), CHUNK_BYTES
+    position, end, read_bytes = 0, log.file.size(), CHUNK_BYTES
     while position < end:
-        wait(min(wanted, end - position))
-        chunk = log.file.pread(min(wanted, end - position), position)
+        wait(min(read_bytes, end - position))
+        chunk = log.file.pread(min(read_bytes, end - position), position)
         try:
             used = work.take(chunk)
         except CorruptData as error:
@@ -91,7 +91,7 @@ def sample_segment(log: LogFile, seed: bytes, samples: KeySamples, wait: Wait) -
         if not used and len(chunk) >= end - position:
             break  # an incomplete batch at the end
         position += used
-        wanted = CHUNK_BYTES if used else wanted * 2
+        read_bytes = CHUNK_BYTES if used else read_bytes * 2
     return work.found
 
 
@@ -152,5 +152,5 @@ class _Pass:
             raise CorruptRecord(REASONS[status], at=at)
         self.found.records += int(totals[samples_at.RECORDS])
         self.found.record_bytes += int(totals[samples_at.RECORD_BYTES])
-        found: list[tuple[int, int, int]] = out[: totals[samples_at.SAMPLED]].tolist()
-        self._samples.add(found)
+        sampled: list[tuple[int, int, int]] = out[: totals[samples_at.SAMPLED]].tolist()
+        self._samples.add(sampled)

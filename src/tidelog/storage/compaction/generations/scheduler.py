@@ -135,7 +135,7 @@ def due_after(old: Sequence[SegmentRow], group: CleanedGroup, horizon_ms: int) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CleaningOutcome:
     """A cleaning that is in place.
 
     Attributes:
@@ -217,10 +217,12 @@ class Generations:
         stored, problem = read_statistics(env.files, directory, kept)
         if stored is None:
             seed = env.random.getrandbits(8 * SEED_SIZE).to_bytes(SEED_SIZE, "big")
-            found = Statistics(seed=seed)
+            statistics = Statistics(seed=seed)
         else:
-            found = stored.statistics.copy()
-        made = cls(env, directory, segments, reconcile(found, segments, clean_offset), stored, kept)
+            statistics = stored.statistics.copy()
+        made = cls(
+            env, directory, segments, reconcile(statistics, segments, clean_offset), stored, kept
+        )
         made.problems = [problem] if problem else []
         return made
 
@@ -272,7 +274,7 @@ class Generations:
         file = self._env.files.open(path)
         try:
             log = LogFile(file, path)
-            found = sample_segment(log, self._known.seed, self._known.samples, wait)
+            sampled = sample_segment(log, self._known.seed, self._known.samples, wait)
         except (CorruptData, UnsupportedCompression) as error:
             self.problems.append(f"{error}; its keys are not in the sample")
             return
@@ -281,10 +283,10 @@ class Generations:
         self.bytes_read += segment.size_bytes
         self._known.rows[segment.base_offset] = replace(
             row,
-            records=found.records,
-            record_bytes=found.record_bytes,
-            weight_bytes=found.record_bytes,
-            due_ms=found.due_ms,
+            records=sampled.records,
+            record_bytes=sampled.record_bytes,
+            weight_bytes=sampled.record_bytes,
+            due_ms=sampled.due_ms,
         )
         self._is_changed = True
 
@@ -327,19 +329,19 @@ class Generations:
             delete_retention_ms: How long tombstones stay after they were first cleaned.
         """
         segments = self.facts(now_ms)
-        known = self._known
+        statistics = self._known
         demand = replace(
             demand,
-            live_error=live_error(known.samples, known.counted),
-            count_error=count_error(known.samples, known.counted),
+            live_error=live_error(statistics.samples, statistics.counted),
+            count_error=count_error(statistics.samples, statistics.counted),
             late_bytes=self._late_bytes(demand),
         )
         if not demand.everything and self._must_sweep(
             segments, demand, now_ms, delete_retention_ms
         ):
             demand = replace(demand, everything="tombstones have had their time")
-        if known.planned_to != demand.cleanable_end:
-            known.planned_to = demand.cleanable_end
+        if statistics.planned_to != demand.cleanable_end:
+            statistics.planned_to = demand.cleanable_end
             self._is_changed = True
         return plan_generation(segments, demand)
 
@@ -362,17 +364,17 @@ class Generations:
         brute force. A busy log waits for as many new records as it has keys, but no longer than a
         tenth of the retention.
         """
-        known = self._known
+        statistics = self._known
         overdue = [each for each in segments if self._is_overdue(each, demand.cleanable_end)]
         if not overdue:
             return False
-        if known.swept_ms != UNKNOWN and now_ms - known.swept_ms < retention_ms:
+        if statistics.swept_ms != UNKNOWN and now_ms - statistics.swept_ms < retention_ms:
             return False
-        if demand.cleanable_end == known.planned_to:
+        if demand.cleanable_end == statistics.planned_to:
             return True
-        due_ms = min(known.rows[each.base_offset].due_ms for each in overdue)
+        due_ms = min(statistics.rows[each.base_offset].due_ms for each in overdue)
         is_late = now_ms - due_ms >= retention_ms // HORIZON_PART
-        return is_late or demand.cleanable_end - known.swept_to >= known.samples.key_count
+        return is_late or demand.cleanable_end - statistics.swept_to >= statistics.samples.key_count
 
     def _is_overdue(self, segment: SegmentFacts, cleanable_end: int) -> bool:
         """Whether it has tombstones that may go, and that the last full pass could not let go."""
@@ -384,25 +386,25 @@ class Generations:
 
     # -- afterwards ------------------------------------------------------------------------------
 
-    def note(self, finding: Finding) -> None:
+    def note(self, outcome: CleaningOutcome) -> None:
         """Take in what a cleaning has done, once its segments are in place."""
-        self._count(finding)
+        self._count(outcome)
         rows = self._known.rows
-        new = {each.base_offset: each for each in finding.segments}
-        for group in finding.cleaned.groups:
+        new = {each.base_offset: each for each in outcome.segments}
+        for group in outcome.cleaned.groups:
             old = [rows.pop(base) for base in group.bases]
-            if group.base_offset in finding.dropped:
-                self._forget_expired(old, group, finding.now_ms)
+            if group.base_offset in outcome.dropped:
+                self._forget_expired(old, group, outcome.now_ms)
             if segment := new.get(group.base_offset):
-                rows[group.base_offset] = self._row_after(old, group, segment, finding)
+                rows[group.base_offset] = self._row_after(old, group, segment, outcome)
         self._known.rows = {
             base: rows.get(base) or new_row(segment, base) for base, segment in new.items()
         }
-        self._segments = tuple(finding.segments)
-        self._weigh(finding)
-        if finding.swept_to is not None:
-            self._known.swept_to = finding.swept_to
-            self._known.swept_ms = finding.now_ms
+        self._segments = tuple(outcome.segments)
+        self._weigh(outcome)
+        if outcome.swept_to is not None:
+            self._known.swept_to = outcome.swept_to
+            self._known.swept_ms = outcome.now_ms
         self._is_changed = True
 
     def _forget_expired(self, old: Iterable[SegmentRow], group: CleanedGroup, now_ms: int) -> None:
@@ -411,28 +413,28 @@ class Generations:
             self._known.samples.forget_tombstones(group.base_offset, group.end_offset)
             self._known.note_lost(before - len(self._known.samples))
 
-    def _count(self, finding: Finding) -> None:
+    def _count(self, outcome: CleaningOutcome) -> None:
         """Hold the sample against the number of keys in the map, where both are of the same."""
-        start, end = finding.map_from, finding.cleaned.mapped_to
-        known, samples = self._known, self._known.samples
-        mapped = [row for row in known.rows.values() if row.end_offset > start]
+        start, end = outcome.map_from, outcome.cleaned.mapped_to
+        statistics, samples = self._known, self._known.samples
+        mapped = [row for row in statistics.rows.values() if row.end_offset > start]
         # What was not mapped, as it has to wait, was not sampled either.
         is_same = all((row.records != UNKNOWN) == (row.end_offset <= end) for row in mapped)
         # A sample of all keys needs no help; a count that can't be is nobody's.
-        if samples.shift and is_same and 0 < finding.cleaned.keys <= end - start:
+        if samples.shift and is_same and 0 < outcome.cleaned.keys <= end - start:
             sampled = samples.count_between(start, end)
-            new = MappedKeys(shift=samples.shift, keys=finding.cleaned.keys, sampled=sampled)
-            known.counted = better(known.counted, new, samples)
+            new = MappedKeys(shift=samples.shift, keys=outcome.cleaned.keys, sampled=sampled)
+            statistics.counted = better(statistics.counted, new, samples)
 
     def _row_after(
         self,
         old: Sequence[SegmentRow],
         group: CleanedGroup,
         segment: SourceSegment,
-        finding: Finding,
+        outcome: CleaningOutcome,
     ) -> SegmentRow:
-        mapped_to = finding.cleaned.mapped_to
-        proven = [after_cleaning(row.cleaned_to, finding.map_from, mapped_to) for row in old]
+        mapped_to = outcome.cleaned.mapped_to
+        proven = [after_cleaning(row.cleaned_to, outcome.map_from, mapped_to) for row in old]
         return SegmentRow(
             base_offset=segment.base_offset,
             end_offset=segment.end_offset,
@@ -442,19 +444,19 @@ class Generations:
             records=group.records_after - group.markers_after,
             record_bytes=bytes_after([row.record_bytes for row in old], group),
             weight_bytes=bytes_after([row.record_bytes for row in old], group),
-            due_ms=due_after(old, group, finding.horizon_ms),
+            due_ms=due_after(old, group, outcome.horizon_ms),
             runs=max(row.runs for row in old) + 1,
             # A batch that gets a delete horizon may grow.
             found_bytes=sum(row.found_bytes for row in old)
             + max(group.bytes_before - group.bytes_after, 0),
         )
 
-    def _weigh(self, finding: Finding) -> None:
+    def _weigh(self, outcome: CleaningOutcome) -> None:
         """Let the sample stand for the whole of segments that have nothing but last records."""
-        mapped_to, samples = finding.cleaned.mapped_to, self._known.samples
+        mapped_to, samples = outcome.cleaned.mapped_to, self._known.samples
         bases = sorted(self._known.rows)
         sampled = dict(zip(bases, samples.count(bases), strict=True))
-        for group in finding.cleaned.groups:
+        for group in outcome.cleaned.groups:
             row = self._known.rows.get(group.base_offset)
             if row is not None and row.cleaned_to >= mapped_to:
                 weight = sampled[group.base_offset][1] << samples.shift
@@ -487,7 +489,7 @@ _SLOT_BYTES: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class CleaningTerms:
     """By which rules, when, and whether somebody asks for a full pass.
 
     Attributes:
@@ -547,11 +549,15 @@ class SpaceBound:
         )
 
     def judge(
-        self, log: "LogAccess", segments: Sequence[ClosedSegment], state: LogState, asking: Asking
+        self,
+        log: "LogAccess",
+        segments: Sequence[ClosedSegment],
+        state: LogState,
+        terms: CleaningTerms,
     ) -> CleaningDecision:
         """See `Scheduler`; reads the keys of segments that are new since the last inspection."""
         context, config = log.context, log.context.config
-        decision = judge(state, self.limits(config), asking.now_ms, is_asked=asking.is_asked)
+        decision = judge(state, self.limits(config), terms.now_ms, is_asked=terms.is_asked)
         memory = self._memory = Generations.load(
             context.env,
             context.directory,
@@ -559,21 +565,21 @@ class SpaceBound:
             decision.first_dirty,
             context.pool.decoded,
         )
-        due = DueReason.REQUEST if asking.is_asked else decision.due
+        due = DueReason.REQUEST if terms.is_asked else decision.due
         forced = due if due in (DueReason.LAG, DueReason.REQUEST) else None
         reason = "it was asked for" if forced is DueReason.REQUEST else decision.reason
         demand = demand_of(
-            config, asking.rules(), decision.end, log.active.size_bytes, reason if forced else ""
+            config, terms.rules(), decision.end, log.active.size_bytes, reason if forced else ""
         )
         if demand.everything or memory.may_be_due(demand):
             memory.sample(decision.end)
-        plan = self._plan = memory.plan(demand, asking.now_ms, config.delete_retention_ms)
+        plan = self._plan = memory.plan(demand, terms.now_ms, config.delete_retention_ms)
         for problem in memory.problems:
             context.report(problem)
         if not plan.is_due and (memory.bytes_read or memory.has_tombstones_due):
             memory.store()  # else it is stored once the cleaning is in place
-        found = (forced or DueReason.SPACE) if plan.is_due else None
-        return replace(decision, due=found, reason=plan.reason)
+        due_reason = (forced or DueReason.SPACE) if plan.is_due else None
+        return replace(decision, due=due_reason, reason=plan.reason)
 
     def choose(
         self, segments: Sequence[ClosedSegment], _decision: CleaningDecision, _config: TopicConfig
@@ -597,7 +603,7 @@ class SpaceBound:
         assert plan is not None
         dropped = [group for group in job.groups if job.lets_go(group, cleaned.mapped_to)]
         memory.note(
-            Finding(
+            CleaningOutcome(
                 map_from=job.map_from,
                 swept_to=_swept_to(job, cleaned) if plan.is_full else None,
                 cleaned=cleaned,

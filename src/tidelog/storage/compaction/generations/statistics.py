@@ -150,12 +150,12 @@ def new_row(segment: SourceSegment, cleaned_to: int) -> SegmentRow:
 
 
 def reconcile(
-    known: Statistics, segments: Sequence[SourceSegment], clean_offset: int
+    statistics: Statistics, segments: Sequence[SourceSegment], clean_offset: int
 ) -> Statistics:
     """What of the statistics holds for the segments that are there.
 
     Args:
-        known: What was remembered.
+        statistics: What was remembered.
         segments: All finished segments of the partition, in order.
         clean_offset: Below it no older version of a key remains, as the partition's checkpoint
             says; not above the log's end.
@@ -165,32 +165,32 @@ def reconcile(
     """
     end = segments[-1].end_offset if segments else 0
     # What begins with the first segment that is another one is not what the others were judged by.
-    sound = next((s.base_offset for s in segments if not _is_known(known, s)), end)
+    sound = next((s.base_offset for s in segments if not _is_known(statistics, s)), end)
     rows = {}
     for segment in segments:
         floor = max(segment.base_offset, clean_offset)
-        row = known.rows.get(segment.base_offset)
+        row = statistics.rows.get(segment.base_offset)
         if row is not None and row.is_of(segment):
             proven = min(row.cleaned_to, sound)
             rows[segment.base_offset] = replace(row, cleaned_to=max(proven, floor))
         else:
             rows[segment.base_offset] = new_row(segment, floor)
-    found = replace(known, rows=rows)
-    _forget_samples(found, segments)
-    return found
+    reconciled = replace(statistics, rows=rows)
+    _forget_samples(reconciled, segments)
+    return reconciled
 
 
-def _is_known(known: Statistics, segment: SourceSegment) -> bool:
-    row = known.rows.get(segment.base_offset)
+def _is_known(statistics: Statistics, segment: SourceSegment) -> bool:
+    row = statistics.rows.get(segment.base_offset)
     return row is not None and row.is_of(segment)
 
 
-def _forget_samples(found: Statistics, segments: Sequence[SourceSegment]) -> None:
+def _forget_samples(statistics: Statistics, segments: Sequence[SourceSegment]) -> None:
     """Drop samples of offsets whose segment has to be read again, or is gone."""
-    read = [s for s in segments if found.rows[s.base_offset].records >= 0]
-    before = len(found.samples)
-    found.samples.keep([(segment.base_offset, segment.end_offset) for segment in read])
-    found.note_lost(before - len(found.samples))
+    read = [s for s in segments if statistics.rows[s.base_offset].records >= 0]
+    before = len(statistics.samples)
+    statistics.samples.keep([(segment.base_offset, segment.end_offset) for segment in read])
+    statistics.note_lost(before - len(statistics.samples))
 
 
 def encode(statistics: Statistics) -> bytes:
@@ -208,27 +208,29 @@ def encode(statistics: Statistics) -> bytes:
 def encode_change(before: Statistics, after: Statistics) -> bytes:
     """What has changed as an entry, for `apply_change`; the seed is the same."""
     rows = [row for base, row in after.rows.items() if before.rows.get(base) != row]
-    known, found = before.samples.thinned(after.samples.shift), after.samples.latest
-    lost = b"".join(_hash_bytes(hash_) for hash_ in known if hash_ not in found)
-    samples = [(hash_, *last) for hash_, last in found.items() if known.get(hash_) != last]
+    old_samples, new_samples = before.samples.thinned(after.samples.shift), after.samples.latest
+    lost_hashes = b"".join(_hash_bytes(hash_) for hash_ in old_samples if hash_ not in new_samples)
+    samples = [
+        (hash_, *last) for hash_, last in new_samples.items() if old_samples.get(hash_) != last
+    ]
     return _entry(
         {
             "shift": after.samples.shift,
             "gone": [base for base in before.rows if base not in after.rows],
-            "lost": base64.b64encode(lost).decode(),
+            "lost": base64.b64encode(lost_hashes).decode(),
             **_common(after, rows, samples),
         }
     )
 
 
 def _common(
-    known: Statistics, rows: Iterable[SegmentRow], samples: Iterable[tuple[int, int, int]]
+    statistics: Statistics, rows: Iterable[SegmentRow], samples: Iterable[tuple[int, int, int]]
 ) -> dict[str, object]:
     """What both kinds of entries have."""
     return {
-        "swept": [known.swept_to, known.swept_ms],
-        "planned": known.planned_to,
-        "counted": list(astuple(known.counted)) if known.counted else [],
+        "swept": [statistics.swept_to, statistics.swept_ms],
+        "planned": statistics.planned_to,
+        "counted": list(astuple(statistics.counted)) if statistics.counted else [],
         "rows": [list(astuple(row)) for row in rows],
         "samples": base64.b64encode(_encode_samples(samples)).decode(),
     }
@@ -241,10 +243,10 @@ def _entry(content: dict[str, object]) -> bytes:
 
 def _content(entry: bytes) -> Fields:
     """The JSON object of an entry; raises CorruptFile."""
-    given, mark, text = entry.partition(LINE_END)
+    checksum, mark, text = entry.partition(LINE_END)
     text = text.removesuffix(LINE_END)
-    if not mark or len(given) != _CRC_DIGITS or given != f"{crc32c(text):08x}".encode():
-        raise CorruptFile(f"statistics with the checksum {given[:20]!r}, which is wrong")
+    if not mark or len(checksum) != _CRC_DIGITS or checksum != f"{crc32c(text):08x}".encode():
+        raise CorruptFile(f"statistics with the checksum {checksum[:20]!r}, which is wrong")
     return read_json(text, "statistics")
 
 
@@ -269,24 +271,24 @@ def apply_change(before: Statistics, entry: bytes) -> Statistics:
         CorruptFile: A wrong checksum, or another shape.
     """
     content = _content(entry)
-    gone = set(_integers(content.items("gone"), len(content.items("gone"))))
-    lost, shift = _lost(content), _shift(content)
-    known = before.samples.thinned(shift)
-    left = {hash_: last for hash_, last in known.items() if hash_ not in lost}
-    rows = {base: row for base, row in before.rows.items() if base not in gone}
-    return _taken_in(replace(before, rows=rows, samples=KeySamples(shift, left)), content)
+    gone_bases = set(_integers(content.items("gone"), len(content.items("gone"))))
+    lost_hashes, shift = _lost(content), _shift(content)
+    samples = before.samples.thinned(shift)
+    remaining = {hash_: last for hash_, last in samples.items() if hash_ not in lost_hashes}
+    rows = {base: row for base, row in before.rows.items() if base not in gone_bases}
+    return _taken_in(replace(before, rows=rows, samples=KeySamples(shift, remaining)), content)
 
 
-def _taken_in(known: Statistics, content: Fields) -> Statistics:
+def _taken_in(statistics: Statistics, content: Fields) -> Statistics:
     """The statistics with what an entry says of rows and samples put over them."""
     swept_to, swept_ms = _integers(content.items("swept"), 2)
     rows = [SegmentRow(**_named(each)) for each in content.items("rows")]
-    latest = dict(known.samples.latest) | dict(_samples(content))
+    latest = dict(statistics.samples.latest) | dict(_samples(content))
     if len(latest) > SAMPLES_ROOM:
         raise CorruptFile(f"statistics: {len(latest)} samples, at most {SAMPLES_ROOM} expected")
     return Statistics(
-        seed=known.seed,
-        rows=known.rows | {row.base_offset: row for row in rows},
+        seed=statistics.seed,
+        rows=statistics.rows | {row.base_offset: row for row in rows},
         samples=KeySamples(_shift(content), latest),
         swept_to=swept_to,
         swept_ms=swept_ms,
@@ -297,11 +299,11 @@ def _taken_in(known: Statistics, content: Fields) -> Statistics:
 
 def _counted(content: Fields) -> MappedKeys | None:
     """What a map has counted; None where none has, or an earlier release wrote the file."""
-    found = content.value("counted")
-    if not found:
+    counts = content.value("counted")
+    if not counts:
         return None
-    shift, keys, sampled, lost = _integers(found, 4)
-    return MappedKeys(shift=shift, keys=keys, sampled=sampled, lost=lost)
+    shift, keys, sampled, lost_keys = _integers(counts, 4)
+    return MappedKeys(shift=shift, keys=keys, sampled=sampled, lost=lost_keys)
 
 
 def _named(row: object) -> dict[str, int]:
@@ -402,14 +404,14 @@ class Stored:
 
 
 def read_statistics(
-    fs: FileSystem, directory: str, known: DecodedFiles | None = None
+    fs: FileSystem, directory: str, cache: DecodedFiles | None = None
 ) -> tuple[Stored | None, str]:
     """A partition's statistics, and what is wrong with the file; None where it says nothing.
 
     Args:
         fs: Files.
         directory: The partition's directory.
-        known: What was read or written before; what is sound is kept there. For the lock's holder.
+        cache: What was read or written before; what is sound is kept there. For the lock's holder.
 
     Raises:
         OSError: The disk failed.
@@ -417,25 +419,25 @@ def read_statistics(
     path = f"{directory}/{STATISTICS_FILE}"
     try:
         stat = fs.stat(path)
-        kept = None if known is None else known.find(path, stat)
-        if isinstance(kept, Stored):
-            return kept, ""
-        found, problem = decode_statistics(files.read_file(fs, path))
+        cached = None if cache is None else cache.find(path, stat)
+        if isinstance(cached, Stored):
+            return cached, ""
+        stored, problem = decode_statistics(files.read_file(fs, path))
     except FileNotFoundError:
         return None, ""
     except (CorruptFile, UnsupportedVersion) as error:
         return None, f"{path}: {error}"
     if problem:
-        return found, f"{path}: {problem}"
-    if known is not None:
-        known.keep(path, stat, found, _weight(found))
-    return found, ""
+        return stored, f"{path}: {problem}"
+    if cache is not None:
+        cache.keep(path, stat, stored, _weight(stored))
+    return stored, ""
 
 
-def keep_written(fs: FileSystem, directory: str, known: DecodedFiles, stored: Stored) -> None:
+def keep_written(fs: FileSystem, directory: str, cache: DecodedFiles, stored: Stored) -> None:
     """Remember what `write_statistics` says that the file says now; raises OSError."""
     path = f"{directory}/{STATISTICS_FILE}"
-    known.keep(path, fs.stat(path), stored, _weight(stored))
+    cache.keep(path, fs.stat(path), stored, _weight(stored))
 
 
 def _weight(stored: Stored) -> int:
@@ -452,7 +454,7 @@ def decode_statistics(data: bytes) -> tuple[Stored, str]:
     """
     entries = _entries(data)
     whole = next(entries)
-    found = Stored(
+    stored = Stored(
         statistics=decode(whole),
         whole_bytes=len(whole),
         size_bytes=len(whole),
@@ -461,11 +463,11 @@ def decode_statistics(data: bytes) -> tuple[Stored, str]:
     )
     for entry in entries:
         try:
-            changed = apply_change(found.statistics, entry)
+            changed = apply_change(stored.statistics, entry)
         except CorruptFile as error:
-            return replace(found, is_sound=False), f"from byte {found.size_bytes} on: {error}"
-        found = replace(found, statistics=changed, size_bytes=found.size_bytes + len(entry))
-    return found, ""
+            return replace(stored, is_sound=False), f"from byte {stored.size_bytes} on: {error}"
+        stored = replace(stored, statistics=changed, size_bytes=stored.size_bytes + len(entry))
+    return stored, ""
 
 
 def _entries(data: bytes) -> Iterator[bytes]:
@@ -479,14 +481,14 @@ def _entries(data: bytes) -> Iterator[bytes]:
 
 
 def write_statistics(
-    fs: FileSystem, directory: str, known: Statistics, stored: Stored | None
+    fs: FileSystem, directory: str, statistics: Statistics, stored: Stored | None
 ) -> tuple[Stored, int]:
     """Store a partition's statistics: as changes where that is less, else by replacing the file.
 
     Args:
         fs: Files.
         directory: The partition's directory.
-        known: The statistics; they may be changed afterwards.
+        statistics: The statistics; they may be changed afterwards.
         stored: What the file says; None for no file, or one that is to be replaced.
 
     Returns:
@@ -497,14 +499,14 @@ def write_statistics(
     """
     path = f"{directory}/{STATISTICS_FILE}"
     if stored is not None and stored.is_sound:
-        change = encode_change(stored.statistics, known)
+        change = encode_change(stored.statistics, statistics)
         size = stored.size_bytes + len(change)
         if size <= 2 * stored.whole_bytes:
             _append(fs, path, change, stored.size_bytes)
-            return replace(stored, statistics=known.copy(), size_bytes=size), len(change)
-    data = encode(known)
+            return replace(stored, statistics=statistics.copy(), size_bytes=size), len(change)
+    data = encode(statistics)
     files.write_atomically(fs, path, data)
-    made = Stored(statistics=known.copy(), whole_bytes=len(data), size_bytes=len(data))
+    made = Stored(statistics=statistics.copy(), whole_bytes=len(data), size_bytes=len(data))
     return made, len(data)
 
 
