@@ -272,11 +272,11 @@ def open_remote(surroundings: Surroundings, access: Access) -> Iterator["RemoteD
 
 
 def open_topics(
-    surroundings: Surroundings, place: Place
+    surroundings: Surroundings, place: Place, *, writable: bool = False, create: bool = False
 ) -> AbstractContextManager["Directory | RemoteDirectory"]:
     """A place's topics until the block ends; errors as `open_directory` and `open_cluster`."""
     if place.access is None:
-        return open_directory(surroundings, place.data)
+        return open_directory(surroundings, place.data, writable=writable, create=create)
     return open_remote(surroundings, place.access)
 
 

@@ -3,7 +3,7 @@
 `describe` shows a topic partition by partition, and what both clocks know of it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,12 +13,18 @@ import click
 from tidelog.cli import output
 from tidelog.cli.options import Format, examples, format_option, topic_argument, zone_option
 from tidelog.cli.output import Cell
-from tidelog.cli.places import Access, Place, open_directory, open_remote, place_options
+from tidelog.cli.places import (
+    Access,
+    Place,
+    open_directory,
+    open_remote,
+    open_topics,
+    place_options,
+)
 from tidelog.cli.surroundings import Surroundings, UsageProblem
-from tidelog.config import ConfigNote, RetentionClock, key_names, plain_names
-from tidelog.errors import ConfigError, OffsetsGone
+from tidelog.config import ConfigNote, RetentionClock
+from tidelog.errors import OffsetsGone
 from tidelog.storage import files
-from tidelog.storage.files import encode_topic_id
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
@@ -28,91 +34,6 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.topic_registry import TopicInfo
     from tidelog.storage.log.log_reader import LogView
     from tidelog.storage.log.segment_story import Notes
-
-
-def topic_rows(surroundings: Surroundings, access: Access) -> list[list[Cell]]:
-    """A row for each topic; segments and bytes are the brokers' own business."""
-    with open_remote(surroundings, access) as cluster:
-        topics = cluster.topics()
-    return [
-        [info.name, info.partitions, None, None, _id_of(info), _given(info)]
-        for info in topics.values()
-    ]
-
-
-def _id_of(info: "RemoteTopic") -> str | None:
-    return None if info.topic_id is None else encode_topic_id(info.topic_id)
-
-
-def _given(info: "RemoteTopic") -> str:
-    return ",".join(f"{key}={value}" for key, value in info.given.items()) or "defaults"
-
-
-def delete_remote(surroundings: Surroundings, access: Access, topic: str, *, yes: bool) -> None:
-    """Delete a topic; without `yes` only say what would go.
-
-    Raises:
-        UsageProblem: `yes` is missing; nothing was changed.
-    """
-    with open_remote(surroundings, access) as cluster:
-        if not yes:
-            offsets = _offsets(cluster, topic)
-            raise UsageProblem(
-                f"{topic} and its {offsets} offsets of records would go; add --yes to do it"
-            )
-        cluster.delete_topic(topic)
-    surroundings.say(f"deleted {topic}")
-
-
-def _offsets(cluster: "RemoteDirectory", topic: str) -> int:
-    marks = cluster.cluster.watermarks(cluster.partitions(topic))
-    return sum(mark.end - mark.start for mark in marks.values())
-
-
-def plain_changes(
-    changes: Mapping[str, str | None],
-) -> tuple[dict[str, str | None], list[ConfigNote]]:
-    """Changes under the names that brokers know, and what to tell their author."""
-    given = {key: value for key, value in changes.items() if value is not None}
-    plain, notes = plain_names(given)
-    cleared = [key for key, value in changes.items() if value is None]
-    return {**{key: None for name in cleared for key in _keys_of(name)}, **plain}, notes
-
-
-def _keys_of(name: str) -> tuple[str, ...]:
-    try:
-        return key_names(name) or (name,)
-    except ConfigError:
-        return (name,)  # which brokers may know all the same
-
-
-def setting_rows(
-    surroundings: Surroundings,
-    access: Access,
-    topic: str,
-    changes: Mapping[str, str | None],
-    *,
-    show_all: bool,
-) -> list[list[Cell]]:
-    """Change a topic's settings where there are changes, then a row for each."""
-    with open_remote(surroundings, access) as cluster:
-        info = cluster.topic(topic)
-        if changes:
-            _refuse_unknown(info, changes)
-            cluster.alter_config(topic, changes)
-            info = cluster.topic(topic)
-    return [
-        [key, value, "topic" if key in info.given else "default"]
-        for key, value in sorted(info.settings.items())
-        if show_all or key in info.given
-    ]
-
-
-def _refuse_unknown(info: "RemoteTopic", changes: Mapping[str, str | None]) -> None:
-    """Raise ConfigError for a setting to clear that is none: brokers say nothing to that."""
-    for key, value in changes.items():
-        if value is None and key not in info.settings:
-            raise ConfigError(key, None, f"the brokers know no such setting of topic {info.name}")
 
 
 def describe_remote(
@@ -132,8 +53,8 @@ def describe_remote(
     if kind is Format.TABLE:
         stamped = info.settings.get("message.timestamp.type", "-")
         surroundings.stdout.write(
-            f"topic      {info.name}\nid         {_id_of(info) or '-'}\n"
-            f"settings   {_given(info)}\ntimestamps {stamped}\n\n"
+            f"topic      {info.name}\nid         {topic_id_of(info) or '-'}\n"
+            f"settings   {settings_of(info)}\ntimestamps {stamped}\n\n"
         )
     output.print_rows(surroundings, columns, rows, kind, zone=zone)
 
@@ -168,7 +89,7 @@ def _remote_topic_object(
     ]
     return {
         "topic": info.name,
-        "topic_id": _id_of(info),
+        "topic_id": topic_id_of(info),
         "partitions": info.partitions,
         "settings": dict(info.given),
         "timestamp_type": info.settings.get("message.timestamp.type"),
@@ -193,11 +114,14 @@ def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
         output.text("topic_id"),
         output.text("settings"),
     ]
-    if place.access is not None:
-        rows = topic_rows(surroundings, place.access)
-    else:
-        with open_directory(surroundings, place.data) as directory:
-            rows = [_topic_row(directory, info) for info in directory.topics().values()]
+    from tidelog.directory import Directory
+
+    with open_topics(surroundings, place) as directory:
+        rows = (
+            [_topic_row(directory, info) for info in directory.topics().values()]
+            if isinstance(directory, Directory)
+            else [_remote_topic_row(info) for info in directory.topics().values()]
+        )
     output.print_rows(surroundings, columns, rows, kind)
     if not rows:
         where = place.data if place.access is None else place.access.bootstrap
@@ -206,14 +130,13 @@ def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
 
 def _topic_row(directory: "Directory", info: "TopicInfo") -> list[Cell]:
     sizes = [size for number in info.present for size in _log_sizes(directory, info, number)]
-    return [
-        info.name,
-        info.partitions,
-        len(sizes),
-        sum(sizes),
-        topic_id_of(info),
-        settings_of(info),
-    ]
+    facts: list[Cell] = [info.name, info.partitions, len(sizes), sum(sizes)]
+    return [*facts, topic_id_of(info), settings_of(info)]
+
+
+def _remote_topic_row(info: "RemoteTopic") -> list[Cell]:
+    """A topic's row; segments and bytes are the brokers' own business."""
+    return [info.name, info.partitions, None, None, topic_id_of(info), settings_of(info)]
 
 
 def _log_sizes(directory: "Directory", info: "TopicInfo", number: int) -> list[int]:
@@ -229,14 +152,14 @@ def _log_sizes(directory: "Directory", info: "TopicInfo", number: int) -> list[i
     ]
 
 
-def topic_id_of(info: "TopicInfo") -> str | None:
+def topic_id_of(info: "TopicInfo | RemoteTopic") -> str | None:
     """The topic's id as Kafka prints it, None where it has none."""
     return None if info.topic_id is None else files.encode_topic_id(info.topic_id)
 
 
-def settings_of(info: "TopicInfo") -> str:
+def settings_of(info: "TopicInfo | RemoteTopic") -> str:
     """The settings that were given, `key=value,key=value`."""
-    if info.foreign:
+    if getattr(info, "foreign", False):
         return "unknown: another program made it"
     return ",".join(f"{key}={value}" for key, value in info.given.items()) or "defaults"
 
@@ -263,14 +186,10 @@ def create(
     from tidelog.storage.directory.topic_registry import NewTopic, check_new
 
     config = parse_settings(given)
-    if place.access is not None:
-        config, notes = plain_names(config)
-        with open_remote(surroundings, place.access) as cluster:
-            cluster.create_topic(topic, partitions=partitions, config=config)
-    else:
+    if place.access is None:
         check_new(NewTopic(topic, partitions, config))  # before a missing directory is made
-        with open_directory(surroundings, place.data, writable=True, create=True) as directory:
-            notes = directory.create_topic(topic, partitions=partitions, config=config)
+    with open_topics(surroundings, place, writable=True, create=True) as directory:
+        notes = directory.create_topic(topic, partitions=partitions, config=config)
     _say_notes(surroundings, notes)
     surroundings.say(f"created {topic} with {partitions} partition{'s'[: partitions > 1]}")
 
@@ -298,16 +217,21 @@ def _say_notes(surroundings: Surroundings, notes: Iterable[ConfigNote]) -> None:
 @click.pass_obj
 def delete(surroundings: Surroundings, topic: str, place: Place, yes: bool) -> None:
     """Delete a topic and all its records."""
-    if place.access is not None:
-        delete_remote(surroundings, place.access, topic, yes=yes)
-        return
-    if not yes:
-        with open_directory(surroundings, place.data) as directory:
-            size = _topic_row(directory, directory.topic(topic))[3]
-        raise UsageProblem(f"{topic} and its {size} bytes of records would go; add --yes to do it")
-    with open_directory(surroundings, place.data, writable=True) as directory:
+    with open_topics(surroundings, place, writable=yes) as directory:
+        if not yes:
+            size = _size_text(directory, topic)
+            raise UsageProblem(f"{topic} and its {size} of records would go; add --yes to do it")
         directory.delete_topic(topic)
     surroundings.say(f"deleted {topic}")
+
+
+def _size_text(directory: "Directory | RemoteDirectory", topic: str) -> str:
+    from tidelog.directory import Directory
+
+    if isinstance(directory, Directory):
+        return f"{_topic_row(directory, directory.topic(topic))[3]} bytes"
+    marks = directory.cluster.watermarks(directory.partitions(topic))
+    return f"{sum(mark.end - mark.start for mark in marks.values())} offsets"
 
 
 @click.command(
@@ -338,28 +262,25 @@ def config(  # noqa: PLR0913 - one parameter for each option
     kind: Format,
 ) -> None:
     """Show a topic's settings, or change them first."""
+    from tidelog.storage.directory.topic_registry import TopicInfo
+
     changes = changes_of(given, cleared)
-    if place.access is not None:
-        plain, notes = plain_changes(changes)
-        rows = setting_rows(surroundings, place.access, topic, plain, show_all=show_all)
-        _say_notes(surroundings, notes)
-    else:
-        with open_directory(surroundings, place.data, writable=bool(changes)) as directory:
-            directory.topic(topic)
-            if changes:
-                _say_notes(surroundings, directory.alter_config(topic, changes))
+    with open_topics(surroundings, place, writable=bool(changes)) as directory:
+        info = directory.topic(topic)
+        if changes:
+            _say_notes(surroundings, directory.alter_config(topic, changes))
             info = directory.topic(topic)
-        rows = _setting_rows(info, show_all=show_all)
-    columns = [output.text("setting"), output.text("value"), output.text("source")]
-    output.print_rows(surroundings, columns, rows, kind)
-
-
-def _setting_rows(info: "TopicInfo", *, show_all: bool) -> list[list[Cell]]:
-    return [
+    if isinstance(info, TopicInfo):
+        settings = list(info.config.texts().items())
+    else:
+        settings = sorted(info.settings.items())
+    rows: list[list[Cell]] = [
         [key, value, "topic" if key in info.given else "default"]
-        for key, value in info.config.texts().items()
+        for key, value in settings
         if show_all or key in info.given
     ]
+    columns = [output.text("setting"), output.text("value"), output.text("source")]
+    output.print_rows(surroundings, columns, rows, kind)
 
 
 def changes_of(given: Sequence[str], cleared: Sequence[str]) -> dict[str, str | None]:

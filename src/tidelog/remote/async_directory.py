@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.scan import ScanStats
-    from tidelog.scan.source import TopicChoice
 
 
 _Answer = TypeVar("_Answer")
@@ -127,6 +126,7 @@ class AsyncRemoteDirectory:
     offsets_at = awaited(RemoteDirectory.offsets_at)
     beginning_offsets = awaited(RemoteDirectory.beginning_offsets)
     end_offsets = awaited(RemoteDirectory.end_offsets)
+    without_append_time = awaited(RemoteDirectory.without_append_time)
     count = awaited(RemoteDirectory.count)
 
     def point(self, when: When) -> int:
@@ -174,18 +174,16 @@ class AsyncRemoteDirectory:
 
     async def table(
         self,
-        topics: "TopicChoice" = None,
+        topic: str | TopicPartition,
         *,
-        during: str | None = None,
+        at: When | None = None,
         clock: str = ClockName.RECORD,
         columns: Sequence[str] | None = None,
-        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
+        inexact: str = "refuse",
     ) -> "pa.Table":
-        """The records of topics in memory as an Arrow table; see `RemoteDirectory.scan`."""
-        scan = self._directory.scan(
-            topics, during=during, clock=clock, columns=columns, isolation=isolation
-        )
-        return await self._run(scan.to_table)
+        """Return the rows of `RemoteDirectory.table`, in memory."""
+        table = self._directory.table(topic, at=at, clock=clock, columns=columns, inexact=inexact)
+        return await self._run(table.to_table)
 
     async def _each(self, begin: Callable[[], Iterator[_Item]]) -> AsyncIterator[_Item]:
         """The items of an iterator that blocks, each taken in a thread.

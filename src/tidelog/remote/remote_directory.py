@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
 from tidelog.arguments import codec_of, reads_arguments
+from tidelog.config import ConfigNote, plain_names
 from tidelog.directory import Directory
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidPartitions, InvalidRequest, TopicExists
@@ -111,7 +112,7 @@ class RemoteDirectory(FrontDoor):
         partitions: int = 1,
         config: Mapping[str, str] | None = None,
         exist_ok: bool = False,
-    ) -> None:
+    ) -> list[ConfigNote]:
         """Create a topic, with as many replicas as the brokers' default says.
 
         Args:
@@ -120,6 +121,9 @@ class RemoteDirectory(FrontDoor):
             config: Settings under Kafka's names; what the brokers don't know they refuse.
             exist_ok: A topic that is there stays as it is, whatever the other arguments say.
 
+        Returns:
+            Notes on the settings, on old names for example.
+
         Raises:
             InvalidTopic, TopicExists, InvalidPartitions, ConfigError, PolicyViolation: Nothing was
                 changed.
@@ -127,11 +131,14 @@ class RemoteDirectory(FrontDoor):
         """
         if not 1 <= partitions <= INT32_MAX:
             raise InvalidPartitions(f"{name}: {partitions} partitions; give 1 to {INT32_MAX}")
+        settings, notes = plain_names(config or {})
         try:
-            topics.create(self._cluster, name, partitions=partitions, config=config or {})
+            topics.create(self._cluster, name, partitions=partitions, config=settings)
         except TopicExists:
-            if not exist_ok:
-                raise
+            if exist_ok:
+                return []
+            raise
+        return notes
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records; raises UnknownTopic."""
@@ -139,9 +146,9 @@ class RemoteDirectory(FrontDoor):
             self._counts.pop(name, None)
         topics.delete(self._cluster, name)
 
-    def alter_config(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Change a topic's settings, None for back to the default; raises as `create_topic`."""
-        topics.alter_config(self._cluster, name, changes)
+    def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
+        """Change a topic's settings, None for back to the default; as `create_topic`."""
+        return topics.alter_config(self._cluster, name, changes)
 
     # -- appending ---------------------------------------------------------------------------
 

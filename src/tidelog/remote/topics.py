@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from tidelog.config import ConfigNote, key_names, plain_names
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
     ClusterFailure,
@@ -209,8 +210,22 @@ def delete(client: Client, name: str) -> None:
         client.results(operation, futures)
 
 
-def alter_config(client: Client, name: str, changes: Mapping[str, str | None]) -> None:
-    """Change settings of a topic, None for back to the default; errors as `create`."""
+def _keys_of(name: str) -> tuple[str, ...]:
+    try:
+        return key_names(name) or (name,)
+    except ConfigError:
+        return (name,)  # which brokers may know all the same
+
+
+def alter_config(client: Client, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
+    """Change settings of a topic, None for back to the default; errors as `create`.
+
+    Returns:
+        Notes on the settings.
+
+    Raises:
+        ConfigError: Also for a setting to clear that the brokers don't know: they ignore it.
+    """
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AlterConfigOpType,
         ConfigEntry,
@@ -219,7 +234,14 @@ def alter_config(client: Client, name: str, changes: Mapping[str, str | None]) -
     )
 
     if not changes:
-        return
+        return []
+    cleared = [key for one, value in changes.items() if value is None for key in _keys_of(one)]
+    if cleared:
+        known = _configs(client, [name])[name]
+        for key in cleared:
+            if key not in known or known[key].value is None:
+                raise ConfigError(key, None, f"the brokers know no such setting of topic {name}")
+    plain, notes = plain_names({key: text for key, text in changes.items() if text is not None})
     entries = [
         ConfigEntry(
             key,
@@ -228,7 +250,7 @@ def alter_config(client: Client, name: str, changes: Mapping[str, str | None]) -
                 AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
             ),
         )
-        for key, value in changes.items()
+        for key, value in {**dict.fromkeys(cleared), **plain}.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
     with _typed(client, f"change the settings of {name}", name) as operation:
@@ -236,6 +258,7 @@ def alter_config(client: Client, name: str, changes: Mapping[str, str | None]) -
             [resource], request_timeout=client.timeout_s
         )
         client.results(operation, futures)
+    return notes
 
 
 @contextmanager
