@@ -57,8 +57,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the profile of hypothesis."""
+    """Choose the profile of hypothesis, and how many moments are tried."""
     settings.load_profile(_profile(config))
+    if config.getoption("core"):
+        core.begin()
 
 
 def _profile(config: pytest.Config) -> str:

@@ -5,8 +5,11 @@ has some of them: which ones says a checksum of their names, so that neighbors g
 """
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import ClassVar, Final, TypeVar
+
+T = TypeVar("T")
 
 # How many cases of each test function, by folder or file; the longest name that fits counts.
 CASES: Final[Mapping[str, int]] = {
@@ -55,6 +58,28 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/spark/test_stream_broker.py": "tests/spark/test_sink_stream.py, test_own_broker.py",
     "tests/spark/test_stream_kill.py": "tests/spark/test_stream.py",
 }
+
+# Of failing calls and moments of a crash the core tries one in so many.
+MOMENTS: Final = 3
+
+
+class _Run:
+    one_in: ClassVar[int] = 1
+
+
+def begin() -> None:
+    """From here on this process tests the core."""
+    _Run.one_in = MOMENTS
+
+
+def one_in() -> int:
+    """Of so many moments one is tried."""
+    return _Run.one_in
+
+
+def thinned(moments: Iterable[T]) -> Iterator[T]:
+    """All moments; in the core the first and each so many-th behind it."""
+    return islice(moments, 0, None, _Run.one_in)
 
 
 def chosen(names: Sequence[str]) -> set[str]:

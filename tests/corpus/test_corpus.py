@@ -2,7 +2,8 @@
 
 import fcntl
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ def playing(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Playing
     base = tmp_path_factory.getbasetemp()
     shared = base if worker_id == "master" else base.parent
 
+    @cache
     def play(part: str) -> dict[str, Entry]:
         played = shared / f"corpus-{part}.json"
         with Path(f"{played}.lock").open("w") as lock:
@@ -55,10 +57,15 @@ def playing(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Playing
     return play
 
 
+@cache
+def kept_of(part: str) -> Mapping[str, Entry]:
+    return read_part(part)
+
+
 @pytest.mark.parametrize("page", [*map(part_param, page_names())])
 def test_page_is_as_it_is_kept(page: str, playing: Playing) -> None:
     part = page.split("/")[0]
-    kept = {name: entry for name, entry in read_part(part).items() if belongs(name, page)}
+    kept = {name: entry for name, entry in kept_of(part).items() if belongs(name, page)}
     now = {name: entry for name, entry in playing(part).items() if belongs(name, page)}
     found = list(report(differences(kept, now)))
     assert not found, "\n".join(["as kept, or ./run corpus accept", *found])

@@ -4,6 +4,7 @@ from contextlib import suppress
 from functools import cache
 
 import pytest
+from tests.core import thinned
 from tests.fault.judge import judge_directory, judge_quickly, recover
 from tests.fault.promise import DirPromise, LogPromise
 from tests.fault.workload import MAIN, ROOT, WRITABLE, Workload
@@ -93,7 +94,7 @@ def check_call(seed: int, call: int, kind: FaultKind) -> None:
 @pytest.mark.parametrize("part", range(3))
 @pytest.mark.parametrize(("seed", "kind"), RUNS)
 def test_nth_call_fails(seed: int, kind: FaultKind, part: int) -> None:
-    for call in range(part, undisturbed(seed)[1], 3):
+    for call in thinned(range(part, undisturbed(seed)[1], 3)):
         check_call(seed, call, kind)
 
 
@@ -125,7 +126,7 @@ def test_a_start_on_the_same_machine_believes_only_what_the_disk_has(
 ) -> None:
     """What the process that comes next shows and flushes is there when power is lost then."""
     promises, calls = undisturbed(seed)
-    for call in range(0, calls, 2):
+    for call in thinned(range(0, calls, 2)):
         workload, failed_step = run_until_failure(seed, Fault(call, kind))
         assert failed_step is not None
         try:
@@ -152,7 +153,7 @@ def judge_restart(workload: Workload, intended: DirPromise) -> None:
 
 def test_short_writes_are_finished() -> None:
     promises, calls = undisturbed(SEED)
-    for call in range(0, calls, 3):
+    for call in thinned(range(0, calls, 3)):
         workload, failed_step = run_until_failure(
             SEED, Fault(call, FaultKind.SHORT_WRITE, sticky=True)
         )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import pytest
+from tests.core import one_in, thinned
 from tests.fault.judge import judge_quickly, recover
 from tests.fault.promise import DirPromise
 from tests.fault.wide import WideWorkload
@@ -78,7 +79,7 @@ def test_reader(clean: bool) -> None:
     files = rest.files()
     wanted = answers(open_for_reading(files))
     failures = 0
-    for call in range(files.reads.calls):
+    for call in thinned(range(files.reads.calls)):
         files = rest.files(call)
         try:
             directory = open_for_reading(files)
@@ -91,7 +92,7 @@ def test_reader(clean: bool) -> None:
             failures += 1
         assert answers(directory) == wanted, f"after call {call}: {files.reads.failed}"
         assert not files.calls, "a reader has changed something"
-    assert failures > 100
+    assert failures > 100 // one_in()
 
 
 def scanned(files: DamageFileSystem) -> list[object]:
@@ -110,14 +111,14 @@ def test_scan(clean: bool) -> None:
     files = rest.files()
     wanted = scanned(files)
     failures = 0
-    for call in range(files.reads.calls):
+    for call in thinned(range(files.reads.calls)):
         files = rest.files(call)
         try:
             assert scanned(files) == wanted, f"call {call}: {files.reads.failed}"
         except StorageFailure:
             failures += 1
         assert scanned(files) == wanted, f"after call {call}: {files.reads.failed}"
-    assert failures > 20
+    assert failures > 20 // one_in()
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -127,7 +128,7 @@ def test_opening_for_writing(clean: bool) -> None:
     files = rest.files()
     wanted = ends(files)
     failures = 0
-    for call in range(files.reads.calls):
+    for call in thinned(range(files.reads.calls)):
         files = rest.files(call)
         try:
             directory = recover(files)
@@ -164,7 +165,7 @@ def undisturbed() -> tuple[list[DirPromise], int]:
 def test_at_work(part: int) -> None:
     """A change that could not read what it needed takes its partition offline, or is refused."""
     promises, calls = undisturbed()
-    for call in range(part, calls, 4):
+    for call in thinned(range(part, calls, 4)):
         files = DamageFileSystem(read_fault=Fault(call, FaultKind.EIO))
         workload = WideWorkload(SEED, files)
         step = last_step(workload)

@@ -4,6 +4,7 @@ from contextlib import suppress
 from functools import cache
 
 import pytest
+from tests.core import thinned
 from tests.fault.judge import judge_quickly, recover
 from tests.fault.promise import DirPromise, LogPromise
 from tests.fault.wide import WideWorkload
@@ -46,7 +47,7 @@ def run_until_failure(seed: int, fault: Fault) -> tuple[WideWorkload, int | None
 def test_nth_call_of_an_attach_fails(seed: int, kind: FaultKind) -> None:
     promises, attaches = undisturbed(seed)
     assert sum(map(len, attaches)) > 80
-    for call in (call for calls in attaches for call in calls):
+    for call in thinned(call for calls in attaches for call in calls):
         workload, step = run_until_failure(seed, Fault(call, kind))
         assert step is not None, f"nobody was told: {workload.files.writes.failed}"
         try:

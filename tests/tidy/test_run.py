@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from tests.tidy.checks import ROOT
 
-IN_TWO = "-n 2 --dist load --max-worker-restart 500 -p tests.schedule"
-ALL_TESTS = f"run -m pytest --core {IN_TWO}"
+TOGETHER = "-n 3 --dist load --max-worker-restart 500 -p tests.schedule"
+ALL_TESTS = f"run -m pytest --core {TOGETHER}"
 STAND_IN = """#!/bin/sh
 here={here}
 case "$*" in
@@ -90,7 +90,7 @@ def test_first_call_sets_up_and_second_does_not(checkout: Checkout) -> None:
     assert checkout.run("test", "-k", "a b").returncode == 0
     assert checkout.calls() == ["venv", "pip .[dev]", "run -m pytest -k a b"]
     assert checkout.run("test", "all", "-k", "a b").returncode == 0
-    assert checkout.calls() == [f"run -m pytest {IN_TWO} -k a b"]
+    assert checkout.calls() == [f"run -m pytest {TOGETHER} -k a b"]
     assert checkout.run("sweep").returncode == 0
     assert checkout.calls() == ["run -m pytest --sweep --timeout 7200 -o faulthandler_timeout=8000"]
 

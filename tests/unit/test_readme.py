@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.worlds.spark.settings import QUICK_JVM
 
 README = Path(__file__).parents[2] / "README.md"
 TOUR_LINES_MAX = 20
@@ -19,7 +20,12 @@ def blocks(language: str) -> list[str]:
 def run(*command: str, cwd: Path) -> str:
     beside = str(Path(sys.executable).parent)
     path = f"{beside}{os.pathsep}{os.environ['PATH']}"
-    env = os.environ | {"PATH": path, "PYSPARK_PYTHON": sys.executable, "COLUMNS": "200"}
+    env = os.environ | {
+        "PATH": path,
+        "PYSPARK_PYTHON": sys.executable,
+        "COLUMNS": "200",
+        "JDK_JAVA_OPTIONS": QUICK_JVM,
+    }
     done = subprocess.run(
         command, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=300
     )

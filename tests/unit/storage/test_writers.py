@@ -1,6 +1,7 @@
 """How far writers have come: remembered with their commit, so that a replay adds nothing."""
 
 import pytest
+from tests.core import thinned
 from tests.faults import Fault, FaultKind, Keep, reopen, seeded_env
 from tests.worlds.directories.staged import (
     ROOT,
@@ -121,7 +122,7 @@ def test_power_loss_at_every_call_and_the_batch_again(keep: Keep) -> None:
     env.files.settle()
     commit(env, "a", 1)
     was_done = []
-    for state in env.files.prefixes(keep):
+    for state in thinned(env.files.prefixes(keep)):
         again = seeded_env(99, files=reopen(state))
         again.clock.set(env.clock.now_ms())
         was_done.append(commit(again, "a", 1).was_done)
@@ -137,7 +138,7 @@ def test_power_loss_in_seeded_ways_and_the_batch_again() -> None:
     env.files.settle()
     commit(env, "a", 0)
     outcomes = set()
-    for state in env.files.crash_states(range(300)):
+    for state in env.files.crash_states(thinned(range(300))):
         again = seeded_env(99, files=reopen(state))
         again.clock.set(env.clock.now_ms())
         outcomes.add(commit(again, "a", 0).was_done)
@@ -155,7 +156,7 @@ def test_every_call_fails_and_the_batch_comes_again() -> None:
     commit(env, "a", 0)
     count = env.files.calls - before
     failed = 0
-    for call in range(0, count, 2):
+    for call in thinned(range(0, count, 2)):
         again = seeded_env(1, files=reopen(clean, fault=Fault(call, FaultKind.EIO)))
         again.clock.set(env.clock.now_ms())
         try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import pytest
+from tests.core import one_in, thinned
 from tests.faults import CrashState, DamageFileSystem, Keep, reopen
 from tests.unit.server.transactions.worlds import START_MS, TIMEOUT_MS, Marker, World, world
 from tests.worlds.waiting import Patience
@@ -162,10 +163,13 @@ async def tell(
 async def check_kills(story: Callable[[Story], Awaitable[None]]) -> int:
     """Kill the process at each moment of a history; how many there are."""
     files, told = await tell(story)
-    count = 0
-    for state in files.prefixes(Keep.EVERYTHING):
-        await revive(state, told.known_at(state.prefix), topics_of(story), "page-cache")
-        count += 1
+    count, former = 0, None
+    for state in thinned(files.prefixes(Keep.EVERYTHING)):
+        known = told.known_at(state.prefix)
+        if (current := (state.fingerprint(), known)) != former:
+            await revive(state, known, topics_of(story), "page-cache")
+            former = current
+            count += 1
     return count
 
 
@@ -216,7 +220,7 @@ def topics_of(story: Callable[[Story], Awaitable[None]]) -> dict[str, int]:
 def test_transactions_survive_a_kill_at_each_call(
     story: Callable[[Story], Awaitable[None]],
 ) -> None:
-    assert asyncio.run(check_kills(story)) > 20
+    assert asyncio.run(check_kills(story)) > 20 // one_in()
 
 
 @pytest.mark.parametrize("story", STORIES)
