@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tidelog.env import Env
 from tidelog.errors import Closed
@@ -36,8 +36,10 @@ from tidelog.storage.segment.retention import Deletion
 from tidelog.storage.segment.roll import RollReason, SegmentNote
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.tier.tier_files import TierFiles
-from tidelog.storage.tier.tier_record import TierRecord
 from tidelog.types import Codec, NewRecord, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.tier.tier_record import TierRecord
 
 _Result = TypeVar("_Result")
 
@@ -317,7 +319,7 @@ class LogOnLoop(LogAccess):
         """Move the log start, whatever the topic's policy says of deletion."""
         self._gate.run(self._log.advance_start, offset)
 
-    def take_tier(self, record: TierRecord) -> None:
+    def take_tier(self, record: "TierRecord") -> None:
         """Go by another record of the tier."""
         self._gate.run(self._log.take_tier, record)
 

@@ -48,7 +48,7 @@ from tidelog.storage.segment.gaps import GAP_REASON, was_never_cleaned
 from tidelog.storage.segment.log_end import COPIED_GAPS_FILE
 from tidelog.storage.segment.segment_notes import SEGMENT_NOTES_FILE, decode_notes
 from tidelog.storage.segment.txn_index import AbortedTxn
-from tidelog.storage.tier.tier_record import TIER_FILE
+from tidelog.storage.tier.tier_files import TIER_FILE
 from tidelog.types import INT64_MAX
 
 

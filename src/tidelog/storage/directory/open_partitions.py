@@ -31,8 +31,7 @@ from tidelog.storage.open_files import FilePool, MapCache, as_storage_failure, t
 from tidelog.storage.segment.log_end import RecordedEnd, has_copied_gaps
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.storage.segment.segment_notes import begin_notes
-from tidelog.storage.tier.tier_files import TierFiles, tier_files_of
-from tidelog.storage.tier.tier_record import TierAccess
+from tidelog.storage.tier.tier_files import TierAccess, TierFiles, tier_files_of
 from tidelog.types import INTERNAL_TOPICS, NO_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:

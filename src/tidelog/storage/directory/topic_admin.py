@@ -46,7 +46,6 @@ from tidelog.storage.directory.topic_registry import (
 )
 from tidelog.storage.open_files import as_storage_failure, typed_reads
 from tidelog.storage.segment.segment_notes import begin_notes, has_notes
-from tidelog.storage.tier.tier_record import note_partitions
 from tidelog.types import TopicPartition
 
 _Result = TypeVar("_Result")
@@ -416,6 +415,8 @@ class TopicAdmin:
         """Delete hidden topics; the partitions that have a directory. Raises OSError: none is."""
         partitions = self._partition_dirs_of({info.name for info in hidden})
         names = map(files.partition_dir_name, partitions)
+        from tidelog.storage.tier.tier_record import note_partitions
+
         note_partitions(self._fs, self._path, names, self._context.report)
         with self._changing:
             self._registry.delete_hidden(hidden)

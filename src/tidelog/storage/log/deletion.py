@@ -8,7 +8,7 @@ Source: Kafka 4.x UnifiedLog (maybeIncrementLogStartOffset, deleteOldSegments).
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.config import TopicConfig
 from tidelog.errors import OffsetOutOfRange, PolicyViolation
@@ -26,8 +26,11 @@ from tidelog.storage.segment.retention import (
 )
 from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.segment.segment import Segment
-from tidelog.storage.tier.tier_record import TierRecord, record_path
+from tidelog.storage.tier.tier_files import record_path
 from tidelog.types import UNKNOWN_MS
+
+if TYPE_CHECKING:
+    from tidelog.storage.tier.tier_record import TierRecord
 
 HIGH_WATERMARK: Final = -1
 
@@ -227,7 +230,7 @@ class Deleter:
         segments.put_behind_tier(staying)
         self._discard(going, now_ms)
 
-    def take_tier(self, record: TierRecord) -> None:
+    def take_tier(self, record: "TierRecord") -> None:
         """Go by another record of the tier, durably; its caller has changed the tier, or read it.
 
         Raises:

@@ -48,11 +48,11 @@ from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint
 from tidelog.storage.segment.retention import Deletion
 from tidelog.storage.segment.roll import RollReason, SegmentNote
 from tidelog.storage.segment.segment import Segment, SegmentContext
-from tidelog.storage.tier.tier_record import TierRecord
 from tidelog.types import UNKNOWN_MS, Buffer, Codec, NewRecord
 
 if TYPE_CHECKING:
     from tidelog.storage.segment.time_search_kernels import KernelSearch
+    from tidelog.storage.tier.tier_record import TierRecord
 
 __all__ = ["AppendOrigin", "AppendResult", "Log", "LogOptions"]
 
@@ -402,7 +402,7 @@ class Log(LogAccess):
         """Move the log start for its owner; see `Deleter.advance_start`."""
         self.deleter.advance_start(offset)
 
-    def take_tier(self, record: TierRecord) -> None:
+    def take_tier(self, record: "TierRecord") -> None:
         """Go by another record of the tier; see `Deleter.take_tier`."""
         self.deleter.take_tier(record)
 

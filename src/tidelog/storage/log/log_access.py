@@ -7,7 +7,7 @@ stand-in, whose calls are carried out there. So a job must not call anything els
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidelog.record.builder import BATCH_BYTES
 from tidelog.storage.commits import Commit
@@ -19,8 +19,10 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.retention import Deletion
 from tidelog.storage.segment.roll import RollReason, SegmentNote
 from tidelog.storage.segment.segment import Segment
-from tidelog.storage.tier.tier_record import TierRecord
 from tidelog.types import Codec, NewRecord
+
+if TYPE_CHECKING:
+    from tidelog.storage.tier.tier_record import TierRecord
 
 
 class SwapAccess(Protocol):
@@ -97,5 +99,5 @@ class LogAccess(LogView):
         """Move the log start, whatever the topic's policy says of deletion."""
 
     @abstractmethod
-    def take_tier(self, record: TierRecord) -> None:
+    def take_tier(self, record: "TierRecord") -> None:
         """Go by another record of the tier."""

@@ -38,7 +38,7 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.log_end import RecordedEnd
 from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.segment.segment_notes import NoteKeeper
-from tidelog.storage.tier.tier_record import TierAccess
+from tidelog.storage.tier.tier_files import TierAccess
 from tidelog.types import Buffer
 
 _TO_REPAIR: Final = "read: restore the file, or let `tidelog doctor --repair` set the damage aside"

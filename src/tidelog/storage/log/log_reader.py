@@ -27,13 +27,14 @@ from tidelog.storage.segment.time_search import (
     count_without_append_time,
     stamped_ms,
 )
-from tidelog.storage.tier.remote_segment import RemoteSegment
-from tidelog.storage.tier.tier_record import TierAccess, TierView
+from tidelog.storage.tier.tier_files import TierAccess
 from tidelog.types import UNKNOWN_MS, ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.segment.time_search_kernels import KernelSearch
     from tidelog.storage.segment.txn_index import AbortedTxn
+    from tidelog.storage.tier.remote_segment import RemoteSegment
+    from tidelog.storage.tier.tier_record import TierView
 
 
 ANY_OFFSET: Final = 2**63 - 1
@@ -88,7 +89,7 @@ class LogView(ABC):
         """Segments that take no more appends, oldest first; those of the tier too."""
         return self._list.finished()
 
-    def tiered_segments(self) -> Sequence[RemoteSegment]:
+    def tiered_segments(self) -> "Sequence[RemoteSegment]":
         """Segments that only the tier has, oldest first; each call makes new ones."""
         return self._list.tiered()
 
@@ -103,7 +104,7 @@ class LogView(ABC):
         return self._list.local_start_offset
 
     @property
-    def tier(self) -> TierView | None:
+    def tier(self) -> "TierView | None":
         """What the directory knows of the partition's tier, None where it has none."""
         return self._list.tier.view
 

@@ -13,17 +13,20 @@ Source: KIP-405; Kafka 4.x UnifiedLog (localRetentionMs, localRetentionSize).
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
 from tidelog.storage.segment.index_proof import first_reaching
 from tidelog.storage.segment.retention import SegmentFacts, plan_retention
 from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.segment.segment_notes import last_fingerprint
-from tidelog.storage.tier.manifest import Manifest, TierSegment
-from tidelog.storage.tier.remote_segment import RemoteSegment
-from tidelog.storage.tier.tier_record import TierAccess, TierRecord, TierView, write_record
+from tidelog.storage.tier.tier_files import TierAccess, read_record_bytes
 from tidelog.types import INT64_MAX
+
+if TYPE_CHECKING:
+    from tidelog.storage.tier.manifest import Manifest, TierSegment
+    from tidelog.storage.tier.remote_segment import RemoteSegment
+    from tidelog.storage.tier.tier_record import TierRecord, TierView
 
 AS_TOTAL: Final = -2
 
@@ -48,12 +51,12 @@ class LocalRetention:
         )
 
 
-def is_copied(segment: Segment, row: TierSegment) -> bool:
+def is_copied(segment: Segment, row: "TierSegment") -> bool:
     """Whether a row is about exactly the records of a local segment, as far as ends tell."""
     return row.end_offset == segment.end_offset and _has_bytes_of(segment, row)
 
 
-def is_followed_by_hole(segment: Segment, row: TierSegment, manifest: Manifest) -> bool:
+def is_followed_by_hole(segment: Segment, row: "TierSegment", manifest: "Manifest") -> bool:
     """Whether the file behind a copied local segment is gone, and the tier has its offsets.
 
     A finished segment ends where the next file begins, so it seems to span those offsets.
@@ -64,13 +67,13 @@ def is_followed_by_hole(segment: Segment, row: TierSegment, manifest: Manifest) 
     return next(later, segment.end_offset) < segment.end_offset and _has_bytes_of(segment, row)
 
 
-def _has_bytes_of(segment: Segment, row: TierSegment) -> bool:
+def _has_bytes_of(segment: Segment, row: "TierSegment") -> bool:
     """Whether a log file is a row's, as far as its length and its last batch tell."""
     same = (row.base_offset, row.log_bytes) == (segment.base_offset, segment.size_bytes)
     return same and row.last_fingerprint == last_fingerprint(segment)
 
 
-def copies_of(local: Sequence[Segment], rows: Sequence[TierSegment]) -> int:
+def copies_of(local: Sequence[Segment], rows: "Sequence[TierSegment]") -> int:
     """How many of the oldest local segments the tier has, without a gap."""
     by_base = {row.base_offset: row for row in rows}
     count = 0
@@ -118,7 +121,7 @@ class LogTier:
         self.view: TierView | None = None
 
     @property
-    def rows(self) -> Sequence[TierSegment]:
+    def rows(self) -> "Sequence[TierSegment]":
         """Rows of the tier's segments, oldest first."""
         return () if self.view is None else self.view.record.manifest.segments
 
@@ -139,16 +142,24 @@ class LogTier:
 
     def load(self, bases: list[int], context: SegmentContext) -> list[int]:
         """Read the record; the bases of local segments that count."""
-        self.view = None if self._access is None else TierView.load(context, self._access)
-        return bases if self.view is None else self.view.local_bases(bases)
+        self.view = None
+        if self._access is None:
+            return bases
+        data = read_record_bytes(context.env.files, context.directory)
+        if data is None:
+            return bases
+        from tidelog.storage.tier.tier_record import TierView
 
-    def segments(self, below: int | None) -> Sequence[RemoteSegment]:
+        self.view = TierView.decode(data, context, self._access)
+        return self.view.local_bases(bases)
+
+    def segments(self, below: int | None) -> "Sequence[RemoteSegment]":
         """Segments that only the tier has, oldest first; see `TierView.segments`."""
         return () if self.view is None else self.view.segments(below)
 
     def segments_below(
         self, local: Sequence[Segment], context: SegmentContext
-    ) -> Sequence[RemoteSegment]:
+    ) -> "Sequence[RemoteSegment]":
         """Segments that only the tier has, if these are the local ones; reports a hole."""
         if self.view is None:
             return ()
@@ -161,13 +172,17 @@ class LogTier:
             )
         return self.view.segments(below)
 
-    def take(self, record: TierRecord, context: SegmentContext) -> None:
+    def take(self, record: "TierRecord", context: SegmentContext) -> None:
         """Go by another record, durably; raises OSError."""
+        from tidelog.storage.tier.tier_record import TierView
+
         assert self._access is not None
         self.view = TierView(record, context, self._access)
         self._save(record)
 
-    def _save(self, record: TierRecord) -> None:
+    def _save(self, record: "TierRecord") -> None:
+        from tidelog.storage.tier.tier_record import write_record
+
         assert self.view is not None
         context = self.view.context
         write_record(context.env.files, context.directory, record)
@@ -183,7 +198,7 @@ class LogTier:
         if self.view is not None:
             self._save(dataclasses.replace(self.view.record, local_start_offset=offset))
 
-    def clip(self, offset: int, local_start: int) -> Mapping[str, TierSegment]:
+    def clip(self, offset: int, local_start: int) -> "Mapping[str, TierSegment]":
         """What a cut leaves of the segment that holds `offset`, by uid: its batches below it.
 
         The store is read before anything changes: its failure is no failure of the log.
@@ -203,7 +218,7 @@ class LogTier:
     def _is_cut_below(self, offset: int, local_start: int) -> bool:
         return bool(self.rows) and offset < local_start
 
-    def cut(self, offset: int, local_start: int, clipped: Mapping[str, TierSegment]) -> None:
+    def cut(self, offset: int, local_start: int, clipped: "Mapping[str, TierSegment]") -> None:
         """Note durably that the tier ends here; copies of what is local too are dropped.
 
         Those are copied again later; what only the tier has is cut as `clip` says.

@@ -37,11 +37,11 @@ from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.segment.time_search import TimeSearch, stamped_ms
 from tidelog.storage.segment.txn_index import TxnIndex
-from tidelog.storage.tier.remote_segment import RemoteSegment
 from tidelog.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from tidelog.storage.segment.time_search_kernels import KernelSearch
+    from tidelog.storage.tier.remote_segment import RemoteSegment
 
 # Suffixes of files that a commit record names.
 _STAGED: Final = (commits.STAGED_SUFFIX, files.SWAP_SUFFIX)
@@ -83,7 +83,7 @@ class SegmentList:
         """Segments that take no more appends, oldest first."""
         return [closed for each in self.all if (closed := as_closed(each)) is not None]
 
-    def tiered(self) -> Sequence[RemoteSegment]:
+    def tiered(self) -> "Sequence[RemoteSegment]":
         """Segments that only the tier has, oldest first."""
         return self.tier.segments(next((s.base_offset for s in self.all if not s.is_tiered), None))
 

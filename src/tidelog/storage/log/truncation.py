@@ -11,6 +11,7 @@ Source: Kafka 4.x LocalLog.truncateTo, LogSegment.truncateTo.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tidelog.errors import InvalidRequest
 from tidelog.storage import files
@@ -26,7 +27,9 @@ from tidelog.storage.segment.compaction_history import cut_history
 from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.index_proof import first_reaching, position_floor
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches
-from tidelog.storage.tier.manifest import TierSegment
+
+if TYPE_CHECKING:
+    from tidelog.storage.tier.manifest import TierSegment
 
 
 def lower_append_time_checkpoint(
@@ -174,7 +177,7 @@ class Truncator:
             self._guard.run(context.directory, "truncate", lambda: self._cut(offset, clipped))
         return segments.end_offset
 
-    def _cut(self, offset: int, clipped: Mapping[str, TierSegment]) -> None:
+    def _cut(self, offset: int, clipped: "Mapping[str, TierSegment]") -> None:
         segments, context, local = self._segments, self._segments.context, self._segments.local
         active = segments.active
         self._notes.before_cut(local, offset)

@@ -34,6 +34,8 @@ from tidelog.env import (
 from tidelog.errors import ConfigError, CorruptFile, InvalidRequest, MissingFile
 from tidelog.record.coding import crc32c
 from tidelog.storage.clocks.zone_map import FileSum
+from tidelog.storage.files import read_file
+from tidelog.storage.open_files import FilePool, MapCache
 
 if TYPE_CHECKING:
     from tidelog.objects.blocks import BlockCache, BlockReader
@@ -59,6 +61,26 @@ _OWN_NAMES: Final = frozenset({"tier_cache_dir", "tier_cache_bytes", "tier_memor
 
 
 _SUM: Final = re.compile(r"(.*)#([0-9]{1,19})-([0-9a-f]{8})", re.DOTALL)
+
+
+TIER_FILE: Final = "tidelog-tier.json"
+
+
+# 100,000 segments take about 80 MB.
+RECORD_LIMIT_BYTES: Final = 1 << 30
+
+
+def record_path(directory: str) -> str:
+    """Path of a partition's record; `tier_record` says what is in it."""
+    return f"{directory}/{TIER_FILE}"
+
+
+def read_record_bytes(fs: FileSystem, directory: str) -> bytes | None:
+    """Bytes of a partition's record, None where it has no tier; raises OSError."""
+    try:
+        return read_file(fs, record_path(directory), limit=RECORD_LIMIT_BYTES)
+    except FileNotFoundError:
+        return None
 
 
 class TierPath(NamedTuple):
@@ -319,3 +341,23 @@ def check_tier_url(url: str) -> str:
     if _MARK in url or "#" in url or "://" not in url:
         raise InvalidRequest(f"{url!r} is no URL of a store, such as s3://bucket/logs")
     return url.rstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class TierAccess:
+    """What all partitions of a directory share to read their tiers.
+
+    Attributes:
+        files: Reads objects.
+        pool: Open objects; they hold nothing.
+        maps: Not used by remote segments; here because contexts have one.
+    """
+
+    files: TierFiles
+    pool: FilePool
+    maps: MapCache
+
+    @classmethod
+    def over(cls, files: TierFiles) -> "TierAccess":
+        """Access by these files."""
+        return cls(files, FilePool(files, write=False), MapCache(files))

@@ -31,7 +31,6 @@ from typing import Final, NamedTuple
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.storage import files
-from tidelog.storage.open_files import FilePool, MapCache
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.storage.text_files import Fields, read_json
 from tidelog.storage.tier.manifest import (
@@ -44,10 +43,7 @@ from tidelog.storage.tier.manifest import (
     unseal,
 )
 from tidelog.storage.tier.remote_segment import RemoteContext, RemoteSegment
-from tidelog.storage.tier.tier_files import TierFiles
-
-TIER_FILE: Final = "tidelog-tier.json"
-
+from tidelog.storage.tier.tier_files import TIER_FILE, TierAccess, read_record_bytes, record_path
 
 RECORD_VERSION: Final = 1
 
@@ -57,10 +53,6 @@ _MIDDLE: Final = b', "tier": '
 
 # So many changes in a row may end without an answer from the store.
 _PENDING_MAX: Final = 64
-
-
-# 100,000 segments take about 80 MB.
-RECORD_LIMIT_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +132,6 @@ class TierRecord:
         """With the log to go on where the tier ends, without any local file there is now."""
         end = self.manifest.end_offset
         return dataclasses.replace(self, local_start_offset=end, restart_offset=end)
-
-
-def record_path(directory: str) -> str:
-    """Where a partition's record lies."""
-    return f"{directory}/{TIER_FILE}"
 
 
 def encode_record(record: TierRecord) -> bytes:
@@ -237,14 +224,16 @@ def read_record(fs: FileSystem, directory: str) -> TierRecord | None:
         UnsupportedVersion: A later release wrote it.
         OSError: A call failed.
     """
-    path = record_path(directory)
+    data = read_record_bytes(fs, directory)
+    return None if data is None else _decode_record(data, directory)
+
+
+def _decode_record(data: bytes, directory: str) -> TierRecord:
     try:
-        return _DECODED.decode(files.read_file(fs, path, limit=RECORD_LIMIT_BYTES))
-    except FileNotFoundError:
-        return None
+        return _DECODED.decode(data)
     except CorruptFile as error:
         raise CorruptFile(
-            f"{error.reason}; `tidelog tier --restore` makes it anew", path=path
+            f"{error.reason}; `tidelog tier --restore` makes it anew", path=record_path(directory)
         ) from (error)
 
 
@@ -340,26 +329,6 @@ def note_partitions(
 
 
 @dataclass(frozen=True, slots=True)
-class TierAccess:
-    """What all partitions of a directory share to read their tiers.
-
-    Attributes:
-        files: Reads objects.
-        pool: Open objects; they hold nothing.
-        maps: Not used by remote segments; here because contexts have one.
-    """
-
-    files: TierFiles
-    pool: FilePool
-    maps: MapCache
-
-    @classmethod
-    def over(cls, files: TierFiles) -> "TierAccess":
-        """Access by these files."""
-        return cls(files, FilePool(files, write=False), MapCache(files))
-
-
-@dataclass(frozen=True, slots=True)
 class TierView:
     """A partition's tier, as its record says."""
 
@@ -368,17 +337,14 @@ class TierView:
     access: TierAccess
 
     @classmethod
-    def load(cls, context: SegmentContext, access: TierAccess) -> "TierView | None":
-        """The tier of a partition, None where it has none.
+    def decode(cls, data: bytes, context: SegmentContext, access: TierAccess) -> "TierView":
+        """The tier of a partition, from the bytes of its record.
 
         Raises:
             CorruptFile, UnsupportedVersion: The record can't be read, or is another topic's:
                 nobody knows then what is local only.
-            OSError: A call failed.
         """
-        record = read_record(context.env.files, context.directory)
-        if record is None:
-            return None
+        record = _decode_record(data, context.directory)
         topic_id = context.topic_id
         if topic_id.int and record.manifest.topic_id != topic_id.hex:
             raise CorruptFile(

@@ -19,14 +19,13 @@ from tidelog.errors import CorruptData, CorruptFile, InvalidRequest, TierConflic
 from tidelog.storage import files
 from tidelog.storage.open_files import as_storage_failure, walk_file
 from tidelog.storage.tier.manifest import Manifest, TierSegment, missing_span
-from tidelog.storage.tier.tier_files import check_tier_url
+from tidelog.storage.tier.tier_files import check_tier_url, record_path
 from tidelog.storage.tier.tier_record import (
     DELETED_FILE,
     DeletedFolder,
     TierRecord,
     read_deleted,
     read_record,
-    record_path,
     write_deleted,
     write_record,
 )
