@@ -22,7 +22,7 @@ from tests.worlds.kafka.oracle import Oracle
 
 from bench import broker_wire as wire
 from bench.broker_load import Address, ask
-from tidelog.config.broker_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker import STANDARD_AUTHORIZER
 
 # As bin/kafka-server-start.sh and kafka-run-class.sh of Kafka's release set them.
 KAFKA_JVM: Final = (

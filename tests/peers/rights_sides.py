@@ -19,7 +19,7 @@ from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle
 
 import tidelog
-from tidelog.config.broker_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker import STANDARD_AUTHORIZER
 
 NAMES: Final = (SUPER, *USERS)
 RIGHTS: Final = {

@@ -18,7 +18,7 @@ from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle
 
 import tidelog
-from tidelog.config.broker_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.protocol.messages import (
     ALTER_CLIENT_QUOTAS,
     ALTER_USER_SCRAM_CREDENTIALS,

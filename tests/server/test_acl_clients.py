@@ -23,7 +23,7 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.rights_talk import Rule, allow, creation, deny
 from tests.worlds.clients.secured import TIMEOUT_S, Key
 
-from tidelog.config.broker_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.protocol.messages import CREATE_ACLS
 from tidelog.protocol.messages.security import CreateAclsRequest
 from tidelog.server.embedded import Broker

@@ -16,7 +16,7 @@ from tests.worlds.clients.rights_talk import PATIENCE_S, Rule, allow, creation, 
 
 import tidelog
 from tidelog.config import BrokerConfig
-from tidelog.config.broker_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.env import File, OsFileSystem, os_env
 from tidelog.errors import ConfigError, CorruptFile
 from tidelog.protocol.messages import (

@@ -1,23 +1,10 @@
 """The broker's settings: the table, its fields, what is taken, noted and refused."""
 
-import dataclasses
-
 import pytest
 
 from tidelog.config import BROKER_CONFIGS, TOPIC_CONFIGS, BrokerConfig, Durability, NoteKind
 from tidelog.config.unused_keys import FORMER, NOT_SERVED, WITHOUT_EFFECT
 from tidelog.errors import ConfigError, ConfigErrors
-
-
-def test_fields_are_the_tables_rows_with_their_defaults() -> None:
-    fields = {field.name for field in dataclasses.fields(BrokerConfig)} - {
-        "topic_defaults",
-        "without_effect",
-        "given_names",
-    }
-    assert fields == {key.attribute for key in BROKER_CONFIGS}
-    for key in BROKER_CONFIGS:
-        assert getattr(BrokerConfig(), key.attribute) == key.default_value, key.name
 
 
 def test_every_name_stands_once() -> None:

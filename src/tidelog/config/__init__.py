@@ -1,26 +1,23 @@
-"""Settings: one table of topic configs under Kafka's names, and their typed values.
+"""Settings of topics, groups and the broker under Kafka's names, and their typed values.
 
-Owns names, types, defaults, ranges and synonyms; docs/config.md is generated from the table.
-Owns no behaviour: what a setting does is the business of those who read it.
+Owns names, types, defaults, ranges and synonyms; docs/config.md and docs/serve.md are generated
+from the tables. Owns no behavior: the code that reads a setting does what it says.
 """
 
-from tidelog.config.broker import BROKER_CONFIG_BY_NAME, BrokerConfig
-from tidelog.config.broker_keys import BROKER_CONFIGS
+from tidelog.config.broker import BROKER_CONFIG_BY_NAME, BROKER_CONFIGS, BrokerConfig
 from tidelog.config.topic import (
+    CLEANUP_COMPACT,
+    CLEANUP_DELETE,
     DEFAULT_TOPIC_CONFIG,
+    RETIRED,
+    TOPIC_CONFIGS,
+    TWO_SIDED_LIMITS,
     ConfigNote,
     NoteKind,
     TopicConfig,
     key_names,
     normalize,
     plain_names,
-)
-from tidelog.config.topic_keys import (
-    CLEANUP_COMPACT,
-    CLEANUP_DELETE,
-    RETIRED,
-    TOPIC_CONFIGS,
-    TWO_SIDED_LIMITS,
 )
 from tidelog.config.values import (
     CompressionType,

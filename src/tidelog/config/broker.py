@@ -1,21 +1,33 @@
 """Broker settings as typed values, and the changes that a running broker accepts.
 
-`BrokerConfig` parses and checks the settings of `broker_keys`. Precedence, highest first: a value
-set for this broker at run time, a value set for all brokers at run time, the value at start, the
-default. A topic default changes at run time only under its name with the finest unit
-(`log.retention.ms`); the coarser names (`log.retention.hours`) keep their value from the start, as
-in Kafka.
+Owns the table of the settings, which are the fields of `BrokerConfig`: name, type, default, range
+and documentation of each. Names, defaults and ranges are Kafka 4.3's where Kafka has the setting;
+exceptions are in docs/differences.md. Broker settings that give topics their defaults
+(`log.retention.hours`) are synonyms of topic settings (`config/topic.py`).
 
-Source: Kafka 4.3's `KafkaConfig` and `DynamicBrokerConfig`; KIP-226.
+Precedence, highest first: a value set for this broker at run time, a value set for all brokers at
+run time, the value at start, the default. A topic default changes at run time only under its name
+with the finest unit (`log.retention.ms`); the coarser names (`log.retention.hours`) keep their
+value from the start, as in Kafka.
+
+Source: Kafka 4.3's `KafkaConfig`, `DynamicBrokerConfig`, `SocketServerConfigs`,
+`BrokerSecurityConfigs`, `SaslConfigs`, `SslConfigs`, `GroupCoordinatorConfig`,
+`TransactionStateManagerConfig`, `TransactionLogConfig`, `ShareGroupConfig`,
+`ShareCoordinatorConfig`; KIP-226, KIP-932.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Self, cast
 
-from tidelog.config.broker_keys import BOUNDED, BROKER_CONFIGS, PROTOCOLS, TOKEN_ALGORITHMS
-from tidelog.config.topic import ConfigNote, NoteKind, TopicConfig, broker_names
-from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME, TOPIC_CONFIGS
+from tidelog.config.topic import (
+    TOPIC_CONFIG_BY_NAME,
+    TOPIC_CONFIGS,
+    ConfigNote,
+    NoteKind,
+    TopicConfig,
+    broker_names,
+)
 from tidelog.config.unused_keys import (
     CHANGEABLE,
     CONTROL_PLANE,
@@ -25,12 +37,28 @@ from tidelog.config.unused_keys import (
     WITHOUT_EFFECT,
 )
 from tidelog.config.values import (
+    DURABILITY,
+    FLAG,
+    LOAD_FACTOR,
+    MIGRATION_POLICY,
     PASSWORD,
+    RATE,
+    TEXT,
+    TEXTS,
     ConfigKey,
     ConfigValue,
     Durability,
     MigrationPolicy,
+    address_limits,
+    config_field,
+    int32,
+    int64,
+    keys_of,
     text_of,
+    whole_number,
+    word,
+    word_list,
+    words_once,
 )
 from tidelog.errors import ConfigError, ConfigErrors
 from tidelog.types import INT32_MAX
@@ -39,15 +67,48 @@ from tidelog.types import INT32_MAX
 CLEANER_MAP_BYTES_MIN: Final = 1 << 20
 
 
-BROKER_CONFIG_BY_NAME: Final = {key.name: key for key in BROKER_CONFIGS}
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+# What sasl.enabled.mechanisms may name.
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+
+# By which tokens may be signed; with a secret, or not at all, they never may.
+TOKEN_ALGORITHMS: Final = (
+    *("RS256", "RS384", "RS512"),
+    *("PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512"),
+)
+
+
+# Kafka's authorizer, whose rules ours are.
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+# Settings that lie between two others, which are named with `min.` and `max.` in them.
+BOUNDED: Final = (
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "assignment.interval.ms",
+    "record.lock.duration.ms",
+    "delivery.count.limit",
+    "partition.max.record.locks",
+)
+
+
+_LEAST: Final = "The least that may be."
+
+
+_MOST: Final = "The most that may be."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """Every broker setting, under its name with underscores; docs/config.md says what each does.
 
-    Made by `parse`, which checks names and ranges; the constructor trusts its caller. The field
-    defaults are those of the table (a test compares them).
+    Made by `parse`, which checks names and ranges; the constructor trusts its caller. Settings are
+    described in the order of the fields.
 
     Attributes:
         topic_defaults: Settings of topics that have none of their own, under the broker's names.
@@ -56,117 +117,387 @@ class BrokerConfig:
         given_names: Settings of the table that were given, whether or not as their defaults are.
     """
 
-    node_id: int = 0
-    broker_rack: str | None = None
-    listeners: str = "PLAINTEXT://127.0.0.1:9092"
-    advertised_listeners: str = ""
-    listener_security_protocol_map: str = ",".join(f"{name}:{name}" for name in PROTOCOLS)
-    sasl_enabled_mechanisms: tuple[str, ...] = ()
-    tidelog_sasl_plain_users_file: str = ""
-    sasl_oauthbearer_jwks_endpoint_url: str = ""
-    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = 3_600_000
-    sasl_oauthbearer_expected_audience: str = ""
-    sasl_oauthbearer_expected_issuer: str = ""
-    sasl_oauthbearer_clock_skew_seconds: int = 30
-    sasl_oauthbearer_sub_claim_name: str = "sub"
-    tidelog_sasl_oauthbearer_algorithms: tuple[str, ...] = TOKEN_ALGORITHMS
-    connections_max_reauth_ms: int = 0
-    connection_failed_authentication_delay_ms: int = 100
-    ssl_keystore_location: str = ""
-    ssl_keystore_type: str = "PEM"
-    ssl_key_password: str = field(default="", repr=False)
-    ssl_truststore_location: str = ""
-    ssl_truststore_type: str = "PEM"
-    ssl_client_auth: str = "none"
-    ssl_enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
-    ssl_principal_mapping_rules: str = "DEFAULT"
-    authorizer_class_name: str = ""
-    super_users: str = ""
-    allow_everyone_if_no_acl_found: bool = False
-    log_dirs: str = ""
-    log_dir: str = ""
-    num_partitions: int = 1
-    default_replication_factor: int = 1
-    auto_create_topics_enable: bool = True
-    delete_topic_enable: bool = True
-    socket_request_max_bytes: int = 104_857_600
-    socket_send_buffer_bytes: int = 102_400
-    queued_max_request_bytes: int = 268_435_456
-    max_connections: int = INT32_MAX
-    max_connections_per_ip: int = INT32_MAX
-    max_connections_per_ip_overrides: tuple[str, ...] = ()
-    connections_max_idle_ms: int = 600_000
-    fetch_max_bytes: int = 57_671_680
-    max_incremental_fetch_session_cache_slots: int = 1000
-    min_incremental_fetch_session_eviction_ms: int = 120_000
-    group_min_session_timeout_ms: int = 6000
-    group_max_session_timeout_ms: int = 1_800_000
-    group_initial_rebalance_delay_ms: int = 3000
-    group_max_size: int = INT32_MAX
-    group_consumer_session_timeout_ms: int = 45_000
-    group_consumer_min_session_timeout_ms: int = 45_000
-    group_consumer_max_session_timeout_ms: int = 60_000
-    group_consumer_heartbeat_interval_ms: int = 5000
-    group_consumer_min_heartbeat_interval_ms: int = 5000
-    group_consumer_max_heartbeat_interval_ms: int = 15_000
-    group_consumer_assignment_interval_ms: int = 1000
-    group_consumer_min_assignment_interval_ms: int = 0
-    group_consumer_max_assignment_interval_ms: int = 15_000
-    group_consumer_max_size: int = INT32_MAX
-    group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
-    group_consumer_migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
-    group_consumer_regex_refresh_interval_ms: int = 600_000
-    group_share_session_timeout_ms: int = 45_000
-    group_share_min_session_timeout_ms: int = 45_000
-    group_share_max_session_timeout_ms: int = 60_000
-    group_share_heartbeat_interval_ms: int = 5000
-    group_share_min_heartbeat_interval_ms: int = 5000
-    group_share_max_heartbeat_interval_ms: int = 15_000
-    group_share_assignment_interval_ms: int = 1000
-    group_share_min_assignment_interval_ms: int = 0
-    group_share_max_assignment_interval_ms: int = 15_000
-    group_share_record_lock_duration_ms: int = 30_000
-    group_share_min_record_lock_duration_ms: int = 15_000
-    group_share_max_record_lock_duration_ms: int = 60_000
-    group_share_delivery_count_limit: int = 5
-    group_share_min_delivery_count_limit: int = 2
-    group_share_max_delivery_count_limit: int = 10
-    group_share_partition_max_record_locks: int = 2000
-    group_share_min_partition_max_record_locks: int = 100
-    group_share_max_partition_max_record_locks: int = 4000
-    group_share_max_size: int = 200
-    group_share_max_share_sessions: int = 2000
-    share_coordinator_state_topic_num_partitions: int = 50
-    share_coordinator_state_topic_segment_bytes: int = 104_857_600
-    share_coordinator_snapshot_update_records_per_snapshot: int = 500
-    offsets_topic_num_partitions: int = 50
-    offsets_topic_replication_factor: int = 3
-    offsets_topic_segment_bytes: int = 104_857_600
-    offsets_topic_compression_codec: int = 0
-    offsets_retention_minutes: int = 10_080
-    offsets_retention_check_interval_ms: int = 600_000
-    offset_metadata_max_bytes: int = 4096
-    transaction_max_timeout_ms: int = 900_000
-    transactional_id_expiration_ms: int = 604_800_000
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
-    transaction_state_log_num_partitions: int = 50
-    transaction_state_log_segment_bytes: int = 104_857_600
-    log_retention_check_interval_ms: int = 300_000
-    log_initial_task_delay_ms: int = 30_000
-    log_flush_offset_checkpoint_interval_ms: int = 60_000
-    producer_id_expiration_ms: int = 86_400_000
-    producer_id_expiration_check_interval_ms: int = 600_000
-    log_cleaner_enable: bool = True
-    log_cleaner_threads: int = 1
-    log_cleaner_dedupe_buffer_size: int = 134_217_728
-    log_cleaner_io_buffer_load_factor: float = 0.9
-    log_cleaner_io_max_bytes_per_second: float = 1.7976931348623157e308
-    log_cleaner_backoff_ms: int = 15_000
-    tidelog_durability: Durability = Durability.PAGE_CACHE
-    tidelog_legacy_clients: bool = False
-    tidelog_metrics_listen: str = ""
-    tidelog_busy_poll_us: int = 200
+    node_id: int = config_field(int32(0), "0", "The broker's number in answers.")
+    log_dirs: str = config_field(TEXTS, "", "The directory of topics, one; --data wins.")
+    log_dir: str = config_field(TEXTS, "", "The same, where log.dirs is not given.")
+    broker_rack: str | None = config_field(
+        TEXT, None, "Where the broker stands, as clients are told it."
+    )
+
+    listeners: str = config_field(
+        TEXTS, "PLAINTEXT://127.0.0.1:9092", "Where it listens: NAME://HOST:PORT, comma separated."
+    )
+    advertised_listeners: str = config_field(
+        TEXTS,
+        "",
+        "What clients of each listener are told to connect to, by the same names; as listeners"
+        " where empty.",
+    )
+    listener_security_protocol_map: str = config_field(
+        TEXT,
+        ",".join(f"{name}:{name}" for name in PROTOCOLS),
+        f"What each listener speaks, NAME:PROTOCOL, comma separated; {', '.join(PROTOCOLS)}.",
+    )
+
+    sasl_enabled_mechanisms: tuple[str, ...] = config_field(
+        word_list(*MECHANISMS),
+        "",
+        "How clients of SASL listeners may log in; such a listener needs one or more.",
+    )
+    tidelog_sasl_plain_users_file: str = config_field(
+        TEXT,
+        "",
+        "Users of PLAIN: a file of lines NAME=PASSWORD, the password hashed or not; read again when"
+        " it changes.",
+    )
+    connections_max_reauth_ms: int = config_field(
+        int64(0), "0", "A client that has logged in has to do so again after so long. 0 for never."
+    )
+    connection_failed_authentication_delay_ms: int = config_field(
+        int32(0), "100", "How long the answer to a failed log-in is held back."
+    )
+
+    sasl_oauthbearer_jwks_endpoint_url: str = config_field(
+        TEXT,
+        "",
+        "Keys of those who make tokens: file:///PATH of a JSON Web Key Set, read again when it"
+        " changes, or https://HOST/...",
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = config_field(
+        int64(1),
+        "3600000",
+        "How often keys are fetched from an address; for a key that is not known also between.",
+    )
+    sasl_oauthbearer_expected_audience: str = config_field(
+        TEXTS, "", "Whom tokens are for: one of these, comma separated; any where empty."
+    )
+    sasl_oauthbearer_expected_issuer: str = config_field(
+        TEXT, "", "Who makes tokens; anybody where empty."
+    )
+    sasl_oauthbearer_clock_skew_seconds: int = config_field(
+        int32(0),
+        "30",
+        "How far apart the clocks of the broker and of those who make tokens may be.",
+    )
+    sasl_oauthbearer_sub_claim_name: str = config_field(
+        TEXT, "sub", "Which claim of a token names the user."
+    )
+    tidelog_sasl_oauthbearer_algorithms: tuple[str, ...] = config_field(
+        word_list(*TOKEN_ALGORITHMS),
+        ",".join(TOKEN_ALGORITHMS),
+        "By which algorithms tokens may be signed.",
+    )
+
+    ssl_keystore_location: str = config_field(
+        TEXT, "", "The broker's key and certificates in one PEM file; read again when it changes."
+    )
+    ssl_keystore_type: str = config_field(word("PEM"), "PEM", "Form of that file.")
+    ssl_key_password: str = config_field(
+        PASSWORD, "", "What its key is encrypted with; nothing where empty."
+    )
+    ssl_truststore_location: str = config_field(
+        TEXT,
+        "",
+        "Certificates, as PEM, of those who vouch for clients; read again when it changes.",
+    )
+    ssl_truststore_type: str = config_field(word("PEM"), "PEM", "Form of that file.")
+    ssl_client_auth: str = config_field(
+        word("none", "requested", "required"),
+        "none",
+        "Whether clients of SSL listeners show a certificate.",
+    )
+    ssl_enabled_protocols: tuple[str, ...] = config_field(
+        word_list("TLSv1.2", "TLSv1.3"), "TLSv1.2,TLSv1.3", "Versions of TLS that are spoken."
+    )
+    ssl_principal_mapping_rules: str = config_field(
+        TEXT,
+        "DEFAULT",
+        "What a certificate's owner is called: RULE:pattern/replacement/[LU] or DEFAULT, comma"
+        " separated; the first that is about a subject counts.",
+    )
+
+    authorizer_class_name: str = config_field(
+        word("", STANDARD_AUTHORIZER),
+        "",
+        "With Kafka's name for it, ACLs decide who may do what; without, everybody may everything.",
+    )
+    super_users: str = config_field(
+        TEXT, "", "Principals that may do everything: User:NAME;User:NAME."
+    )
+    allow_everyone_if_no_acl_found: bool = config_field(
+        FLAG, "false", "What holds for a resource that no ACL is about."
+    )
+
+    num_partitions: int = config_field(
+        int32(1), "1", "Partitions of a topic that is created without a number."
+    )
+    default_replication_factor: int = config_field(
+        int32(1, 1), "1", "Replicas of a new topic; one broker holds one."
+    )
+    auto_create_topics_enable: bool = config_field(
+        FLAG,
+        "true",
+        "Whether asking for a topic that is not there creates it, where the client allows it.",
+    )
+    delete_topic_enable: bool = config_field(FLAG, "true", "Whether topics can be deleted.")
+
+    socket_request_max_bytes: int = config_field(
+        int32(1),
+        "104857600",
+        "Largest request; a longer one closes its connection before anything is allocated.",
+    )
+    socket_send_buffer_bytes: int = config_field(
+        int32(1, extra=-1),
+        "102400",
+        "What the system holds of answers for each connection, which bounds what is on its way to a"
+        " far client. -1 for as much as the system finds fit, as on the loopback where nothing is"
+        " set.",
+    )
+    queued_max_request_bytes: int = config_field(
+        int64(1, extra=-1),
+        "268435456",
+        "Bytes of requests and answers in flight over all connections; no more is read above it."
+        " -1 for no bound.",
+    )
+    max_connections: int = config_field(
+        int32(1), str(INT32_MAX), "Connections; more are closed at once."
+    )
+    max_connections_per_ip: int = config_field(
+        int32(0), str(INT32_MAX), "Connections from one address."
+    )
+    max_connections_per_ip_overrides: tuple[str, ...] = config_field(
+        address_limits(), "", "Other numbers for some addresses: ADDRESS:COUNT,ADDRESS:COUNT."
+    )
+    connections_max_idle_ms: int = config_field(
+        int64(1, extra=-1),
+        "600000",
+        "A connection that was silent for so long is closed. -1 for never.",
+    )
+
+    fetch_max_bytes: int = config_field(
+        int32(1024), "57671680", "Largest answer to a fetch, in bytes."
+    )
+    max_incremental_fetch_session_cache_slots: int = config_field(
+        int32(0), "1000", "Fetch sessions kept."
+    )
+    min_incremental_fetch_session_eviction_ms: int = config_field(
+        int64(0), "120000", "A fetch session unused for so long makes way for a new one."
+    )
+
+    group_min_session_timeout_ms: int = config_field(
+        int32(1), "6000", "Shortest session of a group's member."
+    )
+    group_max_session_timeout_ms: int = config_field(
+        int32(1), "1800000", "Longest session of a member."
+    )
+    group_initial_rebalance_delay_ms: int = config_field(
+        int32(0),
+        "3000",
+        "How long an empty group waits for more members before its first rebalance.",
+    )
+    group_max_size: int = config_field(int32(1), str(INT32_MAX), "Members of a group.")
+
+    group_consumer_session_timeout_ms: int = config_field(
+        int32(1),
+        "45000",
+        "A member of the consumer protocol that is silent for so long is given up.",
+    )
+    group_consumer_min_session_timeout_ms: int = config_field(int32(1), "45000", _LEAST)
+    group_consumer_max_session_timeout_ms: int = config_field(int32(1), "60000", _MOST)
+    group_consumer_heartbeat_interval_ms: int = config_field(
+        int32(1),
+        "5000",
+        "How often members of the consumer protocol are told to say that they are there.",
+    )
+    group_consumer_min_heartbeat_interval_ms: int = config_field(int32(1), "5000", _LEAST)
+    group_consumer_max_heartbeat_interval_ms: int = config_field(int32(1), "15000", _MOST)
+    group_consumer_assignment_interval_ms: int = config_field(
+        int32(0), "1000", "A group gets a new assignment at most so often; 0 for at once."
+    )
+    group_consumer_min_assignment_interval_ms: int = config_field(int32(0), "0", _LEAST)
+    group_consumer_max_assignment_interval_ms: int = config_field(int32(0), "15000", _MOST)
+    group_consumer_max_size: int = config_field(
+        int32(1), str(INT32_MAX), "Members of a consumer protocol group."
+    )
+    group_consumer_assignors: tuple[str, ...] = config_field(
+        words_once("uniform", "range"),
+        "uniform,range",
+        "Assignors of the broker; the first one where members ask for none.",
+    )
+    group_consumer_migration_policy: MigrationPolicy = config_field(
+        MIGRATION_POLICY,
+        "bidirectional",
+        "Which way a group may change its protocol while it is used.",
+    )
+    group_consumer_regex_refresh_interval_ms: int = config_field(
+        int32(10_000),
+        "600000",
+        "Expressions that groups subscribed to are looked up again after so long at the latest.",
+    )
+
+    offsets_topic_num_partitions: int = config_field(
+        int32(1), "50", "Partitions of __consumer_offsets."
+    )
+    offsets_topic_replication_factor: int = config_field(
+        whole_number("short", 1),
+        "3",
+        "Replicas of __consumer_offsets; one broker holds one, whatever is written here.",
+    )
+    offsets_topic_segment_bytes: int = config_field(
+        int32(1), "104857600", "segment.bytes of that topic."
+    )
+    offsets_topic_compression_codec: int = config_field(
+        int32(0, 4), "0", "Codec of what is written there: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."
+    )
+    offsets_retention_minutes: int = config_field(
+        int32(1), "10080", "Offsets of a group without members are forgotten after so long."
+    )
+    offsets_retention_check_interval_ms: int = config_field(
+        int64(1), "600000", "How often offsets are looked at for their retention."
+    )
+    offset_metadata_max_bytes: int = config_field(
+        int32(0), "4096", "Text kept with a committed offset."
+    )
+
+    group_share_session_timeout_ms: int = config_field(
+        int32(1), "45000", "A member of a share group that is silent for so long is given up."
+    )
+    group_share_min_session_timeout_ms: int = config_field(int32(1), "45000", _LEAST)
+    group_share_max_session_timeout_ms: int = config_field(int32(1), "60000", _MOST)
+    group_share_heartbeat_interval_ms: int = config_field(
+        int32(1), "5000", "How often members of a share group are told to say that they are there."
+    )
+    group_share_min_heartbeat_interval_ms: int = config_field(int32(1), "5000", _LEAST)
+    group_share_max_heartbeat_interval_ms: int = config_field(int32(1), "15000", _MOST)
+    group_share_assignment_interval_ms: int = config_field(
+        int32(0), "1000", "A share group gets a new assignment at most so often; 0 for at once."
+    )
+    group_share_min_assignment_interval_ms: int = config_field(int32(0), "0", _LEAST)
+    group_share_max_assignment_interval_ms: int = config_field(int32(0), "15000", _MOST)
+    group_share_record_lock_duration_ms: int = config_field(
+        int32(1000, 3_600_000),
+        "30000",
+        "For so long a record is the member's that it was given to.",
+    )
+    group_share_min_record_lock_duration_ms: int = config_field(
+        int32(1000, 30_000), "15000", _LEAST
+    )
+    group_share_max_record_lock_duration_ms: int = config_field(
+        int32(30_000, 3_600_000), "60000", _MOST
+    )
+    group_share_delivery_count_limit: int = config_field(
+        int32(2, 10), "5", "After so many deliveries a record is given to nobody any more."
+    )
+    group_share_min_delivery_count_limit: int = config_field(int32(2, 5), "2", _LEAST)
+    group_share_max_delivery_count_limit: int = config_field(int32(5, 25), "10", _MOST)
+    group_share_partition_max_record_locks: int = config_field(
+        int32(100, 10_000),
+        "2000",
+        "Records of a partition between the first that a share group is not done with and the last"
+        " that it was given.",
+    )
+    group_share_min_partition_max_record_locks: int = config_field(int32(100, 2000), "100", _LEAST)
+    group_share_max_partition_max_record_locks: int = config_field(
+        int32(2000, 10_000), "4000", _MOST
+    )
+    group_share_max_size: int = config_field(int32(1, 1000), "200", "Members of a share group.")
+    group_share_max_share_sessions: int = config_field(
+        int32(1), "2000", "Share sessions of the broker."
+    )
+    share_coordinator_state_topic_num_partitions: int = config_field(
+        int32(1), "50", "Partitions of __share_group_state."
+    )
+    share_coordinator_state_topic_segment_bytes: int = config_field(
+        int32(1), "104857600", "segment.bytes of that topic."
+    )
+    share_coordinator_snapshot_update_records_per_snapshot: int = config_field(
+        int32(0, 500),
+        "500",
+        "After so many changes of a share partition all that is known of it is written again.",
+    )
+
+    transaction_max_timeout_ms: int = config_field(
+        int32(1), "900000", "Longest time-out of a transaction."
+    )
+    transactional_id_expiration_ms: int = config_field(
+        int32(1),
+        "604800000",
+        "A transactional id is forgotten when nobody has used it for so long.",
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = config_field(
+        int32(1), "10000", "How often transactions are looked at for their time-out."
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = config_field(
+        int32(1), "3600000", "How often transactional ids are looked at for their expiration."
+    )
+    transaction_state_log_num_partitions: int = config_field(
+        int32(1), "50", "Partitions of __transaction_state."
+    )
+    transaction_state_log_segment_bytes: int = config_field(
+        int32(1), "104857600", "segment.bytes of that topic."
+    )
+
+    log_retention_check_interval_ms: int = config_field(
+        int64(1), "300000", "How often segments are looked at for their retention."
+    )
+    log_initial_task_delay_ms: int = config_field(
+        int64(0), "30000", "When background work first looks."
+    )
+    log_flush_offset_checkpoint_interval_ms: int = config_field(
+        int32(0), "60000", "How often recovery points are written."
+    )
+    producer_id_expiration_ms: int = config_field(
+        int32(1), "86400000", "A producer's state is forgotten when it was silent for so long."
+    )
+    producer_id_expiration_check_interval_ms: int = config_field(
+        int32(1), "600000", "How often producers are looked at for it."
+    )
+
+    log_cleaner_enable: bool = config_field(FLAG, "true", "Whether compacted topics are compacted.")
+    log_cleaner_threads: int = config_field(
+        int32(0), "1", "How many partitions are compacted at a time, each in a process of its own."
+    )
+    log_cleaner_dedupe_buffer_size: int = config_field(
+        int64(1_048_576),
+        "134217728",
+        "Memory of the offset maps of all threads together, in bytes; at least 1 MiB each.",
+    )
+    log_cleaner_io_buffer_load_factor: float = config_field(
+        LOAD_FACTOR,
+        "0.9",
+        "Part of an offset map's slots that is used before a compaction goes on in another pass.",
+    )
+    log_cleaner_io_max_bytes_per_second: float = config_field(
+        RATE,
+        "1.7976931348623157E308",
+        "What compactions read and write at most, all threads together.",
+    )
+    log_cleaner_backoff_ms: int = config_field(
+        int64(0),
+        "15000",
+        "How long to wait where nothing is to be compacted; also before a partition whose"
+        " compaction has failed is tried again, twice as long each time, up to an hour.",
+    )
+
+    tidelog_durability: Durability = config_field(
+        DURABILITY,
+        "page-cache",
+        "What an acknowledgement with acks=all means: `page-cache`, as Kafka's on one node, or"
+        " `fsync`, a group commit of records and append times.",
+    )
+    tidelog_legacy_clients: bool = config_field(
+        FLAG, "false", "Whether Produce v0-v2, Fetch v0-v3 and ListOffsets v0 are served too."
+    )
+    tidelog_metrics_listen: str = config_field(
+        TEXT, "", "Where /metrics, /healthz and /readyz are served: HOST:PORT; nowhere where empty."
+    )
+    tidelog_busy_poll_us: int = config_field(
+        int32(0, 1000),
+        "200",
+        "How long the loop looks for the next request before it sleeps, where small ones come"
+        " close upon each other: they are answered sooner, for more CPU. 0 for never.",
+    )
+
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     without_effect: Mapping[str, str] = field(default_factory=dict)
     given_names: frozenset[str] = field(default=frozenset(), compare=False)
@@ -231,6 +562,11 @@ class BrokerConfig:
         if key is None:
             raise _unknown(name)
         return text_of(cast("ConfigValue", getattr(self, key.attribute)))
+
+
+BROKER_CONFIGS: Final = keys_of(BrokerConfig)
+
+BROKER_CONFIG_BY_NAME: Final = {key.name: key for key in BROKER_CONFIGS}
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tidelog.config.broker import BROKER_CONFIG_BY_NAME, BrokerConfig
-from tidelog.config.values import FLAG, RESET, ConfigKey, Synonym, ValueKind, word
+from tidelog.config.values import FLAG, RESET, ConfigKey, ConfigValue, Synonym, ValueKind, word
 from tidelog.errors import ConfigError
 
 SESSION: Final = "consumer.session.timeout.ms"
@@ -66,7 +66,7 @@ def _key(name: str) -> ConfigKey:
     )
 
 
-def _own(name: str, kind: ValueKind, default: str, doc: str) -> ConfigKey:
+def _own(name: str, kind: ValueKind[ConfigValue], default: str, doc: str) -> ConfigKey:
     return ConfigKey(name=name, kind=kind, default=default, doc=doc)
 
 

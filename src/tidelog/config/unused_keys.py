@@ -18,6 +18,7 @@ from tidelog.config.values import (
     TEXT,
     TEXTS,
     ConfigKey,
+    ConfigValue,
     ValueKind,
     whole_number,
 )
@@ -301,7 +302,7 @@ FORMER: Final = frozenset(
 
 
 def _keys(
-    kind: ValueKind, defaults: "Mapping[str, str] | Mapping[str, str | None]"
+    kind: ValueKind[ConfigValue], defaults: "Mapping[str, str] | Mapping[str, str | None]"
 ) -> list[ConfigKey]:
     return [
         ConfigKey(name=name, kind=kind, default=default, doc=DOC, has_effect=False)

@@ -11,13 +11,17 @@ ISO 8601 durations as Java's Duration.parse reads them.
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import partial
 from ipaddress import ip_address
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, cast
 
 from tidelog.errors import ConfigError
 from tidelog.types import INT32_MAX, INT64_MAX, INT64_MIN, ClockName, Codec, TimestampType
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
 
@@ -131,12 +135,16 @@ ConfigValue: TypeAlias = (
 )
 
 
+Value = TypeVar("Value", bound=ConfigValue)
+
+_Value_co = TypeVar("_Value_co", bound=ConfigValue, covariant=True)
+
 # Probing an open map gets long beyond it.
 LOAD_FACTOR_MAX: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class ValueKind:
+class ValueKind(Generic[_Value_co]):
     """One kind of value.
 
     Attributes:
@@ -148,7 +156,7 @@ class ValueKind:
 
     type_name: str
     allowed: str
-    parse: Callable[[str], ConfigValue]
+    parse: Callable[[str], _Value_co]
 
 
 def text_of(value: ConfigValue | None) -> str:
@@ -187,7 +195,7 @@ def parse_integer(text: str) -> int:
 
 def whole_number(
     type_name: str, low: int | None = None, high: int | None = None, extra: int | None = None
-) -> ValueKind:
+) -> ValueKind[int]:
     """A `short` (16 bits), `int` (32) or `long` (64) in [low, high], or one extra value beside."""
     floor, ceiling = _RANGES[type_name]
     first = floor if low is None else low
@@ -200,6 +208,16 @@ def whole_number(
         return value
 
     return ValueKind(type_name, _allowed_numbers(low, high, extra), parse)
+
+
+def int32(low: int, high: int | None = None, extra: int | None = None) -> ValueKind[int]:
+    """An `int`; see `whole_number`."""
+    return whole_number("int", low, high, extra)
+
+
+def int64(low: int | None, high: int | None = None, extra: int | None = None) -> ValueKind[int]:
+    """A `long`; see `whole_number`."""
+    return whole_number("long", low, high, extra)
 
 
 def _allowed_numbers(low: int | None, high: int | None, extra: int | None) -> str:
@@ -282,7 +300,7 @@ def _split(text: str) -> list[str]:
     return items
 
 
-def word(*words: str) -> ValueKind:
+def word(*words: str) -> ValueKind[str]:
     """One of a few words."""
 
     def parse(text: str) -> str:
@@ -294,7 +312,7 @@ def word(*words: str) -> ValueKind:
     return ValueKind("string", f"one of {named}{', or nothing' if '' in words else ''}", parse)
 
 
-def word_list(*words: str) -> ValueKind:
+def word_list(*words: str) -> ValueKind[tuple[str, ...]]:
     """Any of a few words, comma separated, in the order given; may be empty."""
 
     def parse(text: str) -> tuple[str, ...]:
@@ -306,7 +324,7 @@ def word_list(*words: str) -> ValueKind:
     return ValueKind("list", f"any of {', '.join(words)}, comma separated, or nothing", parse)
 
 
-def address_limits() -> ValueKind:
+def address_limits() -> ValueKind[tuple[str, ...]]:
     """Numbers of addresses, as `ADDRESS:COUNT` each; names of machines are no addresses."""
 
     def parse(text: str) -> tuple[str, ...]:
@@ -340,7 +358,7 @@ def _parse_store_url(text: str) -> str:
     return url
 
 
-def words_once(*words: str) -> ValueKind:
+def words_once(*words: str) -> ValueKind[tuple[str, ...]]:
     """Some of a few words, each once, comma separated; the order counts."""
 
     def parse(text: str) -> tuple[str, ...]:
@@ -468,10 +486,10 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One topic setting.
+    """One setting.
 
     Attributes:
-        name: Kafka's topic-level name, or `tidelog.*`.
+        name: Kafka's name, or `tidelog.*`.
         kind: How its value is read and what is allowed.
         default: As a text; None where a missing value means something of its own.
         doc: What it does, what follows from it.
@@ -480,7 +498,7 @@ class ConfigKey:
     """
 
     name: str
-    kind: ValueKind
+    kind: ValueKind[ConfigValue]
     default: str | None
     doc: str
     synonyms: tuple[Synonym, ...] = ()
@@ -488,13 +506,42 @@ class ConfigKey:
 
     @property
     def attribute(self) -> str:
-        """The field of `TopicConfig`: the name with underscores."""
+        """The field of its class of settings: the name with underscores."""
         return self.name.replace(".", "_")
 
-    @property
-    def default_value(self) -> ConfigValue | None:
-        """The default as a value."""
-        return None if self.default is None else self.kind.parse(self.default)
+
+def config_field(
+    kind: ValueKind[Value],
+    default: str | None,
+    doc: str,
+    *,
+    synonyms: tuple[Synonym, ...] = (),
+    has_effect: bool = True,
+) -> Value:
+    """Declare a field of a class of settings, all of it in one place; see `keys_of`.
+
+    Args:
+        kind: How its value is read and what is allowed.
+        default: As a text; None where a missing value means something of its own.
+        doc: What it does, what follows from it.
+        synonyms: The broker's names of a topic's setting, the winning one first.
+        has_effect: False for what is accepted and kept for Kafka's sake only.
+    """
+    value = None if default is None else kind.parse(default)
+    key = partial(
+        ConfigKey, kind=kind, default=default, doc=doc, synonyms=synonyms, has_effect=has_effect
+    )
+    made: object = field(default=value, repr=kind is not PASSWORD, metadata={"key": key})
+    return cast("Value", made)
+
+
+def keys_of(settings: "type[DataclassInstance]") -> tuple[ConfigKey, ...]:
+    """The table of a class of settings, in the order of its fields."""
+    return tuple(
+        each.metadata["key"](name=each.name.replace("_", "."))
+        for each in fields(settings)
+        if "key" in each.metadata
+    )
 
 
 EARLIEST: Final = "earliest"

@@ -15,7 +15,7 @@ from tests.worlds.clients.rights_talk import (
 )
 from tests.worlds.waiting import until_so
 
-from tidelog.config.broker_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.protocol.messages import (
     CREATE_ACLS,
     CREATE_TOPICS,

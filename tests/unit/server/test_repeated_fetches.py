@@ -9,7 +9,7 @@ import pytest
 from tests.unit.server.fetching import MANY_BYTES, NOW_MS, PARTITIONS, TOPICS, Broker, Row
 from tests.unit.server.steps import steps
 
-from tidelog.config.broker_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.record.builder import build_batch
 from tidelog.server.api.node import ConnectionFacts
 from tidelog.server.partitions.segment_reads import PIECE_MIN_BYTES

@@ -17,7 +17,7 @@ from tests.unit.server.fetching import LENGTH_BYTES, NOW_MS, TOPICS
 from tests.unit.server.fetching import Broker as Fetching
 from tests.unit.server.steps import steps
 
-from tidelog.config.broker_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.protocol.messages import LIST_OFFSETS, PRODUCE
 from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,

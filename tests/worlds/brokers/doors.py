@@ -19,7 +19,7 @@ from tests.worlds.kafka.oracle import Oracle
 from tests.worlds.waiting import until_so
 
 import tidelog
-from tidelog.config.broker_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker import STANDARD_AUTHORIZER
 
 BEARER: Final = "OAUTHBEARER"
 TOPIC: Final = "open"

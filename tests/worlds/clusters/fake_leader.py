@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from tests.faults import SeededEnv, seeded_env
 
-from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME
+from tidelog.config.topic import TOPIC_CONFIG_BY_NAME
 from tidelog.errors import UnknownTopic
 from tidelog.protocol.framing import Frames
 from tidelog.protocol.messages import BY_KEY

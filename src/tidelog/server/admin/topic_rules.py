@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.config import TopicConfig
-from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME
+from tidelog.config.topic import TOPIC_CONFIG_BY_NAME
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import ConfigError, shortened
 from tidelog.server.runtime.errors import Refusal

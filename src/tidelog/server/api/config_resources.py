@@ -21,8 +21,7 @@ from tidelog.config.group import (
     is_bounded,
     is_group_setting,
 )
-from tidelog.config.topic import broker_names
-from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME
+from tidelog.config.topic import TOPIC_CONFIG_BY_NAME, broker_names
 from tidelog.config.unused_keys import ONE_BROKERS, WITHOUT_EFFECT
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import ConfigError

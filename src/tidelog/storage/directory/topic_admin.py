@@ -29,7 +29,7 @@ from itertools import chain
 from typing import Final, TypeVar
 
 from tidelog.config import ConfigNote
-from tidelog.config.topic_keys import TOPIC_CONFIG_BY_NAME
+from tidelog.config.topic import TOPIC_CONFIG_BY_NAME
 from tidelog.env import Env, FileSystem
 from tidelog.errors import CorruptFile, StorageFailure, TidelogError, UnknownTopic
 from tidelog.storage import commits, files, text_files

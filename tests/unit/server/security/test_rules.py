@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.worlds.brokers.running import opened_node
 
-from tidelog.config.broker_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import CREATE_ACLS
 from tidelog.protocol.messages.security import AclCreation, CreateAclsRequest, CreateAclsResponse

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.unit.server.loops import on_a_loop
 from tests.unit.server.shares.share_worlds import GROUP, TOPIC, World, acquired, of, said, world
 
-from tidelog.config.broker_keys import STANDARD_AUTHORIZER
+from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.error_codes import ErrorCode
 from tidelog.server.security.authorizer import Acl
 from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
