@@ -20,6 +20,7 @@ from tidelog.server.api.context import RequestContext
 from tidelog.server.api.fetch import fetch
 from tidelog.server.api.node import ConnectionFacts, Node
 from tidelog.server.partitions.partition import Partition
+from tidelog.server.runtime import reply
 from tidelog.types import IsolationLevel, NewRecord
 
 VERSION = 12
@@ -44,7 +45,8 @@ def test_records_that_come_before_the_wait_has_begun_end_it(tmp_path: Path) -> N
         node.topics.create("t", 1)
         partition = node.partitions.get("t", 0)  # open, so that the fetch looks at once
         context = RequestContext(node, FETCH, VERSION, None, ConnectionFacts(1, "here"))
-        answer = fetch(context, request)  # it has looked, and waits from the loop's next turn on
+        # It has looked, and waits from the loop's next turn on.
+        answer = reply.start(fetch(context, request))
         assert not isinstance(answer, FetchResponse)
         partition.append(bytes(build_batch([NewRecord(value=b"v")])))
         return asyncio.ensure_future(rest(answer))

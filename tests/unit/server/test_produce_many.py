@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from typing import TypeAlias
 
 import pytest
 from tests.worlds.brokers.running import node_fixture
@@ -20,8 +21,9 @@ from tidelog.record.builder import build_batch
 from tidelog.record.header import ATTRIBUTES_AT, seal
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.node import ConnectionFacts, Node
-from tidelog.server.api.produce import GROUP_PARTITIONS, SLICE_MS, ProduceReply, produce
+from tidelog.server.api.produce import GROUP_PARTITIONS, SLICE_MS, produce
 from tidelog.server.runtime.errors import Unanswered
+from tidelog.server.runtime.reply import start
 from tidelog.types import NewRecord
 
 COUNT = 45
@@ -64,11 +66,17 @@ def request(
     return ProduceRequest(transactional_id=None, acks=acks, timeout_ms=90_000, topic_data=[topic])
 
 
-def ask(node: Node, asked: ProduceRequest, version: int = BY_NAME) -> ProduceReply:
-    return produce(RequestContext(node, PRODUCE, version, "t", ConnectionFacts(1, "t")), asked)
+Answer: TypeAlias = "ProduceResponse | Awaitable[ProduceResponse | None] | None"
 
 
-async def codes(said: ProduceReply) -> list[tuple[int, int]]:
+def ask(node: Node, asked: ProduceRequest, version: int = BY_NAME) -> Answer:
+    context = RequestContext(node, PRODUCE, version, "t", ConnectionFacts(1, "t"))
+    return start(produce(context, asked))
+
+
+async def codes(
+    said: Answer,
+) -> list[tuple[int, int]]:
     """Each partition with its error, in the order of the answer."""
     answer = await said if isinstance(said, Awaitable) else said
     assert isinstance(answer, ProduceResponse)

@@ -1,7 +1,6 @@
 """Produce: each part of a request is answered and written as if it had come alone."""
 
 import asyncio
-from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -147,8 +146,7 @@ async def answered(node: Node, asked: Asked) -> Answered:
         node, PRODUCE, asked.version, asked.client_id, ConnectionFacts(1, "here")
     )
     try:
-        said = produce(context, request_of(node, asked))
-        answer = await said if isinstance(said, Awaitable) else said
+        answer = await produce(context, request_of(node, asked))
     except Unanswered as error:
         return error.code
     if answer is None:

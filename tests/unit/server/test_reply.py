@@ -1,29 +1,18 @@
 """`Reply` and `start`: results that come later."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from tidelog.env import ManualClock
 from tidelog.errors import Closed
-from tidelog.server.api.charges import Stopwatch, Timed
+from tidelog.server.api.charges import Stopwatch
 from tidelog.server.runtime.reply import Reply, start
 
 
-async def _plain(work: Awaitable[str]) -> str:
-    return await work
-
-
-async def _timed(work: Awaitable[str]) -> str:
-    return await Timed(work, Stopwatch(ManualClock(0), 0))
-
-
-@pytest.mark.parametrize("run", [_plain, _timed])
+@pytest.mark.parametrize("is_measured", [False, True])
 @pytest.mark.parametrize("at", [1, 2])
-def test_work_handles_the_failure_of_what_it_waits_for(
-    run: Callable[[Awaitable[str]], Awaitable[str]], at: int
-) -> None:
+def test_work_handles_the_failure_of_what_it_waits_for(at: int, *, is_measured: bool) -> None:
     async def story() -> str:
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in range(2)]
@@ -36,11 +25,10 @@ def test_work_handles_the_failure_of_what_it_waits_for(
                     return f"handled: {error}"
             return "none failed"
 
-        async def outer() -> str:
-            return await run(work())
-
-        reply = start(outer())
+        reply = start(work())
         assert isinstance(reply, Reply)
+        if is_measured:
+            reply.measure(Stopwatch(ManualClock(0), 0))
         for number, future in enumerate(futures, 1):
             await asyncio.sleep(0)
             if number == at:
@@ -97,5 +85,60 @@ def test_cancelled_work_ends_whenever_that_is(turns: int) -> None:
         assert waits_for.cancelled()
         with pytest.raises(Closed):
             await reply
+
+    asyncio.run(story())
+
+
+def test_a_reply_that_is_made_of_another_one_comes_when_both_are_done() -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[int]] = [loop.create_future() for _ in range(2)]
+
+        async def work(number: int) -> int:
+            return number + await futures[number]
+
+        reply = start(work(0))
+        assert isinstance(reply, Reply)
+        mapped = reply.map(lambda value: start(work(value)))
+        assert isinstance(mapped, Reply)
+        futures[0].set_result(1)
+        assert await reply == 1
+        assert not mapped.is_done
+        assert mapped.is_started
+        futures[1].set_result(3)
+        assert await mapped == 4
+
+    asyncio.run(story())
+
+
+def test_cancelling_a_mapped_reply_ends_the_work_that_is_under_way() -> None:
+    async def story() -> None:
+        waits_for = asyncio.get_running_loop().create_future()
+
+        async def work(future: "asyncio.Future[None]") -> None:
+            await future
+
+        first: Reply[None] = Reply()
+        mapped = first.map(lambda _: start(work(waits_for)))
+        assert isinstance(mapped, Reply)
+        first.complete(None)
+        mapped.cancel()
+        with pytest.raises(Closed):
+            await mapped
+        assert waits_for.cancelled()
+
+    asyncio.run(story())
+
+
+def test_work_that_is_cancelled_in_its_first_step_is_given_up() -> None:
+    async def story() -> None:
+        gone = asyncio.get_running_loop().create_future()
+        gone.cancel()
+
+        async def work() -> None:
+            await gone
+
+        with pytest.raises(Closed):
+            start(work())
 
     asyncio.run(story())

@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from tidelog.env import ManualClock
-from tidelog.server.api.charges import Stopwatch, Timed
+from tidelog.errors import Closed
+from tidelog.server.api.charges import Stopwatch
+from tidelog.server.runtime.reply import Reply, start
 
 MS = 1_000_000
 
@@ -23,12 +25,14 @@ def test_work_counts_and_waits_do_not() -> None:
     async def run() -> int:
         waited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         clock.advance(2)
+        reply = start(said(waited))
         watch.pause()
-        task = asyncio.ensure_future(Timed(said(waited), watch))
+        assert isinstance(reply, Reply)
+        reply.measure(watch)
         await asyncio.sleep(0)
         clock.advance(1000)
         waited.set_result(7)
-        return await task
+        return await reply
 
     assert asyncio.run(run()) == 7
     assert watch.used_ns == 9 * MS
@@ -44,7 +48,10 @@ def test_what_the_handler_raises_comes_through() -> None:
         raise ValueError
 
     async def run() -> None:
-        await Timed(said(), watch)
+        reply = start(said())
+        assert isinstance(reply, Reply)
+        reply.measure(watch)
+        await reply
 
     watch.pause()
     with pytest.raises(ValueError, match=r"^$"):
@@ -64,11 +71,13 @@ def test_a_handler_hears_that_nobody_waits() -> None:
             raise
 
     async def run() -> None:
-        task = asyncio.ensure_future(Timed(said(), Stopwatch(clock, 0)))
+        reply = start(said())
+        assert isinstance(reply, Reply)
+        reply.measure(Stopwatch(clock, 0))
         await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        reply.cancel()
+        with pytest.raises(Closed):
+            await reply
 
     asyncio.run(run())
     assert heard == ["gone"]

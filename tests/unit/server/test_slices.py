@@ -165,10 +165,7 @@ def test_long_answers_are_made_into_bytes_beside_the_loop(node: Node) -> None:
 
 
 async def _pieces(node: Node, request: ReceivedRequest, response: Long) -> Pieces | None:
-    async def given() -> Long:
-        return response
-
-    outcome = dispatch._written(node, request, given())
+    outcome = dispatch._write(node, request, None, response)
     assert isinstance(outcome, Reply)
     return await outcome
 

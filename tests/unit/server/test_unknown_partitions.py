@@ -26,6 +26,7 @@ from tidelog.server.api.context import RequestContext
 from tidelog.server.api.node import ConnectionFacts, Node
 from tidelog.server.api.produce import produce
 from tidelog.server.api.topics import delete_records
+from tidelog.server.runtime.reply import start
 from tidelog.types import NewRecord, TopicPartition
 
 UNKNOWN = 3
@@ -58,7 +59,7 @@ def test_produce_to_an_unknown_topic(node: Node) -> None:
     topics = [TopicProduceData(name="flihgts", partition_data=data)]
     request = ProduceRequest(transactional_id=None, acks=1, timeout_ms=1000, topic_data=topics)
     context = RequestContext(node, PRODUCE, 9, "test", ConnectionFacts(1, "test"))
-    answer = produce(context, request)
+    answer = start(produce(context, request))
     assert isinstance(answer, ProduceResponse)
     found = answer.responses[0].partition_responses
     assert [(each.index, each.error_code) for each in found] == [(0, UNKNOWN), (1, UNKNOWN)]

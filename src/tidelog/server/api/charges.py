@@ -14,25 +14,21 @@ Source: KIP-124, KIP-219; Kafka 4.3's ClientRequestQuotaManager, KafkaApis.handl
 KafkaApis.handleFetchRequest.
 """
 
-from collections.abc import Awaitable, Callable, Generator
-from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from tidelog.protocol.codecs import struct_codec
 from tidelog.protocol.framing import LENGTH_BYTES
-from tidelog.protocol.messages import FETCH, PRODUCE, SHARE_FETCH
-from tidelog.protocol.messages.fetch import FetchResponse
+from tidelog.protocol.messages import PRODUCE
 from tidelog.protocol.wire import Writer
 from tidelog.server.admin.quotas import FETCHED, PRODUCED, REQUESTS, WINDOW_MS, most_at_once
-from tidelog.server.api.context import Answer, RequestContext, Response
+from tidelog.server.api.context import RequestContext, Response, Started
+from tidelog.server.runtime.reply import Reply
 
 if TYPE_CHECKING:
     from tidelog.env import Clock
     from tidelog.protocol.messages.share_fetch import ShareFetchResponse
     from tidelog.server.admin.quotas import Limit, Throttles
-
-
-_T = TypeVar("_T")
 
 
 _PERCENT_PER_NS: Final = 100e-9
@@ -59,43 +55,14 @@ class Stopwatch:
             self._since_ns = None
 
 
-class Timed(Awaitable[_T]):
-    """Awaits something; the stopwatch runs while that runs, and pauses while it waits."""
-
-    def __init__(self, said: Awaitable[_T], watch: Stopwatch) -> None:
-        self._said = said
-        self._watch = watch
-
-    def __await__(self) -> Generator[object, None, _T]:
-        steps = self._said.__await__()
-        move: Callable[[], object] = partial(next, steps)
-        while True:
-            self._watch.go_on()
-            try:
-                waits_for = move()
-            except StopIteration as end:
-                return cast("_T", end.value)
-            finally:
-                self._watch.pause()
-            try:
-                yield waits_for
-            except BaseException as error:  # noqa: BLE001 - also what a future failed with
-                move = partial(steps.throw, error)
-            else:
-                move = partial(next, steps)
-
-
 class _Throttled(Protocol):
     throttle_time_ms: int
 
 
 class Charges:
-    """The quotas that hold for one request: `charge` or `finish` once, when its response is known.
+    """Quotas that hold for one request: `charge` or `finish` once, when its response is known."""
 
-    A response that comes later is awaited through `timed`.
-    """
-
-    __slots__ = ("_context", "_fetched", "_produced", "_throttles", "_time", "_watch")
+    __slots__ = ("_context", "_produced", "_throttles", "_time", "_watch")
 
     def __init__(
         self,
@@ -104,7 +71,6 @@ class Charges:
         watch: Stopwatch,
         time: "Limit | None",
         produced: "tuple[Limit, int] | None",
-        fetched: "Limit | None",
     ) -> None:
         """`time`: the quota of loop time. `produced`: that of bytes produced, and the bytes."""
         self._context = context
@@ -112,33 +78,18 @@ class Charges:
         self._watch = watch
         self._time = time
         self._produced = produced
-        self._fetched = fetched
 
-    def timed(self, said: Awaitable[_T]) -> Awaitable[_T]:
-        """An answer on its way, with an eye on the clock where that counts."""
-        return said if self._time is None else Timed(said, self._watch)
-
-    def worked(self, said: "Answer") -> None:
-        """The handler has come back: count the request, unless its answer comes later."""
+    def worked(self, answer: "Started") -> None:
+        """The handler has come back, with its response or with one that comes later."""
         self._watch.pause()
-        if said is None or type(said) is self._context.api.response:
-            self.charge(said)
+        if isinstance(answer, Reply) and self._time is not None:
+            answer.measure(self._watch)
 
     def charge(self, response: "Response | None") -> None:
         """Count the request, and report the throttle time in its response."""
         throttle_ms = self.finish()
         if throttle_ms and response is not None and hasattr(response, "throttle_time_ms"):
             cast("_Throttled", response).throttle_time_ms = throttle_ms
-
-    def fetched(self, size_bytes: int) -> int:
-        """Count the bytes of a Fetch response, unless that takes its client over the quota.
-
-        Returns:
-            The throttle time of the empty response in its place; 0 where it is to be sent.
-        """
-        if self._fetched is None:
-            return 0
-        return self._throttles.charge_or_not(FETCHED, self._fetched, size_bytes)
 
     def finish(self) -> int:
         """Count the request, and note for how long its connection is to be muted.
@@ -177,11 +128,10 @@ def charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> Charg
     if context.api is PRODUCE:
         limit = throttles.find(PRODUCED, connection.principal, context.client_id)
         produced = None if limit is None else (limit, size_bytes)
-    fetched = _limit(context) if context.api is FETCH else None
-    if time is None and produced is None and fetched is None:
+    if time is None and produced is None:
         return None
     watch = Stopwatch(context.node.env.clock, began_ns)
-    return Charges(context, throttles, watch, time, produced, fetched)
+    return Charges(context, throttles, watch, time, produced)
 
 
 def most_bytes(context: RequestContext) -> int | None:
@@ -190,36 +140,27 @@ def most_bytes(context: RequestContext) -> int | None:
     return None if limit is None else most_at_once(limit)
 
 
-def throttle_ms(context: RequestContext, answer: Callable[[], FetchResponse]) -> int:
-    """How long to be silent in place of an answer; 0 to give it, and then it has been counted.
+def charge_fetch(context: RequestContext, size: Callable[[], int]) -> int:
+    """Count the bytes of a Fetch response, unless that takes its client over the quota.
 
     Args:
         context: Who asks.
-        answer: Makes what would be answered; called where a quota holds for the client.
+        size: Tells how many there are; called where a quota holds for the client.
+
+    Returns:
+        The throttle time of the empty response in its place; 0 where it is to be sent.
     """
     limit, throttles = _limit(context), context.node.throttles
     if limit is None or throttles is None:
         return 0
-    return throttles.charge_or_not(FETCHED, limit, _size(context.version, answer()))
-
-
-def throttle_bytes_ms(context: RequestContext, size_bytes: int) -> int:
-    """How long to be silent in place of an answer of so many bytes; 0 to give it, once counted."""
-    limit, throttles = _limit(context), context.node.throttles
-    if limit is None or throttles is None:
-        return 0
-    return throttles.charge_or_not(FETCHED, limit, size_bytes)
+    return throttles.charge_or_not(FETCHED, limit, size())
 
 
 def charge_share(context: RequestContext, answer: "ShareFetchResponse") -> None:
     """Count the answer of a ShareFetch; it tells how long the client is to be silent after it."""
     limit, throttles = _limit(context), context.node.throttles
     if limit is not None and throttles is not None:
-        version = context.version
-        writer = Writer()
-        codec = struct_codec(type(answer), version, SHARE_FETCH.is_flexible(version))
-        codec.write(writer, answer)
-        waits_ms = throttles.charge(FETCHED, limit, LENGTH_BYTES + writer.size_bytes)
+        waits_ms = throttles.charge(FETCHED, limit, encoded_size(context, answer))
         answer.throttle_time_ms = context.connection.throttle_ms = waits_ms
 
 
@@ -230,7 +171,9 @@ def _limit(context: RequestContext) -> "Limit | None":
     return throttles.find(FETCHED, context.connection.principal, context.client_id)
 
 
-def _size(version: int, answer: FetchResponse) -> int:
-    writer = Writer()
-    struct_codec(FetchResponse, version, FETCH.is_flexible(version)).write(writer, answer)
+def encoded_size(context: RequestContext, response: "Response") -> int:
+    """The bytes of a response, its length in front and without its header."""
+    version, writer = context.version, Writer()
+    codec = struct_codec(type(response), version, context.api.is_flexible(version))
+    codec.write(writer, response)
     return LENGTH_BYTES + writer.size_bytes

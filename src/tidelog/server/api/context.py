@@ -15,6 +15,8 @@ from tidelog.types import Buffer
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from tidelog.server.runtime.reply import Reply
+
 
 # Made for every request, and a frozen one takes three times as long to make.
 @dataclass(slots=True)
@@ -118,8 +120,16 @@ class Written:
         self.name = name
 
 
-# At once, later, or (None) never: a producer that wants no acknowledgement.
-Answer: TypeAlias = "Response | Awaitable[Response | Long | None] | None"
+# What there is to respond; None for a producer that wants no acknowledgement.
+Ready: TypeAlias = "Response | Long | Written | None"
+
+
+# What a handler gives: at once, or later as a coroutine or a reply.
+Answer: TypeAlias = "Ready | Awaitable[Ready]"
+
+
+# The same once it is started.
+Started: TypeAlias = "Ready | Reply[Ready]"
 
 
 # Each handler takes its API's own request, which no type can say of all: `handler_of` casts.
@@ -140,8 +150,9 @@ def may_topic(node: Node, connection: ConnectionFacts, operation: Operation, top
 TopicRows: TypeAlias = tuple[str, UUID | None, Sequence[Row]]
 
 
-# What a response says of the rows, and what is called once it is sure that the response is sent.
-RowAnswers: TypeAlias = tuple[AllFacts, AllRecords, Callable[[], None] | None]
+# What a response says of the rows. And what is called before it is sent, with its size without the
+# header where quotas may hold: False lets the request go the whole way instead.
+RowAnswers: TypeAlias = tuple[AllFacts, AllRecords, Callable[[int], bool] | None]
 
 
 class RowFunctions(NamedTuple):
@@ -152,7 +163,7 @@ class RowFunctions(NamedTuple):
         may_repeat: Whether a message of a version may become a template.
         answer: Answers rows, by the context, the message without topics, and the topics, which the
             client may use so. None where they have to be handled as any other request: nothing was
-            changed then. It may also return the handler's own form of an answer.
+            changed then. It may also return what the handler does.
     """
 
     operation: Operation

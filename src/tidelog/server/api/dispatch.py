@@ -3,9 +3,9 @@
 Source: Kafka's protocol guide; KIP-511 (an unknown version of ApiVersions is answered in v0).
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedRequest
@@ -24,10 +24,11 @@ from tidelog.protocol.row_templates import (
     Templates,
 )
 from tidelog.server.api.context import (
-    Answer,
     Long,
+    Ready,
     RequestContext,
     Response,
+    Started,
     TopicRows,
     Written,
     key_of,
@@ -55,9 +56,9 @@ __all__ = ["CorruptMessage", "Outcome", "Pieces", "answer"]
 Pieces: TypeAlias = list[Buffer]
 
 
-def _write_long(request: ReceivedRequest, said: Long) -> Pieces:
-    pieces = write_response(request, said.response)
-    said.let_go()
+def _write_long(request: ReceivedRequest, long: Long) -> Pieces:
+    pieces = write_response(request, long.response)
+    long.let_go()
     return pieces
 
 
@@ -90,20 +91,17 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
         raise
     api = request.api
     context = RequestContext(node, api, request.version, request.client_id, connection)
-    said = _handle(context, request.message)
-    charges = None if began_ns is None else _charges_of(context, len(frame), began_ns)
-    if charges is not None:
-        charges.worked(said)
+    response = _handle(context, request.message)
     functions = row_functions_of(api.key)
-    if functions is not None and type(said) is _response_of(api.key):
+    if functions is not None and type(response) is _response_of(api.key):
         if connection.templates is None:
             connection.templates = Templates()
         if functions.may_repeat(request.version, request.message):
-            connection.templates.learn(frame, request, said, served_versions(legacy))
-    return _written(node, request, said, charges)
+            connection.templates.learn(frame, request, response, served_versions(legacy))
+    return _written(context, request, response, (frame, began_ns))
 
 
-def _handle(context: RequestContext, message: Response) -> Answer:
+def _handle(context: RequestContext, message: Response) -> Started:
     """Call the handler with what the guard allows, and add what is denied to its response.
 
     Raises:
@@ -112,23 +110,20 @@ def _handle(context: RequestContext, message: Response) -> Answer:
     handler = handler_of(context.api.key)
     guard = None if context.node.authorizer is None else guard_of(context.api.key)
     if guard is None:
-        return handler(context, message)
+        return start(handler(context, message))
     allowed, denied = guard(Access(context), message)
-    response = None if allowed is None else handler(context, allowed)
+    handled: Started = None if allowed is None else start(handler(context, allowed))
     if denied is None:
-        return response
-    if isinstance(response, Awaitable):
-        return _add_denied(response, denied)
-    return denied.add_to(response)
+        return handled
+    add = partial(_add_denied, denied)
+    return handled.map(add) if isinstance(handled, Reply) else add(handled)
 
 
-async def _add_denied(
-    response: "Awaitable[Response | Long | None]", denied: Denied
-) -> "Response | Long | None":
-    handled = await response
-    added = denied.add_to(handled.response if isinstance(handled, Long) else handled)
-    whole = await added if isinstance(added, Awaitable) else added
-    return handled if isinstance(handled, Long) else whole
+def _add_denied(denied: Denied, handled: Ready) -> Started:
+    if not isinstance(handled, Long):
+        return cast("Started", denied.add_to(cast("Response | None", handled)))
+    added = denied.add_to(handled.response)
+    return added.map(lambda _: handled) if isinstance(added, Reply) else handled
 
 
 def _answer_long(
@@ -136,14 +131,13 @@ def _answer_long(
 ) -> Outcome:
     """Answer a request with long lists part by part."""
     context = RequestContext(node, long.api, long.version, long.client_id, connection)
-    charges = None if began_ns is None else _charges_of(context, len(frame), began_ns)
     from tidelog.server.api.long_requests import answer_long  # few clients send any
 
-    said = answer_long(context, long, _handle)
+    response: Started = start(answer_long(context, long, _handle))
     head = ReceivedRequest(
         long.api, long.version, long.correlation_id, long.client_id, long.api.request()
     )
-    return start(_written_later(node, head, said, charges))
+    return _written(context, head, response, (frame, began_ns))
 
 
 def _answer_rows(
@@ -164,14 +158,22 @@ def _answer_rows(
     context = RequestContext(node, head.api, head.version, head.client_id, connection)
     named = _usable_topics(context, template, topics, functions.operation)
     answers = None if named is None else functions.answer(context, head.message, named)
-    if not isinstance(answers, tuple):
-        return None if answers is None else _write(context, template, answers, (frame, began_ns))
-    facts, records, on_sent = answers
-    pieces = template.encode(frame[CORRELATION_ID], topics, facts, records)
-    if began_ns is not None and not _charge(context, template, pieces, (frame, began_ns)):
+    if answers is None:
         return None
-    if on_sent is not None:
-        on_sent()
+    if not isinstance(answers, tuple):
+        number = int.from_bytes(frame[CORRELATION_ID], "big", signed=True)
+        request = ReceivedRequest(head.api, head.version, number, head.client_id, head.message)
+        return _written(context, request, start(answers), (frame, began_ns))
+    facts, records, accept = answers
+    pieces = template.encode(frame[CORRELATION_ID], topics, facts, records)
+    if accept is not None:
+        size_bytes = 0 if began_ns is None else sum(map(len, pieces)) - template.header_bytes
+        if not accept(size_bytes):
+            return None
+    charges = None if began_ns is None else _charges_of(context, len(frame), began_ns)
+    throttle_ms = 0 if charges is None else charges.finish()
+    if throttle_ms:
+        template.set_throttle(pieces, throttle_ms)
     return pieces
 
 
@@ -202,70 +204,39 @@ def _usable_topics(
     return named
 
 
-def _write(
-    context: RequestContext, template: Template, said: Answer, asked: tuple[Buffer, int | None]
+def _written(
+    context: RequestContext,
+    request: ReceivedRequest,
+    response: Started,
+    arrival: tuple[Buffer, int | None],
 ) -> Outcome:
-    """The response to a request that fits a template, by the codec; it may have to wait."""
-    frame, began_ns = asked
-    head, number = template.request, int.from_bytes(frame[CORRELATION_ID], "big", signed=True)
-    request = ReceivedRequest(head.api, head.version, number, head.client_id, head.message)
+    """Write a response as soon as it is there, and count the request.
+
+    Args:
+        context: Who asks.
+        request: The request.
+        response: Its response.
+        arrival: The request's frame, and when it was looked at where quotas may hold.
+    """
+    frame, began_ns = arrival
     charges = None if began_ns is None else _charges_of(context, len(frame), began_ns)
     if charges is not None:
-        charges.worked(said)
-    return _written(context.node, request, said, charges)
+        charges.worked(response)
+    write = partial(_write, context.node, request, charges)
+    return response.map(write) if isinstance(response, Reply) else write(response)
 
 
-def _charge(
-    context: RequestContext, template: Template, pieces: Pieces, asked: tuple[Buffer, int]
-) -> bool:
-    """Count a response, and report its throttle time; False for a consumer over its quota."""
-    frame, began_ns = asked
-    charges = _charges_of(context, len(frame), began_ns)
-    if charges is None:
-        return True
-    if charges.fetched(sum(map(len, pieces)) - template.header_bytes):
-        return False
-    throttle_ms = charges.finish()
-    if throttle_ms:
-        template.set_throttle(pieces, throttle_ms)
-    return True
-
-
-def _written(
-    node: Node, request: ReceivedRequest, response: Answer, charges: "Charges | None" = None
+def _write(
+    node: Node, request: ReceivedRequest, charges: "Charges | None", handled: Ready
 ) -> Outcome:
-    if response is None:
-        return None
-    if type(response) is _response_of(request.api.key):
-        return write_response(request, response)
-    if isinstance(response, Reply):
-        return response.map(partial(_write_charged, request, charges))
-    assert isinstance(response, Awaitable)
-    return start(_written_later(node, request, response, charges))
-
-
-def _write_charged(
-    request: ReceivedRequest, charges: "Charges | None", response: Response
-) -> Pieces:
+    response = handled.response if isinstance(handled, Long | Written) else handled
     if charges is not None:
         charges.charge(response)
-    return write_response(request, response)
-
-
-async def _written_later(
-    node: Node,
-    request: ReceivedRequest,
-    response: "Awaitable[Response | Long | Written | None]",
-    charges: "Charges | None",
-) -> Pieces | None:
-    handled = await (response if charges is None else charges.timed(response))
-    if charges is not None:
-        charges.charge(handled.response if isinstance(handled, Long | Written) else handled)
     if isinstance(handled, Long):
-        return await node.work.run(_write_long, request, handled)
+        return start(node.work.run(_write_long, request, handled))
     if isinstance(handled, Written):
         return write_response_around(request, handled.response, handled.name)
-    return None if handled is None else write_response(request, handled)
+    return None if response is None else write_response(request, response)
 
 
 @cache

@@ -10,6 +10,7 @@ KIP-74 (limits), KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topi
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, cast
 from uuid import UUID
 
@@ -23,7 +24,7 @@ from tidelog.protocol.messages.fetch import (
 )
 from tidelog.protocol.requests import ReceivedRequest
 from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
-from tidelog.server.api.leader_epochs import find_partition, opened_first
+from tidelog.server.api.leader_epochs import find_partition
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.fetch import (
     PartitionRead,
@@ -51,10 +52,8 @@ BY_ID_SINCE: Final = 13
 REPLICA_STATE_SINCE: Final = 15
 
 
-def fetch(
-    context: RequestContext, request: FetchRequest
-) -> FetchResponse | Awaitable[FetchResponse]:
-    """The records that are there, or a wait for more of them."""
+async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
+    """The records that are there, or those that come while the request waits."""
     if request.isolation_level not in ISOLATION_LEVELS:
         return _refused(context.version, request)
     node, order = context.node, order_of(context, request)
@@ -64,47 +63,17 @@ def fetch(
         return response_of(context, fetching, ())
     missing = node.partitions.unopened(unused(node, fetching.partitions))
     if missing:
-        return opened_first(node, missing, lambda: _answer(context, request, order, fetching))
-    return _answer(context, request, order, fetching)
-
-
-def _answer(
-    context: RequestContext, request: FetchRequest, order: ReadOrder, fetching: Fetching
-) -> FetchResponse | Awaitable[FetchResponse]:
-    node = context.node
+        await node.partitions.open_beside(missing, node.work)
     denied: frozenset[str | UUID] = frozenset()
     if node.authorizer is not None:
         denied = denied_topics(context, fetching.partitions, is_follower=order.is_follower)
     reads = reads_of(node, fetching.partitions, denied)
     reading = Reading(order, reads)
-    if not reading.go() or not reading.is_enough(request.max_wait_ms):
-        return _later(context, request, _Fetch(order, fetching, reads), reading)
-    return response_of(context, fetching, reads, is_copy=order.is_follower)
-
-
-class _Fetch:
-    """What belongs together while a fetch waits."""
-
-    __slots__ = ("fetching", "order", "reads")
-
-    def __init__(
-        self, order: ReadOrder, fetching: Fetching, reads: Sequence[PartitionRead]
-    ) -> None:
-        self.order = order
-        self.fetching = fetching
-        self.reads = reads
-
-
-async def _later(
-    context: RequestContext, request: FetchRequest, asked: _Fetch, reading: Reading
-) -> FetchResponse:
-    """Read what is not in memory; wait for enough bytes, an error or the time to pass."""
-    node = context.node
     await reading.finish(node.reads)
     if not reading.is_enough(request.max_wait_ms):
-        await Wait(asked.order, asked.reads).wait(node.timers, request.max_wait_ms)
-        await Reading(asked.order, asked.reads).finish(node.reads)
-    return response_of(context, asked.fetching, asked.reads, is_copy=asked.order.is_follower)
+        await Wait(order, reads).wait(node.timers, request.max_wait_ms)
+        await Reading(order, reads).finish(node.reads)
+    return response_of(context, fetching, reads, is_copy=order.is_follower)
 
 
 # -- the request -------------------------------------------------------------------------------
@@ -318,7 +287,14 @@ def _answer_rows(
             ]
         )
         records.append([cast("Buffer", read.records) or None for read in part])
-    return facts, records, lambda: context.connection.fetches.note(node.metrics, reads)
+    return facts, records, partial(_accept_rows, context, reads)
+
+
+def _accept_rows(context: RequestContext, reads: Sequence[PartitionRead], size_bytes: int) -> bool:
+    if context.node.throttles is not None and _charge(context, lambda: size_bytes):
+        return False
+    context.connection.fetches.note(context.node.metrics, reads)
+    return True
 
 
 FETCH_ROWS: Final = RowFunctions(Operation.READ, _may_repeat, _answer_rows)
@@ -361,9 +337,14 @@ def response_of(
     """The response, whose partitions are counted and noted in their session."""
     node = context.node
     if node.throttles is not None and not is_copy:
-        silence = _silence(context, fetching, reads)
-        if silence is not None:
-            return silence
+        throttle_ms = _charge(context, lambda: _size(context, fetching, reads))
+        if throttle_ms:
+            silence = fetching.silence()
+            return FetchResponse(
+                throttle_time_ms=throttle_ms,
+                error_code=silence.error_code,
+                session_id=silence.session_id,
+            )
     context.connection.fetches.note(node.metrics, reads)
     result = fetching.answer([(read.cached, read) for read in reads], node.env.clock.monotonic_ms())
     response = FetchResponse(
@@ -384,24 +365,23 @@ def _endpoint(context: RequestContext) -> NodeEndpoint:
     )
 
 
-def _silence(
-    context: RequestContext, fetching: Fetching, reads: Iterable[PartitionRead]
-) -> FetchResponse | None:
-    """An answer without records for who is over its quota; None for who is not."""
-    from tidelog.server.api.charges import throttle_ms  # few have quotas
+def _charge(context: RequestContext, size: Callable[[], int]) -> int:
+    """Charge the quota of bytes fetched; the time that a client over its quota has to wait."""
+    from tidelog.server.api.charges import charge_fetch  # few have quotas
 
-    results = [(read.cached, read) for read in reads]
-    node_id = context.node.node_id
-    waits_ms = throttle_ms(
-        context, lambda: FetchResponse(responses=topics_of(fetching.preview(results), node_id))
-    )
-    if not waits_ms:
-        return None
-    context.connection.throttle_ms = waits_ms
-    said = fetching.silence()
-    return FetchResponse(
-        throttle_time_ms=waits_ms, error_code=said.error_code, session_id=said.session_id
-    )
+    throttle_ms = charge_fetch(context, size)
+    if throttle_ms:
+        context.connection.throttle_ms = throttle_ms
+    return throttle_ms
+
+
+def _size(context: RequestContext, fetching: Fetching, reads: Iterable[PartitionRead]) -> int:
+    """The bytes of a response that was not given yet."""
+    from tidelog.server.api.charges import encoded_size
+
+    results = fetching.preview([(read.cached, read) for read in reads])
+    topics = topics_of(results, context.node.node_id)
+    return encoded_size(context, FetchResponse(responses=topics))
 
 
 def topics_of(
@@ -523,13 +503,11 @@ async def _answer_long(
         await Wait(order, reads).wait(node.timers, request.max_wait_ms)
         await _read_slice(context, order, reads, slices)
     if node.throttles is not None and not order.is_follower:
-        from tidelog.server.api.charges import throttle_bytes_ms  # few have quotas
-
-        size_bytes = sum(read.size_bytes + _PARTITION_BYTES for read in reads)
-        waits_ms = throttle_bytes_ms(context, size_bytes)
-        if waits_ms:
-            context.connection.throttle_ms = waits_ms
-            yield FetchResponse(throttle_time_ms=waits_ms)
+        throttle_ms = _charge(
+            context, lambda: sum(read.size_bytes + _PARTITION_BYTES for read in reads)
+        )
+        if throttle_ms:
+            yield FetchResponse(throttle_time_ms=throttle_ms)
             return
     # The first part gives the response its fields beside the list.
     yield _head(context, reads)

@@ -13,7 +13,7 @@ Invariants:
 Source: Kafka 4.3's KafkaApis, ControllerApis, AclApis, AuthHelper.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from itertools import compress
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
@@ -23,6 +23,7 @@ from tidelog.error_codes import ErrorCode
 from tidelog.server.api.context import RequestContext
 from tidelog.server.runtime.errors import NotLoggedIn
 from tidelog.server.runtime.loop import in_slices
+from tidelog.server.runtime.reply import Reply, start
 from tidelog.server.runtime.threads import FEW
 from tidelog.server.security.operations import CLUSTER_NAME, Client, Operation, ResourceType
 
@@ -186,11 +187,11 @@ class Denied:
             change: What else to do to the response, afterwards.
         """
 
-        def add_to(response: Response | None) -> Response | Awaitable[Response]:
+        def add_to(response: Response | None) -> Response | Reply[Response]:
             assert response is not None
             items = cast("list[Item]", getattr(response, name))
             if len(items) > FEW:
-                return in_steps(response, items)
+                return start(in_steps(response, items))
             items[:] = filter(is_shown, items)
             change(response)
             return response
@@ -206,7 +207,7 @@ class Denied:
 
 
 _AddTo: TypeAlias = (
-    "Callable[[DataclassInstance | None], DataclassInstance | Awaitable[DataclassInstance]]"
+    "Callable[[DataclassInstance | None], DataclassInstance | Reply[DataclassInstance]]"
 )
 
 

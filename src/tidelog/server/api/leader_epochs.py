@@ -5,8 +5,8 @@ all partitions open. A leader epoch is in a file until its partition is used. Re
 fraction of a millisecond, so the epochs of thousands are read in slices.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, TypeVar
+from collections.abc import Iterable
+from typing import Final
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure, TidelogError
@@ -44,9 +44,6 @@ async def read_in_slices(node: Node, names: Iterable[TopicPartition]) -> None:
         await slices.rest()
 
 
-_Response = TypeVar("_Response")
-
-
 def find_partition(node: Node, topic: str, number: int) -> Partition | int:
     """A partition, or Kafka's error code.
 
@@ -64,14 +61,3 @@ def find_partition(node: Node, topic: str, number: int) -> Partition | int:
         return ErrorCode.KAFKA_STORAGE_ERROR
     except TidelogError as error:
         return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
-
-
-async def opened_first(
-    node: Node,
-    names: Iterable[TopicPartition],
-    then: "Callable[[], _Response | Awaitable[_Response]]",
-) -> _Response:
-    """Open partitions beside the loop, then answer."""
-    await node.partitions.open_beside(names, node.work)
-    said = then()
-    return await said if isinstance(said, Awaitable) else said

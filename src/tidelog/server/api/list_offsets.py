@@ -8,10 +8,10 @@ Source: Kafka's protocol guide, API 2; KIP-79, KIP-734 (-3), KIP-405 (-4), KIP-1
 KIP-1023 (-6); for version 0 Kafka's getOffsetsBefore. API 23; KIP-101, KIP-320.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import OffsetsGone, StorageFailure, TidelogError
@@ -29,7 +29,7 @@ from tidelog.protocol.messages.list_offsets import (
 )
 from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
 from tidelog.server.api.guards import Access, Denied, Guarded
-from tidelog.server.api.leader_epochs import find_partition, opened_first
+from tidelog.server.api.leader_epochs import find_partition
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.fetch import tell_failure
 from tidelog.server.partitions.offset_lookup import (
@@ -78,62 +78,35 @@ Row: TypeAlias = tuple[int, int, int, int]
 
 PartitionResponse: TypeAlias = ListOffsetsPartitionResponse
 
-# A search that has to be waited for; it begins when this is called with the partition's number.
-RowSearch: TypeAlias = Callable[[int], Awaitable[PartitionResponse]]
+# A search that has to be waited for; it begins when this is called.
+RowSearch: TypeAlias = Callable[[], Awaitable[Row]]
 
 
-def list_offsets(
-    context: RequestContext, request: ListOffsetsRequest
-) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """One row for each partition, by topic; a partition that is named twice is refused."""
     if request.isolation_level not in ISOLATION_LEVELS:
         return response_of(
             (
                 topic.name,
-                [_refused(asked, ErrorCode.UNKNOWN_SERVER_ERROR) for asked in topic.partitions],
+                [_refused(each, ErrorCode.UNKNOWN_SERVER_ERROR) for each in topic.partitions],
             )
             for topic in request.topics
         )
     missing = context.node.partitions.unopened(
-        (topic.name, asked.partition_index)
-        for topic in request.topics
-        for asked in topic.partitions
+        (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
     )
     if missing:
-        return opened_first(context.node, missing, lambda: _answer(context, request))
-    return _answer(context, request)
-
-
-def _answer(
-    context: RequestContext, request: ListOffsetsRequest
-) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
-    topics: dict[str, dict[int, PartitionResponse | RowSearch]] = {}
-    must_wait = False
+        await context.node.partitions.open_beside(missing, context.node.work)
+    topics: dict[str, dict[int, PartitionResponse]] = {}
     for topic in request.topics:
         rows = topics.setdefault(topic.name, {})
-        for asked in topic.partitions:
-            if asked.partition_index in rows:
-                rows[asked.partition_index] = _refused(asked, ErrorCode.INVALID_REQUEST)
+        for each in topic.partitions:
+            number = each.partition_index
+            if number in rows:
+                rows[number] = _refused(each, ErrorCode.INVALID_REQUEST)
             else:
-                row = _find(context, request, topic.name, asked)
-                rows[asked.partition_index] = row
-                must_wait = must_wait or callable(row)
-    if must_wait:
-        return _wait(topics)
-    answered = cast("Mapping[str, Mapping[int, PartitionResponse]]", topics)
-    return response_of((name, list(rows.values())) for name, rows in answered.items() if rows)
-
-
-async def _wait(
-    topics: Mapping[str, Mapping[int, PartitionResponse | RowSearch]],
-) -> ListOffsetsResponse:
-    return response_of(
-        [
-            (name, [await row(number) if callable(row) else row for number, row in rows.items()])
-            for name, rows in topics.items()
-            if rows
-        ]
-    )
+                rows[number] = await _find(context, request, topic.name, each)
+    return response_of((name, list(rows.values())) for name, rows in topics.items() if rows)
 
 
 def response_of(rows: Iterable[tuple[str, list[PartitionResponse]]]) -> ListOffsetsResponse:
@@ -143,30 +116,28 @@ def response_of(rows: Iterable[tuple[str, list[PartitionResponse]]]) -> ListOffs
     )
 
 
-def _refused(asked: ListOffsetsPartition, code: int) -> PartitionResponse:
-    return PartitionResponse(partition_index=asked.partition_index, error_code=code)
+def _refused(wanted: ListOffsetsPartition, code: int) -> PartitionResponse:
+    return PartitionResponse(partition_index=wanted.partition_index, error_code=code)
 
 
-def _find(
-    context: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
-) -> PartitionResponse | RowSearch:
-    """The row of a partition, or a search where that takes a while."""
-    version, time_ms = context.version, asked.timestamp
-    partition = find_partition(context.node, topic, asked.partition_index)
+async def _find(
+    context: RequestContext, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition
+) -> PartitionResponse:
+    node, version, time_ms = context.node, context.version, wanted.timestamp
+    number, epoch = wanted.partition_index, wanted.current_leader_epoch
+    partition = find_partition(node, topic, number)
     if isinstance(partition, int):
         is_unknown = _is_unknown_time(time_ms, version)
-        return _refused(asked, ErrorCode.UNSUPPORTED_VERSION if is_unknown else partition)
-    code = _problem(partition.log, version, asked.current_leader_epoch, time_ms)
+        return _refused(wanted, ErrorCode.UNSUPPORTED_VERSION if is_unknown else partition)
+    code = _problem(partition.log, version, epoch, time_ms)
     if code:
-        return _refused(asked, code)
+        return _refused(wanted, code)
     if version == 0:
-        return partial(_old_style, context.node, request, partition, asked)
+        return await _old_style(node, request, partition, wanted)
     if request.by_append_time and time_ms >= 0:
-        return partial(
-            _appended, context.node, partition.log, _end_offset(request, partition), time_ms
-        )
-    row = find_row(context.node, version, request, partition, asked.current_leader_epoch, time_ms)
-    return row if callable(row) else _response_row(asked.partition_index, row)
+        return await _appended(node, partition, _end_offset(request, partition), wanted)
+    row = find_row(node, version, request, partition, epoch, time_ms)
+    return _partition_response(number, await row() if callable(row) else row)
 
 
 def find_row(
@@ -191,19 +162,15 @@ def find_row(
     code = _problem(log, version, epoch, time_ms)
     if code:
         return code, NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH
-    end = _end_offset(request, partition)
     try:
-        match = find_offset(log, time_ms, end, node.reads)
+        match = find_offset(log, time_ms, _end_offset(request, partition), node.reads)
     except TidelogError as error:
         return _code_of(log, error), NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH
-    if match is None:
-        if time_ms >= 0 and may_have_no_times(log):
-            return partial(_search, None, log, node.reads, time_ms)
-        return _NO_MATCH
     if callable(match):
         return partial(_search, match, log, node.reads, time_ms)
-    offset, timestamp, leader_epoch, _ = match
-    return 0, timestamp, offset, NO_LEADER_EPOCH if leader_epoch is None else leader_epoch
+    if match is None and time_ms >= 0 and may_have_no_times(log):
+        return partial(_search, None, log, node.reads, time_ms)
+    return _row_of(match)
 
 
 def _problem(log: Log, version: int, epoch: int, time_ms: int) -> int:
@@ -237,39 +204,40 @@ def _code_of(log: Log, error: TidelogError | OSError) -> int:
     return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
 
 
-async def _search(
-    search: Search | None, log: Log, work: Work, time_ms: int, number: int
-) -> PartitionResponse:
+async def _search(search: Search | None, log: Log, work: Work, time_ms: int) -> Row:
     """Wait for a search, or, without one, only find out why there is no match."""
+    code, match = 0, None
     try:
         match = None if search is None else await search()
         if match is None and time_ms >= 0 and await has_no_times(log, work):
             code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
-            return PartitionResponse(partition_index=number, error_code=code)
     except (OSError, TidelogError) as error:
-        return PartitionResponse(partition_index=number, error_code=_code_of(log, error))
-    return _match_row(number, match)
+        code = _code_of(log, error)
+    return (code, NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH) if code else _row_of(match)
 
 
-async def _appended(node: Node, log: Log, end: int, time_ms: int, number: int) -> PartitionResponse:
-    """The first record appended at a time or later, and how many before it have unknown times."""
-    try:
-        match, unknown = await node.reads.run(find_appended, log, time_ms, end)
-    except (OSError, TidelogError) as error:
-        return PartitionResponse(partition_index=number, error_code=_code_of(log, error))
-    row = _match_row(number, match)
-    row.without_append_time = unknown
-    return row
-
-
-def _match_row(number: int, match: Match) -> PartitionResponse:
+def _row_of(match: Match) -> Row:
     if match is None:
-        return PartitionResponse(partition_index=number, error_code=0)
-    epoch = NO_LEADER_EPOCH if match.leader_epoch is None else match.leader_epoch
-    return _response_row(number, (0, match.timestamp, match.offset, epoch))
+        return _NO_MATCH
+    offset, timestamp, leader_epoch, _ = match
+    return 0, timestamp, offset, NO_LEADER_EPOCH if leader_epoch is None else leader_epoch
 
 
-def _response_row(number: int, row: Row) -> PartitionResponse:
+async def _appended(
+    node: Node, partition: Partition, end: int, wanted: ListOffsetsPartition
+) -> PartitionResponse:
+    """The first record appended at a time or later, and how many before it have unknown times."""
+    log = partition.log
+    try:
+        match, unknown = await node.reads.run(find_appended, log, wanted.timestamp, end)
+    except (OSError, TidelogError) as error:
+        return _refused(wanted, _code_of(log, error))
+    response = _partition_response(wanted.partition_index, _row_of(match))
+    response.without_append_time = unknown
+    return response
+
+
+def _partition_response(number: int, row: Row) -> PartitionResponse:
     error_code, timestamp, offset, leader_epoch = row
     return PartitionResponse(
         partition_index=number,
@@ -284,11 +252,7 @@ def _response_row(number: int, row: Row) -> PartitionResponse:
 
 
 async def _old_style(
-    node: Node,
-    request: ListOffsetsRequest,
-    partition: Partition,
-    asked: ListOffsetsPartition,
-    number: int,
+    node: Node, request: ListOffsetsRequest, partition: Partition, wanted: ListOffsetsPartition
 ) -> PartitionResponse:
     """Starts of segments that were written before a time, the newest first.
 
@@ -298,21 +262,21 @@ async def _old_style(
     try:
         starts = await node.reads.run(_starts, log.segments, log.log_start_offset)
     except OSError as error:
-        return PartitionResponse(partition_index=number, error_code=_code_of(log, error))
+        return _refused(wanted, _code_of(log, error))
     if log.segments[-1].size_bytes:
         starts.append((log.log_end_offset, node.env.clock.now_ms()))
-    if asked.timestamp == EARLIEST_TIMESTAMP:
+    if wanted.timestamp == EARLIEST_TIMESTAMP:
         starts = starts[:1]
-    elif asked.timestamp != LATEST_TIMESTAMP:
-        before = [number for number, (_, ms) in enumerate(starts, 1) if ms <= asked.timestamp]
+    elif wanted.timestamp != LATEST_TIMESTAMP:
+        before = [number for number, (_, ms) in enumerate(starts, 1) if ms <= wanted.timestamp]
         starts = starts[: before[-1]] if before else []
-    count = max(asked.max_num_offsets, 0)
+    count = max(wanted.max_num_offsets, 0)
     offsets = [offset for offset, _ in reversed(starts)][:count]
     end = _end_offset(request, partition)
     if offsets and offsets[0] > end:
         offsets = [end, *(offset for offset in offsets if offset <= end)]
     return PartitionResponse(
-        partition_index=number,
+        partition_index=wanted.partition_index,
         error_code=0,
         old_style_offsets=sorted(offsets, reverse=True),
     )
@@ -323,44 +287,36 @@ def _starts(segments: Iterable[Segment], start: int) -> list[tuple[int, int]]:
     return [(max(segment.base_offset, start), segment.mtime_ms()) for segment in segments]
 
 
-def offset_for_leader_epoch(
-    context: RequestContext, request: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse | Awaitable[OffsetForLeaderEpochResponse]:
-    """The largest epoch not above the one asked, and its end."""
-    missing = context.node.partitions.unopened(
-        (topic.topic, asked.partition) for topic in request.topics for asked in topic.partitions
-    )
-    if missing:
-        return opened_first(context.node, missing, lambda: _epoch_answers(context, request))
-    return _epoch_answers(context, request)
-
-
-def _epoch_answers(
+async def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
+    """The largest epoch not above the one that a client names, and its end."""
+    node = context.node
+    missing = node.partitions.unopened(
+        (topic.topic, each.partition) for topic in request.topics for each in topic.partitions
+    )
+    if missing:
+        await node.partitions.open_beside(missing, node.work)
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[_one(context, topic.topic, asked) for asked in topic.partitions],
+                partitions=[_epoch_end(node, topic.topic, each) for each in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-def _one(context: RequestContext, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
-    found = find_partition(context.node, topic, asked.partition)
-    if isinstance(found, int):
-        return EpochEndOffset(partition=asked.partition, error_code=found)
-    log = found.log
-    code = epoch_problem(log, asked.current_leader_epoch)
-    if code:
-        return EpochEndOffset(partition=asked.partition, error_code=code)
-    epoch, end = end_of_epoch(log, asked.leader_epoch)
-    return EpochEndOffset(
-        partition=asked.partition, error_code=0, leader_epoch=epoch, end_offset=end
-    )
+def _epoch_end(node: Node, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    number, epoch, end = wanted.partition, NO_LEADER_EPOCH, NO_OFFSET
+    partition = find_partition(node, topic, number)
+    if isinstance(partition, int):
+        return EpochEndOffset(partition=number, error_code=partition)
+    code = epoch_problem(partition.log, wanted.current_leader_epoch)
+    if not code:
+        epoch, end = end_of_epoch(partition.log, wanted.leader_epoch)
+    return EpochEndOffset(partition=number, error_code=code, leader_epoch=epoch, end_offset=end)
 
 
 # -- rows of requests that repeat --------------------------------------------------------------
@@ -381,10 +337,10 @@ def _answer_rows(
             return None
         found = []
         for number, epoch, time in rows:
-            place = node.partitions.find_used(name, number)
-            if place is None:
+            partition = node.partitions.find_used(name, number)
+            if partition is None:
                 return None
-            row = find_row(node, version, request, place, epoch, time)
+            row = find_row(node, version, request, partition, epoch, time)
             if type(row) is not tuple:
                 return None
             found.append((number, *row))

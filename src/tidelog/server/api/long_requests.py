@@ -10,7 +10,7 @@ Each part takes a few milliseconds: its size follows the time that the last one 
 requests are read at a time, because the objects of one take up to eight times its bytes.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from copy import copy
 from dataclasses import fields
 from functools import cache
@@ -24,10 +24,11 @@ from tidelog.protocol.messages.transactions import AddPartitionsToTxnResponse
 from tidelog.protocol.requests import LongRequest
 from tidelog.protocol.schema import Form, fields_of
 from tidelog.protocol.wire import Writer
-from tidelog.server.api.charges import Stopwatch, Timed
-from tidelog.server.api.context import Answer, Long, RequestContext, Written
+from tidelog.server.api.charges import Stopwatch
+from tidelog.server.api.context import Long, RequestContext, Started, Written
 from tidelog.server.api.table import BY_KEY
 from tidelog.server.runtime.loop import Slices
+from tidelog.server.runtime.reply import Reply, settled
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-Answering = Callable[[RequestContext, "DataclassInstance"], Answer]
+Answering = Callable[[RequestContext, "DataclassInstance"], Started]
 
 
 PART_ITEMS: Final = 32
@@ -99,15 +100,18 @@ async def _answers(
     clock = context.node.env.clock
     for part in parts:
         watch = Stopwatch(clock, clock.monotonic_ns())
-        said = handle(context, part.message)
+        answer = handle(context, part.message)
         watch.pause()
-        found = await Timed(said, watch) if isinstance(said, Awaitable) else said
+        if isinstance(answer, Reply):
+            answer.measure(watch)
+        handled = await settled(answer)
         if watch.used_ns > _PART_NS:
             parts.shrink()
         else:
             parts.grow()
-        if found is not None:
-            yield found.response if isinstance(found, Long) else found, part.joins
+        if handled is not None:
+            response = handled.response if isinstance(handled, Long | Written) else handled
+            yield response, part.joins
         await slices.rest()
 
 

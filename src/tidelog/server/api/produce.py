@@ -32,7 +32,7 @@ from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClockJump, CorruptBatch, RefusedRecords, TidelogError
@@ -124,8 +124,6 @@ GROUP_BYTES: Final = 1 << 20
 
 # Most requests need far less.
 SLICE_MS: Final = 20
-
-ProduceReply: TypeAlias = "ProduceResponse | Awaitable[ProduceResponse | None] | None"
 
 
 class Refusal(NamedTuple):
@@ -234,7 +232,7 @@ class AppendPlan:
             not partitions.unopened(self._partitions_left()) and not self._begin_transactions()
         )
 
-    async def _make_ready(self) -> None:
+    async def make_ready(self) -> None:
         """Wait for locks, for partitions that are being opened, and for the coordinator."""
         node, is_opened = self.context.node, False
         while True:
@@ -526,35 +524,27 @@ class AppendPlan:
 
     # -- acknowledged ------------------------------------------------------------------------
 
-    async def complete(self, *, is_ready: bool = True) -> ProduceResponse | None:
+    async def complete(self) -> ProduceResponse | None:
         """Append what is left by slices, others first, then what takes long; respond.
 
-        Topics may be locked, deleted or created anew meanwhile.
+        Topics may be locked, deleted or created anew meanwhile. The response comes once readers may
+        see the records; None for acks=0.
 
         Raises:
-            Unanswered: As `acknowledge`.
+            Unanswered: With acks=0, where a partition refused its records.
         """
-        if not is_ready:
-            await self._make_ready()
-            self.append_slice()
         while self.left:
             await asyncio.sleep(0)
             await self._wait_for_holds()
             self.append_slice()
         for row in self.long:
             await self._append_long(row)
-        reply = self.acknowledge()
-        return await reply if isinstance(reply, Awaitable) else reply
-
-    def acknowledge(self) -> ProduceReply:
-        """The response, once readers may see the records; None for acks=0.
-
-        Raises:
-            Unanswered: With acks=0, where a partition refused its records.
-        """
         if self.request.acks == 0:
             self._ensure_appended()
             return None
+        if self.waiting:
+            timers = self.context.node.timers
+            await _wait_until_visible(self.waiting, timers, self.request.timeout_ms)
         topics: list[TopicProduceResponse] = []
         last = None
         for row in self.rows:
@@ -566,11 +556,7 @@ class AppendPlan:
                     )
                 )
             topics[-1].partition_responses.append(row.answer)
-        response = ProduceResponse(responses=topics)
-        if not self.waiting:
-            return response
-        timers = self.context.node.timers
-        return _when_visible(response, self.waiting, timers, self.request.timeout_ms)
+        return ProduceResponse(responses=topics)
 
     def _ensure_appended(self) -> None:
         for row in self.rows:
@@ -583,13 +569,12 @@ class AppendPlan:
                 )
 
 
-async def _when_visible(
-    response: ProduceResponse,
+async def _wait_until_visible(
     waiting: Sequence[tuple[PartitionProduceResponse, Reply[ErrorCode]]],
     timers: Timers,
     timeout_ms: int,
-) -> ProduceResponse:
-    """The response once readers see the records; the rest is answered as timed out, as in Kafka."""
+) -> None:
+    """Wait until readers see the records; the rest is answered as timed out, as in Kafka."""
 
     def time_out() -> None:
         for _, is_visible in waiting:
@@ -604,10 +589,9 @@ async def _when_visible(
                 answer.base_offset = answer.log_append_time_ms = answer.log_start_offset = -1
     finally:
         timer.cancel()
-    return response
 
 
-def produce(context: RequestContext, request: ProduceRequest) -> ProduceReply:
+async def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
     """Append each partition's records.
 
     Raises:
@@ -615,9 +599,9 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceReply:
     """
     plan = AppendPlan(context, request, rows_of(context, request))
     if not plan.is_ready():
-        return plan.complete(is_ready=False)
+        await plan.make_ready()
     plan.append_slice()
-    return plan.complete() if plan.left or plan.long else plan.acknowledge()
+    return await plan.complete()
 
 
 # -- checks before the log's ----------------------------------------------------------------------
@@ -775,7 +759,7 @@ _NO_TOPIC: Final = TopicProduceData(name="", topic_id=NO_UUID, partition_data=[]
 
 def _answer_rows(
     context: RequestContext, request: ProduceRequest, topics: Sequence[TopicRows]
-) -> "RowAnswers | ProduceReply":
+) -> RowAnswers | Awaitable[ProduceResponse | None] | None:
     """Append one plain batch to a partition that is open; None for anything else."""
     ((name, topic_id, rows),) = topics
     ((index, records),) = cast("Sequence[tuple[int, Buffer]]", rows)
@@ -792,7 +776,7 @@ def _answer_rows(
         row.topic = TopicProduceData(
             name=name if topic_id is None else "", topic_id=topic_id or NO_UUID, partition_data=[]
         )
-        return plan.complete() if plan.long else plan.acknowledge()
+        return plan.complete()
     answer = row.answer
     facts = index, 0, answer.base_offset, answer.log_append_time_ms, answer.log_start_offset
     return [[facts]], None, None

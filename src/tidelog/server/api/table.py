@@ -9,14 +9,14 @@ Not here: rights (`guards`), and the way of a request to its handler (`dispatch`
 Source: Kafka 4.3's KafkaApis; KIP-511.
 """
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from tidelog.garbage import collection_paused, take_modules_as_old
-from tidelog.server.api.context import Answer, Handler, Long, RequestContext, RowFunctions
+from tidelog.server.api.context import Answer, Handler, Ready, RequestContext, RowFunctions
 from tidelog.server.api.guards import (
     closed,
     needs_all,
@@ -24,6 +24,7 @@ from tidelog.server.api.guards import (
     needs_group,
     needs_transactional_id,
 )
+from tidelog.server.runtime.reply import settled
 from tidelog.server.security.operations import Operation
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from tidelog.server.api.guards import AnyGuard
+    from tidelog.server.api.node import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -572,12 +574,104 @@ def handler_of(key: int) -> Handler:
 def _handler_of(key: int) -> Handler:
     row = BY_KEY[key]
     module = import_module(f"tidelog.server.api.{row.module}")
-    found = cast("Handler", getattr(module, row.function))
-    if key not in _AFTER_LOAD:
-        return found
-    from tidelog.server.api.waiting import after_load  # no need of it to listen
+    handler = cast("Handler", getattr(module, row.function))
+    return _after_load(key, handler) if key in _AFTER_LOAD else handler
 
-    return after_load(key, found)
+
+# No client gives up on a request so soon; who still finds nothing loaded then is told so.
+LOAD_WAIT_S: Final = 2.0
+
+
+# What a request of FindCoordinator is about, by the type of its key.
+_GROUP, _TRANSACTION = 0, 1
+
+
+_OF_TRANSACTIONS: Final = frozenset({22, 24, 25, 26})
+
+
+# About what is kept of share partitions; ShareFetch and ShareAcknowledge wait for those they name.
+_OF_SHARE_STATES: Final = frozenset({90, 91, 92})
+
+
+class _StateLog(Protocol):
+    """The log of groups, of transactions or of share partitions."""
+
+    @property
+    def is_loading(self) -> bool: ...
+    async def loaded(self, key: str | None, /, *, wait_s: float) -> None: ...
+
+
+def _after_load(key: int, handler: Handler) -> Handler:
+    """A handler that waits while what a request is about is being loaded, within a bound.
+
+    A client that gets COORDINATOR_LOAD_IN_PROGRESS pauses before it tries again, librdkafka for
+    three seconds.
+    """
+
+    def answer(context: RequestContext, request: "DataclassInstance") -> Answer:
+        logs = _state_logs_of(key, context.node, request)
+        if any(log.is_loading for log, _ in logs):
+            return later(logs, context, request)
+        return handler(context, request)
+
+    async def later(
+        logs: "Iterable[tuple[_StateLog, str | None]]",
+        context: RequestContext,
+        request: "DataclassInstance",
+    ) -> Ready:
+        for log, name in logs:
+            if log.is_loading:
+                await log.loaded(name, wait_s=LOAD_WAIT_S)
+        return await settled(handler(context, request))
+
+    return answer
+
+
+def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_StateLog, str | None]]":
+    """What keeps what a request is about, and the group or transactional id; None for many."""
+    if key in _OF_TRANSACTIONS:
+        # A producer without an id, or a version that names several, is answered at once.
+        name = getattr(request, "transactional_id", None)
+        return [(node.transactions.log, name)] if name else []
+    if key == _FIND_COORDINATOR:
+        kind = getattr(request, "key_type", _GROUP)
+        name = getattr(request, "key", None) or None
+        if kind == _TRANSACTION:
+            return [(node.transactions.log, name)]
+        return [(node.groups.shards, name)] if kind == _GROUP else []
+    logs: list[tuple[_StateLog, str | None]] = [
+        (node.groups.shards, getattr(request, "group_id", None) or None)
+    ]
+    if key in _OF_SHARE_STATES:
+        logs.append((node.shares.states.topic, None))
+    return logs
+
+
+def _importing(key: int) -> Handler:
+    """A handler whose modules are imported in a thread, at its first request."""
+
+    def answer(context: RequestContext, request: "DataclassInstance") -> Answer:
+        names = _used_by(key, request)
+        if key in _imported and _imported.issuperset(names):
+            return _handler_of(key)(context, request)
+        return later(names, context, request)
+
+    async def later(
+        names: Iterable[str], context: RequestContext, request: "DataclassInstance"
+    ) -> Ready:
+        await context.node.work.run(import_for, key, names)
+        return await settled(_handler_of(key)(context, request))
+
+    return answer
+
+
+def _used_by(key: int, request: object) -> tuple[str, ...]:
+    """The coordinators that a request is for."""
+    if key == _FIND_COORDINATOR:
+        return _BY_KEY_TYPE.get(getattr(request, "key_type", 0), ())
+    if key == _INIT_PRODUCER_ID:
+        return (_TRANSACTIONS,) if getattr(request, "transactional_id", None) else ()
+    return _COORDINATORS[key]
 
 
 def import_for(key: int, coordinators: "Iterable[str]" = ()) -> None:
@@ -597,34 +691,6 @@ def import_coordinators(with_transactions: bool) -> None:
         import_for(key, _BY_KEY_TYPE[0])
     if with_transactions:
         import_for(_FIND_COORDINATOR, _BY_KEY_TYPE[1])
-
-
-def _importing(key: int) -> Handler:
-    """A handler whose modules are imported in a thread, at its first request."""
-
-    def answer(context: "RequestContext", request: "DataclassInstance") -> "Answer":
-        names = _used_by(key, request)
-        if key in _imported and _imported.issuperset(names):
-            return _handler_of(key)(context, request)
-        return later(names, context, request)
-
-    async def later(
-        names: "Iterable[str]", context: "RequestContext", request: "DataclassInstance"
-    ) -> "DataclassInstance | Long | None":
-        await context.node.work.run(import_for, key, names)
-        said = _handler_of(key)(context, request)
-        return await said if isinstance(said, Awaitable) else said
-
-    return answer
-
-
-def _used_by(key: int, request: object) -> tuple[str, ...]:
-    """The coordinators that a request is for."""
-    if key == _FIND_COORDINATOR:
-        return _BY_KEY_TYPE.get(getattr(request, "key_type", 0), ())
-    if key == _INIT_PRODUCER_ID:
-        return (_TRANSACTIONS,) if getattr(request, "transactional_id", None) else ()
-    return _COORDINATORS[key]
 
 
 @cache

@@ -13,10 +13,10 @@ Everything here belongs to the loop's thread.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
-from types import coroutine
-from typing import Final, Generic, TypeVar, cast
+from types import CoroutineType, coroutine
+from typing import Final, Generic, Protocol, TypeVar, cast, overload
 
 from tidelog.errors import Closed
 
@@ -26,16 +26,39 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+class Watch(Protocol):
+    """What measures the work of a task, and not its waits."""
+
+    def go_on(self) -> None:
+        """The task goes on."""
+        ...
+
+    def pause(self) -> None:
+        """The task waits, or has ended."""
+        ...
+
+
+class _Job:
+    """A task that works on replies, and what measures it."""
+
+    __slots__ = ("task", "watch")
+
+    task: "asyncio.Task[None]"
+
+    def __init__(self) -> None:
+        self.watch: Watch | None = None
+
+
 class Reply(Generic[T]):
     """One result, now or later."""
 
-    __slots__ = ("_error", "_listeners", "_task", "_value")
+    __slots__ = ("_error", "_job", "_listeners", "_value")
 
     def __init__(self) -> None:
         self._value: tuple[T] | None = None
         self._error: Exception | None = None
         self._listeners: list[Callable[[Reply[T]], None]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._job: _Job | None = None
 
     @classmethod
     def of(cls, value: T) -> "Reply[T]":
@@ -52,7 +75,7 @@ class Reply(Generic[T]):
     @property
     def is_started(self) -> bool:
         """Whether a task works on it (`start`); otherwise rules complete it."""
-        return self._task is not None
+        return self._job is not None
 
     @property
     def value(self) -> T:
@@ -98,16 +121,31 @@ class Reply(Generic[T]):
         elif self._error is None:
             self._listeners.append(partial(_give_value, listener))
 
-    def map(self, make: Callable[[T], R]) -> "R | Reply[R]":
-        """What `make` makes of the value: at once where that is there, else as another reply."""
+    def map(self, make: "Callable[[T], R | Reply[R]]") -> "R | Reply[R]":
+        """What `make` makes of the value, which may be a reply: at once where the value is there.
+
+        `cancel` ends the work that is under way then, be it this reply's or that of `make`.
+        """
         if self.is_done:
             return make(self.value)
         mapped: Reply[R] = Reply()
-        mapped._task = self._task
+        mapped._job = self._job
 
         def give(done: Reply[T]) -> None:
             try:
                 value = make(done.value)
+            except Exception as error:  # noqa: BLE001 - it belongs to who reads the mapped reply
+                mapped.fail(error)
+                return
+            if isinstance(value, Reply):
+                mapped._job = value._job  # noqa: SLF001 - one with Reply
+                value.when_done(give_again)
+            else:
+                mapped.complete(value)
+
+        def give_again(done: Reply[R]) -> None:
+            try:
+                value = done.value
             except Exception as error:  # noqa: BLE001 - it belongs to who reads the mapped reply
                 mapped.fail(error)
             else:
@@ -121,17 +159,33 @@ class Reply(Generic[T]):
         if not self.is_done:
             done = asyncio.get_running_loop().create_future()
             self._listeners.append(partial(_wake, done))
-            yield from done
+            try:
+                yield from done
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
         return self.value
 
     def cancel(self) -> None:
         """End the task behind it, whose result nobody needs; rules go on."""
-        if self._task is not None:
-            self._task.cancel()
+        if self._job is not None:
+            self._job.task.cancel()
 
-    async def _follow(self, work: Coroutine[object, object, T], waits_for: object) -> None:
+    def measure(self, watch: Watch) -> None:
+        """Let a watch run while the task behind it works; nothing where there is none."""
+        if self._job is not None:
+            self._job.watch = watch
+
+    def _start(self, work: Coroutine[object, object, T], waits_for: object) -> None:
+        self._job = job = _Job()
+        job.task = asyncio.ensure_future(self._follow(job, work, waits_for))
+        job.task.add_done_callback(lambda _: self._close(work, waits_for))
+
+    async def _follow(
+        self, job: _Job, work: Coroutine[object, object, T], waits_for: object
+    ) -> None:
         try:
-            value = await _rest(work, waits_for)
+            value = await _rest(job, work, waits_for)
         except asyncio.CancelledError:
             self.fail(Closed(_GIVEN_UP))
         except Exception as error:  # noqa: BLE001 - it belongs to who reads the reply
@@ -161,35 +215,60 @@ def _wake(future: "asyncio.Future[None]", _done: object) -> None:
         future.set_result(None)
 
 
-def start(work: Coroutine[object, object, T]) -> T | Reply[T]:
+@overload
+def start(work: Coroutine[object, object, T]) -> T | Reply[T]: ...
+@overload
+def start(work: Awaitable[T] | T) -> T | Reply[T]: ...
+def start(work: Awaitable[T] | T) -> T | Reply[T]:
     """Run a coroutine: its result if it has nothing to wait for, else a reply with a task behind.
 
     The first step runs at once, outside of a task: nothing in it may ask for the current task, as
-    `asyncio.timeout` does.
+    `asyncio.timeout` does. A value or a reply comes back as it is.
+
+    Raises:
+        Closed: The coroutine was cancelled in its first step.
     """
+    if type(work) is not CoroutineType:
+        return cast("T | Reply[T]", work)
     try:
         waits_for: object = work.send(None)
     except StopIteration as end:
         return cast("T", end.value)
+    except asyncio.CancelledError:
+        raise Closed(_GIVEN_UP) from None
     reply: Reply[T] = Reply()
-    reply._task = asyncio.ensure_future(reply._follow(work, waits_for))  # noqa: SLF001
-    reply._task.add_done_callback(lambda _: reply._close(work, waits_for))  # noqa: SLF001
+    reply._start(work, waits_for)  # noqa: SLF001 - one with Reply
     return reply
 
 
+async def settled(work: T | Awaitable[T]) -> T:
+    """A value, awaited where it is not there yet."""
+    return await work if isinstance(work, Awaitable) else work
+
+
 @coroutine
-def _rest(work: Coroutine[object, object, T], waits_for: object) -> Generator[object, None, T]:
+def _rest(
+    job: _Job, work: Coroutine[object, object, T], waits_for: object
+) -> Generator[object, None, T]:
     """The steps of a coroutine that already waits for something."""
     while True:
         try:
             yield waits_for
         except BaseException as error:  # noqa: BLE001 - also what a future failed with
-            try:
-                waits_for = work.throw(error)
-            except StopIteration as end:
-                return cast("T", end.value)
+            go_on: Callable[[], object] = partial(work.throw, error)
         else:
-            return (yield from cast("Generator[object, None, T]", work))
+            if job.watch is None:
+                return (yield from cast("Generator[object, None, T]", work))
+            go_on = partial(work.send, None)
+        if job.watch is not None:
+            job.watch.go_on()
+        try:
+            waits_for = go_on()
+        except StopIteration as end:
+            return cast("T", end.value)
+        finally:
+            if job.watch is not None:
+                job.watch.pause()
 
 
 class Arrivals:
