@@ -218,17 +218,30 @@ class LogTier:
     def _is_cut_below(self, offset: int, local_start: int) -> bool:
         return bool(self.rows) and offset < local_start
 
+    def restart_after_cut(
+        self, offset: int, local_start: int, clipped: "Mapping[str, TierSegment]"
+    ) -> int | None:
+        """Return the offset at which the log begins anew after `cut`; None if local files go on."""
+        record = self._record_after_cut(offset, local_start, clipped)
+        return None if record is None else record.restart_offset
+
     def cut(self, offset: int, local_start: int, clipped: "Mapping[str, TierSegment]") -> None:
         """Note durably that the tier ends here; copies of what is local too are dropped.
 
         Those are copied again later; what only the tier has is cut as `clip` says.
         """
+        record = self._record_after_cut(offset, local_start, clipped)
+        if record is not None:
+            self._save(record)
+
+    def _record_after_cut(
+        self, offset: int, local_start: int, clipped: "Mapping[str, TierSegment]"
+    ) -> "TierRecord | None":
         if self.view is None:
-            return
+            return None
         now_ms = self.view.context.env.clock.now_ms()
-        is_below = self._is_cut_below(offset, local_start)
         record = self.view.record.with_cut(offset, lambda row, _: clipped.get(row.uid), now_ms)
-        self._save(record.with_restart() if is_below else record)
+        return record.with_restart() if self._is_cut_below(offset, local_start) else record
 
     def end_restart(self) -> None:
         """Note durably that the cut below the local part is done."""

@@ -181,7 +181,9 @@ class Truncator:
         segments, context, local = self._segments, self._segments.context, self._segments.local
         active = segments.active
         self._notes.before_cut(local, offset)
-        self._options.lower_checkpoints(offset, end_below(local, offset))
+        restart = segments.tier.restart_after_cut(offset, local[0].base_offset, clipped)
+        end = end_below(local, offset) if restart is None else restart
+        self._options.lower_checkpoints(offset, end)
         cut_history(context.env.files, context.directory, offset)
         # Append times in the tier need no proof, and no store is read from here on.
         trusted = segments.trusted_end()
@@ -191,7 +193,6 @@ class Truncator:
         # Segments that go are hidden first: if the disk fails here, nobody reads them any more.
         segments.keep([segment for segment in local if segment.base_offset <= offset])
         segments.forget_maps()  # nobody may look behind the end of a file
-        restart = segments.tier.restart_offset
         if restart is None:
             left = cut_segments(context, local, active, offset)
         else:

@@ -133,6 +133,22 @@ def test_a_cut_anywhere_is_a_cut_of_both(offset: int) -> None:
     assert all(a[1] == b[0] for a, b in pairwise(ends))
 
 
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_cut_inside_a_batch_of_the_tier_ends_before_that_batch(before: int) -> None:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(before)
+    tiered.log.append([NewRecord(value=b"%d" % number) for number in range(before, before + 3)])
+    tiered.fill(20)
+    tiered.log.flush()
+    tiered.move(roll=True)
+    assert tiered.log.local_start_offset > before + 3
+    tiered.reopen()
+    assert tiered.log.truncate_to(before + 2) == before
+    assert values(tiered.reader()) == list(range(before))
+    tiered.reopen(clean=False)
+    assert values(tiered.log) == list(range(before))
+
+
 def test_a_store_that_is_away_stops_a_cut_before_anything_is_changed() -> None:
     tiered = moved()
     tiered.store.fail_at = tiered.store.calls + 1
