@@ -17,7 +17,8 @@ from tidelog.errors import ClusterFailure, ConfigError, InvalidRequest, OffsetsG
 from tidelog.spark.directory_backend import open_backend
 from tidelog.spark.options import read_source_options
 from tidelog.spark.pushdown import NO_LIMITS
-from tidelog.spark.tasks import Backend, BatchPlan, RangeBounds, WhyEmpty
+from tidelog.spark.stream_offset import Extent
+from tidelog.spark.tasks import Backend, BatchPlan, WhyEmpty
 from tidelog.storage.files import decode_topic_id
 from tidelog.types import IsolationLevel, NewRecord, TimestampType, TopicPartition
 
@@ -128,7 +129,7 @@ def test_names_and_ids(kafka_broker: Broker, kafka_oracle: Oracle) -> None:
         ids = backend.topic_ids(["named-a"])
         told = kafka_broker.topic_id("named-a").replace("+", "-").replace("/", "_")
         assert ids == {"named-a": decode_topic_id(told).hex}
-        assert backend.bounds([a0, b0]) == {a0: RangeBounds(0, 3), b0: RangeBounds(0, 0)}
+        assert backend.bounds([a0, b0]) == {a0: Extent(0, 3), b0: Extent(0, 0)}
         assert backend.plan({b0: (0, 0)}) == []
     given = {"kafka.bootstrap.servers": kafka_broker.bootstrap}
     for more, want in (

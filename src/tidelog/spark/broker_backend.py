@@ -2,8 +2,8 @@
 
 Owns the backend's answers (`BrokerBackend`), and leader epochs (`BrokerEpochs`), which are read in
 Kafka's own protocol, because librdkafka doesn't tell where epochs end. They are read only from
-brokers that accept plain text, and are unknown otherwise. Not owned: cutting ranges into tasks
-(`broker_ranges`) and the tasks (`broker_tasks`).
+brokers that accept plain text, and are unknown otherwise. Not owned: the tasks, and cutting
+ranges into them (`broker_tasks`).
 
 Invariants: nothing is committed to a group, and nothing on the cluster is changed.
 
@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import Final, TypeVar
 
 from tidelog import scan
+from tidelog.closing import Closing
 from tidelog.errors import ClusterFailure, InvalidRequest, OffsetsGone, UnknownTopic
 from tidelog.remote.broker_connection import connect_socket, split_server
 from tidelog.remote.cluster import Cluster, connect
@@ -34,17 +35,16 @@ from tidelog.remote.time_lookup import (
 from tidelog.remote.view import Watermarks
 from tidelog.scan.bounds import Bounds as LogBounds
 from tidelog.scan.bounds import Question, resolve
-from tidelog.spark.broker_ranges import OffsetRange, split_ranges
 from tidelog.spark.broker_settings import read_settings
-from tidelog.spark.broker_tasks import BrokerTask
+from tidelog.spark.broker_tasks import BrokerTask, OffsetRange, split_ranges
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.pushdown import Limits, nothing_meant, wanted_of
+from tidelog.spark.stream_offset import Extent
 from tidelog.spark.tables import cluster_records, plan_table
 from tidelog.spark.tasks import (
     BatchPlan,
     EmptyRange,
     LogFacts,
-    RangeBounds,
     Task,
     explain,
     is_doubtful,
@@ -60,10 +60,6 @@ from tidelog.types import (
     OffsetAndTimestamp,
     TopicPartition,
 )
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
 
 UNKNOWN: Final = (NO_LEADER_EPOCH, NO_OFFSET)
 
@@ -221,7 +217,7 @@ class RemotePartition:
         return self.found[timestamp_ms]
 
 
-class BrokerBackend:
+class BrokerBackend(Closing):
     """Brokers. A `Backend`."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
@@ -287,12 +283,10 @@ class BrokerBackend:
 
     # -- offsets -----------------------------------------------------------------------------
 
-    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, RangeBounds]:
+    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
         """See `Backend`."""
         marks = self._marks(list(names), self._options.isolation)
-        return {
-            name: RangeBounds(mark.start, max(mark.end, mark.start)) for name, mark in marks.items()
-        }
+        return {name: Extent(mark.start, max(mark.end, mark.start)) for name, mark in marks.items()}
 
     def _marks(
         self, names: Sequence[TopicPartition], isolation: IsolationLevel
@@ -521,14 +515,3 @@ class BrokerBackend:
         """See `Backend`."""
         self._cluster.close()
         self._epochs.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: "TracebackType | None",
-    ) -> None:
-        self.close()

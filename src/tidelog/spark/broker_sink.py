@@ -37,8 +37,15 @@ from tidelog.remote.client_settings import QUEUE_KBYTES, translate_settings
 from tidelog.remote.cluster import connect
 from tidelog.remote.topics import await_leaders
 from tidelog.spark.rows import Router
-from tidelog.spark.sink_options import SinkOptions, log_repeated, log_skipped
-from tidelog.spark.task_facts import StreamBatch, refuse_new_table, stream_batch, task_number
+from tidelog.spark.sink_options import (
+    SinkOptions,
+    StreamBatch,
+    log_repeated,
+    log_skipped,
+    refuse_new_table,
+    stream_batch,
+    task_number,
+)
 from tidelog.spark.transaction_markers import (
     Marker,
     Markers,

@@ -9,15 +9,18 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Self
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from tidelog import scan
+from tidelog.closing import Closing
 from tidelog.env import Env
 from tidelog.errors import CorruptFile, TidelogError
 from tidelog.objects import env_for
 from tidelog.scan.bounds import Bounds as LogBounds
 from tidelog.spark.options import SourceOptions, scan_columns
 from tidelog.spark.pushdown import Limits, nothing_meant, wanted_of
+from tidelog.spark.stream_offset import Extent
 from tidelog.spark.tables import directory_records, plan_table
 from tidelog.spark.tasks import (
     BATCH_ROWS,
@@ -25,7 +28,6 @@ from tidelog.spark.tasks import (
     BatchPlan,
     EmptyRange,
     LogFacts,
-    RangeBounds,
     Task,
     explain,
     is_doubtful,
@@ -36,8 +38,6 @@ from tidelog.spark.tasks import (
 from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, ClockName, TopicPartition
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     import pyarrow as pa
 
     from tidelog.scan import Split, Wanted
@@ -98,7 +98,7 @@ class SplitTask:
             )
 
 
-class DirectoryBackend:
+class DirectoryBackend(Closing):
     """A directory of topics, local or in an object store. A `Backend`.
 
     It is opened anew for each question, so that every answer is of now.
@@ -109,6 +109,17 @@ class DirectoryBackend:
         self._columns = tuple(columns)
         self._env = source_env(options)
         self._path = options.path.rstrip("/") or "/"
+        self._plan_splits = partial(
+            scan.plan,
+            options.path,
+            isolation=options.isolation,
+            columns=scan_columns(self._columns, options.serdes),
+            split_bytes=options.split_bytes,
+            least_splits=options.min_partitions,
+            max_offsets=options.max_records or INT64_MAX,
+            fail_on_data_loss=options.fail_on_data_loss,
+            env=self._env,
+        )
 
     def partitions(self) -> list[TopicPartition]:
         """See `Backend`; those that have no directory yet are included."""
@@ -121,13 +132,13 @@ class DirectoryBackend:
             ids = {name: log_dir.topic(name).topic_id for name in topics}
         return {name: "" if topic_id is None else topic_id.hex for name, topic_id in ids.items()}
 
-    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, RangeBounds]:
+    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
         """See `Backend`."""
         with self._open() as log_dir:
             flushed = self._flushed()
             readers = {name: log_dir.reader(name.topic, name.partition) for name in names}
             return {
-                name: RangeBounds(reader.log_start_offset, self._visible(reader, flushed))
+                name: Extent(reader.log_start_offset, self._visible(reader, flushed))
                 for name, reader in readers.items()
             }
 
@@ -267,27 +278,18 @@ class DirectoryBackend:
         if not wanted:
             reason = nothing_meant(options, self.partitions(), limits)
             return scan.ScanPlan(splits=(), reports=(reason,))
-        return scan.plan(
-            options.path,
+        return self._plan_splits(
             list(wanted),
             per_partition=wanted,
             clock=options.clock if options.has_times else limits.clock,
             times=scan.TimeMode.EXACT if options.is_exact else scan.TimeMode.POSITIONS,
             needs_match=options.needs_match,
-            isolation=options.isolation,
-            columns=scan_columns(self._columns, self._options.serdes),
-            split_bytes=options.split_bytes,
-            least_splits=options.min_partitions,
-            max_offsets=options.max_records or INT64_MAX,
-            fail_on_data_loss=options.fail_on_data_loss,
             zone_cache=options.zone_cache,
             strict=options.strict,
-            env=self._env,
         )
 
     def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
         """See `Backend`."""
-        options = self._options
         wanted = self._until_flushed(
             {
                 name: scan.Wanted(start_offset=start, end_offset=end)
@@ -297,21 +299,10 @@ class DirectoryBackend:
         )
         if not wanted:
             return []
-        plan = scan.plan(
-            options.path,
-            list(wanted),
-            per_partition=wanted,
-            isolation=options.isolation,
-            columns=scan_columns(self._columns, self._options.serdes),
-            split_bytes=options.split_bytes,
-            least_splits=options.min_partitions,
-            max_offsets=options.max_records or INT64_MAX,
-            fail_on_data_loss=options.fail_on_data_loss,
-            env=self._env,
-        )
+        plan = self._plan_splits(list(wanted), per_partition=wanted)
         for lost in plan.lost:
             _LOG.warning("not in the log: %s", lost)
-        return [SplitTask(split, self._columns, options) for split in plan.splits]
+        return [SplitTask(split, self._columns, self._options) for split in plan.splits]
 
     def _until_flushed(
         self, wanted: "Mapping[TopicPartition, Wanted]"
@@ -368,17 +359,6 @@ class DirectoryBackend:
 
     def close(self) -> None:
         """See `Backend`."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: "TracebackType | None",
-    ) -> None:
-        self.close()
 
 
 def _named(log_dir: "LogDir", options: SourceOptions) -> list[TopicPartition]:

@@ -33,8 +33,15 @@ from tidelog.env import Env
 from tidelog.errors import DirectoryLocked, InvalidRequest
 from tidelog.record.columns.encode import PER_MS, encode_table
 from tidelog.spark.rows import Router, by_partition
-from tidelog.spark.sink_options import SinkOptions, log_repeated, log_skipped
-from tidelog.spark.task_facts import StreamBatch, refuse_new_table, stream_batch, task_number
+from tidelog.spark.sink_options import (
+    SinkOptions,
+    StreamBatch,
+    log_repeated,
+    log_skipped,
+    refuse_new_table,
+    stream_batch,
+    task_number,
+)
 from tidelog.spark.workers import make_ready, sentences_first
 from tidelog.storage import commits
 from tidelog.storage.directory.attach import AttachResult, WriterVersion, attach

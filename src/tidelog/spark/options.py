@@ -201,6 +201,42 @@ class Options:
         items = self._given.items()
         return {name.removeprefix(prefix): text for name, text in items if name.startswith(prefix)}
 
+    def place(
+        self, not_of_brokers: Mapping[str, str], of_brokers: Mapping[str, str]
+    ) -> tuple[str, str]:
+        """Path and brokers, one of them empty.
+
+        Args:
+            not_of_brokers: Options that only directories have, with the reason.
+            of_brokers: Options that only brokers have, with the reason.
+
+        Raises:
+            InvalidRequest: Both or neither, or an option of the other kind.
+        """
+        path, bootstrap = local_path(self.text("path") or ""), self.text(BOOTSTRAP) or ""
+        if bool(path) == bool(bootstrap):
+            problem = "not both" if path else "neither is there"
+            raise InvalidRequest(
+                f"give path (a directory of topics) or {BOOTSTRAP} (brokers), {problem}"
+            )
+        self.refuse(not_of_brokers if bootstrap else of_brokers)
+        return path, bootstrap
+
+    def refuse(self, reasons: Mapping[str, str]) -> None:
+        """Raise InvalidRequest for an option that is given and has a reason against it."""
+        for name, reason in reasons.items():
+            if self.text(name) is not None:
+                raise InvalidRequest(f"option {name} {reason}")
+
+    def client(self, refused: Mapping[str, str]) -> dict[str, str]:
+        """Settings of the client; raises InvalidRequest for one that is refused, by the reason."""
+        settings = self.prefixed("kafka.")
+        for name, reason in refused.items():
+            if name in settings:
+                raise InvalidRequest(f"option kafka.{name} is not supported: {reason}")
+        del settings["bootstrap.servers"]
+        return settings
+
     def json(self, name: str) -> dict[str, object]:
         """A JSON object."""
         text = self.text(name)
@@ -550,7 +586,13 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
         raise InvalidRequest(
             "give one of the options subscribe, topic, subscribePattern and assign"
         )
-    path, bootstrap = _place(options)
+    path, bootstrap = options.place(_NOT_OF_BROKERS, _OF_BROKERS)
+    others = options.prefixed("store." if bootstrap else "kafka.").keys() - {"isolation.level"}
+    if others:
+        prefix, owner = ("store", "object stores") if bootstrap else ("kafka", "brokers")
+        raise InvalidRequest(f"option {prefix}.{min(others)} is about {owner}, which are not read")
+    client = options.client(_REFUSED_CLIENT) if bootstrap else {}
+    client.pop("isolation.level", None)
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
@@ -560,7 +602,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     return SourceOptions(
         path=path,
         bootstrap=bootstrap,
-        client=_client(options) if bootstrap else {},
+        client=client,
         store=options.prefixed("store."),
         topics=topics if topic is None else (topic,),
         pattern=pattern,
@@ -605,43 +647,12 @@ def _table(options: Options, now_ms: int) -> TableAsked | None:
             if options.text(name) is not None:
                 raise InvalidRequest(f"option {name} goes with table=true")
         return None
-    for name, reason in _NOT_OF_TABLES.items():
-        if options.text(name) is not None:
-            raise InvalidRequest(f"option {name} {reason}")
+    options.refuse(_NOT_OF_TABLES)
     at = options.text("asOf")
     return TableAsked(
         at_ms=None if at is None else parse_point(at, now_ms=now_ms),
         inexact=options.choice("inexact", {"refuse": "refuse", "mark": "mark"}, "refuse"),
     )
-
-
-def _place(options: Options) -> tuple[str, str]:
-    """Path and brokers, one of them empty; raises InvalidRequest for what fits the other only."""
-    path, bootstrap = local_path(options.text("path") or ""), options.text(BOOTSTRAP) or ""
-    if bool(path) == bool(bootstrap):
-        problem = "not both" if path else "neither is there"
-        raise InvalidRequest(
-            f"give path (a directory of topics) or {BOOTSTRAP} (brokers), {problem}"
-        )
-    for name, reason in (_NOT_OF_BROKERS if bootstrap else _OF_BROKERS).items():
-        if options.text(name) is not None:
-            raise InvalidRequest(f"option {name} {reason}")
-    others = options.prefixed("store." if bootstrap else "kafka.").keys() - {"isolation.level"}
-    if others:
-        prefix, owner = ("store", "object stores") if bootstrap else ("kafka", "brokers")
-        raise InvalidRequest(f"option {prefix}.{min(others)} is about {owner}, which are not read")
-    return path, bootstrap
-
-
-def _client(options: Options) -> dict[str, str]:
-    """What goes to the client; raises InvalidRequest for what it must not be told."""
-    settings = options.prefixed("kafka.")
-    for name, reason in _REFUSED_CLIENT.items():
-        if name in settings:
-            raise InvalidRequest(f"option kafka.{name} is not supported: {reason}")
-    del settings["bootstrap.servers"]
-    settings.pop("isolation.level", None)
-    return settings
 
 
 def read_columns(options: Options) -> tuple[str, ...]:

@@ -1,18 +1,20 @@
-"""Request of a write by `format("tidelog")`, from its options."""
+"""Request of a write by `format("tidelog")`, and the facts that a task knows of itself.
+
+Owns the options of writes, the number of a task, and the streaming batch that it belongs to. Spark
+passes a batch's number to a sink's commit only; tasks find it among their local properties.
+"""
 
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
+
+from pyspark import TaskContext
 
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import InvalidRequest
-from tidelog.objects.store import local_path
-from tidelog.spark.options import BOOTSTRAP, WRITE_OPTIONS, Options, read_serdes
+from tidelog.spark.options import WRITE_OPTIONS, Options, read_serdes
 from tidelog.types import INT64_MAX, Codec
-
-if TYPE_CHECKING:
-    from tidelog.spark.task_facts import StreamBatch
 
 # Four times what Kafka's producer fills, by default: a bulk write has its records at hand, and each
 # batch costs as much as some hundred records.
@@ -130,12 +132,14 @@ class SinkOptions:
 def read_sink_options(texts: Mapping[str, str]) -> SinkOptions:
     """The options of a write; raises InvalidRequest for one that is missing, unknown or wrong."""
     options = Options(texts, WRITE_OPTIONS)
-    path, bootstrap = _place(options)
+    path, bootstrap = options.place(_NOT_OF_BROKERS, _NOT_OF_DIRECTORIES)
+    if not bootstrap:
+        _check_directory(path, options)
     txn = _txn(options)
     return SinkOptions(
         path=path,
         bootstrap=bootstrap,
-        client=_client(options) if bootstrap else {},
+        client=options.client(_REFUSED_CLIENT) if bootstrap else {},
         topic=options.text("topic"),
         create=_create(options),
         create_config=_create_config(options),
@@ -173,22 +177,6 @@ def _create_config(options: Options) -> dict[str, str]:
     return {name: str(value) for name, value in settings.items()}
 
 
-def _place(options: Options) -> tuple[str, str]:
-    """Path and brokers, one of them empty; raises InvalidRequest for what fits the other only."""
-    path, bootstrap = local_path(options.text("path") or ""), options.text(BOOTSTRAP) or ""
-    if bool(path) == bool(bootstrap):
-        problem = "not both" if path else "neither is there"
-        raise InvalidRequest(
-            f"give path (a directory of topics) or {BOOTSTRAP} (brokers), {problem}"
-        )
-    for name, reason in (_NOT_OF_BROKERS if bootstrap else _NOT_OF_DIRECTORIES).items():
-        if options.text(name) is not None:
-            raise InvalidRequest(f"option {name} {reason}")
-    if not bootstrap:
-        _check_directory(path, options)
-    return path, bootstrap
-
-
 def _check_directory(path: str, options: Options) -> None:
     if "://" in path:
         raise InvalidRequest(
@@ -224,11 +212,58 @@ def _is_exactly_once(options: Options, txn: AppVersion | None) -> bool:
     return is_asked
 
 
-def _client(options: Options) -> dict[str, str]:
-    """What goes to the client; raises InvalidRequest for what it must not be told."""
-    settings = options.prefixed("kafka.")
-    for name, reason in _REFUSED_CLIENT.items():
-        if name in settings:
-            raise InvalidRequest(f"option kafka.{name} is not supported: {reason}")
-    del settings["bootstrap.servers"]
-    return settings
+QUERY_ID: Final = "sql.streaming.queryId"
+
+
+BATCH_ID: Final = "streaming.sql.batchId"
+
+
+_EXECUTION: Final = "spark.sql.execution.id"
+
+
+_ROOT_EXECUTION: Final = "spark.sql.execution.root.id"
+
+
+class StreamBatch(NamedTuple):
+    """A batch of a streaming query; a query keeps its id as long as its checkpoint lives."""
+
+    query_id: str
+    number: int
+
+
+def task_number() -> int:
+    """The number of this task among those that write; 0 outside of one."""
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
+def stream_batch() -> StreamBatch:
+    """The batch that this task belongs to; raises InvalidRequest outside of a streaming query."""
+    context = TaskContext.get()
+    query_id = None if context is None else context.getLocalProperty(QUERY_ID)
+    number = None if context is None else context.getLocalProperty(BATCH_ID)
+    if not query_id or not number:
+        raise InvalidRequest(
+            "a streaming write outside of a streaming query: no id of query, batch"
+        )
+    return StreamBatch(query_id, int(number))
+
+
+def refuse_new_table() -> None:
+    """Raise InvalidRequest if this task's batch write would fill a new table of Spark's catalog.
+
+    Spark calls a sink for `saveAsTable` and `writeTo(...).create()` as it does for `save`, but runs
+    the write as an execution inside of the one that makes the table. Inside `foreachBatch` each
+    write is such an inner execution, so there the two can't be told apart.
+    """
+    context = TaskContext.get()
+    if context is None or context.getLocalProperty(BATCH_ID):
+        return
+    root = context.getLocalProperty(_ROOT_EXECUTION)
+    if root and root != context.getLocalProperty(_EXECUTION):
+        raise InvalidRequest(
+            "saveAsTable and writeTo(...).create() make a table of Spark's catalog that could not"
+            " be read: Spark does not pass its options to Python data sources. Nothing was written."
+            " Use save(), and CREATE TEMPORARY VIEW ... USING tidelog OPTIONS (path '...', topic"
+            " '...') for SELECT and INSERT"
+        )

@@ -33,8 +33,15 @@ from tidelog.spark.stream_options import (
     read_stream_options,
     refuse_stream_options,
 )
-from tidelog.spark.tasks import BATCH_ROWS, BatchPlan, EmptyRange, Task, WhyEmpty
-from tidelog.spark.workers import Arrival, in_worker, sentences_first
+from tidelog.spark.tasks import (
+    BATCH_ROWS,
+    BatchPlan,
+    EmptyRange,
+    TaskPartition,
+    WhyEmpty,
+    read_partition,
+)
+from tidelog.spark.workers import Arrival, sentences_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,14 +117,6 @@ class TidelogSource(DataSource):
         return make_stream_writer(self.options, schema)
 
 
-class TaskPartition(InputPartition):
-    """One task's work."""
-
-    def __init__(self, task: Task | None) -> None:
-        super().__init__(task)
-        self.task = task
-
-
 @sentences_first
 class TidelogReader(DataSourceReader):
     """Plans once on the driver, then reads tasks in the workers."""
@@ -142,8 +141,7 @@ class TidelogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of one task."""
-        task = partition.task if isinstance(partition, TaskPartition) else None
-        return iter(()) if task is None else in_worker(task.read)
+        return read_partition(partition)
 
 
 @sentences_first

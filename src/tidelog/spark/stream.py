@@ -35,21 +35,13 @@ from tidelog.spark.options import SourceOptions
 from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_offset import Json
 from tidelog.spark.stream_options import Limits, StreamOptions
-from tidelog.spark.tasks import Backend, Task
-from tidelog.spark.workers import Arrival, in_worker, sentences_first
+from tidelog.spark.tasks import Backend, TaskPartition, read_partition
+from tidelog.spark.workers import Arrival, sentences_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 OpenBackend: TypeAlias = Callable[[SourceOptions, Sequence[str]], Backend]
-
-
-class StreamPartition(InputPartition):
-    """One task's work."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        self.task = task
 
 
 @sentences_first
@@ -120,12 +112,11 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of the micro-batch from `start` to `end`; none where it is empty."""
-        return [StreamPartition(task) for task in self._batches.plan(start, end)]
+        return [TaskPartition(task) for task in self._batches.plan(start, end)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of one task."""
-        assert isinstance(partition, StreamPartition)
-        return in_worker(partition.task.read)
+        return read_partition(partition)
 
     def commit(self, end: Json) -> None:
         """Tell the group that is to be told, if any."""

@@ -100,8 +100,7 @@ class StreamLog:
         # Asked after the bounds: a topic that was created anew in between is then taken for lost
         # at once; the other way round its offsets would be taken for those of the former one.
         ids = backend.topic_ids({name.topic for name in names})
-        extents = {name: Extent(*bounds[name]) for name in names}
-        return LogSnapshot(extents=extents, topic_ids=ids)
+        return LogSnapshot(extents=bounds, topic_ids=ids)
 
     def log_ends(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where logs end, whatever the isolation level or `readUntil` show of them."""
@@ -109,7 +108,7 @@ class StreamLog:
             self._options, isolation=IsolationLevel.READ_UNCOMMITTED, until_flushed=False
         )
         with self._open(options, self._columns) as everything:
-            return {name: bounds.end_offset for name, bounds in everything.bounds(names).items()}
+            return {name: bounds.end for name, bounds in everything.bounds(names).items()}
 
     def epochs_at(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Leader epoch of the last batch below each offset, -1 where it would be of no use.

@@ -18,13 +18,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pyspark.sql.datasource import InputPartition
 
 from tidelog.errors import InvalidRequest, LostOffsets
 from tidelog.scan.bounds import Bounds
 from tidelog.scan.split import Wanted
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.pushdown import Limits
+from tidelog.spark.stream_offset import Extent
+from tidelog.spark.workers import in_worker
 from tidelog.types import LATEST_OFFSET, TopicPartition
 
 if TYPE_CHECKING:
@@ -208,22 +212,26 @@ _INTERNAL: Final = frozenset(
 )
 
 
-class RangeBounds(NamedTuple):
-    """Offsets of a partition that can be read now: log start, inclusive, and end, exclusive.
-
-    The end is that of the isolation level asked for, and of `readUntil`.
-    """
-
-    start_offset: int
-    end_offset: int
-
-
 class Task(Protocol):
     """One task's work. Can be pickled, and is small."""
 
     def read(self) -> "Iterator[pa.RecordBatch]":
         """Its rows, as Spark wants them."""
         ...
+
+
+class TaskPartition(InputPartition):
+    """One task's work, as Spark sends it; None for no rows."""
+
+    def __init__(self, task: Task | None) -> None:
+        super().__init__(task)
+        self.task = task
+
+
+def read_partition(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    """The rows of a `TaskPartition`, in a worker."""
+    task = partition.task if isinstance(partition, TaskPartition) else None
+    return iter(()) if task is None else in_worker(task.read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +275,8 @@ class Backend(AbstractContextManager["Backend"], Protocol):
         """The topics' ids as 32 hexadecimal digits, "" where unknown."""
         ...
 
-    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, RangeBounds]:
-        """What can be read now of each partition; raises UnknownTopic."""
+    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
+        """Offsets that can be read now, by isolation and `readUntil`; raises UnknownTopic."""
         ...
 
     def offsets_for_times(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Self
 from tidelog.errors import UnknownTopic
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.pushdown import Limits
-from tidelog.spark.tasks import Backend, BatchPlan, RangeBounds, Task
+from tidelog.spark.stream_offset import Extent
+from tidelog.spark.tasks import Backend, BatchPlan, Task
 from tidelog.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
@@ -128,14 +129,14 @@ class FakeBackend:
             raise UnknownTopic(f"no partition {name}")
         return self._log.partitions[name]
 
-    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, RangeBounds]:
+    def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
         """See `Backend`."""
         found = {}
         for name in names:
             log = self._partition(name)
             is_committed = self._options.isolation is IsolationLevel.READ_COMMITTED
             end = log.visible if is_committed and log.visible is not None else len(log.epochs)
-            found[name] = RangeBounds(log.start, max(end, log.start))
+            found[name] = Extent(log.start, max(end, log.start))
         return found
 
     def offsets_for_times(

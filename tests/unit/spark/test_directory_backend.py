@@ -16,7 +16,8 @@ from tidelog.spark.options import read_source_options
 from tidelog.spark.pushdown import NO_LIMITS, NO_PARTITION, NO_RANGE, Limits
 from tidelog.spark.source import plan_batch, plan_options
 from tidelog.spark.stream_log import StreamLog
-from tidelog.spark.tasks import BatchPlan, RangeBounds, WhyEmpty
+from tidelog.spark.stream_offset import Extent
+from tidelog.spark.tasks import BatchPlan, WhyEmpty
 from tidelog.storage import files
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import INT64_MAX, ClockName, NewRecord, TopicPartition
@@ -97,7 +98,7 @@ def test_tasks_reach_over_no_more_offsets_than_asked(root: Path, every: Rows) ->
                 {"path": str(root), "subscribe": TOPIC, "maxRecordsPerPartition": "9"}
             ),
             COLUMNS,
-        ).plan({name: (one.start_offset, one.end_offset) for name, one in bounds.items()})
+        ).plan(bounds)
     assert rows(BatchPlan(tasks=tuple(cut))) == every
 
 
@@ -126,7 +127,7 @@ def test_until_what_is_flushed(tmp_path: Path) -> None:
         assert [row[1] for row in rows(plan(tmp_path))] == list(range(10))
         given = {"path": str(tmp_path), "subscribe": TOPIC, "readUntil": "flushed"}
         with open_backend(read_source_options(given), COLUMNS) as backend:
-            assert backend.bounds([NAME]) == {NAME: RangeBounds(0, 5)}
+            assert backend.bounds([NAME]) == {NAME: Extent(0, 5)}
             assert [r[1] for r in rows(BatchPlan(tasks=tuple(backend.plan({NAME: (3, 9)}))))] == [
                 3,
                 4,

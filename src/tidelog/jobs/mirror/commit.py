@@ -64,8 +64,7 @@ from tidelog.jobs.offset_map import (
     write_map,
 )
 from tidelog.spark.directory_sink import attach_staged, batch_commit_id, drop_staged
-from tidelog.spark.sink_options import SinkOptions, read_sink_options
-from tidelog.spark.task_facts import StreamBatch
+from tidelog.spark.sink_options import SinkOptions, StreamBatch, read_sink_options
 from tidelog.storage import files
 from tidelog.storage.directory.attach import AttachedRange, AttachResult, WriterVersion
 from tidelog.types import TopicPartition

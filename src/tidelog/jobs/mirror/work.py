@@ -28,8 +28,7 @@ import pyarrow.compute as pc
 from tidelog.errors import CorruptData, InvalidRequest
 from tidelog.jobs.offset_map import DENSE, ROW, MapRow, Partitioning, append_rows, thin
 from tidelog.record.columns.encode import choose_partitions
-from tidelog.spark.sink_options import SinkOptions
-from tidelog.spark.task_facts import task_number
+from tidelog.spark.sink_options import SinkOptions, task_number
 from tidelog.storage.directory.staging import StagedSegment
 from tidelog.types import NO_TIMESTAMP, US_PER_MS, time_refused
 
