@@ -12,9 +12,10 @@ No I/O; the pacer takes a clock and a function that waits, so a test needs no ti
 """
 
 import itertools
+import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias
 
@@ -213,8 +214,8 @@ def _span(row: object) -> Span:
     raise ValueError(f"{str(row)[:80]} is no [topic, partition, start, end]")
 
 
-def offsets_options(spans: Sequence[Span]) -> Mapping[str, object]:
-    """Options of a read that holds just these offsets, as objects for JSON."""
+def offsets_options(spans: Sequence[Span]) -> dict[str, str]:
+    """Options of a read that holds just these offsets."""
     topics: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
@@ -222,7 +223,11 @@ def offsets_options(spans: Sequence[Span]) -> Mapping[str, object]:
         topics.setdefault(name.topic, []).append(name.partition)
         starts.setdefault(name.topic, {})[str(name.partition)] = start
         ends.setdefault(name.topic, {})[str(name.partition)] = end
-    return {"assign": topics, "startingOffsets": starts, "endingOffsets": ends}
+    return {
+        "assign": json.dumps(topics),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+    }
 
 
 def thinned(spans: Sequence[Span], per_partition: int) -> Spans:

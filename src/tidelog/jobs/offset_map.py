@@ -52,30 +52,6 @@ from tidelog.record.partitioner import partition_of
 from tidelog.storage import files
 from tidelog.types import NO_TIMESTAMP, TopicPartition
 
-__all__ = [
-    "DENSE",
-    "MAGIC",
-    "ROWS_MAX",
-    "Copied",
-    "Located",
-    "MapBatch",
-    "MapRow",
-    "OffsetMap",
-    "OutsideMap",
-    "Partitioning",
-    "SourcePartition",
-    "SourceTopic",
-    "append_rows",
-    "continues",
-    "decode_map",
-    "encode_map",
-    "merge",
-    "read_map",
-    "thin",
-    "write_map",
-]
-
-
 DENSE: Final = 1
 
 

@@ -27,6 +27,7 @@ from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, TidelogError, UnknownTopic
 from tidelog.remote.view import Count
 from tidelog.spark.broker_settings import question_timeout_s
+from tidelog.spark.parts import Listener
 from tidelog.spark.places import Place
 from tidelog.storage.directory.topic_registry import NewTopic, check_new
 from tidelog.timespec import format_ms
@@ -172,6 +173,21 @@ def ensure(target: Target, findings: Sequence[Finding], *, force: bool) -> None:
         raise TargetLoses(target, findings)
 
 
+def ensure_keeps(
+    target: Target, load: Load, now_ms: int, *, force: bool, listener: Listener
+) -> tuple[Finding, ...]:
+    """Check a target, tell the listener what was found, and return it.
+
+    Raises:
+        TargetLoses: Records or their create times would be lost, and `force` is off.
+    """
+    findings = tuple(check(target, load, now_ms))
+    ensure(target, findings, force=force)
+    for line in lines(findings):
+        listener.note(line)
+    return findings
+
+
 def told(count: Count | None) -> str:
     """A number of records in words: `12 records`, `up to 12 records`, `records`."""
     if count is None:
@@ -200,7 +216,7 @@ def _partitions(target: Target, load: Load) -> Iterator[Finding]:
 
 
 def _timestamp_type(target: Target, load: Load) -> Iterator[Finding]:
-    if target.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+    if _is_stamped(target.config):
         yield Finding(
             effect=Effect.OVERWRITTEN,
             setting="message.timestamp.type=LogAppendTime",
@@ -456,6 +472,12 @@ def make_topic(
     with open_cluster(place) as cluster:
         create(cluster, topic, partitions=partitions, config=settings)
     return []
+
+
+def make_target(place: Place, topic: str, new: NewTarget, env: Env, listener: Listener) -> None:
+    """Create a topic as planned, and tell the listener notes on its settings; as `make_topic`."""
+    for note in make_topic(place, topic, new.partitions, new.config, env):
+        listener.note(str(note))
 
 
 def drop_empty_topic(place: Place, topic: str, env: Env) -> bool:

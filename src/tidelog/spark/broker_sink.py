@@ -65,8 +65,6 @@ if TYPE_CHECKING:
 
     from tidelog.remote.cluster import Cluster
 
-__all__ = ["Claim", "Sent", "client_settings", "send"]
-
 
 @dataclass(frozen=True, slots=True)
 class Claim:

@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from tidelog.storage.log.log_reader import LogView
     from tidelog.types import OffsetAndTimestamp
 
-__all__ = ["Backend", "Task", "open_backend"]
-
-
 _LOG: Final = logging.getLogger("tidelog.spark")
 
 

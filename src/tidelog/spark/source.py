@@ -34,7 +34,6 @@ from tidelog.spark.stream_options import (
     refuse_stream_options,
 )
 from tidelog.spark.tasks import (
-    BATCH_ROWS,
     BatchPlan,
     EmptyRange,
     TaskPartition,
@@ -48,8 +47,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
     from tidelog.scan import ScanPlan
-
-__all__ = ["BATCH_ROWS", "TidelogSource", "plan_batch", "plan_options"]
 
 _LOG: Final = logging.getLogger("tidelog.spark")
 # What Spark runs where the session hands filters over; elsewhere it refuses readers that take them.

@@ -16,6 +16,7 @@ from tidelog.scan import plan
 from tidelog.scan.latency import latency
 from tidelog.scan.split import encode_split
 from tidelog.scan.split_times import decode_times
+from tidelog.spark.places import Place
 from tidelog.storage.clocks.latency import LatencyByHour
 from tidelog.types import ClockName
 
@@ -51,7 +52,7 @@ def test_latencies_of_splits(place: str, local: str) -> None:
     )
     by_append = LatencyByHour()
     for split in planned:
-        facts, *histograms = ReduceSplit((0, 1_000))(encode_split(split))
+        facts, *histograms = ReduceSplit((0, 1_000), Place(place))(encode_split(split))
         by_append.merge(decode_times(facts, *histograms).by_append)  # type: ignore[arg-type]
     assert by_append == latency(local, TOPIC)[TOPIC].by_hour
 
@@ -60,7 +61,7 @@ def test_counts_of_splits(place: str) -> None:
     planned = plan(place, TOPIC, split_bytes=3000, env=env_for(place))
     total = 0
     for split in planned:
-        (text,) = CountSplit()(json.dumps([encode_split(split), [0, split.end_offset]]))
+        (text,) = CountSplit(Place(place))(json.dumps([encode_split(split), [0, split.end_offset]]))
         counts = decode_counts(str(text))
         assert {cell.interval for cell in counts} == {0}
         total += sum(n for cell, n in counts.items() if cell.clock == "record")
@@ -70,16 +71,16 @@ def test_counts_of_splits(place: str) -> None:
 
 
 def test_partitions_and_maps(place: str, tmp_path: Path) -> None:
-    (text,) = DoPart(place, "check", None)(json.dumps([TOPIC, 0, []]))
+    (text,) = DoPart(Place(place), "check", None)(json.dumps([TOPIC, 0, []]))
     done = PartDone.decode(str(text))
     assert not done.is_blind
     assert not [finding for finding in done.left if finding.counts]
     assert done.segments > 1
     cache = str(tmp_path / "cache")
     bases = list(range(10_000))
-    (text,) = DoPart(place, "cache", cache)(json.dumps([TOPIC, 0, bases]))
+    (text,) = DoPart(Place(place), "cache", cache)(json.dumps([TOPIC, 0, bases]))
     there = PartDone.decode(str(text))
     assert (there.maps_there, there.maps_built) == (done.segments - 1, 0)
-    (text,) = DoPart(place, "cache-check", cache)(json.dumps([TOPIC, 0, bases]))
+    (text,) = DoPart(Place(place), "cache-check", cache)(json.dumps([TOPIC, 0, bases]))
     checked = PartDone.decode(str(text))
     assert (checked.maps_there, list(checked.left)) == (there.maps_there, [])

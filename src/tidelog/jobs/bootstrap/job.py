@@ -34,10 +34,9 @@ from tidelog.jobs.options import takes_options
 from tidelog.jobs.target_check import (
     Finding,
     Load,
-    check,
-    ensure,
+    ensure_keeps,
     find_or_plan,
-    make_topic,
+    make_target,
     new_target,
     taken_back,
     thresholds,
@@ -315,10 +314,8 @@ class Bootstrap:
             self._listener.note("counting keys and times of the table")
             facts, last = table_facts(records, thresholds(target.config, now_ms))
             load = facts.load(last + 1 or None)
-        findings = tuple(check(target, load, now_ms))
-        ensure(target, findings, force=self._options["force"])
-        for finding in findings:
-            self._listener.note(f"{finding.effect.value}: {finding}")
+        force, listener = self._options["force"], self._listener
+        findings = ensure_keeps(target, load, now_ms, force=force, listener=listener)
         self._tell(target, facts)
         return facts, findings
 
@@ -333,8 +330,7 @@ class Bootstrap:
         """Write the records; a topic made for them is deleted where none of them is written."""
         to, topic, new = self._to, self._topic, self._new
         if is_new and new is not None:
-            for note in make_topic(to, topic, new.partitions, new.config, self._env):
-                self._listener.note(str(note))
+            make_target(to, topic, new, self._env, self._listener)
         with taken_back(to, [topic] if is_new else [], self._env):
             self._write(records, target.partitions)
 

@@ -39,8 +39,6 @@ from tidelog.jobs.offset_map import Located, OffsetMap, OutsideMap, Partitioning
 from tidelog.remote.view import ClusterView, Committed, Watermarks
 from tidelog.types import NO_TIMESTAMP, ClockName, TopicPartition
 
-__all__ = ["ByMap", "check_end", "check_target", "starts_by_map", "topics_on_b"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByMap:

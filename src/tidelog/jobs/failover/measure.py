@@ -22,7 +22,7 @@ sum, stays right.
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from tidelog.env import Clock
@@ -105,7 +105,7 @@ class BrokerLog:
                             yield record
             if next_offset == position.offset:
                 return
-            position = _at(position, next_offset)
+            position = replace(position, offset=next_offset)
 
     def _place(self, partition: TopicPartition, start: int) -> tuple[int, Position]:
         topic = self._leader.refresh().get(partition.topic)
@@ -136,16 +136,6 @@ class BrokerLog:
     def close(self) -> None:
         """Close the connections."""
         self._leader.close()
-
-
-def _at(position: Position, offset: int) -> Position:
-    return Position(
-        name=position.name,
-        topic_id=position.topic_id,
-        offset=offset,
-        last_epoch=position.last_epoch,
-        leader_epoch=position.leader_epoch,
-    )
 
 
 def _stamped(batch: RecordBatch) -> Iterator[StampedRecord]:

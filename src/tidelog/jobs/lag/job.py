@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, Unpack
 from tidelog.arguments import level_of
 from tidelog.jobs.chunks import Span, offsets_options
 from tidelog.jobs.lag import work
-from tidelog.jobs.lag import work as lag_work
 from tidelog.jobs.lag.options import LagOptions
 from tidelog.jobs.lag.work import (
     check_no_data,
@@ -83,7 +82,7 @@ class Counting:
         self,
         cuts: Mapping[Name, tuple[int, ...]],
         own: set[TopicPartition],
-    ) -> tuple[lag_work.Counts, Mapping[Name, int]]:
+    ) -> tuple[work.Counts, Mapping[Name, int]]:
         """Records by interval and hour; and up to where each partition was counted."""
         ours = {name: cut for name, cut in cuts.items() if TopicPartition(*name) in own}
         theirs = {name: cut for name, cut in cuts.items() if name not in ours}
@@ -93,11 +92,11 @@ class Counting:
 
     def _in_directory(
         self, cuts: Mapping[Name, tuple[int, ...]]
-    ) -> tuple[lag_work.Counts, dict[Name, int]]:
+    ) -> tuple[work.Counts, dict[Name, int]]:
         if not cuts:
             return Counter(), {}
-        store = () if self.place.is_broker else tuple(self.place.store.items())
-        env = directory_env(Place(self.directory, store=dict(store)))
+        store = {} if self.place.is_broker else self.place.store
+        place = Place(self.directory, store=store)
         wanted = {
             TopicPartition(*name): Wanted(start_offset=cut[0], end_offset=cut[-1])
             for name, cut in cuts.items()
@@ -107,23 +106,23 @@ class Counting:
             list(wanted),
             per_partition=wanted,
             isolation=self.isolation,
-            columns=lag_work.COLUMNS,
+            columns=work.COLUMNS,
             split_bytes=JOB_SPLIT_BYTES,
             min_partitions=parallelism(self.spark),
             fail_on_data_loss=False,
-            env=env,
+            env=directory_env(place),
         )
         parts = [
             json.dumps([encode_split(split), cuts[split.topic, split.partition]])
             for split in planned.splits
         ]
         self.listener.note(f"counting unread records in {self.directory}: {len(parts)} tasks")
-        work = lag_work.CountSplit(store)
-        rows = do_parts(self.spark, parts, work, _COUNTS, listener=self.listener)
+        count = work.CountSplit(place)
+        rows = do_parts(self.spark, parts, count, _COUNTS, listener=self.listener)
         found = {(name.topic, name.partition): end for name, (_, end) in planned.bounds.items()}
         return _added(str(row["counts"]) for row in rows), found
 
-    def _at_brokers(self, cuts: Mapping[Name, tuple[int, ...]]) -> lag_work.Counts:
+    def _at_brokers(self, cuts: Mapping[Name, tuple[int, ...]]) -> work.Counts:
         if not cuts:
             return Counter()
         spans = [Span(TopicPartition(*name), cut[0], cut[-1]) for name, cut in cuts.items()]
@@ -131,20 +130,20 @@ class Counting:
         table = (
             self.spark.read.format("tidelog")
             .options(**self.place.options())
-            .options(**{name: json.dumps(value) for name, value in offsets_options(spans).items()})
+            .options(**offsets_options(spans))
             .option("columns", _BROKER_COLUMNS)
             .option("isolation", self.isolation.name.lower())
             .option("failOnDataLoss", "false")
             .load()
         )
-        rows = table.mapInArrow(lag_work.CountRows(dict(cuts)), _COUNTS).collect()
+        rows = table.mapInArrow(work.CountRows(dict(cuts)), _COUNTS).collect()
         return _added(str(row["counts"]) for row in rows)
 
 
-def _added(texts: Iterable[str]) -> lag_work.Counts:
-    total: lag_work.Counts = Counter()
+def _added(texts: Iterable[str]) -> work.Counts:
+    total: work.Counts = Counter()
     for text in texts:
-        total.update(lag_work.decode_counts(text))
+        total.update(work.decode_counts(text))
     return total
 
 

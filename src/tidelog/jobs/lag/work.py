@@ -292,22 +292,20 @@ class CountSplit:
     """Reads a split of a directory and counts it.
 
     Attributes:
-        store: Settings of the object store.
+        place: The directory.
     """
 
-    store: tuple[tuple[str, str], ...] = ()
+    place: Place
 
     def __call__(self, part: str) -> tuple[object, ...]:
         """See `Work`; `part` is a JSON list: split, places at which its partition is cut."""
         import numpy as np
 
-        from tidelog.objects.object_files import env_for
         from tidelog.scan import ReadOptions, read
 
         text, cuts = json.loads(part)
         split = decode_split(text)
-        env = env_for(split.directory, None, dict(self.store))
-        options = ReadOptions(rows=_ROWS, fail_on_data_loss=False, env=env)
+        options = ReadOptions(rows=_ROWS, fail_on_data_loss=False, env=directory_env(self.place))
         counts: Counts = Counter()
         places = np.array(cuts, np.int64)
         for batch in read(split, COLUMNS, options=options):

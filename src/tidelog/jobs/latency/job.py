@@ -53,7 +53,6 @@ from tidelog.spark.parts import (
 )
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
-from tidelog.storage.clocks.latency import RELATIVE_ERROR
 from tidelog.types import (
     HOUR_MS,
     INT64_MAX,
@@ -66,21 +65,12 @@ from tidelog.types import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from tidelog.env import Env
-    from tidelog.scan.split_times import Late, SplitTimes
-
-__all__ = ["RELATIVE_ERROR", "Latency", "TopicTimes", "latency", "measure"]
-
-
-if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.scan.split_times import SplitTimes, TimesCounter
+    from tidelog.scan.split_times import Late, SplitTimes, TimesCounter
 
     Longs = npt.NDArray[np.int64]
 
@@ -88,10 +78,10 @@ if TYPE_CHECKING:
 _BROKER_COLUMNS: Final = "topic,partition,offset,createTimestamp,appendTimestamp"
 
 
-_BROKER_REDUCED: Final = (
-    "topic string, partition bigint, facts string, by_append binary, by_create binary, late binary,"
-    " head binary"
-)
+_REDUCED: Final = "facts string, by_append binary, by_create binary, late binary, head binary"
+
+
+_BROKER_REDUCED: Final = f"topic string, partition bigint, {_REDUCED}"
 
 
 _CELLS: Final = ("facts", "by_append", "by_create", "late", "head")
@@ -141,8 +131,6 @@ def _read(
     bounds: Mapping[str, str],
 ) -> "dict[TopicPartition, SplitTimes]":
     """What each partition's records say of their times."""
-    from tidelog.scan.split_times import decode_times
-
     table = (
         spark.read.format("tidelog")
         .options(**place.options())
@@ -157,7 +145,7 @@ def _read(
     for row in rows:
         name = TopicPartition(row["topic"], row["partition"])
         assert name not in found, f"{name} was read in pieces"
-        found[name] = decode_times(*(row[cell] for cell in _CELLS))
+        found[name] = _decoded(row)
     return found
 
 
@@ -269,9 +257,6 @@ def _row(name: tuple[str, int], counter: "TimesCounter") -> "pa.RecordBatch":
 _COLUMNS: Final = ("offset", "createTimestamp", "appendTimestamp")
 
 
-_REDUCED: Final = "facts string, by_append binary, by_create binary, late binary, head binary"
-
-
 _RECOUNTED: Final = "alone_lost string, alone binary, behind_lost string, behind binary"
 
 
@@ -359,7 +344,7 @@ def measure(
         env=env,
     )
     splits = [split for split in planned.splits if split.size_bytes]
-    work = ReduceSplit(tuple(sorted(delays_ms)), tuple(place.store.items()))
+    work = ReduceSplit(tuple(sorted(delays_ms)), place)
     topic_names = sorted({name.topic for name in planned.bounds})
     with described(spark, "latency", topic_names):
         rows = do_parts(spark, list(map(encode_split, splits)), work, _REDUCED, listener=listener)
@@ -388,24 +373,18 @@ class ReduceSplit:
 
     Attributes:
         delays_ms: Watermark delays, ascending.
-        store: Settings of the object store.
+        place: The directory.
     """
 
     delays_ms: tuple[int, ...]
-    store: tuple[tuple[str, str], ...] = ()
+    place: Place
 
     def __call__(self, part: str) -> tuple[object, ...]:
         """See `Work`; `part` is a split as JSON."""
         from tidelog.scan.split_times import encode_times, reduce_split
 
         split = decode_split(part)
-        return encode_times(reduce_split(split, self.delays_ms, self.env_of(split)))
-
-    def env_of(self, split: Split) -> "Env":
-        """Surroundings that read the split's files."""
-        from tidelog.objects.object_files import env_for
-
-        return env_for(split.directory, None, dict(self.store))
+        return encode_times(reduce_split(split, self.delays_ms, directory_env(self.place)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +399,7 @@ class RecountHead:
 
         text, largest_ms, end_offset = json.loads(part)
         split = decode_split(text)
-        env = self.work.env_of(split)
+        env = directory_env(self.work.place)
         alone, behind = recount(split, self.work.delays_ms, largest_ms, end_offset, env)
         return *encode_late(alone), *encode_late(behind)
 
@@ -431,10 +410,8 @@ class RecountHead:
 def _decoded(row: Row) -> "SplitTimes":
     from tidelog.scan.split_times import decode_times
 
-    by_append, by_create, late, head = (
-        _bytes(row[name]) for name in ("by_append", "by_create", "late", "head")
-    )
-    return decode_times(str(row["facts"]), by_append, by_create, late, head)
+    facts, *histograms = (row[cell] for cell in _CELLS)
+    return decode_times(str(facts), *map(_bytes, histograms))
 
 
 def _true_late(

@@ -205,13 +205,11 @@ def relative_to_batch(reports: Sequence[Report], routes: Routes) -> Noted:
             moved(row, before.get((numbers[row.source], row.target_partition), 0), 0)
             for row in report.noted.rows
         )
-        noted = report.noted
-        parts.append(Noted(rows=rows, copied=noted.copied, records=noted.records))
+        parts.append(replace(report.noted, rows=rows))
         for topic, partition, count in report.counts:
             before[topic, partition] = before.get((topic, partition), 0) + count
     joined = join_noted(parts)
-    rows = thin(joined.rows, BATCH_ROWS_MAX)
-    return Noted(rows=rows, copied=joined.copied, records=joined.records)
+    return replace(joined, rows=thin(joined.rows, BATCH_ROWS_MAX))
 
 
 def place(
@@ -239,7 +237,7 @@ def place(
             raise CorruptData(f"what the mirror noted for {name} does not fit the commit's range")
         arrival_ms = found.append_time_ms if found.append_time_ms >= 0 else now_ms
         rows.append(moved(row, found.first_offset, arrival_ms))
-    return Noted(rows=tuple(rows), copied=noted.copied, records=noted.records)
+    return replace(noted, rows=tuple(rows))
 
 
 def map_batch(batch_id: int, noted: Noted, ends: Mapping[TopicPartition, int]) -> MapBatch:

@@ -35,10 +35,6 @@ from tidelog.types import NO_TIMESTAMP, US_PER_MS, time_refused
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
     Longs: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -448,6 +444,18 @@ class Report:
         )
 
 
+def _noted_rows(
+    batches: Iterable[pa.RecordBatch], routes: Routes, task: int, ledger: "Ledger | SentLedger"
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a task as the sink takes them; each is noted in the ledger first."""
+    origins = Origins(routes, task=task)
+    for batch in batches:
+        if batch.num_rows:
+            noted, ours = origins.read(batch)
+            ledger.take(noted)
+            yield ours
+
+
 def _report_batch(report: Report) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"report": pa.array([report.encode()], pa.string())})
 
@@ -470,18 +478,9 @@ class DirectoryTask:
         """One report; removes what was staged where the task fails."""
         from tidelog.spark.directory_sink import stage
 
-        task = task_number()
-        ledger = Ledger(self.routes.target_numbers())
-        origins = Origins(self.routes, task=task)
-
-        def rows() -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                if batch.num_rows:
-                    noted, ours = origins.read(batch)
-                    ledger.take(noted)
-                    yield ours
-
-        staged = stage(self.options, rows(), self.commit_id)
+        task, ledger = task_number(), Ledger(self.routes.target_numbers())
+        rows = _noted_rows(batches, self.routes, task, ledger)
+        staged = stage(self.options, rows, self.commit_id)
         noted = Noted(rows=ledger.rows, copied=ledger.copied, records=ledger.records)
         counts = tuple((a, b, count) for (a, b), count in sorted(ledger.counts.items()))
         yield _report_batch(Report(task=task, noted=noted, staged=tuple(staged), counts=counts))
@@ -561,25 +560,16 @@ class BrokerTask:
         """One report."""
         from tidelog.spark.broker_sink import Claim, send
 
-        task = task_number()
-        ledger = SentLedger(self.routes)
-        origins = Origins(self.routes, task=task)
+        task, ledger = task_number(), SentLedger(self.routes)
+        rows = _noted_rows(batches, self.routes, task, ledger)
         clock = self.options.env().clock
-
-        def rows() -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                if batch.num_rows:
-                    noted, ours = origins.read(batch)
-                    ledger.take(noted)
-                    yield ours
-
         prefix = self.options.transactional_id_prefix
         claim = Claim(
             f"{prefix}/{self.mirror_id}/{task}",
             self.batch_id,
             note=lambda: encode_noted(ledger.noted(clock.now_ms())),
         )
-        sent = send(self.options, rows(), task=task, claim=claim, on_sent=ledger.sent)
+        sent = send(self.options, rows, task=task, claim=claim, on_sent=ledger.sent)
         noted = decode_noted(sent.note) if sent.note else Noted()
         yield _report_batch(Report(task=task, noted=noted, was_done=sent.was_done))
 

@@ -10,7 +10,7 @@ where readers find them; no lock is needed for that, and the directory may be li
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Unpack
 
@@ -25,7 +25,6 @@ from tidelog.jobs.reindex.work import (
     grouped,
     verify_zones,
 )
-from tidelog.objects.object_files import env_for
 from tidelog.objects.store import is_url
 from tidelog.scan.plan import list_partitions
 from tidelog.spark.parts import Listener, TopicChoice, directory_env, do_parts
@@ -152,7 +151,7 @@ def run(
     """As `reindex`, as plain objects."""
     mode, zone_cache, group_bytes = options["mode"], options["zone_cache"], options["group_bytes"]
     env, path = check_wishes(place, topics, mode, zone_cache)
-    job = _Job(spark, env, path, tuple(place.store.items()), options["listener"])
+    job = _Job(spark, env, replace(place, address=path), options["listener"])
     if zone_cache is not None:
         kind = "cache" if mode == Mode.BUILD else "cache-check"
         return Found(job.zones(topics, kind, zone_cache, group_bytes), ())
@@ -217,13 +216,12 @@ class _Job:
 
     spark: "SparkSession"
     env: Env
-    path: str
-    store: tuple[tuple[str, str], ...]
+    place: Place
     listener: Listener
 
     def partitions(self, topics: TopicChoice, *, mends: bool) -> list[PartDone]:
         """Check all partitions, a task for each."""
-        with LogDir.open(self.path, env=self.env) as log_dir:
+        with LogDir.open(self.place.address, env=self.env) as log_dir:
             names = list_partitions(log_dir, topics)
         parts = [json.dumps([name.topic, name.partition, []]) for name in names]
         return self._do(parts, "mend" if mends else "check", None)
@@ -233,7 +231,7 @@ class _Job:
     ) -> list[PartDone]:
         """Build or verify zone maps of finished segments, some of them in a task."""
         parts, names = [], []
-        with LogDir.open(self.path, env=self.env) as log_dir:
+        with LogDir.open(self.place.address, env=self.env) as log_dir:
             for name in list_partitions(log_dir, topics):
                 names.append(name)
                 reader = log_dir.reader(name.topic, name.partition)
@@ -245,8 +243,8 @@ class _Job:
         return _by_partition(names, self._do(parts, kind, cache))
 
     def _do(self, parts: Sequence[str], kind: str, cache: str | None) -> list[PartDone]:
-        self.listener.note(f"{self.path}: {_TITLES[kind]}, {len(parts)} tasks")
-        work = DoPart(self.path, kind, cache, self.store)
+        self.listener.note(f"{self.place}: {_TITLES[kind]}, {len(parts)} tasks")
+        work = DoPart(self.place, kind, cache)
         topics = {json.loads(part)[0] for part in parts}
         with described(self.spark, f"reindex ({_TITLES[kind]})", topics):
             rows = do_parts(self.spark, parts, work, _DONE, listener=self.listener)
@@ -254,7 +252,7 @@ class _Job:
 
     def top(self, done: Iterable[PartDone], *, mends: bool) -> list[Finding]:
         """What is wrong at the top of the directory, which the driver looks at."""
-        check = DirectoryCheck(self.env.files, self.path)
+        check = DirectoryCheck(self.env.files, self.place.address)
         found = check.load()
         check.partitions.clear()  # the tasks have looked at these
         check.repair_facts = {
@@ -264,7 +262,7 @@ class _Job:
             for one in done
         }
         found += check.findings()
-        checkpoints = {f"{self.path}/{name}" for name in OFFSET_CHECKPOINTS}
+        checkpoints = {f"{self.place}/{name}" for name in OFFSET_CHECKPOINTS}
         if not mends or not any(f.repairable and f.path in checkpoints for f in found):
             return found
         repair(self.env, check, [f for f in found if f.path in checkpoints])
@@ -285,28 +283,27 @@ class DoPart:
     """What a worker does with a part: a JSON list of topic, partition and base offsets.
 
     Attributes:
-        path: The directory of topics.
+        place: The directory of topics.
         kind: One of `_TITLES`.
         cache: The folder for zone maps.
-        store: Settings of the object store.
     """
 
-    path: str
+    place: Place
     kind: str
     cache: str | None
-    store: tuple[tuple[str, str], ...] = ()
 
     def __call__(self, part: str) -> tuple[object, ...]:
         """See `Work`."""
         topic, number, bases = json.loads(part)
-        name, env = TopicPartition(topic, number), env_for(self.path, None, dict(self.store))
+        name, env = TopicPartition(topic, number), directory_env(self.place)
+        path = self.place.address
         if self.kind in {"check", "mend"}:
-            done = check_partition(env, self.path, name, mends=self.kind == "mend")
+            done = check_partition(env, path, name, mends=self.kind == "mend")
         elif self.kind == "cache-check":
             assert self.cache is not None
-            done = verify_zones(env, self.path, name, set(bases), self.cache)
+            done = verify_zones(env, path, name, set(bases), self.cache)
         else:
-            done = build_zones(env, self.path, name, set(bases), self.cache)
+            done = build_zones(env, path, name, set(bases), self.cache)
         return (done.encode(),)
 
 

@@ -50,11 +50,10 @@ from tidelog.jobs.source_ranges import Question, Times, find, load_left
 from tidelog.jobs.target_check import (
     Finding,
     Load,
-    check,
     describe,
-    ensure,
+    ensure_keeps,
     find_or_plan,
-    make_topic,
+    make_target,
     new_target,
     taken_back,
 )
@@ -447,8 +446,7 @@ class Replay:
         """Make a missing topic, once nothing speaks against the replay."""
         to, topic, new = self._to, self._to_topic, self._new
         if self._is_new and new is not None and isinstance(to, Place):
-            for note in make_topic(to, topic, new.partitions, new.config, self._env):
-                self._listener.note(str(note))
+            make_target(to, topic, new, self._env, self._listener)
             with taken_back(to, [topic], self._env):
                 # Once more: a broker has defaults of its own for a topic that was made.
                 made = describe(to, topic, env=self._env)
@@ -456,11 +454,8 @@ class Replay:
 
     def _check(self, target: "Target", load: Load, now_ms: int) -> None:
         self._load = load
-        findings = check(target, load, now_ms)
-        self._findings = tuple(findings)
-        ensure(target, findings, force=self._options["force"])
-        for finding in findings:
-            self._listener.note(f"{finding.effect.value}: {finding}")
+        force, listener = self._options["force"], self._listener
+        self._findings = ensure_keeps(target, load, now_ms, force=force, listener=listener)
 
     @property
     def _is_cut(self) -> bool:
@@ -555,10 +550,9 @@ def _read_chunk(
     is_appended = question.clock is ClockName.APPEND and not question.place.is_broker
     clock = "appendTimestamp" if is_appended else "timestamp"
     named = dict.fromkeys((*_COLUMNS, *columns, clock))
-    offsets = offsets_options(spans)
     options = {
         **question.options(),
-        **{name: json.dumps(value) for name, value in offsets.items()},
+        **offsets_options(spans),
         "columns": ",".join(named),
     }
     rows = spark.read.format("tidelog").options(**options).load()
