@@ -20,7 +20,7 @@ from tests.worlds.clusters.two_clusters import (
 )
 
 from tidelog.env import Env, ManualClock
-from tidelog.jobs.failover.job import Plan, Question, plan_failover
+from tidelog.jobs.failover.job import FailoverPlan, FailoverRequest, plan_failover
 from tidelog.jobs.failover.rules import PartitionMapping
 from tidelog.jobs.failover.verify import Spill, Verdict, verify
 from tidelog.types import TimestampType, TopicPartition
@@ -72,12 +72,12 @@ def _cluster(draw: st.DrawFn, name: str, sent: list[Sent]) -> MemoryCluster:
     return cluster
 
 
-def _plan(a: MemoryCluster, b: MemoryCluster, latency_ms: int, skew_ms: int) -> Plan:
-    question = Question(group=GROUP, latency_ms=latency_ms, skew_ms=skew_ms)
-    return plan_failover(watched("A", a), watched("B", b), question, ManualClock(NOW))
+def _plan(a: MemoryCluster, b: MemoryCluster, latency_ms: int, skew_ms: int) -> FailoverPlan:
+    request = FailoverRequest(group=GROUP, latency_ms=latency_ms, skew_ms=skew_ms)
+    return plan_failover(watched("A", a), watched("B", b), request, ManualClock(NOW))
 
 
-def _verdict(a: MemoryCluster, b: MemoryCluster, plan: Plan, folder: Path) -> Verdict:
+def _verdict(a: MemoryCluster, b: MemoryCluster, plan: FailoverPlan, folder: Path) -> Verdict:
     (verdict,) = verify(a, b, plan, Spill(Env(), str(folder / "spill")))
     return verdict
 
@@ -96,7 +96,7 @@ def _unconsumed(a: MemoryCluster) -> set[bytes | None]:
     return _values(a, {p: at.offset for p, at in a.offsets[GROUP].items()})
 
 
-def _after(b: MemoryCluster, plan: Plan) -> set[bytes | None]:
+def _after(b: MemoryCluster, plan: FailoverPlan) -> set[bytes | None]:
     return _values(b, {start.partition: start.offset for start in plan.starts})
 
 

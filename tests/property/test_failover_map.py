@@ -11,8 +11,8 @@ from tests.worlds.clusters.mirrored import MemoryMirror
 from tests.worlds.clusters.two_clusters import APPEND, CREATE, MemoryCluster, watched
 
 from tidelog.env import Env, ManualClock
-from tidelog.jobs.failover.job import Plan, Question, plan_failover
-from tidelog.jobs.failover.rules import Found
+from tidelog.jobs.failover.job import FailoverPlan, FailoverRequest, plan_failover
+from tidelog.jobs.failover.rules import StartKind
 from tidelog.jobs.failover.verify import Spill, verify
 from tidelog.jobs.offset_map import Partitioning
 from tidelog.types import TopicPartition
@@ -47,15 +47,15 @@ def mirrors(draw: st.DrawFn) -> MemoryMirror:
     return mirror
 
 
-def _plan(mirror: MemoryMirror) -> Plan:
-    question = Question(group=GROUP, latency_ms=300, offset_map=mirror.map)
-    return plan_failover(watched("A", mirror.a), watched("B", mirror.b), question, ManualClock(NOW))
+def _plan(mirror: MemoryMirror) -> FailoverPlan:
+    request = FailoverRequest(group=GROUP, latency_ms=300, offset_map=mirror.map)
+    return plan_failover(watched("A", mirror.a), watched("B", mirror.b), request, ManualClock(NOW))
 
 
 @given(mirror=mirrors())
 def test_nothing_is_missed(mirror: MemoryMirror, tmp_path_factory: pytest.TempPathFactory) -> None:
     plan = _plan(mirror)
-    assert {start.found for start in plan.starts} == {Found.MAP}
+    assert {start.kind for start in plan.starts} == {StartKind.MAP}
     unread = {
         record.value
         for partition, committed in mirror.a.offsets[GROUP].items()

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tidelog.jobs.mirror.commit import PatientQuery
+from tidelog.jobs.mirror.commit import RestartingQuery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +14,7 @@ LOOK_S = 60
 
 def to_end(start: "Callable[[], StreamingQuery]") -> "StreamingQuery":
     """The query, started and ended; raises what ended it."""
-    query = PatientQuery(start)
+    query = RestartingQuery(start)
     while not query.has_ended(LOOK_S):
         pass
     return query.current

@@ -24,7 +24,7 @@ from tidelog.timespec import TIME_HELP
 from tidelog.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
-    from tidelog.jobs.failover.job import Plan, Question
+    from tidelog.jobs.failover.job import FailoverPlan, FailoverRequest
     from tidelog.jobs.failover.measure import TopicLatency, Watched
     from tidelog.jobs.failover.rules import Start
     from tidelog.jobs.failover.verify import Verdict
@@ -126,7 +126,7 @@ def failover(surroundings: Surroundings, options: FailoverOptions) -> ExitCode:
     by the map that a mirror wrote; commits nothing without --execute. Exit code 2: --verify found
     records that would be missed, that B does not have, or that never reached A.
     """
-    question = question_of(surroundings, options)
+    request = request_of(surroundings, options)
     if options.from_ is None:
         _refuse_unknown(options)
     with ExitStack() as stack:
@@ -136,7 +136,7 @@ def failover(surroundings: Surroundings, options: FailoverOptions) -> ExitCode:
                 _watched(surroundings, "A", options, options.from_, options.from_config)
             )
         b = stack.enter_context(_watched(surroundings, "B", options, options.to, options.to_config))
-        return run(surroundings, a, b, options, question)
+        return run(surroundings, a, b, options, request)
 
 
 def _refuse_unknown(options: FailoverOptions) -> None:
@@ -172,9 +172,9 @@ def _watched(
                 stamped.close()
 
 
-def question_of(surroundings: Surroundings, options: FailoverOptions) -> "Question":
+def request_of(surroundings: Surroundings, options: FailoverOptions) -> "FailoverRequest":
     """What the options ask; raises InvalidTime, UsageProblem."""
-    from tidelog.jobs.failover.job import Question
+    from tidelog.jobs.failover.job import FailoverRequest
     from tidelog.jobs.failover.measure import Sampling
     from tidelog.jobs.failover.rules import PartitionMapping
 
@@ -184,7 +184,7 @@ def question_of(surroundings: Surroundings, options: FailoverOptions) -> "Questi
     if options.at is not None:
         at_ms = times.read_point(surroundings, options.at, options.zone)
     measured = options.max_latency == MEASURED
-    return Question(
+    return FailoverRequest(
         group=options.group,
         topics=options.topics,
         at_ms=at_ms,
@@ -217,7 +217,7 @@ def run(
     a: "Watched | None",
     b: "Watched",
     options: FailoverOptions,
-    question: "Question",
+    request: "FailoverRequest",
 ) -> ExitCode:
     """As `failover`, on clusters that are open.
 
@@ -230,7 +230,7 @@ def run(
 
     if options.execute:
         job.refuse_active(b.view, options.group)
-    plan = job.plan_failover(a, b, question, surroundings.env.clock)
+    plan = job.plan_failover(a, b, request, surroundings.env.clock)
     verdicts = _verify(surroundings, a, b, options, plan) if options.verify else None
     missed = sum(verdict.missed for verdict in verdicts or ())
     executes = options.execute and not missed
@@ -254,7 +254,7 @@ def _verify(
     a: "Watched | None",
     b: "Watched",
     options: FailoverOptions,
-    plan: "Plan",
+    plan: "FailoverPlan",
 ) -> "list[Verdict]":
     from tidelog.jobs.failover.verify import Spill, verify
 
@@ -288,7 +288,7 @@ class Report:
         executed: Whether it was committed.
     """
 
-    plan: "Plan"
+    plan: "FailoverPlan"
     verdicts: "list[Verdict] | None"
     executed: bool
 
@@ -318,7 +318,7 @@ def _columns() -> list[Column]:
     ]
 
 
-def _row(plan: "Plan", start: "Start") -> list[Cell]:
+def _row(plan: "FailoverPlan", start: "Start") -> list[Cell]:
     old = plan.committed.get(start.partition)
     return [
         start.partition.topic,
@@ -328,7 +328,7 @@ def _row(plan: "Plan", start: "Start") -> list[Cell]:
         start.offset,
         NO_TIMESTAMP if start.time_ms is None else start.time_ms,
         NO_TIMESTAMP if start.search_ms is None else start.search_ms,
-        start.found.value,
+        start.kind.value,
         start.reason,
     ]
 
@@ -339,7 +339,7 @@ def _row(plan: "Plan", start: "Start") -> list[Cell]:
 def _object(report: Report, zone: str | None) -> dict[str, Cell]:
     plan = report.plan
     content: dict[str, Cell] = {
-        "group": plan.question.group,
+        "group": plan.request.group,
         "executed": report.executed,
         "margin": {
             "latency_ms": plan.margin.latency_ms,
@@ -359,7 +359,7 @@ def _object(report: Report, zone: str | None) -> dict[str, Cell]:
     return content
 
 
-def _fields(plan: "Plan", start: "Start", zone: str | None) -> dict[str, Cell]:
+def _fields(plan: "FailoverPlan", start: "Start", zone: str | None) -> dict[str, Cell]:
     content: dict[str, Cell] = {}
     for column, cell in zip(_columns(), _row(plan, start), strict=True):
         if column.kind is output.Kind.TIME:
@@ -417,11 +417,11 @@ def _sentences(report: Report) -> list[str]:
         lines += _verdict_lines(verdict)
     if report.executed:
         count = len(plan.starts)
-        lines.append(f"group {plan.question.group}: committed {count} partitions on B")
+        lines.append(f"group {plan.request.group}: committed {count} partitions on B")
     return lines
 
 
-def _margin_line(plan: "Plan") -> str:
+def _margin_line(plan: "FailoverPlan") -> str:
     if plan.is_by_map:
         return "no margin: the map of the mirror tells every start"
     origin = "largest measured" if plan.is_measured else "as stated"

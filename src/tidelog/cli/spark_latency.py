@@ -49,7 +49,7 @@ from tidelog.storage.clocks.latency import (
 from tidelog.types import HOUR_MS, TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.jobs.latency.tables import Measured, TopicTimes
+    from tidelog.jobs.latency.tables import LatencyResult, TopicTimes
 
 HOURS: Final = (
     output.text("topic"),
@@ -141,7 +141,7 @@ def read_targets(texts: tuple[str, ...]) -> list[str | TopicPartition] | None:
     return [parse_choice(text) for text in texts] or None
 
 
-def table(found: "Measured", show: LatencyShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:
+def table(found: "LatencyResult", show: LatencyShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:
     """The columns and rows of a table."""
     from tidelog.jobs.latency.tables import hour_rows, topic_rows, watermark_rows
 
@@ -164,7 +164,7 @@ def _cell(value: object) -> Cell:
     return value
 
 
-def lines(found: "Measured") -> list[str]:
+def lines(found: "LatencyResult") -> list[str]:
     """What there is to say of each topic, and what went wrong."""
     said = [line for name, topic in found.topics.items() for line in _topic_lines(name, topic)]
     return said + [f"note: {line}" for line in found.notes]
@@ -191,7 +191,7 @@ def _topic_lines(name: str, topic: "TopicTimes") -> list[str]:
     return said
 
 
-def took(found: "Measured", seconds: float) -> str:
+def took(found: "LatencyResult", seconds: float) -> str:
     """How much was read in what time."""
     records = sum(topic.records for topic in found.topics.values())
     speed = records / seconds / 1e6 if seconds else 0.0
@@ -199,7 +199,7 @@ def took(found: "Measured", seconds: float) -> str:
     return f"read {records:,} records{size} in {seconds:.1f} s: {speed:.1f} M/s"
 
 
-def page(place: str, found: "Measured", zone: str | None) -> Report:
+def page(place: str, found: "LatencyResult", zone: str | None) -> Report:
     """The report."""
     sections: list[Section] = [
         Text(

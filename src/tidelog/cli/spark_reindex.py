@@ -41,7 +41,7 @@ from tidelog.jobs.reindex.options import ReindexOptions
 from tidelog.report import Items, Report, Section, Text
 
 if TYPE_CHECKING:
-    from tidelog.jobs.reindex.job import Found
+    from tidelog.jobs.reindex.job import ReindexResult
 
 FINDINGS: Final = (
     *map(output.text, ("severity", "state", "file")),
@@ -116,7 +116,7 @@ def reindex(surroundings: Surroundings, request: Request, options: ReindexOption
     return Verdict[found.outcome.name]
 
 
-def table(found: "Found", show: ReindexShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:
+def table(found: "ReindexResult", show: ReindexShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:
     """The columns and rows of a table."""
     from tidelog.jobs.reindex.job import finding_rows, partition_rows
 
@@ -125,7 +125,7 @@ def table(found: "Found", show: ReindexShow) -> tuple[tuple[Column, ...], list[l
     return PARTITIONS, as_cells(map(list, partition_rows(found)))
 
 
-def in_short(place: str, found: "Found") -> str:
+def in_short(place: str, found: "ReindexResult") -> str:
     """One line of what was done, and how the directory is left."""
     from tidelog.jobs.reindex.job import partition_rows
 
@@ -143,7 +143,7 @@ def in_short(place: str, found: "Found") -> str:
     )
 
 
-def page(place: str, found: "Found") -> Report:
+def page(place: str, found: "ReindexResult") -> Report:
     """The report."""
     sections: list[Section] = [
         Text(in_short(place, found)),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.chunks import Span, Spans, joined, thinned, total
-from tidelog.jobs.target_check import Between, Load, config_of_broker, open_cluster
+from tidelog.jobs.target_check import Between, ExpectedWrite, config_of_broker, open_cluster
 from tidelog.remote.time_lookup import first_at_or_after, searched_by_append
 from tidelog.remote.view import ClusterView, Count, Watermarks
 from tidelog.spark.places import Place
@@ -76,9 +76,9 @@ class Found:
     size_bytes: int | None
     between: Between
 
-    def load(self, *, keeps_partitions: bool) -> Load:
+    def load(self, *, keeps_partitions: bool) -> ExpectedWrite:
         """What the checks of a target ask."""
-        return Load(
+        return ExpectedWrite(
             records=Count(total(self.spans), is_exact=False),
             between=self.between,
             # Without reading the records nobody knows whose keys are null.
@@ -109,7 +109,7 @@ def find(question: Question, *, env: Env | None = None) -> Found:
     return _of_directory(question, env_for(question.place.address, env, question.place.store))
 
 
-def load_left(question: Question, spans: Spans, *, env: Env | None = None) -> Load:
+def load_left(question: Question, spans: Spans, *, env: Env | None = None) -> ExpectedWrite:
     """What the checks of a target ask of what an earlier start has left."""
     from tidelog.objects.object_files import env_for
 
@@ -118,7 +118,7 @@ def load_left(question: Question, spans: Spans, *, env: Env | None = None) -> Lo
     else:
         place = question.place
         between = _counter(question, spans, env_for(place.address, env, place.store))
-    return Load(records=Count(total(spans), is_exact=False), between=between)
+    return ExpectedWrite(records=Count(total(spans), is_exact=False), between=between)
 
 
 # -- directories ---------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class Effect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class TargetTopic:
     """A topic that is to be written to.
 
     Attributes:
@@ -77,7 +77,7 @@ def _unknown(_start_ms: int | None, _end_ms: int | None) -> Count | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class ExpectedWrite:
     """What is known of the records that are about to be written; None for what is not.
 
     Attributes:
@@ -131,13 +131,13 @@ class TargetLoses(InvalidRequest):
         findings: Everything that was found, notes included.
     """
 
-    def __init__(self, target: Target, findings: Sequence[Finding]) -> None:
+    def __init__(self, target: TargetTopic, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)
         losses = "; ".join(str(finding) for finding in findings if finding.is_loss)
         super().__init__(f"{target}: {losses}")
 
 
-def check(target: Target, load: Load, now_ms: int) -> list[Finding]:
+def check(target: TargetTopic, load: ExpectedWrite, now_ms: int) -> list[Finding]:
     """Everything that the target's settings would do to the load, losses first.
 
     Args:
@@ -162,19 +162,19 @@ def thresholds(config: TopicConfig, now_ms: int) -> list[int]:
         asked.extend(side for side in (start_ms, end_ms) if side is not None)
         return None
 
-    target = Target(place="", topic="", partitions=1, config=config)
-    check(target, Load(between=note), now_ms)
+    target = TargetTopic(place="", topic="", partitions=1, config=config)
+    check(target, ExpectedWrite(between=note), now_ms)
     return asked
 
 
-def ensure(target: Target, findings: Sequence[Finding], *, force: bool) -> None:
+def ensure(target: TargetTopic, findings: Sequence[Finding], *, force: bool) -> None:
     """Raise TargetLoses where anything would be lost, unless forced."""
     if not force and any(finding.is_loss for finding in findings):
         raise TargetLoses(target, findings)
 
 
 def ensure_keeps(
-    target: Target, load: Load, now_ms: int, *, force: bool, listener: Listener
+    target: TargetTopic, load: ExpectedWrite, now_ms: int, *, force: bool, listener: Listener
 ) -> tuple[Finding, ...]:
     """Check a target, tell the listener what was found, and return it.
 
@@ -188,7 +188,7 @@ def ensure_keeps(
     return findings
 
 
-def told(count: Count | None) -> str:
+def count_text(count: Count | None) -> str:
     """A number of records in words: `12 records`, `up to 12 records`, `records`."""
     if count is None:
         return "records"
@@ -196,7 +196,7 @@ def told(count: Count | None) -> str:
     return f"{bound}{count.records:,} record{'' if count.records == 1 else 's'}"
 
 
-def when(ms: int) -> str:
+def time_text(ms: int) -> str:
     """A time for people; a number of ms where no calendar holds it."""
     try:
         return format_ms(ms)
@@ -204,7 +204,7 @@ def when(ms: int) -> str:
         return f"{ms} ms"
 
 
-def _partitions(target: Target, load: Load) -> Iterator[Finding]:
+def _partitions(target: TargetTopic, load: ExpectedWrite) -> Iterator[Finding]:
     if load.partitions is None or load.partitions <= target.partitions:
         return
     yield Finding(
@@ -215,13 +215,13 @@ def _partitions(target: Target, load: Load) -> Iterator[Finding]:
     )
 
 
-def _timestamp_type(target: Target, load: Load) -> Iterator[Finding]:
+def _timestamp_type(target: TargetTopic, load: ExpectedWrite) -> Iterator[Finding]:
     if _is_stamped(target.config):
         yield Finding(
             effect=Effect.OVERWRITTEN,
             setting="message.timestamp.type=LogAppendTime",
-            text=f"the create times of {told(load.records)} would be overwritten by the time of"
-            " the append; set message.timestamp.type=CreateTime to keep them",
+            text=f"the create times of {count_text(load.records)} would be overwritten by the time"
+            " of the append; set message.timestamp.type=CreateTime to keep them",
             records=load.records,
         )
 
@@ -231,7 +231,7 @@ def _is_stamped(config: TopicConfig) -> bool:
     return config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
 
 
-def _limits(config: TopicConfig, load: Load, now_ms: int) -> Iterator[Finding]:
+def _limits(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[Finding]:
     if _is_stamped(config):
         return
     before_ms, after_ms = now_ms - config.message_timestamp_before_max_ms, INT64_MAX
@@ -240,11 +240,11 @@ def _limits(config: TopicConfig, load: Load, now_ms: int) -> Iterator[Finding]:
     if before_ms > 0:
         count = load.between(None, before_ms)
         setting = f"message.timestamp.before.max.ms={config.message_timestamp_before_max_ms}"
-        yield from _outside(setting, f"before {when(before_ms)}", count)
+        yield from _outside(setting, f"before {time_text(before_ms)}", count)
     if after_ms < INT64_MAX:
         count = load.between(after_ms + 1, None)
         setting = f"message.timestamp.after.max.ms={config.message_timestamp_after_max_ms}"
-        yield from _outside(setting, f"after {when(after_ms)}", count)
+        yield from _outside(setting, f"after {time_text(after_ms)}", count)
 
 
 def _outside(setting: str, side: str, count: Count | None) -> Iterator[Finding]:
@@ -252,11 +252,11 @@ def _outside(setting: str, side: str, count: Count | None) -> Iterator[Finding]:
         text = f"create times {side} would be refused; how many there are is not known"
         yield Finding(effect=Effect.NOTE, setting=setting, text=text)
     elif count.records:
-        text = f"{told(count)} with create times {side} would be refused"
+        text = f"{count_text(count)} with create times {side} would be refused"
         yield Finding(effect=Effect.REFUSED, setting=setting, text=text, records=count)
 
 
-def _batch_size(config: TopicConfig, load: Load) -> Iterator[Finding]:
+def _batch_size(config: TopicConfig, load: ExpectedWrite) -> Iterator[Finding]:
     if load.batch_bytes_max is None or load.batch_bytes_max <= config.max_message_bytes:
         return
     yield Finding(
@@ -267,7 +267,7 @@ def _batch_size(config: TopicConfig, load: Load) -> Iterator[Finding]:
     )
 
 
-def _keys(config: TopicConfig, load: Load) -> Iterator[Finding]:
+def _keys(config: TopicConfig, load: ExpectedWrite) -> Iterator[Finding]:
     if not config.is_compacted:
         return
     setting = f"cleanup.policy={config.text('cleanup.policy')}"
@@ -275,7 +275,7 @@ def _keys(config: TopicConfig, load: Load) -> Iterator[Finding]:
         text = "records without a key would be refused; how many there are is not known"
         yield Finding(effect=Effect.NOTE, setting=setting, text=text)
     elif load.null_keys.records:
-        text = f"{told(load.null_keys)} without a key would be refused"
+        text = f"{count_text(load.null_keys)} without a key would be refused"
         yield Finding(effect=Effect.REFUSED, setting=setting, text=text, records=load.null_keys)
     yield Finding(
         effect=Effect.NOTE, setting=setting, text="of each key the last record alone will stay"
@@ -285,7 +285,7 @@ def _keys(config: TopicConfig, load: Load) -> Iterator[Finding]:
 _CLOCK_WAY_OUT: Final = "; tidelog.retention.clock=append counts from the append instead"
 
 
-def _age(config: TopicConfig, load: Load, now_ms: int) -> Iterator[Finding]:
+def _age(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[Finding]:
     """What retention by time deletes as soon as its segment is finished: what is old already."""
     keeps = not config.is_deleted_by_age_or_size or config.retention_ms < 0
     by_append = config.tidelog_retention_clock is RetentionClock.APPEND or _is_stamped(config)
@@ -294,12 +294,13 @@ def _age(config: TopicConfig, load: Load, now_ms: int) -> Iterator[Finding]:
     setting = f"retention.ms={config.retention_ms}"
     cut_ms = now_ms - config.retention_ms
     count = load.between(None, cut_ms)
+    cut = time_text(cut_ms)
     way_out = f"; set retention.ms=-1, or one that holds them{_CLOCK_WAY_OUT}"
     if count is None:
-        text = f"what was created before {when(cut_ms)} would be deleted at once; how many records"
+        text = f"what was created before {cut} would be deleted at once; how many records"
         yield Finding(effect=Effect.NOTE, setting=setting, text=f"{text} that are is not known")
     elif count.records:
-        text = f"{told(count)} created before {when(cut_ms)} would be deleted at once{way_out}"
+        text = f"{count_text(count)} created before {cut} would be deleted at once{way_out}"
         yield Finding(effect=Effect.DELETED, setting=setting, text=text, records=count)
     if config.tidelog_retention_clock is RetentionClock.RECORD:
         yield from _ahead(setting, load.between(now_ms + 1, None))
@@ -307,11 +308,11 @@ def _age(config: TopicConfig, load: Load, now_ms: int) -> Iterator[Finding]:
 
 def _ahead(setting: str, count: Count | None) -> Iterator[Finding]:
     if count is not None and count.records:
-        text = f"{told(count)} from the future: nothing behind them is deleted until then"
+        text = f"{count_text(count)} from the future: nothing behind them is deleted until then"
         yield Finding(effect=Effect.NOTE, setting=setting, text=text, records=count)
 
 
-def _size(target: Target, load: Load) -> Iterator[Finding]:
+def _size(target: TargetTopic, load: ExpectedWrite) -> Iterator[Finding]:
     config = target.config
     if not config.is_deleted_by_age_or_size or config.retention_bytes < 0:
         return
@@ -349,7 +350,7 @@ def open_cluster(place: Place) -> "Cluster":
     return connect(place.address, settings, timeout_s=question_timeout_s(place.client))
 
 
-def describe(place: Place, topic: str, *, env: Env | None = None) -> Target:
+def describe(place: Place, topic: str, *, env: Env | None = None) -> TargetTopic:
     """A topic as a target.
 
     Args:
@@ -391,7 +392,7 @@ def new_target(create: int | None, config: Mapping[str, str] | None) -> NewTarge
 
 def find_or_plan(
     place: Place, topic: str, new: NewTarget | None, *, env: Env | None = None
-) -> tuple[Target, bool]:
+) -> tuple[TargetTopic, bool]:
     """A topic as a target, as it is or as it would be made. Changes nothing.
 
     Args:
@@ -419,7 +420,7 @@ def find_or_plan(
             return there, False
     except UnknownTopic:
         pass
-    target = Target(place=str(place), topic=topic, partitions=new.partitions, config=planned)
+    target = TargetTopic(place=str(place), topic=topic, partitions=new.partitions, config=planned)
     return target, True
 
 
@@ -437,7 +438,7 @@ def _defaults(place: Place, env: Env) -> Mapping[str, str]:
 
 
 def _ensure_alike(
-    there: Target, partitions: int, texts: Mapping[str, str], planned: TopicConfig
+    there: TargetTopic, partitions: int, texts: Mapping[str, str], planned: TopicConfig
 ) -> None:
     """Refuse a topic that is there and that would not have been made so."""
     if there.partitions != partitions:
@@ -531,10 +532,10 @@ def taken_back(place: Place, topics: Collection[str], env: Env) -> Iterator[None
         raise
 
 
-def _of_cluster(cluster: "Cluster", place: Place, topic: str) -> Target:
+def _of_cluster(cluster: "Cluster", place: Place, topic: str) -> TargetTopic:
     partitions = cluster.partitions(topic)
     ends = cluster.watermarks(partitions)
-    return Target(
+    return TargetTopic(
         place=str(place),
         topic=topic,
         partitions=len(partitions),
@@ -549,7 +550,7 @@ def config_of_broker(settings: Mapping[str, str]) -> TopicConfig:
     return TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(settings))[0]
 
 
-def _of_directory(place: Place, topic: str, env: Env) -> Target:
+def _of_directory(place: Place, topic: str, env: Env) -> TargetTopic:
     from tidelog.storage.directory.log_dir import LogDir
 
     if "://" in place.address:
@@ -557,7 +558,7 @@ def _of_directory(place: Place, topic: str, env: Env) -> Target:
     with LogDir.open(place.address, env=env) as log_dir:
         info = log_dir.topic(topic)
         names = log_dir.partitions(topic)
-        return Target(
+        return TargetTopic(
             place=str(place),
             topic=topic,
             partitions=info.partitions,

@@ -38,7 +38,7 @@ from tidelog.scan.bounds import Question, resolve
 from tidelog.spark.broker_settings import read_settings
 from tidelog.spark.broker_tasks import BrokerTask, OffsetRange, split_ranges
 from tidelog.spark.options import SourceOptions
-from tidelog.spark.pushdown import Limits, nothing_meant, wanted_of
+from tidelog.spark.pushdown import Limits, empty_reason, scan_ranges
 from tidelog.spark.stream_offset import Extent
 from tidelog.spark.tables import cluster_records, plan_table
 from tidelog.spark.tasks import (
@@ -48,7 +48,7 @@ from tidelog.spark.tasks import (
     Task,
     explain,
     is_doubtful,
-    matching,
+    matching_topics,
     may_be_gone,
 )
 from tidelog.types import (
@@ -260,7 +260,7 @@ class BrokerBackend(Closing):
                 if name.partition >= counts.get(name.topic, 0):
                     self._refuse(name.topic, name.partition)
             return sorted(set(self._options.assigned))
-        topics = set(matching(self._options, counts))
+        topics = set(matching_topics(self._options, counts))
         for topic in topics:
             if not counts.get(topic):
                 self._refuse(topic)
@@ -399,9 +399,9 @@ class BrokerBackend(Closing):
             source = cluster_records(self._cluster, options)
             return self._ask(lambda: plan_table(source, options, self._columns, self))
         names = self.partitions()
-        wanted = wanted_of(options, names, limits)
+        wanted = scan_ranges(options, names, limits)
         if limits.is_empty or not wanted:
-            return BatchPlan(reports=(nothing_meant(options, names, limits),))
+            return BatchPlan(reports=(empty_reason(options, names, limits),))
         clock = options.clock if options.has_times else limits.clock
         # Brokers stamp a partition in order, so on that clock a range of time is one of offsets.
         is_exact = options.is_exact and clock is ClockName.RECORD

@@ -23,7 +23,7 @@ from tidelog.errors import (
 from tidelog.scan import ScanStats, Split
 from tidelog.spark.broker_settings import _LOG, consume_settings, read_settings
 from tidelog.spark.options import SourceOptions
-from tidelog.spark.tasks import BATCH_ROWS, settle
+from tidelog.spark.tasks import BATCH_ROWS, freeze_garbage
 from tidelog.types import ClockName, TopicPartition
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class BrokerTask:
         while start < self.end_offset:
             try:
                 for batch in self._batches(start, rows.scanned, stats):
-                    settle()
+                    freeze_garbage()
                     yield rows.convert(batch, self.name)
                     self._check_times(stats)
                 start = self.end_offset

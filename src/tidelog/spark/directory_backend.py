@@ -19,7 +19,7 @@ from tidelog.errors import CorruptFile, TidelogError
 from tidelog.objects import env_for
 from tidelog.scan.bounds import Bounds as LogBounds
 from tidelog.spark.options import SourceOptions, scan_columns
-from tidelog.spark.pushdown import Limits, nothing_meant, wanted_of
+from tidelog.spark.pushdown import Limits, empty_reason, scan_ranges
 from tidelog.spark.stream_offset import Extent
 from tidelog.spark.tables import directory_records, plan_table
 from tidelog.spark.tasks import (
@@ -30,10 +30,10 @@ from tidelog.spark.tasks import (
     LogFacts,
     Task,
     explain,
+    freeze_garbage,
     is_doubtful,
-    matching,
+    matching_topics,
     may_be_gone,
-    settle,
 )
 from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, ClockName, TopicPartition
 
@@ -82,7 +82,7 @@ class SplitTask:
             env=source_env(self.options),
         )
         for batch in read(self.split, rows.scanned, options=how, stats=stats):
-            settle()
+            freeze_garbage()
             yield rows.convert(batch, self.split.topic_partition)
         for lost in stats.lost:
             _LOG.warning("not in the log any more: %s", lost)
@@ -266,14 +266,14 @@ class DirectoryBackend(Closing):
     def _wanted(self, limits: Limits) -> "dict[TopicPartition, Wanted]":
         if limits.is_empty:
             return {}
-        return self._until_flushed(wanted_of(self._options, self.partitions(), limits))
+        return self._until_flushed(scan_ranges(self._options, self.partitions(), limits))
 
     def _scan_plan(
         self, wanted: "Mapping[TopicPartition, Wanted]", limits: Limits
     ) -> scan.ScanPlan:
         options = self._options
         if not wanted:
-            reason = nothing_meant(options, self.partitions(), limits)
+            reason = empty_reason(options, self.partitions(), limits)
             return scan.ScanPlan(splits=(), reports=(reason,))
         return self._plan_splits(
             list(wanted),
@@ -362,7 +362,7 @@ def _named(log_dir: "LogDir", options: SourceOptions) -> list[TopicPartition]:
     """The partitions that are meant."""
     if options.assigned:
         return list(options.assigned)
-    topics = matching(options, log_dir.topics())
+    topics = matching_topics(options, log_dir.topics())
     return [name for topic in topics for name in log_dir.partitions(topic)]
 
 

@@ -32,7 +32,7 @@ from tidelog.spark.stream_offset import (
     deleted_before,
     find_new,
 )
-from tidelog.spark.stream_options import Gate, Limits, Start, StreamOptions, share
+from tidelog.spark.stream_options import Limits, MinimumBatch, Start, StreamOptions, share_limit
 from tidelog.spark.tasks import Task
 from tidelog.types import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition
 
@@ -216,7 +216,7 @@ class MicroBatches:
         self._log = log
         self._clock = clock
         limits = options.limits
-        self._gate = Gate(limits.min_offsets, limits.max_delay_ms, clock)
+        self._gate = MinimumBatch(limits.min_offsets, limits.max_delay_ms, clock)
         self._losses = LossCheck(log.backend.epoch_ends, log.backend.leader_epochs, log.log_ends)
         self._initial: Json | None = None
         self._initial_lost: list[LostOffsets] = []
@@ -233,7 +233,7 @@ class MicroBatches:
 
     def freeze(self) -> None:
         """Offer nothing from now on that is not there now."""
-        self._frozen = self._log.look()
+        self._frozen = self._log.snapshot()
 
     # -- the first offset --------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class MicroBatches:
         return self._initial
 
     def _find_initial(self) -> StreamOffset:
-        snapshot = self._visible(self._log.look_at_all())
+        snapshot = self._visible(self._log.snapshot_named())
         lookup = self._log.backend.offsets_for_times
         starts, lost = start_offsets(self._options.start, snapshot, lookup)
         self._tell(lost)
@@ -274,7 +274,7 @@ class MicroBatches:
         start = StreamOffset.decode(given)
         if not start.is_initial:
             self.commit(given)
-        now = self._log.look()
+        now = self._log.snapshot()
         snapshot = self._visible(now)
         checked = self._losses.check(start, snapshot, self._last_ends)
         fresh, lost = find_new(start, checked, snapshot)
@@ -309,7 +309,9 @@ class MicroBatches:
         may_wait = limits.min_offsets is not None and self._frozen is None and not has_to_move
         if not backlog or (may_wait and not self._gate.passes(backlog)):
             return dict(begins)
-        shares = backlogs if limits.max_offsets is None else share(backlogs, limits.max_offsets)
+        shares = (
+            backlogs if limits.max_offsets is None else share_limit(backlogs, limits.max_offsets)
+        )
         ends = {name: at + shares[name] for name, at in begins.items()}
         if limits.max_bytes is not None:
             ranges = {name: (begins[name], end) for name, end in ends.items() if shares[name]}
@@ -373,7 +375,7 @@ class MicroBatches:
         Where the log was rewritten inside of it, only what both logs have is read: the next batch
         finds the same out about its start, and goes on from there.
         """
-        snapshot = self._log.look()
+        snapshot = self._log.snapshot()
         asked = {name: until.positions[name] for name in ranges}
         checked = self._losses.check(
             StreamOffset(positions=asked, topic_ids=until.topic_ids), snapshot

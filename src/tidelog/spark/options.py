@@ -454,7 +454,7 @@ _ISOLATION: Final = {level.name.lower(): level for level in IsolationLevel}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableAsked:
+class TableOptions:
     """A table as of a time.
 
     Attributes:
@@ -536,7 +536,7 @@ class SourceOptions:
     offset_tries: int = OFFSET_TRIES
     offset_retry_ms: int = OFFSET_RETRY_MS
     group_prefix: str = GROUP_PREFIX
-    table: TableAsked | None = None
+    table: TableOptions | None = None
     serdes: Mapping[str, str] = field(default_factory=dict)
     permissive: bool = False
     time_texts: Mapping[int, str] = field(default_factory=dict)
@@ -640,7 +640,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     )
 
 
-def _table(options: Options, now_ms: int) -> TableAsked | None:
+def _table(options: Options, now_ms: int) -> TableOptions | None:
     """The table that is asked for; raises InvalidRequest for what has no meaning there."""
     if not options.flag("table", default=False):
         for name in ("asOf", "inexact"):
@@ -649,7 +649,7 @@ def _table(options: Options, now_ms: int) -> TableAsked | None:
         return None
     options.refuse(_NOT_OF_TABLES)
     at = options.text("asOf")
-    return TableAsked(
+    return TableOptions(
         at_ms=None if at is None else parse_point(at, now_ms=now_ms),
         inexact=options.choice("inexact", {"refuse": "refuse", "mark": "mark"}, "refuse"),
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.errors import InvalidRequest
 from tidelog.spark.places import Place
-from tidelog.spark.workers import Arrival, make_ready
+from tidelog.spark.workers import PromptAck, make_ready
 from tidelog.types import (
     TopicPartition,
 )
@@ -64,7 +64,7 @@ class _Nobody:
 NOBODY: Final = _Nobody()
 
 
-Row = Mapping[str, object]
+PartRow = Mapping[str, object]
 
 
 # Their descriptions travel with each task's code; more of them are done in rounds.
@@ -82,14 +82,14 @@ class Work(Protocol):
         ...
 
 
-def do_parts(
+def run_parts(
     spark: "SparkSession",
     parts: Sequence[str],
     work: Work,
     schema: str,
     *,
     listener: Listener = NOBODY,
-) -> Sequence[Row]:
+) -> Sequence[PartRow]:
     """Do all parts on Spark, side by side; a row for each, in the order of the parts.
 
     Args:
@@ -103,7 +103,7 @@ def do_parts(
     Raises:
         What Spark raises where a part fails for good; the worker's own error is in its text.
     """
-    rows: list[Row] = []
+    rows: list[PartRow] = []
     for start in range(0, len(parts), PARTS_AT_ONCE):
         batch = tuple(parts[start : start + PARTS_AT_ONCE])
         numbers = spark.range(0, len(batch), 1, len(batch))
@@ -134,19 +134,19 @@ class _Mapper:
     parts: tuple[str, ...]
     work: Work
     schema: str
-    arrival: Arrival = field(default_factory=Arrival)
+    arrival: PromptAck = field(default_factory=PromptAck)
 
     def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         make_ready()
         import numpy as np
         import pyarrow as pa
 
-        from tidelog.spark.tasks import settle
+        from tidelog.spark.tasks import freeze_garbage
 
         kind = _arrow_schema(f"part bigint, {self.schema}")
         for batch in batches:
             for number in map(int, np.asarray(batch.column(0))):
-                settle()
+                freeze_garbage()
                 cells = (number, *self.work(self.parts[number]))
                 columns = [
                     pa.array([cell], field.type) for cell, field in zip(cells, kind, strict=True)

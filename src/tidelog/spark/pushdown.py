@@ -266,7 +266,7 @@ NO_TOPIC: Final = "nothing to read: no topic fits subscribePattern={}"
 NO_PARTITION: Final = "nothing to read: filters leave no partition"
 
 
-def nothing_meant(options: SourceOptions, names: list[TopicPartition], limits: Limits) -> str:
+def empty_reason(options: SourceOptions, names: list[TopicPartition], limits: Limits) -> str:
     """Why no partition is looked at.
 
     Args:
@@ -279,7 +279,7 @@ def nothing_meant(options: SourceOptions, names: list[TopicPartition], limits: L
     return NO_RANGE if limits.is_empty else NO_PARTITION
 
 
-def wanted_of(
+def scan_ranges(
     options: SourceOptions, names: list[TopicPartition], limits: Limits
 ) -> dict[TopicPartition, Wanted]:
     """What is wanted of each partition that the limits keep.

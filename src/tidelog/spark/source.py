@@ -40,7 +40,7 @@ from tidelog.spark.tasks import (
     WhyEmpty,
     read_partition,
 )
-from tidelog.spark.workers import Arrival, sentences_first
+from tidelog.spark.workers import PromptAck, sentences_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,7 +122,7 @@ class TidelogReader(DataSourceReader):
         self._options = options
         self._columns = columns
         self._limits: Limits = NO_LIMITS
-        self._arrival = Arrival()
+        self._arrival = PromptAck()
 
     def partitions(self) -> list[InputPartition]:
         """One partition per task; never an empty list, which Spark would replace by its own."""

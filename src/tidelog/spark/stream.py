@@ -36,7 +36,7 @@ from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_offset import Json
 from tidelog.spark.stream_options import Limits, StreamOptions
 from tidelog.spark.tasks import Backend, TaskPartition, read_partition
-from tidelog.spark.workers import Arrival, sentences_first
+from tidelog.spark.workers import PromptAck, sentences_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +69,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opens = opens
         self._clock = clock
         self._driver: MicroBatches | None = None
-        self._arrival = Arrival()
+        self._arrival = PromptAck()
 
     def __getstate__(self) -> dict[str, object]:
         """What workers need: they only read."""

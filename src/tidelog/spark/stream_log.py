@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tidelog.errors import ClusterFailure, RequestError, UnknownTopic
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.stream_offset import Extent, LogSnapshot, StreamOffset
-from tidelog.spark.stream_options import share
+from tidelog.spark.stream_options import share_limit
 from tidelog.spark.tasks import Backend
 from tidelog.types import NO_LEADER_EPOCH, IsolationLevel, TopicPartition
 
@@ -70,29 +70,29 @@ class StreamLog:
         self._tolerant: Backend | None = None
         self._cluster: Cluster | None = None
 
-    def look_at_all(self) -> LogSnapshot:
+    def snapshot_named(self) -> LogSnapshot:
         """The partitions that are named, all of them, and what they hold.
 
         Raises:
             UnknownTopic: A topic or partition that was named does not exist.
         """
-        return self._look(self.backend)
+        return self._snapshot(self.backend)
 
-    def look(self) -> LogSnapshot:
+    def snapshot(self) -> LogSnapshot:
         """Those of the partitions meant that there are, and what they hold."""
         for _ in range(_TRIES - 1):
             with suppress(UnknownTopic):
-                return self.look_at_all()
+                return self.snapshot_named()
             with suppress(UnknownTopic):
-                return self._look(self._what_is_there())
-        return self._look(self._what_is_there())
+                return self._snapshot(self._what_is_there())
+        return self._snapshot(self._what_is_there())
 
     def _what_is_there(self) -> Backend:
         if self._tolerant is None:
             self._tolerant = self._open(tolerant(self._options), self._columns)
         return self._tolerant
 
-    def _look(self, backend: Backend) -> LogSnapshot:
+    def _snapshot(self, backend: Backend) -> LogSnapshot:
         names = backend.partitions()
         if assigned := set(self._options.assigned):
             names = [name for name in names if name in assigned]
@@ -204,7 +204,7 @@ def cut_by_bytes(
     """
     readers = {name: log_dir.reader(name.topic, name.partition) for name in ranges}
     sizes = {name: _size(readers[name], *ranges[name]) for name in ranges}
-    shares = share(sizes, max_bytes)
+    shares = share_limit(sizes, max_bytes)
     return {
         name: end if shares[name] >= sizes[name] else _cut(readers[name], start, end, shares[name])
         for name, (start, end) in ranges.items()

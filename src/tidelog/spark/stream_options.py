@@ -4,8 +4,8 @@ A stream takes the options of a read except those that end it. An option that ma
 batch, or only in a stream, is refused in the other with the reason.
 
 Owns these options, upper limits of a micro-batch by offsets (`Limits`), and whether a micro-batch
-is worth starting (`Gate`). Limits take backlogs and return shares, without I/O; their meanings are
-those of Spark's Kafka connector. Not owned: options of all reads (`options`).
+is worth starting (`MinimumBatch`). Limits take backlogs and return shares, without I/O; their
+meanings are those of Spark's Kafka connector. Not owned: options of all reads (`options`).
 
 Source: the guide of Spark's Kafka connector.
 """
@@ -53,7 +53,7 @@ class Limits:
     max_delay_ms: int = MAX_DELAY_MS
 
 
-def share(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
+def share_limit(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
     """How much of `limit` each gets, in proportion to what it has.
 
     Args:
@@ -71,7 +71,7 @@ def share(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
     return {key: min(size, max(size * limit // total, 1)) for key, size in backlogs.items()}
 
 
-class Gate:
+class MinimumBatch:
     """Holds micro-batches back that are too small, but none for too long.
 
     The first one of a process passes whatever its size: nobody knows how long it has waited. One

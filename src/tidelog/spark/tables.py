@@ -34,8 +34,8 @@ from tidelog.scan.table_rules import REFUSE, without_time_doubt
 from tidelog.spark.options import COLUMNS, SourceOptions, scan_columns
 from tidelog.spark.parts import PARTS_AT_ONCE
 from tidelog.spark.places import Place, as_place
-from tidelog.spark.tasks import BatchPlan, settle
-from tidelog.spark.workers import Arrival, make_ready
+from tidelog.spark.tasks import BatchPlan, freeze_garbage
+from tidelog.spark.workers import PromptAck, make_ready
 from tidelog.timespec import parse_point
 from tidelog.types import ClockName, TopicPartition
 
@@ -157,7 +157,7 @@ class TableTask:
         with _records(self.options) as source:
             table = table_of(source, self.name, self.options, rows.scanned)
             for batch in table.rows_of(self.name, self.splits, stats):
-                settle()
+                freeze_garbage()
                 yield rows.convert(batch, self.name)
         if stats.without_key:
             _LOG.warning("%s: %d records have no key: left out", self.name, stats.without_key)
@@ -213,7 +213,7 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
         InvalidRequest, InvalidTime, UnknownTopic, InexactTable: Before anything is read; what is
             met while reading fails the query.
     """
-    request = _Asked.make(source, topic, at, clock, inexact, split_bytes)
+    request = TableRequest.make(source, topic, at, clock, inexact, split_bytes)
     serdes = {"key": key_as, "value": value_as}
     names = dict.fromkeys((*columns, *_KEY, "offset"))
     winners = request.winners(spark, tuple(names), serdes)
@@ -254,8 +254,8 @@ def diff(  # noqa: PLR0913 - as `table`
     Raises:
         InvalidRequest: The later time is the earlier one. As `table`.
     """
-    first = _Asked.make(source, topic, before, clock, inexact, split_bytes)
-    last = _Asked.make(source, topic, after, clock, inexact, split_bytes)
+    first = TableRequest.make(source, topic, before, clock, inexact, split_bytes)
+    last = TableRequest.make(source, topic, after, clock, inexact, split_bytes)
     if first.at_ms is not None and last.at_ms is not None and last.at_ms < first.at_ms:
         raise InvalidRequest(f"a diff from {before} to {after}: the later time comes second")
     time, serdes = _TIMES[first.clock], {"key": key_as, "value": value_as}
@@ -286,7 +286,7 @@ def _compared(old: "DataFrame", new: "DataFrame", time: str) -> "DataFrame":
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class TableRequest:
     """A table that is asked for.
 
     Attributes:
@@ -314,7 +314,7 @@ class _Asked:
         clock: str,
         inexact: str,
         split_bytes: int,
-    ) -> "_Asked":
+    ) -> "TableRequest":
         """What arguments ask for; raises InvalidRequest, InvalidTime."""
         from tidelog.env import os_env
 
@@ -405,20 +405,20 @@ class _Reduce:
     """From numbers of splits to the best records in them, in a worker."""
 
     parts: tuple[str, ...]
-    asked: _Asked
+    asked: TableRequest
     columns: tuple[str, ...]
     serdes: dict[str, str]
-    arrival: Arrival = field(default_factory=Arrival)
+    arrival: PromptAck = field(default_factory=PromptAck)
 
     def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         make_ready()
         import numpy as np
 
-        from tidelog.spark.tasks import settle
+        from tidelog.spark.tasks import freeze_garbage
 
         for batch in batches:
             for number in map(int, np.asarray(batch.column(0))):
-                settle()
+                freeze_garbage()
                 yield from self._rows(decode_split(self.parts[number]))
 
     def _rows(self, split: "Split") -> "Iterator[pa.RecordBatch]":

@@ -333,7 +333,7 @@ class Backend(AbstractContextManager["Backend"], Protocol):
         ...
 
 
-def matching(options: SourceOptions, topics: Iterable[str]) -> Sequence[str]:
+def matching_topics(options: SourceOptions, topics: Iterable[str]) -> Sequence[str]:
     """The topics that `subscribe` names, or those that `subscribePattern` fits.
 
     As in the Kafka connector a pattern never means topics in which brokers keep books.
@@ -352,7 +352,7 @@ def matching(options: SourceOptions, topics: Iterable[str]) -> Sequence[str]:
 
 
 @cache
-def settle() -> None:
+def freeze_garbage() -> None:
     """Take what is loaded by now out of garbage collection, once in a worker's life.
 
     Spark's daemon collects garbage after every task, and walking through all that Numba has built

@@ -12,8 +12,8 @@ missing, or that versions differ.
 Spark sends a task to a worker's Python over TCP as two small messages: the code, then its input.
 Nagle's algorithm holds the second back until the first is acknowledged, and the worker's system
 delays the acknowledgement by 40 ms, hoping to send it along with an answer. Reading 5 MB of log
-takes as long, and the delay comes with every task. Code that carries an `Arrival` ends the wait:
-the code is unpickled between the two messages, and its `Arrival` makes the system acknowledge at
+takes as long, and the delay comes with every task. Code that carries an `PromptAck` ends the wait:
+the code is unpickled between the two messages, and its `PromptAck` makes the system acknowledge at
 once.
 
 Source: RFC 896 and RFC 1122, 4.2.3.2; tcp(7), TCP_QUICKACK.
@@ -226,17 +226,17 @@ _DESCRIPTORS: Final = "/proc/self/fd"
 _DESCRIPTORS_MAX: Final = 64
 
 
-class Arrival:
+class PromptAck:
     """Acknowledges what has arrived when it is unpickled; does nothing else."""
 
-    def __reduce__(self) -> "tuple[Callable[[], Arrival], tuple[()]]":
+    def __reduce__(self) -> "tuple[Callable[[], PromptAck], tuple[()]]":
         return arrived, ()
 
 
-def arrived() -> Arrival:
-    """An `Arrival` in the process that it was sent to."""
+def arrived() -> PromptAck:
+    """An `PromptAck` in the process that it was sent to."""
     acknowledge_now()
-    return Arrival()
+    return PromptAck()
 
 
 def acknowledge_now() -> int:

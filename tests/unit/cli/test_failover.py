@@ -12,7 +12,7 @@ from tests.worlds.clusters.mirrored import MemoryMirror
 from tests.worlds.clusters.two_clusters import MemoryCluster, MemoryTail, watched
 
 from tidelog.cli import app
-from tidelog.cli.failover import FailoverOptions, question_of, run
+from tidelog.cli.failover import FailoverOptions, request_of, run
 from tidelog.cli.options import Format
 from tidelog.cli.surroundings import Refused, Surroundings, UsageProblem
 from tidelog.env import Env, ManualClock, os_env
@@ -49,7 +49,7 @@ class Pair:
     def run(self, kind: Format = Format.JSON, **more: object) -> int:
         asked = ASKED | {"max_latency": "0s", "kind": kind} | more
         options = FailoverOptions(**asked)  # type: ignore[arg-type]
-        question = question_of(self.surroundings, options)
+        question = request_of(self.surroundings, options)
         a, b = watched("A", self.a, self.tails[0]), watched("B", self.b, self.tails[1])
         return run(self.surroundings, a, b, options, question)
 
@@ -200,7 +200,7 @@ def test_members_are_told_of_in_a_dry_run(pair: Pair) -> None:
 def test_options_that_can_t_be(given: dict[str, object], error: type[Exception]) -> None:
     options = FailoverOptions(**ASKED | given)  # type: ignore[arg-type]
     with pytest.raises(error):
-        question_of(Surroundings(env=Env(clock=ManualClock(START))), options)
+        request_of(Surroundings(env=Env(clock=ManualClock(START))), options)
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,15 @@ from tidelog.config import TopicConfig
 from tidelog.jobs.target_check import (
     Between,
     Effect,
+    ExpectedWrite,
     Finding,
-    Load,
-    Target,
     TargetLoses,
+    TargetTopic,
     check,
     config_of_broker,
+    count_text,
     ensure,
     lines,
-    told,
 )
 from tidelog.remote.view import Count
 
@@ -31,14 +31,14 @@ def between(times: list[int], *, is_exact: bool = True) -> Between:
     return counted
 
 
-def target(**config: str) -> Target:
+def target(**config: str) -> TargetTopic:
     given = {name.replace("_", "."): text for name, text in config.items()}
     parsed = TopicConfig.parse({"retention.ms": "-1"} | given)[0]
-    return Target(place="data", topic="flights", partitions=2, config=parsed)
+    return TargetTopic(place="data", topic="flights", partitions=2, config=parsed)
 
 
-def load(times: list[int] = TIMES) -> Load:
-    return Load(records=Count(len(times), True), between=between(times))
+def load(times: list[int] = TIMES) -> ExpectedWrite:
+    return ExpectedWrite(records=Count(len(times), True), between=between(times))
 
 
 def of(findings: list[Finding], effect: Effect) -> list[Finding]:
@@ -79,8 +79,10 @@ def test_log_append_time_overwrites_create_times_and_knows_no_limits() -> None:
 
 def test_without_create_times_there_are_none_to_lose() -> None:
     config = {"message_timestamp_type": "LogAppendTime", "retention_ms": "1"}
-    assert check(target(**config), Load(records=Count(5, True), has_times=False), NOW) == []
-    assert check(target(retention_ms="1"), Load(has_times=False), NOW) == []
+    assert (
+        check(target(**config), ExpectedWrite(records=Count(5, True), has_times=False), NOW) == []
+    )
+    assert check(target(retention_ms="1"), ExpectedWrite(has_times=False), NOW) == []
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ def test_kafkas_clock_waits_for_the_future() -> None:
 
 def test_a_topic_without_delete_deletes_nothing() -> None:
     config = {"cleanup_policy": "compact", "retention_ms": "1", "retention_bytes": "1"}
-    given = Load(
+    given = ExpectedWrite(
         records=Count(1, True),
         between=between([NOW - DAY]),
         null_keys=Count(0, True),
@@ -118,23 +120,23 @@ def test_a_topic_without_delete_deletes_nothing() -> None:
 
 
 def test_a_compacted_topic_refuses_records_without_a_key() -> None:
-    known = Load(records=Count(9, True), between=between([]), null_keys=Count(3, True))
+    known = ExpectedWrite(records=Count(9, True), between=between([]), null_keys=Count(3, True))
     found = check(target(cleanup_policy="compact"), known, NOW)
     assert [finding.effect for finding in found] == [Effect.REFUSED, Effect.NOTE]
     assert found[0].text == "3 records without a key would be refused"
-    unknown = Load(records=Count(9, True), between=between([]))
+    unknown = ExpectedWrite(records=Count(9, True), between=between([]))
     assert not any(f.is_loss for f in check(target(cleanup_policy="compact"), unknown, NOW))
 
 
 def test_retention_by_size() -> None:
-    given = Load(between=between([]), size_bytes=201)
+    given = ExpectedWrite(between=between([]), size_bytes=201)
     (finding,) = check(target(retention_bytes="100"), given, NOW)
     assert finding.effect is Effect.DELETED
     assert check(target(retention_bytes="101"), given, NOW) == []
 
 
 def test_larger_batches_at_the_source_are_worth_a_word() -> None:
-    given = Load(between=between([]), batch_bytes_max=2_000_000)
+    given = ExpectedWrite(between=between([]), batch_bytes_max=2_000_000)
     (finding,) = check(target(), given, NOW)
     assert finding.effect is Effect.NOTE
     assert finding.setting == "max.message.bytes=1048588"
@@ -142,7 +144,7 @@ def test_larger_batches_at_the_source_are_worth_a_word() -> None:
 
 
 def test_partitions_that_are_kept_must_be_there() -> None:
-    given = Load(between=between([]), partitions=4)
+    given = ExpectedWrite(between=between([]), partitions=4)
     (finding,) = check(target(), given, NOW)
     assert finding.effect is Effect.REFUSED
     assert "there is none for 2 to 3" in finding.text
@@ -150,17 +152,17 @@ def test_partitions_that_are_kept_must_be_there() -> None:
 
 def test_what_is_not_known_is_said_so_and_stops_nothing() -> None:
     config = {"message_timestamp_before_max_ms": "1", "retention_ms": "1"}
-    found = check(target(**config), Load(), NOW)
+    found = check(target(**config), ExpectedWrite(), NOW)
     assert [finding.effect for finding in found] == [Effect.NOTE] * 3
     assert all("is not known" in finding.text for finding in found)
 
 
 def test_bounds_are_told_as_bounds() -> None:
-    given = Load(between=between(TIMES, is_exact=False))
+    given = ExpectedWrite(between=between(TIMES, is_exact=False))
     found = check(target(retention_ms=str(DAY)), given, NOW)
     assert "up to 2 records created before" in of(found, Effect.DELETED)[0].text
-    assert told(None) == "records"
-    assert told(Count(1, True)) == "1 record"
+    assert count_text(None) == "records"
+    assert count_text(Count(1, True)) == "1 record"
 
 
 def test_a_loss_stops_the_job_unless_forced() -> None:

@@ -12,13 +12,13 @@ from tests.worlds.clusters.two_clusters import (
 
 from tidelog.env import ManualClock
 from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup, UnknownTopic
-from tidelog.jobs.failover.job import Plan, Question, execute, plan_failover
+from tidelog.jobs.failover.job import FailoverPlan, FailoverRequest, execute, plan_failover
 from tidelog.jobs.failover.rules import (
-    Found,
     Margin,
     PartitionMapping,
     Reference,
     Start,
+    StartKind,
     last_before,
     read_references,
     search_time,
@@ -38,13 +38,13 @@ def pair(
     return a, MemoryCluster("b:1").create(TOPIC, partitions, on_b)
 
 
-def planned(a: MemoryCluster, b: MemoryCluster, **more: object) -> Plan:
+def planned(a: MemoryCluster, b: MemoryCluster, **more: object) -> FailoverPlan:
     asked: dict[str, object] = {"group": GROUP, "latency_ms": 0} | more
-    question = Question(**asked)  # type: ignore[arg-type]
-    return plan_failover(watched("A", a), watched("B", b), question, ManualClock(NOW))
+    request = FailoverRequest(**asked)  # type: ignore[arg-type]
+    return plan_failover(watched("A", a), watched("B", b), request, ManualClock(NOW))
 
 
-def start_of(plan: Plan, partition: TopicPartition = P0) -> Start:
+def start_of(plan: FailoverPlan, partition: TopicPartition = P0) -> Start:
     (found,) = (start for start in plan.starts if start.partition == partition)
     return found
 
@@ -218,7 +218,7 @@ class TestStarts:
         a.commit_at(GROUP, P0, 1)
         start = start_of(planned(a, b))
         assert (start.offset, start.time_ms, start.search_ms) == (1, 300, 100)
-        assert start.found is Found.TIME
+        assert start.kind is StartKind.TIME
 
     def test_the_end_where_all_is_earlier(self) -> None:
         a, b = pair()
@@ -226,7 +226,7 @@ class TestStarts:
         append_all(b, 100)
         a.commit_at(GROUP, P0, 1)
         start = start_of(planned(a, b))
-        assert (start.offset, start.found) == (1, Found.END)
+        assert (start.offset, start.kind) == (1, StartKind.END)
 
     def test_the_beginning_where_b_finds_nothing_although_it_has_later_records(self) -> None:
         a, b = pair()
@@ -235,7 +235,7 @@ class TestStarts:
         b.blind.add(P0)
         a.commit_at(GROUP, P0, 0)
         start = start_of(planned(a, b))
-        assert (start.offset, start.found) == (0, Found.BEGINNING)
+        assert (start.offset, start.kind) == (0, StartKind.BEGINNING)
         assert "although it has later records" in start.reason
 
     def test_the_end_where_b_searches_by_append_time_and_finds_nothing(self) -> None:
@@ -247,7 +247,7 @@ class TestStarts:
         b.blind.add(P0)
         a.commit_at(GROUP, P0, 0)
         start = start_of(planned(a, b))
-        assert (start.offset, start.found) == (2, Found.END)
+        assert (start.offset, start.kind) == (2, StartKind.END)
 
     def test_the_beginning_where_the_position_says_nothing(self) -> None:
         a, b = pair(partitions=2)
@@ -257,8 +257,8 @@ class TestStarts:
         append_all(b, 100, 200, partition=P1)
         a.commit_at(GROUP, P0, 1)
         plan = planned(a, b, mapping=PartitionMapping.SAME)
-        assert start_of(plan, P0).found is Found.TIME
-        assert start_of(plan, P1).found is Found.BEGINNING
+        assert start_of(plan, P0).kind is StartKind.TIME
+        assert start_of(plan, P1).kind is StartKind.BEGINNING
         assert start_of(plan, P1).reason == f"the group has committed nothing for {P1} on A"
 
     def test_what_b_has_deleted_is_told(self) -> None:
@@ -275,8 +275,8 @@ class TestStarts:
         _, b = pair(partitions=2)
         append_all(b, 100, 200, 300)
         append_all(b, 250, partition=P1)
-        question = Question(group=GROUP, topics=(TOPIC,), at_ms=300, latency_ms=100)
-        plan = plan_failover(None, watched("B", b), question, ManualClock(NOW))
+        request = FailoverRequest(group=GROUP, topics=(TOPIC,), at_ms=300, latency_ms=100)
+        plan = plan_failover(None, watched("B", b), request, ManualClock(NOW))
         assert [start.offset for start in plan.starts] == [1, 0]
         assert plan.positions == {}
 
@@ -296,15 +296,15 @@ class TestRefusals:
 
     def test_without_a_the_latency_has_to_be_stated(self) -> None:
         _, b = pair()
-        question = Question(group=GROUP, topics=(TOPIC,), at_ms=300)
+        request = FailoverRequest(group=GROUP, topics=(TOPIC,), at_ms=300)
         with pytest.raises(InvalidRequest, match="state it"):
-            plan_failover(None, watched("B", b), question, ManualClock(NOW))
+            plan_failover(None, watched("B", b), request, ManualClock(NOW))
 
     def test_without_a_topics_and_time_have_to_be_stated(self) -> None:
         _, b = pair()
-        question = Question(group=GROUP, latency_ms=0, at_ms=300)
+        request = FailoverRequest(group=GROUP, latency_ms=0, at_ms=300)
         with pytest.raises(InvalidRequest, match="--topic"):
-            plan_failover(None, watched("B", b), question, ManualClock(NOW))
+            plan_failover(None, watched("B", b), request, ManualClock(NOW))
 
 
 class TestExecute:

@@ -8,8 +8,8 @@ from tests.worlds.clusters.mirrored import MemoryMirror
 from tests.worlds.clusters.two_clusters import APPEND, CREATE, MemoryCluster, watched
 
 from tidelog.env import Env, ManualClock
-from tidelog.jobs.failover.job import Plan, Question, plan_failover
-from tidelog.jobs.failover.rules import Found, PartitionMapping, Start
+from tidelog.jobs.failover.job import FailoverPlan, FailoverRequest, plan_failover
+from tidelog.jobs.failover.rules import PartitionMapping, Start, StartKind
 from tidelog.jobs.failover.verify import Spill, Verdict, verify
 from tidelog.jobs.offset_map import OffsetMap, Partitioning
 from tidelog.types import TimestampType, TopicPartition
@@ -38,18 +38,18 @@ def mirrored(a: MemoryCluster, **more: object) -> MemoryMirror:
     return MemoryMirror(a, b, **options)  # type: ignore[arg-type]
 
 
-def planned(mirror: MemoryMirror, found: OffsetMap | None = None, **more: object) -> Plan:
+def planned(mirror: MemoryMirror, found: OffsetMap | None = None, **more: object) -> FailoverPlan:
     asked: dict[str, object] = {
         "group": GROUP,
         "latency_ms": 200,
         "offset_map": found or mirror.map,
     } | more
-    question = Question(**asked)  # type: ignore[arg-type]
+    request = FailoverRequest(**asked)  # type: ignore[arg-type]
     a = None if more.get("at_ms") and "topics" in more else watched("A", mirror.a)
-    return plan_failover(a, watched("B", mirror.b), question, ManualClock(NOW))
+    return plan_failover(a, watched("B", mirror.b), request, ManualClock(NOW))
 
 
-def only(plan: Plan) -> Start:
+def only(plan: FailoverPlan) -> Start:
     (start,) = plan.starts
     return start
 
@@ -61,7 +61,7 @@ class TestTighter:
         mirror.a.commit_at(GROUP, A0, 42)
         plan = planned(mirror)
         assert only(plan).offset == 47
-        assert only(plan).found is Found.MAP
+        assert only(plan).kind is StartKind.MAP
         assert only(plan).reason == "42 of orders-0 on A went here, says the mirror's map"
         assert plan.position_of(B0) == 42
         assert plan.is_by_map
@@ -75,7 +75,7 @@ class TestTighter:
         mirror.target = "orders"
         blind = replace(mirror.map, target_ids={"copy": "someone-else"})
         by_time = only(planned(mirror, blind))
-        assert by_time.found is Found.TIME
+        assert by_time.kind is StartKind.TIME
         assert by_time.offset < by_map.offset
         assert "not by the map: the map is of another topic copy on B" in by_time.reason
 
@@ -149,13 +149,13 @@ class TestByTime:
         assert only(plan).offset == 5 + 30
         earlier = planned(mirror, at_ms=5_250, topics=("orders",), skew_ms=60)
         assert only(earlier).offset == 5 + 20
-        assert only(plan).found is Found.MAP
+        assert only(plan).kind is StartKind.MAP
 
 
 class TestRefusals:
     def refused(self, mirror: MemoryMirror, found: OffsetMap | None = None) -> str:
         start = only(planned(mirror, found))
-        assert start.found is not Found.MAP
+        assert start.kind is not StartKind.MAP
         before, said, why = start.reason.partition("; not by the map: ")
         assert said, before
         return why
@@ -201,7 +201,7 @@ class TestRefusals:
         mirror.run(5_000)
         a.commit_at(GROUP, A0, 10)
         plan = planned(mirror)
-        assert [start.found for start in plan.starts] == [Found.MAP, Found.BEGINNING]
+        assert [start.kind for start in plan.starts] == [StartKind.MAP, StartKind.BEGINNING]
         assert "committed nothing for orders-1 on A" in plan.starts[1].reason
 
 

@@ -8,7 +8,7 @@ from tests.worlds.clusters.two_clusters import APPEND, CREATE, MemoryCluster, wa
 
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
-from tidelog.jobs.failover.job import Plan, Question, plan_failover
+from tidelog.jobs.failover.job import FailoverPlan, FailoverRequest, plan_failover
 from tidelog.jobs.failover.verify import Example, Spill, Verdict, digest_of, verify
 from tidelog.remote.view import RemoteRecord
 from tidelog.types import IsolationLevel, OffsetAndTimestamp, TimestampType, TopicPartition
@@ -27,11 +27,11 @@ def cluster(name: str, values: str, kind: TimestampType = CREATE) -> MemoryClust
     return made
 
 
-def plan_of(a: MemoryCluster, b: MemoryCluster, position: int, start: int) -> Plan:
+def plan_of(a: MemoryCluster, b: MemoryCluster, position: int, start: int) -> FailoverPlan:
     """A plan with this start, whatever would have been found."""
     a.commit_at(GROUP, P0, position)
-    question = Question(group=GROUP, latency_ms=0)
-    plan = plan_failover(watched("A", a), watched("B", b), question, ManualClock(NOW))
+    request = FailoverRequest(group=GROUP, latency_ms=0)
+    plan = plan_failover(watched("A", a), watched("B", b), request, ManualClock(NOW))
     (found,) = plan.starts
     forced = type(found)(
         partition=P0,
@@ -41,8 +41,8 @@ def plan_of(a: MemoryCluster, b: MemoryCluster, position: int, start: int) -> Pl
         found=found.found,
         reason="",
     )
-    return Plan(
-        question=plan.question,
+    return FailoverPlan(
+        request=plan.request,
         positions=plan.positions,
         references=plan.references,
         margin=plan.margin,
@@ -166,8 +166,8 @@ def test_records_that_a_deleted_unread_can_t_be_compared(tmp_path: Path) -> None
 
 def test_without_positions_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
     b = cluster("b", "abc")
-    question = Question(group=GROUP, topics=(TOPIC,), at_ms=100, latency_ms=0)
-    plan = plan_failover(None, watched("B", b), question, ManualClock(NOW))
+    request = FailoverRequest(group=GROUP, topics=(TOPIC,), at_ms=100, latency_ms=0)
+    plan = plan_failover(None, watched("B", b), request, ManualClock(NOW))
     with pytest.raises(InvalidRequest, match="--from"):
         verify(cluster("a", "abc"), b, plan, Spill(Env(), str(tmp_path / "s")))
 

@@ -103,9 +103,9 @@ class TestPattern:
         stream = read_stream_options(source_options(plan, 0, state, batch_records=7)).source
         topics = ["other", "shop.orders", "x1", "y", "y1", "__consumer_offsets"]
         topics += ["tidelog-spark-markers", "__x"]
-        from tidelog.spark.tasks import matching
+        from tidelog.spark.tasks import matching_topics
 
-        assert matching(stream, topics) == ["other", "shop.orders", "y1", "__x"]
+        assert matching_topics(stream, topics) == ["other", "shop.orders", "y1", "__x"]
         assert plan.sources[0].found(topics) == ["__x", "shop.orders", "y1"]
 
     def test_nothing_like_it_is_said(self, source: str, target: str, env: Env) -> None:

@@ -14,14 +14,14 @@ from tidelog.jobs.mirror.work import (
     RUNS_MAX,
     TASK_ROWS_MAX,
     Ledger,
-    Noted,
+    LedgerRows,
     Origins,
     Report,
+    RoutedRows,
     Routes,
-    Rows,
     SentLedger,
-    decode_noted,
-    encode_noted,
+    decode_ledger_rows,
+    encode_ledger_rows,
 )
 from tidelog.jobs.offset_map import MapRow, Partitioning
 from tidelog.record.partitioner import partition_of
@@ -42,10 +42,10 @@ def rows(
     partition: int = 0,
     target: int | list[int] = 0,
     ms: int = 5,
-) -> Rows:
+) -> RoutedRows:
     count = len(offsets)
     targets = [target] * count if isinstance(target, int) else target
-    return Rows(
+    return RoutedRows(
         source=np.full(count, pair, np.int32),
         partition=np.full(count, partition, np.int32),
         offset=np.array(offsets, np.int64),
@@ -223,15 +223,15 @@ class TestNotes:
     row = MapRow(0, 0, 0, 1, 10, 20, 0, 10, 1, 2, 0)
 
     def test_what_was_noted_is_read(self) -> None:
-        noted = Noted(rows=(self.row,) * 3, copied={(0, 0): (10, 20)}, records=30)
-        assert decode_noted(encode_noted(noted)) == noted
+        noted = LedgerRows(rows=(self.row,) * 3, copied={(0, 0): (10, 20)}, records=30)
+        assert decode_ledger_rows(encode_ledger_rows(noted)) == noted
         report = Report(task=3, noted=noted, counts=((0, 0, 30),))
         assert Report.decode(report.encode()) == report
 
     @pytest.mark.parametrize("text", ["", "[]", "{}", '{"v":9}', '{"v":1,"rows":"!!"}'])
     def test_anything_else_is_named(self, text: str) -> None:
         with pytest.raises(CorruptData, match="note"):
-            decode_noted(text)
+            decode_ledger_rows(text)
 
     def test_tasks_stand_behind_each_other(self) -> None:
         reports = []
@@ -239,7 +239,7 @@ class TestNotes:
             found = ledger()
             found.take(rows(list(range(task * 100, task * 100 + 10)), partition=task % 2))
             counts = tuple((a, b, count) for (a, b), count in found.counts.items())
-            noted = Noted(rows=found.rows, copied=found.copied, records=found.records)
+            noted = LedgerRows(rows=found.rows, copied=found.copied, records=found.records)
             reports.append(Report(task=task, noted=noted, counts=counts))
         noted = relative_to_batch(reports, ROUTES)
         assert [(r.source_start, r.target_start) for r in noted.rows] == [
@@ -257,7 +257,7 @@ class TestNotes:
         assert placed.copied == {(0, 0): (0, 210), (0, 1): (100, 110)}
 
     def test_a_range_that_is_too_short_is_noticed(self) -> None:
-        noted = Noted(rows=(self.row,))
+        noted = LedgerRows(rows=(self.row,))
         ranges = {TopicPartition("all", 0): AttachedRange(0, 9, -1, 1)}
         with pytest.raises(CorruptData, match="does not fit the commit's range"):
             place(noted, ranges, ROUTES, now_ms=9)

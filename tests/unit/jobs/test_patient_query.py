@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from tidelog.jobs.mirror.commit import STARTS, PatientQuery
+from tidelog.jobs.mirror.commit import STARTS, RestartingQuery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ def starting(*ends: str | None) -> "tuple[Callable[[], StreamingQuery], list[Fak
 
 def test_a_late_python_starts_it_again() -> None:
     start, started = starting(LATE, AT_START, LATE, None)
-    query = PatientQuery(start)
+    query = RestartingQuery(start)
     assert [query.has_ended(1) for _ in range(3)] == [False, False, True]
     assert query.current is cast("StreamingQuery", started[-1])
     assert len(started) == 3
@@ -54,16 +54,16 @@ def test_a_late_python_starts_it_again() -> None:
 def test_another_end_is_told() -> None:
     start, started = starting("a record was lost", None)
     with pytest.raises(StreamingQueryException, match="a record was lost"):
-        PatientQuery(start).has_ended(1)
+        RestartingQuery(start).has_ended(1)
     assert len(started) == 1
 
 
 @pytest.mark.parametrize("late", [LATE, AT_START])
 def test_not_for_ever(late: str) -> None:
     start, _ = starting(*[LATE] * (STARTS - 1), late, None)
-    query = PatientQuery(start)
+    query = RestartingQuery(start)
 
-    def to_end(query: PatientQuery) -> None:
+    def to_end(query: RestartingQuery) -> None:
         while not query.has_ended(1):
             pass
 
@@ -78,13 +78,13 @@ def test_another_error_at_the_start_is_told() -> None:
         raise PySparkException("no such path")
 
     with pytest.raises(PySparkException, match="no such path"):
-        PatientQuery(start)
+        RestartingQuery(start)
 
 
 def test_a_query_that_worked_has_all_its_starts_again() -> None:
     """Being late once a week ends no mirror in the tenth week."""
     start, started = starting(*[LATE] * (STARTS - 1), None, *[LATE] * (STARTS - 1), None)
-    query = PatientQuery(start)
+    query = RestartingQuery(start)
     while len(started) < STARTS:
         assert not query.has_ended(1)
     started[-1].lastProgress = {}

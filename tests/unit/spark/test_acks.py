@@ -17,7 +17,7 @@ from tidelog.spark.options import read_source_options
 from tidelog.spark.source import PushdownReader, TidelogReader
 from tidelog.spark.stream import TidelogStreamReader
 from tidelog.spark.stream_options import read_stream_options
-from tidelog.spark.workers import Arrival, acknowledge_now
+from tidelog.spark.workers import PromptAck, acknowledge_now
 
 OPTIONS = {"path": "/nowhere", "subscribe": "orders"}
 
@@ -117,4 +117,6 @@ def test_all_that_is_sent_to_workers_asks_when_it_arrives(
 
 
 def test_an_arrival_arrives_again(lazy: socket.socket) -> None:
-    assert isinstance(pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(Arrival())))), Arrival)
+    assert isinstance(
+        pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(PromptAck())))), PromptAck
+    )

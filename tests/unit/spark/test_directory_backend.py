@@ -267,7 +267,7 @@ def test_a_stream_of_named_books_goes_on_without_a_topic_that_went(tmp_path: Pat
     given = {"path": str(tmp_path), "subscribe": f"__consumer_offsets,{TOPIC}"}
     stream = StreamLog(read_source_options(given), COLUMNS, open_backend)
     with closing(stream):
-        assert set(stream.look().extents) == {TopicPartition("__consumer_offsets", 0)}
+        assert set(stream.snapshot().extents) == {TopicPartition("__consumer_offsets", 0)}
 
 
 def test_what_is_wrong_with_times_by_partition_names_the_option(root: Path) -> None:

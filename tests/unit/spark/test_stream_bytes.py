@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.worlds.directories.random_logs import TOPIC, make_log_dir
 
 from tidelog.spark.stream_log import cut_by_bytes
-from tidelog.spark.stream_options import share
+from tidelog.spark.stream_options import share_limit
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord, TopicPartition
 
@@ -54,7 +54,7 @@ def test_each_range_ends_behind_the_last_batch_that_fits(
         sizes[name] = sum(size for start, end, size in known if end > first and start < last)
     with LogDir.open(root) as log_dir:
         ends = cut_by_bytes(log_dir, ranges, limit)
-    shares = share(sizes, limit)
+    shares = share_limit(sizes, limit)
     for name, (first, last) in ranges.items():
         inside = [one for one in batches[name] if one[1] > first and one[0] < last]
         taken, expected = 0, min(inside[0][1], last)

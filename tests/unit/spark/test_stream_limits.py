@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.env import ManualClock
-from tidelog.spark.stream_options import Gate, share
+from tidelog.spark.stream_options import MinimumBatch, share_limit
 
 BACKLOGS = st.dictionaries(st.integers(0, 20), st.integers(0, 2**62), max_size=12)
 
 
 @given(BACKLOGS, st.integers(1, 2**63 - 1))
 def test_shares(backlogs: dict[int, int], limit: int) -> None:
-    found = share(backlogs, limit)
+    found = share_limit(backlogs, limit)
     total = sum(backlogs.values())
     assert found.keys() == backlogs.keys()
     for key, size in backlogs.items():
@@ -28,14 +28,14 @@ def test_shares(backlogs: dict[int, int], limit: int) -> None:
 
 
 def test_shares_as_the_connector_splits_them() -> None:
-    assert share({"a": 100, "b": 10, "c": 1}, 20) == {"a": 18, "b": 1, "c": 1}
-    assert share({"a": 3, "b": 2}, 5) == {"a": 3, "b": 2}
-    assert share({}, 5) == {}
+    assert share_limit({"a": 100, "b": 10, "c": 1}, 20) == {"a": 18, "b": 1, "c": 1}
+    assert share_limit({"a": 3, "b": 2}, 5) == {"a": 3, "b": 2}
+    assert share_limit({}, 5) == {}
 
 
 def test_gate_waits_for_enough_but_not_for_ever() -> None:
     clock = ManualClock(0)
-    gate = Gate(100, 1000, clock)
+    gate = MinimumBatch(100, 1000, clock)
     assert gate.passes(1)  # the first of a process
     assert not gate.passes(99)
     clock.advance(999)
@@ -49,6 +49,6 @@ def test_gate_waits_for_enough_but_not_for_ever() -> None:
 
 
 def test_gate_without_a_minimum_is_open() -> None:
-    gate = Gate(None, 1000, ManualClock(0))
+    gate = MinimumBatch(None, 1000, ManualClock(0))
     assert gate.passes(1)
     assert gate.passes(1)

@@ -4,7 +4,7 @@ import pytest
 
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
-from tidelog.spark.options import SourceOptions, TableAsked, read_source_options
+from tidelog.spark.options import SourceOptions, TableOptions, read_source_options
 from tidelog.spark.stream_options import read_stream_options
 
 NOW = 1_700_000_000_000
@@ -17,9 +17,9 @@ def read(**options: str) -> SourceOptions:
 
 def test_a_table_is_asked_for_with_its_time() -> None:
     assert read().table is None
-    assert read(table="true").table == TableAsked()
+    assert read(table="true").table == TableOptions()
     asked = read(table="true", asOf="-1h", inexact="mark")
-    assert asked.table == TableAsked(at_ms=NOW - 3_600_000, inexact="mark")
+    assert asked.table == TableOptions(at_ms=NOW - 3_600_000, inexact="mark")
     assert not asked.pushes_down
 
 

@@ -13,7 +13,7 @@ from tidelog.jobs.audit.results import (
     TopicFigures,
 )
 from tidelog.jobs.audit.rules import A_AT, B_AT, KIND
-from tidelog.jobs.audit.run import Outcome, TopicResult, seen_of
+from tidelog.jobs.audit.run import AuditOutcome, TopicResult, seen_of
 from tidelog.jobs.audit.state import Run
 from tidelog.jobs.audit.work import Seen
 from tidelog.record.columns.key_tables import TimeSpans
@@ -26,7 +26,7 @@ _ROW_BYTES: Final = key_rows.FIELDS * 8
 _SIDES: Final = ("a", "b")
 
 
-def audited(plan: AuditPlan, outcome: Outcome) -> Audited:
+def audited(plan: AuditPlan, outcome: AuditOutcome) -> Audited:
     """The answer."""
     by_topic = list(zip(plan.pairs, outcome.results, strict=True))
     figures = [_figures(plan, outcome, pair, result) for pair, result in by_topic]
@@ -72,7 +72,9 @@ def _runs(runs: Iterable[Run], letter: str, pair: Pair) -> list[Run]:
     return [run for run in runs if run.side == letter and run.topic == pair.on(letter)]
 
 
-def _figures(plan: AuditPlan, outcome: Outcome, pair: Pair, result: TopicResult) -> TopicFigures:
+def _figures(
+    plan: AuditPlan, outcome: AuditOutcome, pair: Pair, result: TopicResult
+) -> TopicFigures:
     both = [_runs(outcome.state.runs, letter, pair) for letter in _SIDES]
     records_a, records_b = (sum(run.records for run in side) for side in both)
     unkeyed_a, unkeyed_b = (sum(run.unkeyed for run in side) for side in both)

@@ -104,14 +104,16 @@ def _as_frames(spark: "SparkSession", found: Audited) -> Audit:
 def measure(spark: "SparkSession", plan: AuditPlan, *, rows_max: int | None = None) -> Audited:
     """As `audit`, as plain objects; a task holds at most `rows_max` keys while it reads."""
     from tidelog.jobs.audit.answer import audited
-    from tidelog.jobs.audit.run import Work, run_audit
+    from tidelog.jobs.audit.run import AuditWork, run_audit
 
     env, state_folder = os_env(), plan.options["state"]
     if state_folder is None and not _is_local(spark):
         raise InvalidRequest(_NO_STATE)
     with _folder(env, state_folder) as folder:
         tasks = max(parallelism(spark), 1)
-        work = Work(spark=spark, env=env, folder=folder, plan=plan, tasks=tasks, rows_max=rows_max)
+        work = AuditWork(
+            spark=spark, env=env, folder=folder, plan=plan, tasks=tasks, rows_max=rows_max
+        )
         state = new_state(env, plan.requested)
         if state_folder is not None:
             state = read_state(env, folder, plan.requested)

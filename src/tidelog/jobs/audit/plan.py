@@ -118,7 +118,7 @@ def gaps(runs: Sequence[Run], start: int, end: int) -> list[tuple[int, int]]:
     return found
 
 
-Spans = dict[TopicPartition, tuple[int, int]]
+OffsetRanges = dict[TopicPartition, tuple[int, int]]
 
 
 # Fits no bytes: of a file that was replaced while it was being planned.
@@ -126,7 +126,7 @@ _NO_SUM: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ReadScope:
     """What is asked of both sides.
 
     Attributes:
@@ -190,7 +190,7 @@ class SidePlan:
         reports: What was found damaged or gone, one line each.
     """
 
-    cuts: Spans = field(default_factory=dict)
+    cuts: OffsetRanges = field(default_factory=dict)
     kept: list[Run] = field(default_factory=list)
     parts: list[ReadPart] = field(default_factory=list)
     compacted: set[str] = field(default_factory=set)
@@ -228,14 +228,14 @@ def topics_of(side: Side) -> list[str]:
 
 
 def plan_side(
-    side: Side, topics: Iterable[str], question: Question, known: Iterable[Run]
+    side: Side, topics: Iterable[str], scope: ReadScope, known: Iterable[Run]
 ) -> SidePlan:
     """The plan of a side.
 
     Args:
         side: Which one.
         topics: Names that it has.
-        question: What is asked.
+        scope: What is asked.
         known: Runs of this side.
 
     Raises:
@@ -244,8 +244,8 @@ def plan_side(
     names, runs = sorted(topics), sorted(known, key=lambda run: (*run.name, run.start))
     if side.place.is_broker:
         with open_cluster(side.place) as cluster:
-            return _plan_cluster(cluster, side, names, question, runs)
-    return _plan_directory(side, names, question, runs)
+            return _plan_cluster(cluster, side, names, scope, runs)
+    return _plan_directory(side, names, scope, runs)
 
 
 def _limited(side: Side, name: TopicPartition, start: int, end: int) -> tuple[int, int]:
@@ -271,12 +271,12 @@ def _missing(plan_: SidePlan, runs: Iterable[Run]) -> Iterator[tuple[TopicPartit
 
 
 def _plan_directory(
-    side: Side, topics: Sequence[str], question: Question, known: Sequence[Run]
+    side: Side, topics: Sequence[str], scope: ReadScope, known: Sequence[Run]
 ) -> SidePlan:
     env, found = directory_env(side.place), SidePlan()
 
     def look(log_dir: "LogDir") -> list[Run]:
-        found.cuts = _cuts(log_dir, side, topics, question)
+        found.cuts = _cuts(log_dir, side, topics, scope)
         _note_settings(found, {topic: log_dir.topic(topic).config for topic in topics})
         readers = (log_dir.reader(n.topic, n.partition) for n in found.cuts)
         found.log_bytes = sum(reader.size_bytes() for reader in readers)
@@ -286,7 +286,7 @@ def _plan_directory(
     rounds: list[dict[TopicPartition, Wanted]] = []
     for name, start, end in _missing(found, runs):
         wanted = Wanted(
-            start_offset=start, end_offset=end, start_ms=question.start_ms, end_ms=question.end_ms
+            start_offset=start, end_offset=end, start_ms=scope.start_ms, end_ms=scope.end_ms
         )
         # A plan takes one range of each partition.
         place = next((one for one in rounds if name not in one), None)
@@ -295,7 +295,7 @@ def _plan_directory(
         else:
             place[name] = wanted
     for one in rounds:
-        _add_splits(found, side, one, question)
+        _add_splits(found, side, one, scope)
     return found
 
 
@@ -306,19 +306,19 @@ def _note_settings(found: SidePlan, configs: Mapping[str, TopicConfig]) -> None:
     found.stamped = {n for n, config in configs.items() if config.message_timestamp_type is stamp}
 
 
-def _cuts(log_dir: "LogDir", side: Side, topics: Sequence[str], question: Question) -> Spans:
-    cuts: Spans = {}
+def _cuts(log_dir: "LogDir", side: Side, topics: Sequence[str], scope: ReadScope) -> OffsetRanges:
+    cuts: OffsetRanges = {}
     for topic in topics:
         for number in log_dir.topic(topic).present:
             reader, name = log_dir.reader(topic, number), TopicPartition(topic, number)
             start = reader.log_start_offset
-            end = max(reader.end_offset(question.isolation), start)
+            end = max(reader.end_offset(scope.isolation), start)
             cuts[name] = _limited(side, name, start, end)
     return cuts
 
 
 def _add_splits(
-    found: SidePlan, side: Side, wanted: Mapping[TopicPartition, Wanted], question: Question
+    found: SidePlan, side: Side, wanted: Mapping[TopicPartition, Wanted], scope: ReadScope
 ) -> None:
     from tidelog.record.columns.key_tables import COLUMNS
 
@@ -327,10 +327,10 @@ def _add_splits(
         side.place.address,
         list(wanted),
         per_partition=wanted,
-        isolation=question.isolation,
+        isolation=scope.isolation,
         columns=COLUMNS,
-        split_bytes=question.split_bytes,
-        min_partitions=question.tasks,
+        split_bytes=scope.split_bytes,
+        min_partitions=scope.tasks,
         fail_on_data_loss=False,
         env=env,
     )
@@ -382,11 +382,11 @@ def _plan_cluster(
     cluster: "Cluster",
     side: Side,
     topics: Sequence[str],
-    question: Question,
+    scope: ReadScope,
     known: Sequence[Run],
 ) -> SidePlan:
     names = [name for topic in topics for name in cluster.partitions(topic)]
-    marks = cluster.watermarks(names, isolation=question.isolation) if names else {}
+    marks = cluster.watermarks(names, isolation=scope.isolation) if names else {}
     ids = _topic_ids(cluster, topics)
     found = SidePlan(
         cuts={n: _limited(side, n, m.start, max(m.start, m.end)) for n, m in marks.items()}
@@ -398,7 +398,7 @@ def _plan_cluster(
         if ids.get(run.topic) == run.topic_id != "" and _is_inside(run, found.cuts)
     ]
     missing = [OffsetRange(*gap) for gap in _missing(found, runs)]
-    for one in split_ranges(missing, min_partitions=question.tasks):
+    for one in split_ranges(missing, min_partitions=scope.tasks):
         name = one.name
         run = Run(
             side=side.letter,
@@ -412,7 +412,7 @@ def _plan_cluster(
     return found
 
 
-def _is_inside(run: Run, cuts: Spans) -> bool:
+def _is_inside(run: Run, cuts: OffsetRanges) -> bool:
     start, end = cuts.get(TopicPartition(run.topic, run.partition), (0, 0))
     return start <= run.start and run.end <= end and not run.lost
 

@@ -11,7 +11,7 @@ that, compaction may have removed a key's record in favor of one that is not com
 looks missing, or older than it was. Whatever a cleaning removed, it removed for a record that is
 still there, or that was removed for a later one in turn. So only the keys of records that are not
 compared can be affected. These are read up to some offset; if a cleaning meanwhile went beyond it,
-the records after it are read too (`look_behind`).
+the records after it are read too (`read_later_records`).
 
 A directory knows how far it was cleaned. For brokers, and for a cleaner that keeps no history, all
 records after the cut count.
@@ -30,7 +30,7 @@ import numpy as np
 from tidelog.env import Env
 from tidelog.errors import StorageFailure
 from tidelog.jobs.audit.options import Kind
-from tidelog.jobs.audit.plan import AuditPlan, Pair, Question, ReadPart, Side, SidePlan, plan_side
+from tidelog.jobs.audit.plan import AuditPlan, Pair, ReadPart, ReadScope, Side, SidePlan, plan_side
 from tidelog.jobs.audit.rules import A_AT, B_AT, FOUND_FIELDS, PAIR_FIELDS, found_of_pairs
 from tidelog.jobs.audit.state import Run, State, decode_run
 from tidelog.jobs.audit.state_files import CHUNKS
@@ -52,7 +52,7 @@ from tidelog.record.columns.key_tables import ROWS_MAX
 from tidelog.record.kernels import key_rows
 from tidelog.scan.plan import with_directory
 from tidelog.scan.table_rules import compacted_to
-from tidelog.spark.parts import directory_env, do_parts
+from tidelog.spark.parts import directory_env, run_parts
 from tidelog.spark.places import Place
 from tidelog.storage.compaction.cleaning_plan import is_whole
 from tidelog.storage.segment.compaction_history import HISTORY_FILE, read_history
@@ -83,8 +83,8 @@ _NO_TIMES: Final[Times] = (None, None)
 _NOTHING: Final = (0, 0)
 
 
-def look_behind(
-    side: Side, plan: SidePlan, topics: Collection[str], question: Question, read: Read
+def read_later_records(
+    side: Side, plan: SidePlan, topics: Collection[str], scope: ReadScope, read: Read
 ) -> list[Run]:
     """Runs of the records of one side that are not compared, where these may have cost others.
 
@@ -92,7 +92,7 @@ def look_behind(
         side: Which one.
         plan: How it was read.
         topics: Its topics that are asked about; others than compacted ones lack nothing.
-        question: What was read.
+        scope: What was read.
         read: Reads.
 
     Raises:
@@ -103,28 +103,28 @@ def look_behind(
     ends = {name: end for name, (_, end) in asked.items()}
     found: list[Run] = []
     for number in range(_ROUNDS):
-        has_times = question.has_times and number == 0
-        doubtful = _doubtful(side, asked, ends, question if has_times else None)
+        has_times = scope.has_times and number == 0
+        doubtful = _doubtful(side, asked, ends, scope if has_times else None)
         beyond = {name: ends[name] for name in doubtful}
-        planned = _plan(side, asked, beyond, question, _NO_TIMES)
+        planned = _plan(side, asked, beyond, scope, _NO_TIMES)
         found += read(planned.parts, _NO_TIMES)
         if has_times:
             starts = {name: asked[name][0] for name in doubtful}
-            for times in _outside(question):
-                found += read(_plan(side, asked, starts, question, times).parts, times)
+            for times in _outside(scope):
+                found += read(_plan(side, asked, starts, scope, times).parts, times)
         elif not planned.parts:
             break
         ends |= {name: planned.cuts[name][1] for name in doubtful if name in planned.cuts}
     return found
 
 
-def _outside(question: Question) -> list[Times]:
+def _outside(scope: ReadScope) -> list[Times]:
     """The times that were not asked for."""
     found: list[Times] = []
-    if question.start_ms is not None:
-        found.append((None, question.start_ms))
-    if question.end_ms is not None:
-        found.append((question.end_ms, None))
+    if scope.start_ms is not None:
+        found.append((None, scope.start_ms))
+    if scope.end_ms is not None:
+        found.append((scope.end_ms, None))
     return found
 
 
@@ -132,7 +132,7 @@ def _plan(
     side: Side,
     asked: Iterable[TopicPartition],
     starts: Mapping[TopicPartition, int],
-    question: Question,
+    scope: ReadScope,
     times: Times,
 ) -> SidePlan:
     """What some partitions of those asked about have from an offset on, at these times."""
@@ -140,7 +140,7 @@ def _plan(
         return SidePlan()
     limits = {name: (starts[name], INT64_MAX) if name in starts else _NOTHING for name in asked}
     topics = sorted({name.topic for name in starts})
-    wanted = replace(question, start_ms=times[0], end_ms=times[1])
+    wanted = replace(scope, start_ms=times[0], end_ms=times[1])
     return plan_side(replace(side, limits=limits), topics, wanted, ())
 
 
@@ -148,7 +148,7 @@ def _doubtful(
     side: Side,
     cuts: Mapping[TopicPartition, tuple[int, int]],
     ends: Mapping[TopicPartition, int],
-    times: Question | None,
+    times: ReadScope | None,
 ) -> list[TopicPartition]:
     """The partitions that may lack something for what lies at the ends, or at other times."""
     if side.place.is_broker or not cuts:
@@ -161,7 +161,7 @@ def _doubtful(
 
 
 def _may_lack(
-    log_dir: "LogDir", name: TopicPartition, start: int, end: int, times: Question | None
+    log_dir: "LogDir", name: TopicPartition, start: int, end: int, times: ReadScope | None
 ) -> bool:
     reader, fs = log_dir.reader(name.topic, name.partition), log_dir.env.files
     directory = reader.context.directory
@@ -249,7 +249,7 @@ _TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class AuditWork:
     """State that the steps of one audit share.
 
     Attributes:
@@ -269,9 +269,9 @@ class Work:
     rows_max: int | None
 
     @property
-    def question(self) -> Question:
+    def scope(self) -> ReadScope:
         """What is read of both sides."""
-        return Question(
+        return ReadScope(
             start_ms=self.plan.start_ms,
             end_ms=self.plan.end_ms,
             isolation=self.plan.isolation,
@@ -281,7 +281,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class AuditOutcome:
     """All that an audit has come to know.
 
     Attributes:
@@ -303,7 +303,7 @@ class Outcome:
     notes: Sequence[str]
 
 
-def run_audit(work: Work, state: State) -> Outcome:
+def run_audit(work: AuditWork, state: State) -> AuditOutcome:
     """Do it.
 
     Args:
@@ -323,7 +323,7 @@ def run_audit(work: Work, state: State) -> Outcome:
         log_bytes += sum(run.log_bytes for run in made)
         state = replace(state, runs=(*_others(work, state), *kept, *made))
         results, damaged = _compare(work, plans, state, ())
-        behind = () if damaged else _look_behind(work, plans, state, results)
+        behind = () if damaged else _read_later_records(work, plans, state, results)
         if behind:
             log_bytes += sum(run.log_bytes for run in behind)
             results, damaged = _compare(work, plans, state, behind)
@@ -337,7 +337,7 @@ def run_audit(work: Work, state: State) -> Outcome:
     for pair, result in zip(work.plan.pairs, results, strict=True):
         notes += _look_at_order(work, pair, result)
     keys, key_bytes = _fetch_keys(work, state, results)
-    return Outcome(
+    return AuditOutcome(
         plans=plans,
         state=state,
         kept=len(kept),
@@ -348,27 +348,27 @@ def run_audit(work: Work, state: State) -> Outcome:
     )
 
 
-def _plan_audit(work: Work, side: Side, state: State) -> SidePlan:
+def _plan_audit(work: AuditWork, side: Side, state: State) -> SidePlan:
     topics = [name for pair in work.plan.pairs if (name := pair.on(side.letter)) is not None]
     known = [run for run in state.runs if run.side == side.letter and run.topic in topics]
-    return plan_side(side, topics, work.question, known)
+    return plan_side(side, topics, work.scope, known)
 
 
-def _others(work: Work, state: State) -> list[Run]:
+def _others(work: AuditWork, state: State) -> list[Run]:
     """Runs of topics that are not asked about now."""
     asked = {(letter, pair.on(letter)) for pair in work.plan.pairs for letter in work.plan.sides}
     return [run for run in state.runs if (run.side, run.topic) not in asked]
 
 
-def _reduce(work: Work, plans: Mapping[str, SidePlan], state: State) -> list[Run]:
+def _reduce(work: AuditWork, plans: Mapping[str, SidePlan], state: State) -> list[Run]:
     """Read what no run has yet."""
     parts = [part for plan in plans.values() for part in plan.parts]
     work.plan.options["listener"].note(f"reading {len(parts)} parts of {len(plans)} places")
-    question = work.question
-    return _read(work, state, parts, (question.start_ms, question.end_ms))
+    scope = work.scope
+    return _read(work, state, parts, (scope.start_ms, scope.end_ms))
 
 
-def _read(work: Work, state: State, parts: Sequence[ReadPart], times: Times) -> list[Run]:
+def _read(work: AuditWork, state: State, parts: Sequence[ReadPart], times: Times) -> list[Run]:
     """Read parts, of brokers what lies in a range of time alone (splits have theirs)."""
     start, end = times
     bounds = (INT64_MIN if start is None else start, INT64_MAX if end is None else end)
@@ -377,17 +377,17 @@ def _read(work: Work, state: State, parts: Sequence[ReadPart], times: Times) -> 
         folder=work.folder,
         seed=state.seed,
         span_ms=work.plan.options["span_ms"],
-        isolation=work.question.isolation,
+        isolation=work.scope.isolation,
         times=None if times == (None, None) else bounds,
         rows_max=work.rows_max or ROWS_MAX,
     )
     texts = [part.encode() for part in parts]
-    rows = do_parts(work.spark, texts, reduce, REDUCED, listener=work.plan.options["listener"])
+    rows = run_parts(work.spark, texts, reduce, REDUCED, listener=work.plan.options["listener"])
     return [decode_run(json.loads(str(row["run"]))) for row in rows]
 
 
-def _look_behind(
-    work: Work, plans: Mapping[str, SidePlan], state: State, results: "Sequence[TopicResult]"
+def _read_later_records(
+    work: AuditWork, plans: Mapping[str, SidePlan], state: State, results: "Sequence[TopicResult]"
 ) -> list[Run]:
     """Records that are not compared, of topics where any key seems not to be equal."""
     found: list[Run] = []
@@ -396,11 +396,11 @@ def _look_behind(
         topics = [pair.on(letter) for pair, result in both if "b" in plans and result.has_found]
         known = [topic for topic in topics if topic is not None]
         read = partial(_read, work, state)
-        found += look_behind(work.plan.sides[letter], plan, known, work.question, read)
+        found += read_later_records(work.plan.sides[letter], plan, known, work.scope, read)
     return found
 
 
-def _places(work: Work) -> tuple[tuple[str, Place], ...]:
+def _places(work: AuditWork) -> tuple[tuple[str, Place], ...]:
     return tuple((letter, side.place) for letter, side in work.plan.sides.items())
 
 
@@ -408,7 +408,7 @@ def _places(work: Work) -> tuple[tuple[str, Place], ...]:
 
 
 def _compare(
-    work: Work,
+    work: AuditWork,
     plans: Mapping[str, SidePlan],
     state: State,
     behind: Sequence[Run],
@@ -427,7 +427,7 @@ def _compare(
     compare = ComparePart(folder=work.folder, found_max=found_max, wants_order=wants_order)
     listener.note(f"comparing by {len(parts)} tasks")
     damaged: set[str] = set()
-    for number, row in zip(numbers, do_parts(work.spark, parts, compare, COMPARED), strict=True):
+    for number, row in zip(numbers, run_parts(work.spark, parts, compare, COMPARED), strict=True):
         counts, found = json.loads(str(row["counts"])), row["found"]
         assert isinstance(found, bytes)
         damaged |= set(counts.pop("damaged"))
@@ -435,7 +435,7 @@ def _compare(
     return results, damaged
 
 
-def _has_history(work: Work, plans: Mapping[str, SidePlan], state: State, pair: Pair) -> bool:
+def _has_history(work: AuditWork, plans: Mapping[str, SidePlan], state: State, pair: Pair) -> bool:
     """Whether all records of a key are compared.
 
     Not where a log has been compacted; and not where one has overwritten create times that the
@@ -451,7 +451,7 @@ def _has_history(work: Work, plans: Mapping[str, SidePlan], state: State, pair: 
     return not is_stamped or len(untimed) == 1
 
 
-def _positions_in(pair: Pair, work: Work) -> Mapping[int, int] | None:
+def _positions_in(pair: Pair, work: AuditWork) -> Mapping[int, int] | None:
     """A group's place in each partition of the last side; 0 where it has committed nothing."""
     topic, positions = pair.on("b" if "b" in work.plan.sides else "a"), work.plan.positions
     if positions is None or topic is None:
@@ -460,7 +460,7 @@ def _positions_in(pair: Pair, work: Work) -> Mapping[int, int] | None:
 
 
 def _parts_of(
-    work: Work,
+    work: AuditWork,
     state: State,
     pair: Pair,
     result: TopicResult,
@@ -502,7 +502,7 @@ def _files_of(runs: Sequence[Run]) -> list[tuple[int, list[str]]]:
 # -- the order of keys ----------------------------------------------------------------------------
 
 
-def _look_at_order(work: Work, pair: Pair, result: TopicResult) -> Iterable[str]:
+def _look_at_order(work: AuditWork, pair: Pair, result: TopicResult) -> Iterable[str]:
     """Add the keys whose last records stand in another order; notes of what was not looked at."""
     sizes = {place: sum(one[2] for one in s) for place, s in result.sections.items()}
     wanted = [s for place, s in result.sections.items() if sizes[place] <= _PAIRS_MAX]
@@ -512,7 +512,7 @@ def _look_at_order(work: Work, pair: Pair, result: TopicResult) -> Iterable[str]
         count = sum(sizes.values())
         work.plan.options["listener"].note(f"{pair.name}: looking at the order of {count:,} keys")
         parts = [json.dumps(sections) for sections in wanted]
-        rows = do_parts(work.spark, parts, OrderPart(work.folder), ORDERED)
+        rows = run_parts(work.spark, parts, OrderPart(work.folder), ORDERED)
         cells = (row["displaced"] for row in rows)
         tables = [_pairs(cell) for cell in cells if isinstance(cell, bytes)]
     found = found_of_pairs(np.concatenate([_pairs(b""), *tables]))
@@ -545,7 +545,7 @@ def seen_of(row: Sequence[int], work_sides: Mapping[str, Side], pair: Pair) -> S
 
 
 def _fetch_keys(
-    work: Work, state: State, results: Sequence[TopicResult]
+    work: AuditWork, state: State, results: Sequence[TopicResult]
 ) -> tuple[dict[Seen, bytes | None], int]:
     wanted = [
         seen_of(row, work.plan.sides, pair)
@@ -553,7 +553,7 @@ def _fetch_keys(
         for row in result.rows(work.plan.options["keys_max"]).tolist()
     ]
     ids = {(run.side, run.topic): run.topic_id for run in state.runs}
-    fetch = KeyPart(places=_places(work), isolation=work.question.isolation)
-    rows = do_parts(work.spark, key_parts(wanted, ids), fetch, KEYS)
+    fetch = KeyPart(places=_places(work), isolation=work.scope.isolation)
+    rows = run_parts(work.spark, key_parts(wanted, ids), fetch, KEYS)
     cells = chain.from_iterable(read_cells(str(row["keys"])) for row in rows)
     return {seen: key for seen, _, key in cells}, sum(int(str(row["log_bytes"])) for row in rows)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import InvalidRequest
-from tidelog.jobs.target_check import Load
+from tidelog.jobs.target_check import ExpectedWrite
 from tidelog.remote.view import Count
 from tidelog.spark.options import nearest
 from tidelog.types import HOUR_MS
@@ -204,14 +204,14 @@ class TableFacts:
         start = 0 if start_ms is None else self.below[start_ms]
         return Count(max(end - start, 0), is_exact=True)
 
-    def load(self, partitions: int | None) -> Load:
+    def load(self, partitions: int | None) -> ExpectedWrite:
         """What the checks of a target ask.
 
         Args:
             partitions: Where the numbers of partitions are given: how many there must be.
         """
         # Rows without a time get that of the commit, which no setting minds.
-        return Load(
+        return ExpectedWrite(
             records=Count(self.records, is_exact=True),
             between=self.between,
             null_keys=Count(self.null_keys, is_exact=True),

@@ -32,15 +32,15 @@ from tidelog.jobs.bootstrap.columns import (
 from tidelog.jobs.bootstrap.options import BootstrapOptions, Order
 from tidelog.jobs.options import takes_options
 from tidelog.jobs.target_check import (
+    ExpectedWrite,
     Finding,
-    Load,
     ensure_keeps,
     find_or_plan,
     make_target,
     new_target,
     taken_back,
     thresholds,
-    when,
+    time_text,
 )
 from tidelog.spark.parts import NOBODY, Listener
 from tidelog.spark.places import Place, as_place
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.jobs.target_check import Target
+    from tidelog.jobs.target_check import TargetTopic
     from tidelog.storage.segment.segment import Segment
 
 
@@ -94,7 +94,7 @@ class Done:
     @property
     def when(self) -> str:
         """The time for people."""
-        return when(self.committed_ms)
+        return time_text(self.committed_ms)
 
 
 def written_before(path: str, topic: str, writer: str, *, env: Env) -> Done | None:
@@ -304,12 +304,12 @@ class Bootstrap:
         )
 
     def _check(
-        self, target: "Target", records: "DataFrame"
+        self, target: "TargetTopic", records: "DataFrame"
     ) -> tuple[TableFacts | None, tuple[Finding, ...]]:
         """Hold the target's settings against the table; what was counted, what was found."""
         now_ms = self._env.clock.now_ms()
         facts: TableFacts | None = None
-        load = Load(has_times=self._columns.time is not None)
+        load = ExpectedWrite(has_times=self._columns.time is not None)
         if self._options["counts"]:
             self._listener.note("counting keys and times of the table")
             facts, last = table_facts(records, thresholds(target.config, now_ms))
@@ -319,14 +319,14 @@ class Bootstrap:
         self._tell(target, facts)
         return facts, findings
 
-    def _tell(self, target: "Target", facts: TableFacts | None) -> None:
+    def _tell(self, target: "TargetTopic", facts: TableFacts | None) -> None:
         if target.end_offset:
             self._listener.note(f"{target} has offsets already: the table goes behind them")
         if facts is not None and facts.without_time and self._columns.time is not None:
             count = facts.without_time
             self._listener.note(f"{count:,} rows without a time get that of the commit")
 
-    def _write_to(self, target: "Target", records: "DataFrame", *, is_new: bool) -> None:
+    def _write_to(self, target: "TargetTopic", records: "DataFrame", *, is_new: bool) -> None:
         """Write the records; a topic made for them is deleted where none of them is written."""
         to, topic, new = self._to, self._topic, self._new
         if is_new and new is not None:

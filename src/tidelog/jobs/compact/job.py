@@ -34,7 +34,7 @@ from tidelog.errors import CleaningFailed, DirectoryLocked, InvalidRequest
 from tidelog.jobs.compact.options import CompactOptions
 from tidelog.jobs.options import takes_options
 from tidelog.objects.object_files import env_for
-from tidelog.spark.parts import do_parts, parallelism
+from tidelog.spark.parts import parallelism, run_parts
 from tidelog.spark.session import described, our_words
 from tidelog.storage import files
 from tidelog.storage.compaction.cleaner import CleaningReport, clean, clean_partition
@@ -106,7 +106,7 @@ class TierTasks:
         work = TierPart(self.directory, tuple(self.store.items()))
         for start in range(0, len(parts), at_once):
             with failing_with_our_words(job):
-                rows = do_parts(self.spark, parts[start : start + at_once], work, _REWRITTEN)
+                rows = run_parts(self.spark, parts[start : start + at_once], work, _REWRITTEN)
             for row in rows:
                 yield Rewritten.from_json(str(row["rewritten"]))
 
@@ -406,7 +406,7 @@ class SparkWorker:
         limit = self._part_bytes if is_divisible else None
         parts = [part.to_json() for part in parts_of(job, limit)]
         with failing_with_our_words(job):
-            rows = do_parts(self._spark, parts, CleanPart(), _CLEANED)
+            rows = run_parts(self._spark, parts, CleanPart(), _CLEANED)
         found = [Cleaned.from_json(str(row["cleaned"])) for row in rows]
         for row, one in zip(rows, found, strict=True):
             _take_names(job, one, str(row["attempt"]))

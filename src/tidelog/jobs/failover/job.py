@@ -22,12 +22,12 @@ from tidelog.env import Clock
 from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup
 from tidelog.jobs.failover.measure import Latencies, Sampling, Watched, measure
 from tidelog.jobs.failover.rules import (
-    Found,
     Mapped,
     Margin,
     PartitionMapping,
     Reference,
     Start,
+    StartKind,
     deleted_note,
     find_starts,
     map_partitions,
@@ -233,7 +233,7 @@ def _start(
         offset=offset,
         time_ms=None if best.create_ms == NO_TIMESTAMP else best.create_ms,
         search_ms=None,
-        found=Found.MAP,
+        kind=StartKind.MAP,
         reason=reason + deleted_note(marks, offset),
     )
 
@@ -257,7 +257,7 @@ _AS_STATED: Final = "as stated with --at"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class FailoverRequest:
     """What is asked.
 
     Attributes:
@@ -282,11 +282,11 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class FailoverPlan:
     """From where the group would go on, and why.
 
     Attributes:
-        question: What was asked.
+        request: What was asked.
         positions: On A, None where nothing was committed; empty where A wasn't asked.
         references: Those positions in time, by partition of A.
         margin: What was subtracted.
@@ -297,7 +297,7 @@ class Plan:
         origins: Topic of B -> the topics of A whose records it has; the same name where missing.
     """
 
-    question: Question
+    request: FailoverRequest
     positions: Positions
     references: dict[TopicPartition, Reference]
     margin: Margin
@@ -310,12 +310,12 @@ class Plan:
     @property
     def is_measured(self) -> bool:
         """Whether the margin rests on samples."""
-        return self.question.latency_ms is None
+        return self.request.latency_ms is None
 
     @property
     def is_by_map(self) -> bool:
         """Whether a mirror's map tells all starts, so that no margin was needed."""
-        return all(start.found is Found.MAP for start in self.starts)
+        return all(start.kind is StartKind.MAP for start in self.starts)
 
     def topics_on_a(self, topic: str) -> tuple[str, ...]:
         """The topics of A whose records a topic of B has."""
@@ -330,13 +330,15 @@ class Plan:
         return None if found is None else found.offset
 
 
-def plan_failover(a: Watched | None, b: Watched, question: Question, clock: Clock) -> Plan:
+def plan_failover(
+    a: Watched | None, b: Watched, request: FailoverRequest, clock: Clock
+) -> FailoverPlan:
     """Find from where a group goes on, on B.
 
     Args:
         a: The cluster it comes from; needed but where `at_ms`, topics and latency are given.
         b: The cluster it goes to.
-        question: What is asked.
+        request: What is asked.
         clock: This machine's.
 
     Raises:
@@ -346,35 +348,35 @@ def plan_failover(a: Watched | None, b: Watched, question: Question, clock: Cloc
         InvalidRequest: A is needed and not given.
         ClusterFailure: A cluster can't be reached.
     """
-    topics, positions = _positions(a, question)
-    origins = topics_on_b(question.offset_map, topics)
-    by_map = _by_map(a, b, origins, positions, question)
+    topics, positions = _positions(a, request)
+    origins = topics_on_b(request.offset_map, topics)
+    by_map = _by_map(a, b, origins, positions, request)
     # Only what the map leaves open needs a latency, which may take long to measure.
     rest = {t: names for t, names in origins.items() if not _is_told(b, t, by_map)}
-    references = _references(a, positions, rest, question)
-    margin, latencies = _margin(a, b, rest, question, clock)
+    references = _references(a, positions, rest, request)
+    margin, latencies = _margin(a, b, rest, request, clock)
     now_ms = clock.now_ms()
-    mapped = _map(a, b, origins, rest, question)
+    mapped = _map(a, b, origins, rest, request)
     times: dict[TopicPartition, int | None] = {}
     reasons: dict[TopicPartition, str] = {}
     for partition in _partitions(b, rest):
         if partition in by_map.starts:
             continue
-        sources = _sources(partition, mapped, references, rest, question.at_ms)
+        sources = _sources(partition, mapped, references, rest, request.at_ms)
         times[partition] = search_time(sources, margin, now_ms=now_ms)
         reasons[partition] = _reason(sources, margin, now_ms)
         if refusal := by_map.refusals.get(partition):
             reasons[partition] += f"; not by the map: {refusal}"
     starts = [*by_map.starts.values(), *find_starts(b.view, times, reasons)]
-    return Plan(
-        question=question,
+    return FailoverPlan(
+        request=request,
         positions=positions,
         references=references,
         margin=margin,
         latencies=latencies,
         mapped=mapped,
         starts=tuple(sorted(starts, key=lambda start: start.partition)),
-        committed=b.view.committed(question.group, _partitions(b, origins)),
+        committed=b.view.committed(request.group, _partitions(b, origins)),
         origins=origins,
     )
 
@@ -384,34 +386,34 @@ def _partitions(b: Watched, topics: Iterable[str]) -> list[TopicPartition]:
 
 
 def _by_map(
-    a: Watched | None, b: Watched, origins: Origins, positions: Positions, question: Question
+    a: Watched | None, b: Watched, origins: Origins, positions: Positions, request: FailoverRequest
 ) -> ByMap:
-    if question.offset_map is None:
+    if request.offset_map is None:
         return ByMap()
     view = None if a is None else a.view
-    margin = Margin(latency_ms=0, skew_ms=question.skew_ms)
-    where = positions if question.at_ms is None else question.at_ms
-    return starts_by_map(question.offset_map, view, b.view, origins, where, margin)
+    margin = Margin(latency_ms=0, skew_ms=request.skew_ms)
+    where = positions if request.at_ms is None else request.at_ms
+    return starts_by_map(request.offset_map, view, b.view, origins, where, margin)
 
 
 def _is_told(b: Watched, topic: str, by_map: ByMap) -> bool:
     return all(partition in by_map.starts for partition in b.view.partitions(topic))
 
 
-def _positions(a: Watched | None, question: Question) -> tuple[list[str], Positions]:
+def _positions(a: Watched | None, request: FailoverRequest) -> tuple[list[str], Positions]:
     """The topics in order, and what the group has committed for them on A."""
     if a is None:
-        if question.at_ms is None or not question.topics:
+        if request.at_ms is None or not request.topics:
             raise InvalidRequest("without --from a time (--at) and topics (--topic) are needed")
-        return sorted(set(question.topics)), {}
-    topics = sorted(set(question.topics))
+        return sorted(set(request.topics)), {}
+    topics = sorted(set(request.topics))
     if not topics:
-        topics = sorted({p.topic for p in a.view.committed(question.group)})
+        topics = sorted({p.topic for p in a.view.committed(request.group)})
     wanted = [partition for topic in topics for partition in a.view.partitions(topic)]
-    found = a.view.committed(question.group, wanted)
-    if question.at_ms is None and not any(found.values()):
+    found = a.view.committed(request.group, wanted)
+    if request.at_ms is None and not any(found.values()):
         raise UnknownGroup(
-            f"group {question.group} has committed nothing on {a.view.bootstrap}; is that its"
+            f"group {request.group} has committed nothing on {a.view.bootstrap}; is that its"
             " name? Where its positions are lost, --at TIME says up to when it had consumed"
         )
     if not topics:
@@ -420,12 +422,12 @@ def _positions(a: Watched | None, question: Question) -> tuple[list[str], Positi
 
 
 def _references(
-    a: Watched | None, positions: Positions, rest: Origins, question: Question
+    a: Watched | None, positions: Positions, rest: Origins, request: FailoverRequest
 ) -> dict[TopicPartition, Reference]:
     wanted = {name for names in rest.values() for name in names}
     needed = {p: committed for p, committed in positions.items() if p.topic in wanted}
-    if question.at_ms is not None:
-        return dict.fromkeys(needed, _stated(question.at_ms))
+    if request.at_ms is not None:
+        return dict.fromkeys(needed, _stated(request.at_ms))
     assert a is not None
     return read_references(a.view, needed)
 
@@ -435,29 +437,29 @@ def _stated(at_ms: int) -> Reference:
 
 
 def _margin(
-    a: Watched | None, b: Watched, rest: Origins, question: Question, clock: Clock
+    a: Watched | None, b: Watched, rest: Origins, request: FailoverRequest, clock: Clock
 ) -> tuple[Margin, Latencies]:
-    if question.latency_ms is not None:
-        return Margin(latency_ms=question.latency_ms, skew_ms=question.skew_ms), ()
+    if request.latency_ms is not None:
+        return Margin(latency_ms=request.latency_ms, skew_ms=request.skew_ms), ()
     if not rest:
-        return Margin(latency_ms=0, skew_ms=question.skew_ms), ()
+        return Margin(latency_ms=0, skew_ms=request.skew_ms), ()
     if a is None:
         raise InvalidRequest("without --from the latency of A can't be measured; state it")
     on_a = sorted({name for names in rest.values() for name in names})
     now_ms = clock.now_ms()
-    found = measure([a], on_a, question.sampling, now_ms=now_ms)
-    found += measure([b], sorted(rest), question.sampling, now_ms=now_ms)
+    found = measure([a], on_a, request.sampling, now_ms=now_ms)
+    found += measure([b], sorted(rest), request.sampling, now_ms=now_ms)
     largest_ms = max(latency.max_ms for latency in found)
     skew_ms = max(latency.skew_ms for latency in found)
-    return Margin(latency_ms=largest_ms, skew_ms=max(skew_ms, question.skew_ms)), found
+    return Margin(latency_ms=largest_ms, skew_ms=max(skew_ms, request.skew_ms)), found
 
 
 def _map(
-    a: Watched | None, b: Watched, origins: Origins, rest: Origins, question: Question
+    a: Watched | None, b: Watched, origins: Origins, rest: Origins, request: FailoverRequest
 ) -> dict[str, Mapped]:
     """How the partitions of each topic of B correspond to those of A."""
     return {
-        topic: _map_topic(a, b, topic, names, question, is_told=topic not in rest)
+        topic: _map_topic(a, b, topic, names, request, is_told=topic not in rest)
         for topic, names in origins.items()
     }
 
@@ -467,21 +469,21 @@ def _map_topic(
     b: Watched,
     topic: str,
     names: tuple[str, ...],
-    question: Question,
+    request: FailoverRequest,
     *,
     is_told: bool,
 ) -> Mapped:
     if is_told:
-        assert question.offset_map is not None
-        if question.offset_map.partitioning is Partitioning.KEPT:
+        assert request.offset_map is not None
+        if request.offset_map.partitioning is Partitioning.KEPT:
             return Mapped(PartitionMapping.SAME, "the mirror kept partitions")
         return Mapped(PartitionMapping.MAP, "the mirror chose partitions anew")
-    if question.at_ms is not None or a is None:
+    if request.at_ms is not None or a is None:
         # One time for all partitions: it does not matter which is which.
         return Mapped(PartitionMapping.ANY, _AS_STATED)
     if len(names) > 1:
         return Mapped(PartitionMapping.ANY, f"{topic} has the records of {', '.join(names)}")
-    return map_partitions(a.view, b.view, names[0], question.mapping, topic_on_b=topic)
+    return map_partitions(a.view, b.view, names[0], request.mapping, topic_on_b=topic)
 
 
 def _sources(
@@ -529,13 +531,13 @@ def refuse_active(view: ClusterView, group: str) -> None:
         raise GroupActive(f"group {group} is active on {view.bootstrap} ({names}); stop it first")
 
 
-def execute(view: ClusterView, plan: Plan) -> None:
+def execute(view: ClusterView, plan: FailoverPlan) -> None:
     """Commit the starts for the group on B.
 
     Raises:
         GroupActive: It has members there; nothing was changed.
         ClusterFailure: The cluster can't be reached; some partitions may have been committed.
     """
-    refuse_active(view, plan.question.group)
+    refuse_active(view, plan.request.group)
     offsets = {start.partition: Committed(start.offset) for start in plan.starts}
-    view.commit(plan.question.group, offsets)
+    view.commit(plan.request.group, offsets)

@@ -114,7 +114,7 @@ class Reference:
         return self.time_ms - margin.skew_ms > now_ms + CLOCKS_APART_MS
 
 
-class Found(StrEnum):
+class StartKind(StrEnum):
     """Way in which a start was found."""
 
     TIME = "time"
@@ -133,7 +133,7 @@ class Start:
         time_ms: Time of the record there, None where none was looked at; by a mirror's map the
             earliest create time of what it has put there for the group.
         search_ms: T, for which the offset was searched; None where from the beginning or by a map.
-        found: By time, by a mirror's map, or the beginning or the end of the log.
+        kind: By time, by a mirror's map, or the beginning or the end of the log.
         reason: What that rests on.
     """
 
@@ -141,13 +141,13 @@ class Start:
     offset: int
     time_ms: int | None
     search_ms: int | None
-    found: Found
+    kind: StartKind
     reason: str
 
     @property
     def since_ms(self) -> int | None:
         """What the group needs was created at this time or later; None where that is not known."""
-        return self.time_ms if self.found is Found.MAP else self.search_ms
+        return self.time_ms if self.kind is StartKind.MAP else self.search_ms
 
 
 def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int) -> int | None:
@@ -330,7 +330,7 @@ def find_starts(
                     offset=answer.offset,
                     time_ms=answer.timestamp,
                     search_ms=time_ms,
-                    found=Found.TIME,
+                    kind=StartKind.TIME,
                     reason=why + note,
                 )
             )
@@ -345,7 +345,7 @@ def find_starts(
                     offset=mark.end,
                     time_ms=None,
                     search_ms=time_ms,
-                    found=Found.END,
+                    kind=StartKind.END,
                     reason=why,
                 )
             )
@@ -358,7 +358,7 @@ def _beginning(partition: TopicPartition, marks: Watermarks, reason: str) -> Sta
         offset=marks.start,
         time_ms=None,
         search_ms=None,
-        found=Found.BEGINNING,
+        kind=StartKind.BEGINNING,
         reason=reason + deleted_note(marks, marks.start),
     )
 

@@ -43,8 +43,8 @@ from typing import Final, NamedTuple
 from tidelog.closing import Closing
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
-from tidelog.jobs.failover.job import Plan
-from tidelog.jobs.failover.rules import Found, Start, find_starts
+from tidelog.jobs.failover.job import FailoverPlan
+from tidelog.jobs.failover.rules import Start, StartKind, find_starts
 from tidelog.remote.time_lookup import searched_by_append
 from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.types import IsolationLevel, TimestampType, TopicPartition
@@ -77,7 +77,7 @@ _COUNT_BITS: Final = 40
 _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 
 
-class Place(IntEnum):
+class Side(IntEnum):
     """Where a record was seen: on A or B, before the position or start, or after it."""
 
     A_AFTER = 0
@@ -86,7 +86,7 @@ class Place(IntEnum):
     B_BEFORE = 3
 
 
-_ONES: Final = tuple(1 << _COUNT_BITS * place for place in Place)
+_ONES: Final = tuple(1 << _COUNT_BITS * place for place in Side)
 
 
 class Counts(NamedTuple):
@@ -132,7 +132,7 @@ class DigestCounts(Closing):
         self._written = [0] * count
         self._made: set[int] = set()
 
-    def add(self, place: Place, digest: bytes) -> None:
+    def add(self, place: Side, digest: bytes) -> None:
         """Count one record."""
         bucket = int.from_bytes(digest[:4]) % len(self._buffers)
         buffer = self._buffers[bucket]
@@ -208,7 +208,7 @@ class DigestCounts(Closing):
 
 
 def _unpacked(packed: int) -> Counts:
-    return Counts(*(packed >> _COUNT_BITS * place & _COUNT_MASK for place in Place))
+    return Counts(*(packed >> _COUNT_BITS * place & _COUNT_MASK for place in Side))
 
 
 _COMMITTED: Final = IsolationLevel.READ_COMMITTED
@@ -285,7 +285,7 @@ class Range:
 def verify(
     a: ClusterView,
     b: ClusterView,
-    plan: Plan,
+    plan: FailoverPlan,
     spill: Spill,
     *,
     look_back_ms: int | None = None,
@@ -329,7 +329,7 @@ class _Ranges:
     b_after: list[Range]
 
     @classmethod
-    def of(cls, a: ClusterView, b: ClusterView, plan: Plan, topic: str) -> "_Ranges":
+    def of(cls, a: ClusterView, b: ClusterView, plan: FailoverPlan, topic: str) -> "_Ranges":
         names = plan.topics_on_a(topic)
         positions = {p: at for p, at in plan.positions.items() if p.topic in names}
         starts = {s.partition: s.offset for s in plan.starts if s.partition.topic == topic}
@@ -357,7 +357,12 @@ class _Comparison:
     """One topic of two clusters. new -> verdict."""
 
     def __init__(
-        self, a: ClusterView, b: ClusterView, plan: Plan, ranges: _Ranges, counts: DigestCounts
+        self,
+        a: ClusterView,
+        b: ClusterView,
+        plan: FailoverPlan,
+        ranges: _Ranges,
+        counts: DigestCounts,
     ) -> None:
         self._a = a
         self._b = b
@@ -369,12 +374,12 @@ class _Comparison:
 
     def verdict(self, look_back_ms: int) -> Verdict:
         ranges = self._ranges
-        unconsumed_ms = self._scan(self._a, Place.A_AFTER, ranges.a_after)
-        seen_ms = self._scan(self._b, Place.B_AFTER, ranges.b_after)
+        unconsumed_ms = self._scan(self._a, Side.A_AFTER, ranges.a_after)
+        seen_ms = self._scan(self._b, Side.B_AFTER, ranges.b_after)
         before = self._before_on_b(look_back_ms, unconsumed_ms)
-        seen_ms = min(seen_ms, self._scan(self._b, Place.B_BEFORE, before))
+        seen_ms = min(seen_ms, self._scan(self._b, Side.B_BEFORE, before))
         if seen_ms != _NOTHING:
-            self._scan(self._a, Place.A_BEFORE, self._back_on_a(seen_ms))
+            self._scan(self._a, Side.A_BEFORE, self._back_on_a(seen_ms))
         totals = self._totals()
         examples = tuple(self._examples(before)) if totals.missed else ()
         return replace(totals, examples=examples)
@@ -412,7 +417,7 @@ class _Comparison:
         first = {start.partition: start.offset for start in find_starts(view, asked, {})}
         return [Range(r.partition, first.get(r.partition, r.end), r.end) for r in ranges]
 
-    def _scan(self, view: ClusterView, place: Place, ranges: Iterable[Range]) -> float:
+    def _scan(self, view: ClusterView, place: Side, ranges: Iterable[Range]) -> float:
         """Count the records of ranges; their earliest time."""
         earliest = _NOTHING
         for record in _records(view, ranges):
@@ -457,7 +462,7 @@ def _back_to(start: Start, look_back_ms: int) -> float:
     if start.since_ms is not None:
         return start.since_ms - look_back_ms
     # By a map the end is the start where nothing waits there: no time is needed, none is known.
-    return _NOTHING if start.found is Found.MAP else _UNKNOWN
+    return _NOTHING if start.kind is StartKind.MAP else _UNKNOWN
 
 
 def _compare(counts: Counts) -> tuple[int, int, int, int, int, int, int]:

@@ -32,8 +32,8 @@ from tidelog.spark.parts import (
     JOB_SPLIT_BYTES,
     Listener,
     directory_env,
-    do_parts,
     parallelism,
+    run_parts,
     timestamp,
 )
 from tidelog.spark.places import Place, as_place
@@ -118,7 +118,7 @@ class Counting:
         ]
         self.listener.note(f"counting unread records in {self.directory}: {len(parts)} tasks")
         count = work.CountSplit(place)
-        rows = do_parts(self.spark, parts, count, _COUNTS, listener=self.listener)
+        rows = run_parts(self.spark, parts, count, _COUNTS, listener=self.listener)
         found = {(name.topic, name.partition): end for name, (_, end) in planned.bounds.items()}
         return _added(str(row["counts"]) for row in rows), found
 

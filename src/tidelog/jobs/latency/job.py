@@ -29,7 +29,7 @@ from tidelog.jobs.latency.tables import (
     HOURS_SCHEMA,
     TOPICS_SCHEMA,
     WATERMARKS_SCHEMA,
-    Measured,
+    LatencyResult,
     TopicTimes,
     hour_rows,
     joined,
@@ -45,11 +45,11 @@ from tidelog.scan.plan import plan
 from tidelog.scan.split import Split, Wanted, decode_split, encode_split
 from tidelog.spark.parts import (
     _TASKS_PER_CORE,
-    Row,
+    PartRow,
     TopicChoice,
     directory_env,
-    do_parts,
     parallelism,
+    run_parts,
 )
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
@@ -96,7 +96,7 @@ def measure_brokers(
     topics: Sequence[str | TopicPartition] | None,
     delays_ms: tuple[int, ...],
     wanted: Wanted,
-) -> Measured:
+) -> LatencyResult:
     """The numbers of a cluster's topics; those without records are left out.
 
     Args:
@@ -120,7 +120,7 @@ def measure_brokers(
     found = _read(spark, place, topics, delays_ms, _range(wanted))
     of, times = [name.topic for name in found], list(found.values())
     by_topic = joined(sorted(set(of)), of, times, [one.late for one in times], delays_ms)
-    return Measured(by_topic, 0, notes)
+    return LatencyResult(by_topic, 0, notes)
 
 
 def _read(
@@ -318,7 +318,7 @@ def measure(
     place: Place,
     topics: TopicChoice = None,
     **options: Unpack[LatencyOptions],
-) -> Measured:
+) -> LatencyResult:
     """As `latency`, as plain objects."""
     delays_ms, listener = options["delays_ms"], options["listener"]
     if any(delay < 0 for delay in delays_ms):
@@ -347,10 +347,10 @@ def measure(
     work = ReduceSplit(tuple(sorted(delays_ms)), place)
     topic_names = sorted({name.topic for name in planned.bounds})
     with described(spark, "latency", topic_names):
-        rows = do_parts(spark, list(map(encode_split, splits)), work, _REDUCED, listener=listener)
+        rows = run_parts(spark, list(map(encode_split, splits)), work, _REDUCED, listener=listener)
         found = list(map(_decoded, rows))
         each_late = _true_late(spark, splits, found, work)
-    return Measured(
+    return LatencyResult(
         joined(topic_names, [split.topic for split in splits], found, each_late, work.delays_ms),
         sum(one.log_bytes for one in found),
         [*planned.reports, *(line for one in found for line in one.lost)],
@@ -407,7 +407,7 @@ class RecountHead:
 # -- on the driver --------------------------------------------------------------------------------
 
 
-def _decoded(row: Row) -> "SplitTimes":
+def _decoded(row: PartRow) -> "SplitTimes":
     from tidelog.scan.split_times import decode_times
 
     facts, *histograms = (row[cell] for cell in _CELLS)
@@ -432,7 +432,7 @@ def _true_late(
         else:
             each_late[number] = correct(found[number], *known, head[1])
     parts = [json.dumps([encode_split(splits[n]), *unknown[n]]) for n in unknown]
-    rows = do_parts(spark, parts, RecountHead(work), _RECOUNTED)
+    rows = run_parts(spark, parts, RecountHead(work), _RECOUNTED)
     for number, row in zip(unknown, rows, strict=True):
         alone, behind = (
             decode_late(str(row[f"{name}_lost"]), _bytes(row[name])) for name in ("alone", "behind")

@@ -56,7 +56,7 @@ class TopicTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class LatencyResult:
     """What `measure` has found: by topic, and what it took."""
 
     topics: Mapping[str, TopicTimes]

@@ -19,7 +19,7 @@ them.
 
 Spark gives the Python process of a stream's source, and over Spark Connect that of its batches, ten
 seconds to start. No setting changes that, and a busy machine may take longer. The checkpoint stays
-valid, so the same query continues from there (`PatientQuery`).
+valid, so the same query continues from there (`RestartingQuery`).
 """
 
 import json
@@ -45,12 +45,12 @@ from tidelog.jobs.mirror.work import (
     REPORT_SCHEMA,
     BrokerTask,
     DirectoryTask,
-    Noted,
+    LedgerRows,
     Report,
     Routes,
-    decode_noted,
-    encode_noted,
-    join_noted,
+    decode_ledger_rows,
+    encode_ledger_rows,
+    join_ledger_rows,
     moved,
     read_reports,
 )
@@ -125,7 +125,7 @@ class DirectoryTarget:
                 self.options,
                 [segment for report in reports for segment in report.staged],
                 commit_id=commit_id,
-                version=self._version(batch_id, encode_noted(noted)),
+                version=self._version(batch_id, encode_ledger_rows(noted)),
             )
         finally:
             # Of failed, repeated and speculative attempts; what was attached has other names.
@@ -145,7 +145,7 @@ class DirectoryTarget:
 
     def _written(self, result: AttachResult, batch_id: int) -> Written:
         now_ms = self.options.env().clock.now_ms()
-        noted = decode_noted(result.note) if result.note else Noted()
+        noted = decode_ledger_rows(result.note) if result.note else LedgerRows()
         placed = place(noted, result.partitions, self.routes, now_ms)
         ends = {name: found.end_offset for name, found in result.partitions.items()}
         return Written(
@@ -178,7 +178,7 @@ class BrokerTarget:
             batch_id=batch_id,
         )
         reports = _run(rows, task)
-        noted = join_noted(report.noted for report in reports)
+        noted = join_ledger_rows(report.noted for report in reports)
         return Written(
             map_batch=map_batch(batch_id, noted, _ends(noted, self.routes)),
             records=noted.records,
@@ -187,11 +187,11 @@ class BrokerTarget:
 
 
 def _run(rows: "DataFrame", task: DirectoryTask | BrokerTask) -> list[Report]:
-    told = rows.mapInArrow(task, REPORT_SCHEMA).collect()
-    return read_reports([row.report for row in told])
+    outputs = rows.mapInArrow(task, REPORT_SCHEMA).collect()
+    return read_reports([row.report for row in outputs])
 
 
-def relative_to_batch(reports: Sequence[Report], routes: Routes) -> Noted:
+def relative_to_batch(reports: Sequence[Report], routes: Routes) -> LedgerRows:
     """What all tasks noted, counted from the batch's first record of each partition.
 
     The tasks' segments are put in the order of the tasks, so a task's records lie behind those of
@@ -208,16 +208,16 @@ def relative_to_batch(reports: Sequence[Report], routes: Routes) -> Noted:
         parts.append(replace(report.noted, rows=rows))
         for topic, partition, count in report.counts:
             before[topic, partition] = before.get((topic, partition), 0) + count
-    joined = join_noted(parts)
+    joined = join_ledger_rows(parts)
     return replace(joined, rows=thin(joined.rows, BATCH_ROWS_MAX))
 
 
 def place(
-    noted: Noted,
+    noted: LedgerRows,
     ranges: Mapping[TopicPartition, AttachedRange],
     routes: Routes,
     now_ms: int,
-) -> Noted:
+) -> LedgerRows:
     """What was noted, with the offsets that the directory has given.
 
     Args:
@@ -240,7 +240,7 @@ def place(
     return replace(noted, rows=tuple(rows))
 
 
-def map_batch(batch_id: int, noted: Noted, ends: Mapping[TopicPartition, int]) -> MapBatch:
+def map_batch(batch_id: int, noted: LedgerRows, ends: Mapping[TopicPartition, int]) -> MapBatch:
     """What an offset map gains by a batch."""
     copied = {
         SourcePartition(pair, partition): Copied(start, end)
@@ -249,7 +249,7 @@ def map_batch(batch_id: int, noted: Noted, ends: Mapping[TopicPartition, int]) -
     return MapBatch(batch_id=batch_id, copied=copied, ends=ends, rows=noted.rows)
 
 
-def _ends(noted: Noted, routes: Routes) -> dict[TopicPartition, int]:
+def _ends(noted: LedgerRows, routes: Routes) -> dict[TopicPartition, int]:
     """Ends of the partitions that were written to; markers of transactions lie behind them."""
     ends: dict[TopicPartition, int] = {}
     for row in noted.rows:
@@ -334,7 +334,7 @@ class Batches:
     def release(self) -> None:
         """The query has ended: nothing to let go of here."""
 
-    def told(self) -> None:
+    def report_done(self) -> None:
         """Tell of batches done elsewhere: here each was told when it was done."""
 
     def keep_up(self) -> tuple[str, ...]:
@@ -389,7 +389,7 @@ def is_late(error: Exception) -> bool:
     return any(text in str(error) for text in _LATE)
 
 
-class PatientQuery:
+class RestartingQuery:
     """One query, by as many starts as it needs, `STARTS` in a row at most. For one thread.
 
     Attributes:
@@ -544,7 +544,7 @@ class ClientBatches:
     path: str
     env: Env
     watch: Watcher
-    started: PatientQuery | None = None
+    started: RestartingQuery | None = None
     after: int = -1
     done: deque[BatchDone] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
     _lock: "LockHandle | None" = None
@@ -563,7 +563,7 @@ class ClientBatches:
     def _checkpoint(self) -> str:
         return self.path.removesuffix(f"/{MAP_FILE}")
 
-    def told(self) -> None:
+    def report_done(self) -> None:
         """Tell of the batches that were done since the last call."""
         try:
             data = files.read_file(self.env.files, f"{self._checkpoint}/{DONE_FILE}")

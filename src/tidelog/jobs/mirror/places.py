@@ -34,9 +34,9 @@ from tidelog.jobs.mirror.plan import (
 from tidelog.jobs.offset_map import Copied, OffsetMap, Partitioning, SourcePartition, SourceTopic
 from tidelog.jobs.source_ranges import Question, find
 from tidelog.jobs.target_check import (
+    ExpectedWrite,
     Finding,
-    Load,
-    Target,
+    TargetTopic,
     check,
     config_of_broker,
     ensure,
@@ -509,7 +509,7 @@ def check_pair(
     source: TopicFacts,
     target: TopicFacts,
     env: Env,
-    load: Load,
+    load: ExpectedWrite,
 ) -> list[Finding]:
     """What a topic of the target would do to the records of one source.
 
@@ -526,8 +526,8 @@ def check_pair(
     return check(_target(plan, number, target), load, env.clock.now_ms())
 
 
-def _target(plan: MirrorPlan, number: int, target: TopicFacts) -> Target:
-    return Target(
+def _target(plan: MirrorPlan, number: int, target: TopicFacts) -> TargetTopic:
+    return TargetTopic(
         place=str(plan.target),
         topic=plan.pairs[number].target,
         partitions=target.partitions,
@@ -536,11 +536,11 @@ def _target(plan: MirrorPlan, number: int, target: TopicFacts) -> Target:
     )
 
 
-def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) -> Load:
+def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) -> ExpectedWrite:
     """What is known of what will come; of records that are not there yet only their limits."""
     keeps = plan.partitioning is Partitioning.KEPT
     if plan.start == "latest" or not is_new:
-        return Load(
+        return ExpectedWrite(
             batch_bytes_max=source.config.max_message_bytes,
             partitions=source.partitions if keeps else None,
         )

@@ -32,7 +32,7 @@ from tidelog.errors import DirectoryLocked, InvalidRequest
 from tidelog.jobs.mirror.commit import (
     Batches,
     ClientBatches,
-    PatientQuery,
+    RestartingQuery,
     ServerBatches,
     nobody,
     target_of,
@@ -181,7 +181,7 @@ class Mirror:
         was_resumed: It went on from a checkpoint.
     """
 
-    started: PatientQuery
+    started: RestartingQuery
     batches: Batches | ClientBatches
     findings: Sequence[Finding]
     notes: Sequence[str]
@@ -210,18 +210,18 @@ class Mirror:
             stopped: Ends a continuous mirror when it is set, once the running batch is written.
         """
         while not self.started.has_ended(1):
-            self.batches.told()
+            self.batches.report_done()
             if stopped is not None and stopped.is_set():
                 self.stop()
                 return
-        self.batches.told()
+        self.batches.report_done()
 
     def stop(self) -> None:
         """Stop once the batch that is being written is done."""
         self.batches.close()
         self.query.stop()
         self.batches.release()
-        self.batches.told()
+        self.batches.report_done()
 
 
 @contextmanager
@@ -399,7 +399,7 @@ def _go_on(options: MirrorOptions, env: Env, targets: Mapping[str, TopicFacts]) 
 
 def _query(
     rows: "DataFrame", batches: Batches | ServerBatches, options: MirrorOptions, title: str
-) -> PatientQuery:
+) -> RestartingQuery:
     # The very folder, also where Spark's own file system is another.
     folder = Path(f"{options['checkpoint']}/{SPARK_DIR}").absolute()
     # Spark runs no two queries of one name, nor any two with one checkpoint.
@@ -409,4 +409,4 @@ def _query(
         writer = writer.trigger(processingTime=f"{options['trigger_ms']} milliseconds")
     else:
         writer = writer.trigger(availableNow=True)
-    return PatientQuery(writer.start)
+    return RestartingQuery(writer.start)

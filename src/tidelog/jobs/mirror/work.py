@@ -50,7 +50,7 @@ _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RoutedRows:
     """Rows of one record batch as they go to the target, in order.
 
     Attributes:
@@ -145,7 +145,7 @@ class Ledger:
     copied: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     records: int = 0
 
-    def take(self, batch: Rows) -> None:
+    def take(self, batch: RoutedRows) -> None:
         """Note a record batch."""
         places, arrival = self._number(batch), self.arrival_ms
         self.records += len(batch.offset)
@@ -160,7 +160,7 @@ class Ledger:
         if len(self.rows) > TASK_ROWS_MAX:
             self.rows = thin(self.rows, TASK_ROWS_MAX // 2)
 
-    def _number(self, batch: Rows) -> "Longs":
+    def _number(self, batch: RoutedRows) -> "Longs":
         """The place of each record among those of its partition of the target."""
         topics = np.array([self.topics[n] for n in range(len(self.topics))], np.int32)
         keys = np.stack([topics[batch.source], batch.target], axis=1)
@@ -204,7 +204,7 @@ def moved(row: MapRow, by: int, arrival_ms: int) -> MapRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noted:
+class LedgerRows:
     """What one task, or all of a batch, has noted.
 
     Attributes:
@@ -218,7 +218,7 @@ class Noted:
     records: int = 0
 
 
-def encode_noted(noted: Noted) -> str:
+def encode_ledger_rows(noted: LedgerRows) -> str:
     """Text that holds it; small."""
     packed = b"".join(ROW.pack(*row) for row in noted.rows)
     content = {
@@ -230,14 +230,14 @@ def encode_noted(noted: Noted) -> str:
     return json.dumps(content, separators=(",", ":"))
 
 
-def decode_noted(text: str) -> Noted:
-    """What `encode_noted` wrote; raises CorruptData for anything else."""
+def decode_ledger_rows(text: str) -> LedgerRows:
+    """What `encode_ledger_rows` wrote; raises CorruptData for anything else."""
     try:
         content = json.loads(text)
         if content["v"] != _VERSION:
             raise CorruptData(f"a mirror's note of version {content['v']}, {_VERSION} is known")
         packed = zlib.decompress(base64.b64decode(content["rows"], validate=True))
-        return Noted(
+        return LedgerRows(
             rows=tuple(map(MapRow._make, ROW.iter_unpack(packed))),
             copied={(int(a), int(b)): (int(c), int(d)) for a, b, c, d in content["copied"]},
             records=int(content["records"]),
@@ -246,7 +246,7 @@ def decode_noted(text: str) -> Noted:
         raise CorruptData(f"not a mirror's note: {error}") from error
 
 
-def join_noted(parts: Iterable[Noted]) -> Noted:
+def join_ledger_rows(parts: Iterable[LedgerRows]) -> LedgerRows:
     """What several tasks have noted."""
     rows: tuple[MapRow, ...] = ()
     copied: dict[tuple[int, int], tuple[int, int]] = {}
@@ -257,7 +257,7 @@ def join_noted(parts: Iterable[Noted]) -> Noted:
         for place, (start, end) in part.copied.items():
             old = copied.get(place, (start, end))
             copied[place] = min(old[0], start), max(old[1], end)
-    return Noted(rows=rows, copied=copied, records=records)
+    return LedgerRows(rows=rows, copied=copied, records=records)
 
 
 # Columns that a transform must leave: by them the map knows what went where.
@@ -312,7 +312,7 @@ class Origins:
         self._target_of = np.array([numbers[n] for n in range(len(numbers))], np.int32)
         self._turn = task
 
-    def read(self, batch: pa.RecordBatch) -> tuple[Rows, pa.RecordBatch]:
+    def read(self, batch: pa.RecordBatch) -> tuple[RoutedRows, pa.RecordBatch]:
         """The rows for the ledger, and the same rows for the sink.
 
         Raises:
@@ -325,7 +325,7 @@ class Origins:
                 f"a row without {', '.join(ORIGIN)}: a transform must leave these as they are"
             )
         pairs = self._pairs(batch)
-        rows = Rows(
+        rows = RoutedRows(
             source=pairs,
             partition=_ints(batch, "partition"),
             offset=np.asarray(batch.column("offset")).astype(np.int64, copy=False),
@@ -364,7 +364,7 @@ class Origins:
             return np.where(np.asarray(given.is_valid()), asked, found)
         return found
 
-    def _for_sink(self, batch: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
+    def _for_sink(self, batch: pa.RecordBatch, rows: RoutedRows) -> pa.RecordBatch:
         """Columns as the sink takes them; "no time", -1 ms, stays that instead of becoming now."""
         names = self._routes.targets
         dictionary = pa.DictionaryArray.from_arrays(self._target_of[rows.source], pa.array(names))
@@ -412,7 +412,7 @@ class Report:
     """
 
     task: int
-    noted: Noted
+    noted: LedgerRows
     staged: tuple[StagedSegment, ...] = ()
     counts: tuple[tuple[int, int, int], ...] = ()
     was_done: bool = False
@@ -422,7 +422,7 @@ class Report:
         return json.dumps(
             {
                 "task": self.task,
-                "noted": encode_noted(self.noted),
+                "noted": encode_ledger_rows(self.noted),
                 "staged": [dataclasses.asdict(segment) for segment in self.staged],
                 "counts": self.counts,
                 "was_done": self.was_done,
@@ -435,7 +435,7 @@ class Report:
         content = json.loads(text)
         return cls(
             task=content["task"],
-            noted=decode_noted(content["noted"]),
+            noted=decode_ledger_rows(content["noted"]),
             staged=tuple(
                 StagedSegment(**one | {"order": tuple(one["order"])}) for one in content["staged"]
             ),
@@ -481,7 +481,7 @@ class DirectoryTask:
         task, ledger = task_number(), Ledger(self.routes.target_numbers())
         rows = _noted_rows(batches, self.routes, task, ledger)
         staged = stage(self.options, rows, self.commit_id)
-        noted = Noted(rows=ledger.rows, copied=ledger.copied, records=ledger.records)
+        noted = LedgerRows(rows=ledger.rows, copied=ledger.copied, records=ledger.records)
         counts = tuple((a, b, count) for (a, b), count in sorted(ledger.counts.items()))
         yield _report_batch(Report(task=task, noted=noted, staged=tuple(staged), counts=counts))
 
@@ -496,10 +496,10 @@ class SentLedger:
     def __init__(self, routes: Routes) -> None:
         self._names = {name: number for number, name in enumerate(routes.targets)}
         self._topic_of = routes.target_numbers()
-        self._waiting: list[Rows] = []
+        self._waiting: list[RoutedRows] = []
         self._offsets: dict[tuple[int, int], array[int]] = {}
 
-    def take(self, rows: Rows) -> None:
+    def take(self, rows: RoutedRows) -> None:
         """Rows that are about to be sent."""
         self._waiting.append(rows)
 
@@ -512,13 +512,13 @@ class SentLedger:
                 self._offsets[key] = array("q")
             self._offsets[key].append(offset)
 
-    def noted(self, arrival_ms: int) -> Noted:
+    def noted(self, arrival_ms: int) -> LedgerRows:
         """All rows, once every one of them has its offset."""
         offsets = {key: np.frombuffer(found, np.int64) for key, found in self._offsets.items()}
         ledger = PlacedLedger(self._topic_of, offsets, arrival_ms)
         for rows in self._waiting:
             ledger.take(rows)
-        return Noted(rows=ledger.rows, copied=ledger.copied, records=ledger.records)
+        return LedgerRows(rows=ledger.rows, copied=ledger.copied, records=ledger.records)
 
 
 class PlacedLedger(Ledger):
@@ -567,10 +567,10 @@ class BrokerTask:
         claim = Claim(
             f"{prefix}/{self.mirror_id}/{task}",
             self.batch_id,
-            note=lambda: encode_noted(ledger.noted(clock.now_ms())),
+            note=lambda: encode_ledger_rows(ledger.noted(clock.now_ms())),
         )
         sent = send(self.options, rows, task=task, claim=claim, on_sent=ledger.sent)
-        noted = decode_noted(sent.note) if sent.note else Noted()
+        noted = decode_ledger_rows(sent.note) if sent.note else LedgerRows()
         yield _report_batch(Report(task=task, noted=noted, was_done=sent.was_done))
 
 

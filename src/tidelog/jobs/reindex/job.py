@@ -27,7 +27,7 @@ from tidelog.jobs.reindex.work import (
 )
 from tidelog.objects.store import is_url
 from tidelog.scan.plan import list_partitions
-from tidelog.spark.parts import Listener, TopicChoice, directory_env, do_parts
+from tidelog.spark.parts import Listener, TopicChoice, directory_env, run_parts
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
 from tidelog.storage.checks import DirectoryCheck, Finding, Severity
@@ -89,7 +89,7 @@ class Reindex:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReindexResult:
     """What `run` has found; see `Reindex`."""
 
     done: Sequence[PartDone]
@@ -147,24 +147,24 @@ def run(
     place: Place,
     topics: TopicChoice = None,
     **options: Unpack[ReindexOptions],
-) -> Found:
+) -> ReindexResult:
     """As `reindex`, as plain objects."""
     mode, zone_cache, group_bytes = options["mode"], options["zone_cache"], options["group_bytes"]
     env, path = check_wishes(place, topics, mode, zone_cache)
     job = _Job(spark, env, replace(place, address=path), options["listener"])
     if zone_cache is not None:
         kind = "cache" if mode == Mode.BUILD else "cache-check"
-        return Found(job.zones(topics, kind, zone_cache, group_bytes), ())
+        return ReindexResult(job.zones(topics, kind, zone_cache, group_bytes), ())
     if mode == Mode.VERIFY:
         done = job.partitions(topics, mends=False)
-        return Found(done, job.top(done, mends=False) if topics is None else ())
+        return ReindexResult(done, job.top(done, mends=False) if topics is None else ())
     with closing(lock(env, path)):
         done = job.partitions(topics, mends=True)
         top = job.top(done, mends=True) if topics is None else []
         by_name = {(one.topic, one.partition): one for one in done}
         for one in job.zones(topics, "beside", None, group_bytes):
             by_name[one.topic, one.partition].add(one)
-        return Found(done, top)
+        return ReindexResult(done, top)
 
 
 def check_wishes(
@@ -247,7 +247,7 @@ class _Job:
         work = DoPart(self.place, kind, cache)
         topics = {json.loads(part)[0] for part in parts}
         with described(self.spark, f"reindex ({_TITLES[kind]})", topics):
-            rows = do_parts(self.spark, parts, work, _DONE, listener=self.listener)
+            rows = run_parts(self.spark, parts, work, _DONE, listener=self.listener)
         return [PartDone.decode(str(row["done"])) for row in rows]
 
     def top(self, done: Iterable[PartDone], *, mends: bool) -> list[Finding]:
@@ -318,7 +318,7 @@ def _by_partition(names: Iterable[TopicPartition], parts: Iterable[PartDone]) ->
     return list(found.values())
 
 
-def partition_rows(found: Found) -> Iterator[tuple[object, ...]]:
+def partition_rows(found: ReindexResult) -> Iterator[tuple[object, ...]]:
     """The rows of `PARTITIONS_SCHEMA`."""
     for one in found.done:
         left = {finding.path for finding in one.left}
@@ -336,7 +336,7 @@ def partition_rows(found: Found) -> Iterator[tuple[object, ...]]:
         )
 
 
-def finding_rows(found: Found) -> Iterator[tuple[object, ...]]:
+def finding_rows(found: ReindexResult) -> Iterator[tuple[object, ...]]:
     """The rows of `FINDINGS_SCHEMA`: what was found at first, then what only shows now."""
     for one in found.done:
         left = {finding.path for finding in one.left}
