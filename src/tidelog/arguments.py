@@ -216,15 +216,8 @@ def _required(read: Read, argument: object, name: str) -> object:
     return read(argument, name)
 
 
-# Annotations that are text, since they are imported for type checkers alone.
-_ALIASES: Final[Mapping[object, object]] = {
-    "TopicChoice": str | TopicPartition | Iterable[str | TopicPartition] | None
-}
-
-
 def kinds_of(annotation: object) -> frozenset[object]:
     """Return the alternatives of an annotation: itself, where it is no union."""
-    annotation = _ALIASES.get(annotation, annotation) if isinstance(annotation, str) else annotation
     is_union = get_origin(annotation) in (Union, UnionType)
     return frozenset(get_args(annotation) if is_union else (annotation,))
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 from tidelog.errors import MissingDependency, TidelogError
 from tidelog.report import bytes_text, html_table
 from tidelog.scan import Count, ScanPlan, ScanStats, Wanted
-from tidelog.scan.source import RecordSource, TopicChoice
+from tidelog.scan.source import RecordSource
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.timespec import format_ms
-from tidelog.types import ClockName, IsolationLevel, RecordCount, TopicPartition
+from tidelog.types import ClockName, IsolationLevel, RecordCount, TopicChoice, TopicPartition
 
 if TYPE_CHECKING:
     import duckdb

@@ -24,6 +24,7 @@ from tidelog.types import (
     IsolationLevel,
     OffsetAndTimestamp,
     RecordCount,
+    TopicChoice,
     TopicPartition,
 )
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from tidelog.frames import Scan
     from tidelog.keyed import Diff, Table
     from tidelog.scan import ScanStats, Wanted
-    from tidelog.scan.source import RecordSource, TopicChoice
+    from tidelog.scan.source import RecordSource
 
 # A point in time: ms since the epoch, or text in the grammar of docs/time.md.
 When = int | str
@@ -232,7 +233,7 @@ class FrontDoor(Closing):
 
     def scan(  # noqa: PLR0913 - one keyword for each way to choose
         self,
-        topics: "TopicChoice" = None,
+        topics: TopicChoice = None,
         *,
         start: When | None = None,
         end: When | None = None,

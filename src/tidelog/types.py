@@ -3,7 +3,7 @@
 Everything here is immutable. Its only logic is what `NewRecord` takes, and what choices take.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
@@ -123,6 +123,10 @@ class TopicPartition:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+# Topics and single partitions that a call is about; all topics where None.
+TopicChoice: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition] | None
 
 
 class OffsetAndTimestamp(NamedTuple):

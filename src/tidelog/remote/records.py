@@ -36,10 +36,10 @@ from tidelog.remote.partition_fetch import Fetched, PartitionFetch
 from tidelog.remote.time_lookup import AppendRuns, plan_remote, without_append_time
 from tidelog.remote.topics import describe
 from tidelog.scan import Count, PartitionCount, ScanPlan, ScanStats, Split, Wanted
-from tidelog.scan.source import RecordSource, TopicChoice
+from tidelog.scan.source import RecordSource
 from tidelog.scan.table_rules import Doubt, Ranking, deleted_doubt, ranking_of
 from tidelog.storage.files import decode_topic_id
-from tidelog.types import UNKNOWN_MS, ClockName, IsolationLevel, TopicPartition
+from tidelog.types import UNKNOWN_MS, ClockName, IsolationLevel, TopicChoice, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

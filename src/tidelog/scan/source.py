@@ -8,7 +8,7 @@ nothing. Only `read` needs Arrow, and imports it.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.env import Env
 from tidelog.scan.count import Count
@@ -17,14 +17,13 @@ from tidelog.scan.plan import THREAD_SPLIT_BYTES, ScanPlan, list_partitions, pla
 from tidelog.scan.split import ScanStats, Split, Wanted
 from tidelog.scan.table_rules import Doubt, Ranking, compacted_to, directory_doubts, ranking_of
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicPartition
+from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicChoice, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.scan.reader import ReadOptions
 
-TopicChoice: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition] | None
 
 _Result = TypeVar("_Result")
 

@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tidelog.errors import InvalidRequest
 from tidelog.spark.places import Place
 from tidelog.spark.workers import PromptAck, make_ready
-from tidelog.types import (
-    TopicPartition,
-)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -193,9 +190,6 @@ def _tracker(spark: "SparkSession") -> "StatusTracker | None":
         return spark.sparkContext.statusTracker()
     except Exception:  # noqa: BLE001 - each release refuses it by another error
         return None
-
-
-TopicChoice = str | TopicPartition | Iterable[str | TopicPartition] | None
 
 
 # A split is read in some seconds; smaller ones would wait for Spark.

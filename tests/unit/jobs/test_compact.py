@@ -97,7 +97,7 @@ class Tasks:
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> Tasks:
     found = Tasks()
-    monkeypatch.setattr(job, "do_parts", found.do)
+    monkeypatch.setattr(job, "run_parts", found.do)
     return found
 
 

@@ -38,7 +38,7 @@ def plan_of(a: MemoryCluster, b: MemoryCluster, position: int, start: int) -> Fa
         offset=start,
         time_ms=None,
         search_ms=found.search_ms,
-        found=found.found,
+        kind=found.kind,
         reason="",
     )
     return FailoverPlan(

@@ -46,7 +46,6 @@ from tidelog.scan.split import Split, Wanted, decode_split, encode_split
 from tidelog.spark.parts import (
     _TASKS_PER_CORE,
     PartRow,
-    TopicChoice,
     directory_env,
     parallelism,
     run_parts,
@@ -61,6 +60,7 @@ from tidelog.types import (
     US_PER_MS,
     ClockName,
     TimestampType,
+    TopicChoice,
     TopicPartition,
 )
 

@@ -27,7 +27,7 @@ from tidelog.jobs.reindex.work import (
 )
 from tidelog.objects.store import is_url
 from tidelog.scan.plan import list_partitions
-from tidelog.spark.parts import Listener, TopicChoice, directory_env, run_parts
+from tidelog.spark.parts import Listener, directory_env, run_parts
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
 from tidelog.storage.checks import DirectoryCheck, Finding, Severity
@@ -35,7 +35,7 @@ from tidelog.storage.checks.directory_check import OFFSET_CHECKPOINTS
 from tidelog.storage.checks.partition_check import RepairFacts
 from tidelog.storage.checks.repair import lock, repair
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.types import TopicPartition
+from tidelog.types import TopicChoice, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
