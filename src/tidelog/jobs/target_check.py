@@ -51,7 +51,7 @@ class Effect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetTopic:
+class Target:
     """A topic that is to be written to.
 
     Attributes:
@@ -131,13 +131,13 @@ class TargetLoses(InvalidRequest):
         findings: Everything that was found, notes included.
     """
 
-    def __init__(self, target: TargetTopic, findings: Sequence[Finding]) -> None:
+    def __init__(self, target: Target, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)
         losses = "; ".join(str(finding) for finding in findings if finding.is_loss)
         super().__init__(f"{target}: {losses}")
 
 
-def check(target: TargetTopic, load: ExpectedWrite, now_ms: int) -> list[Finding]:
+def check(target: Target, load: ExpectedWrite, now_ms: int) -> list[Finding]:
     """Everything that the target's settings would do to the load, losses first.
 
     Args:
@@ -162,19 +162,19 @@ def thresholds(config: TopicConfig, now_ms: int) -> list[int]:
         asked.extend(side for side in (start_ms, end_ms) if side is not None)
         return None
 
-    target = TargetTopic(place="", topic="", partitions=1, config=config)
+    target = Target(place="", topic="", partitions=1, config=config)
     check(target, ExpectedWrite(between=note), now_ms)
     return asked
 
 
-def ensure(target: TargetTopic, findings: Sequence[Finding], *, force: bool) -> None:
+def ensure(target: Target, findings: Sequence[Finding], *, force: bool) -> None:
     """Raise TargetLoses where anything would be lost, unless forced."""
     if not force and any(finding.is_loss for finding in findings):
         raise TargetLoses(target, findings)
 
 
 def ensure_keeps(
-    target: TargetTopic, load: ExpectedWrite, now_ms: int, *, force: bool, listener: Listener
+    target: Target, load: ExpectedWrite, now_ms: int, *, force: bool, listener: Listener
 ) -> tuple[Finding, ...]:
     """Check a target, tell the listener what was found, and return it.
 
@@ -204,7 +204,7 @@ def time_text(ms: int) -> str:
         return f"{ms} ms"
 
 
-def _partitions(target: TargetTopic, load: ExpectedWrite) -> Iterator[Finding]:
+def _partitions(target: Target, load: ExpectedWrite) -> Iterator[Finding]:
     if load.partitions is None or load.partitions <= target.partitions:
         return
     yield Finding(
@@ -215,7 +215,7 @@ def _partitions(target: TargetTopic, load: ExpectedWrite) -> Iterator[Finding]:
     )
 
 
-def _timestamp_type(target: TargetTopic, load: ExpectedWrite) -> Iterator[Finding]:
+def _timestamp_type(target: Target, load: ExpectedWrite) -> Iterator[Finding]:
     if _is_stamped(target.config):
         yield Finding(
             effect=Effect.OVERWRITTEN,
@@ -312,7 +312,7 @@ def _ahead(setting: str, count: Count | None) -> Iterator[Finding]:
         yield Finding(effect=Effect.NOTE, setting=setting, text=text, records=count)
 
 
-def _size(target: TargetTopic, load: ExpectedWrite) -> Iterator[Finding]:
+def _size(target: Target, load: ExpectedWrite) -> Iterator[Finding]:
     config = target.config
     if not config.is_deleted_by_age_or_size or config.retention_bytes < 0:
         return
@@ -350,7 +350,7 @@ def open_cluster(place: Place) -> "Cluster":
     return connect(place.address, settings, timeout_s=question_timeout_s(place.client))
 
 
-def describe(place: Place, topic: str, *, env: Env | None = None) -> TargetTopic:
+def describe(place: Place, topic: str, *, env: Env | None = None) -> Target:
     """A topic as a target.
 
     Args:
@@ -392,7 +392,7 @@ def new_target(create: int | None, config: Mapping[str, str] | None) -> NewTarge
 
 def find_or_plan(
     place: Place, topic: str, new: NewTarget | None, *, env: Env | None = None
-) -> tuple[TargetTopic, bool]:
+) -> tuple[Target, bool]:
     """A topic as a target, as it is or as it would be made. Changes nothing.
 
     Args:
@@ -420,7 +420,7 @@ def find_or_plan(
             return there, False
     except UnknownTopic:
         pass
-    target = TargetTopic(place=str(place), topic=topic, partitions=new.partitions, config=planned)
+    target = Target(place=str(place), topic=topic, partitions=new.partitions, config=planned)
     return target, True
 
 
@@ -438,7 +438,7 @@ def _defaults(place: Place, env: Env) -> Mapping[str, str]:
 
 
 def _ensure_alike(
-    there: TargetTopic, partitions: int, texts: Mapping[str, str], planned: TopicConfig
+    there: Target, partitions: int, texts: Mapping[str, str], planned: TopicConfig
 ) -> None:
     """Refuse a topic that is there and that would not have been made so."""
     if there.partitions != partitions:
@@ -532,10 +532,10 @@ def taken_back(place: Place, topics: Collection[str], env: Env) -> Iterator[None
         raise
 
 
-def _of_cluster(cluster: "Cluster", place: Place, topic: str) -> TargetTopic:
+def _of_cluster(cluster: "Cluster", place: Place, topic: str) -> Target:
     partitions = cluster.partitions(topic)
     ends = cluster.watermarks(partitions)
-    return TargetTopic(
+    return Target(
         place=str(place),
         topic=topic,
         partitions=len(partitions),
@@ -550,7 +550,7 @@ def config_of_broker(settings: Mapping[str, str]) -> TopicConfig:
     return TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(settings))[0]
 
 
-def _of_directory(place: Place, topic: str, env: Env) -> TargetTopic:
+def _of_directory(place: Place, topic: str, env: Env) -> Target:
     from tidelog.storage.directory.log_dir import LogDir
 
     if "://" in place.address:
@@ -558,7 +558,7 @@ def _of_directory(place: Place, topic: str, env: Env) -> TargetTopic:
     with LogDir.open(place.address, env=env) as log_dir:
         info = log_dir.topic(topic)
         names = log_dir.partitions(topic)
-        return TargetTopic(
+        return Target(
             place=str(place),
             topic=topic,
             partitions=info.partitions,

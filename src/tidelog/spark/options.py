@@ -586,13 +586,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
         raise InvalidRequest(
             "give one of the options subscribe, topic, subscribePattern and assign"
         )
-    path, bootstrap = options.place(_NOT_OF_BROKERS, _OF_BROKERS)
-    others = options.prefixed("store." if bootstrap else "kafka.").keys() - {"isolation.level"}
-    if others:
-        prefix, owner = ("store", "object stores") if bootstrap else ("kafka", "brokers")
-        raise InvalidRequest(f"option {prefix}.{min(others)} is about {owner}, which are not read")
-    client = options.client(_REFUSED_CLIENT) if bootstrap else {}
-    client.pop("isolation.level", None)
+    path, bootstrap = _place(options)
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
@@ -602,7 +596,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     return SourceOptions(
         path=path,
         bootstrap=bootstrap,
-        client=client,
+        client=_client(options) if bootstrap else {},
         store=options.prefixed("store."),
         topics=topics if topic is None else (topic,),
         pattern=pattern,
@@ -653,6 +647,22 @@ def _table(options: Options, now_ms: int) -> TableOptions | None:
         at_ms=None if at is None else parse_point(at, now_ms=now_ms),
         inexact=options.choice("inexact", {"refuse": "refuse", "mark": "mark"}, "refuse"),
     )
+
+
+def _place(options: Options) -> tuple[str, str]:
+    """Path and brokers, one of them empty; raises InvalidRequest for what fits the other only."""
+    path, bootstrap = options.place(_NOT_OF_BROKERS, _OF_BROKERS)
+    others = options.prefixed("store." if bootstrap else "kafka.").keys() - {"isolation.level"}
+    if others:
+        prefix, owner = ("store", "object stores") if bootstrap else ("kafka", "brokers")
+        raise InvalidRequest(f"option {prefix}.{min(others)} is about {owner}, which are not read")
+    return path, bootstrap
+
+
+def _client(options: Options) -> dict[str, str]:
+    settings = options.client(_REFUSED_CLIENT)
+    settings.pop("isolation.level", None)
+    return settings
 
 
 def read_columns(options: Options) -> tuple[str, ...]:

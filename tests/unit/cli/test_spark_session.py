@@ -29,7 +29,7 @@ from tidelog.cli.options import SparkAccess, pairs
 from tidelog.cli.surroundings import Refused, Surroundings, UsageProblem
 from tidelog.config import TopicConfig
 from tidelog.errors import InvalidRequest
-from tidelog.jobs.target_check import Effect, Finding, TargetLoses, TargetTopic
+from tidelog.jobs.target_check import Effect, Finding, Target, TargetLoses
 from tidelog.spark.session import SessionOptions
 
 
@@ -187,7 +187,7 @@ def test_a_spark_that_does_not_start_is_told_in_its_words(
 
 def test_losses_are_told_line_by_line() -> None:
     err = io.StringIO()
-    target = TargetTopic(place="data", topic="t", partitions=1, config=TopicConfig())
+    target = Target(place="data", topic="t", partitions=1, config=TopicConfig())
     findings = [
         Finding(effect=Effect.REFUSED, setting="a=1", text="one"),
         Finding(effect=Effect.NOTE, setting="b=2", text="two"),

@@ -8,8 +8,8 @@ from tidelog.jobs.target_check import (
     Effect,
     ExpectedWrite,
     Finding,
+    Target,
     TargetLoses,
-    TargetTopic,
     check,
     config_of_broker,
     count_text,
@@ -31,10 +31,10 @@ def between(times: list[int], *, is_exact: bool = True) -> Between:
     return counted
 
 
-def target(**config: str) -> TargetTopic:
+def target(**config: str) -> Target:
     given = {name.replace("_", "."): text for name, text in config.items()}
     parsed = TopicConfig.parse({"retention.ms": "-1"} | given)[0]
-    return TargetTopic(place="data", topic="flights", partitions=2, config=parsed)
+    return Target(place="data", topic="flights", partitions=2, config=parsed)
 
 
 def load(times: list[int] = TIMES) -> ExpectedWrite:

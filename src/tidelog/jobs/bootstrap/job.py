@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.jobs.target_check import TargetTopic
+    from tidelog.jobs.target_check import Target
     from tidelog.storage.segment.segment import Segment
 
 
@@ -304,7 +304,7 @@ class Bootstrap:
         )
 
     def _check(
-        self, target: "TargetTopic", records: "DataFrame"
+        self, target: "Target", records: "DataFrame"
     ) -> tuple[TableFacts | None, tuple[Finding, ...]]:
         """Hold the target's settings against the table; what was counted, what was found."""
         now_ms = self._env.clock.now_ms()
@@ -319,14 +319,14 @@ class Bootstrap:
         self._tell(target, facts)
         return facts, findings
 
-    def _tell(self, target: "TargetTopic", facts: TableFacts | None) -> None:
+    def _tell(self, target: "Target", facts: TableFacts | None) -> None:
         if target.end_offset:
             self._listener.note(f"{target} has offsets already: the table goes behind them")
         if facts is not None and facts.without_time and self._columns.time is not None:
             count = facts.without_time
             self._listener.note(f"{count:,} rows without a time get that of the commit")
 
-    def _write_to(self, target: "TargetTopic", records: "DataFrame", *, is_new: bool) -> None:
+    def _write_to(self, target: "Target", records: "DataFrame", *, is_new: bool) -> None:
         """Write the records; a topic made for them is deleted where none of them is written."""
         to, topic, new = self._to, self._topic, self._new
         if is_new and new is not None:

@@ -36,7 +36,7 @@ from tidelog.jobs.source_ranges import Question, find
 from tidelog.jobs.target_check import (
     ExpectedWrite,
     Finding,
-    TargetTopic,
+    Target,
     check,
     config_of_broker,
     ensure,
@@ -526,8 +526,8 @@ def check_pair(
     return check(_target(plan, number, target), load, env.clock.now_ms())
 
 
-def _target(plan: MirrorPlan, number: int, target: TopicFacts) -> TargetTopic:
-    return TargetTopic(
+def _target(plan: MirrorPlan, number: int, target: TopicFacts) -> Target:
+    return Target(
         place=str(plan.target),
         topic=plan.pairs[number].target,
         partitions=target.partitions,

@@ -66,7 +66,7 @@ from tidelog.types import ClockName, IsolationLevel
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from tidelog.jobs.target_check import TargetTopic
+    from tidelog.jobs.target_check import Target
 
 
 JOURNAL_VERSION: Final = 1
@@ -435,7 +435,7 @@ class Replay:
             isolation=choice(IsolationLevel, self._options["isolation"], "isolation"),
         )
 
-    def _target(self) -> "TargetTopic | None":
+    def _target(self) -> "Target | None":
         """The topic that is written to, None where it is none."""
         if not isinstance(self._to, Place):
             return None
@@ -452,7 +452,7 @@ class Replay:
                 made = describe(to, topic, env=self._env)
                 self._check(made, self._load, self._env.clock.now_ms())
 
-    def _check(self, target: "TargetTopic", load: ExpectedWrite, now_ms: int) -> None:
+    def _check(self, target: "Target", load: ExpectedWrite, now_ms: int) -> None:
         self._load = load
         force, listener = self._options["force"], self._listener
         self._findings = ensure_keeps(target, load, now_ms, force=force, listener=listener)
@@ -573,7 +573,7 @@ def _text(side: int | str | None) -> str:
     return "" if side is None else str(side)
 
 
-def _keeps(asked: str | None, partitions: int, target: "TargetTopic | None") -> bool:
+def _keeps(asked: str | None, partitions: int, target: "Target | None") -> bool:
     """Whether records keep the numbers of their partitions."""
     if asked is not None or target is None:
         return asked != ReplayPartitions.KEY
