@@ -88,7 +88,7 @@ def join_group(
     """Become a member; the answer comes with the next generation."""
     coordinator = context.node.groups
     version = context.version
-    code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    code = coordinator.shards.error_for_member(request.group_id)
     if code is not ErrorCode.NONE:
         return _join_response(version, JoinResult(code=code, member_id=request.member_id))
     has_timeout = version >= 1
@@ -144,7 +144,7 @@ def sync_group(
     ):
         return _sync_response(SyncResult(code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
     coordinator = context.node.groups
-    code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    code = coordinator.shards.error_for_member(request.group_id)
     if code is not ErrorCode.NONE:
         return _sync_response(SyncResult(code=code))
     asked = SyncRequest(
@@ -171,7 +171,7 @@ def _sync_response(synced: SyncResult) -> SyncGroupResponse:
 def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     """Say that a member is there; while its group is being loaded that is believed."""
     coordinator = context.node.groups
-    code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    code = coordinator.shards.error_for_member(request.group_id)
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         return HeartbeatResponse(error_code=ErrorCode.NONE)
     if code is ErrorCode.NONE:
@@ -183,16 +183,14 @@ def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatRe
 def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Let members go: many from version 3 on, one before."""
     coordinator = context.node.groups
-    code = coordinator.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    code = coordinator.shards.error_for_member(request.group_id)
     if code is not ErrorCode.NONE:
         return LeaveGroupResponse(error_code=code)
     if context.version < BATCHED_LEAVE_FIRST_VERSION:
         codes = coordinator.members.leave(request.group_id, [MemberRef(request.member_id)])
-        return LeaveGroupResponse(error_code=codes if isinstance(codes, ErrorCode) else codes[0])
+        return LeaveGroupResponse(error_code=codes[0])
     members = [MemberRef(each.member_id, each.group_instance_id) for each in request.members]
     codes = coordinator.members.leave(request.group_id, members)
-    if isinstance(codes, ErrorCode):
-        return LeaveGroupResponse(error_code=codes)
     return LeaveGroupResponse(
         error_code=ErrorCode.NONE,
         members=[

@@ -534,7 +534,7 @@ async def offset_delete(
         (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
     ]
     known = [place for place in places if has_partition(node, *place)]
-    code = node.groups.shards.code_for(request.group_id) if request.group_id else ErrorCode.NONE
+    code = node.groups.shards.error_for_member(request.group_id)
     if code is not ErrorCode.NONE:
         return OffsetDeleteResponse(error_code=code)
     deleted = node.groups.commits.delete_offsets(request.group_id, known)
@@ -598,7 +598,7 @@ async def _commit(
 ) -> Sequence[int]:
     groups, group_id = context.node.groups, request.group_id
     producer = (request.producer_id, request.producer_epoch)
-    code = groups.shards.code_for(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
+    code = groups.shards.error_for_member(group_id)
     if code is not ErrorCode.NONE:
         return [code] * len(commits)
     adds = context.version >= ADDS_SINCE

@@ -229,10 +229,8 @@ def _find(context: RequestContext, group_id: str, kind: type[Kept], what: str) -
     Raises:
         Refusal: There is none.
     """
-    if not group_id:
-        raise Refusal(ErrorCode.INVALID_GROUP_ID)
     groups = context.node.groups
-    code = groups.shards.code_for(group_id)
+    code = groups.shards.error_for_member(group_id)
     if code is not ErrorCode.NONE:
         raise Refusal(code)
     group = groups.find(group_id)

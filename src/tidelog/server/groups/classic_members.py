@@ -68,8 +68,6 @@ class Membership:
         """Become a member, or stay one in the next generation."""
         low_ms = self._config.group_min_session_timeout_ms
         high_ms = self._config.group_max_session_timeout_ms
-        if not request.group_id:
-            return _refused(ErrorCode.INVALID_GROUP_ID, request.member_id)
         if not low_ms <= request.session_timeout_ms <= high_ms:
             return _refused(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
         group = self._table.get(request.group_id)
@@ -258,8 +256,6 @@ class Membership:
 
     def sync(self, request: SyncRequest) -> Reply[SyncResult]:
         """Ask for one's assignment; the leader brings everybody's."""
-        if not request.group_id:
-            return Reply.of(SyncResult(code=ErrorCode.INVALID_GROUP_ID))
         group = self._table.get(request.group_id)
         if group is None or group.is_empty or isinstance(group, ShareGroup):
             return Reply.of(SyncResult(code=ErrorCode.UNKNOWN_MEMBER_ID))
@@ -293,8 +289,6 @@ class Membership:
 
     def heartbeat(self, group_id: str, member: MemberRef, generation: int) -> ErrorCode:
         """Say that a member is there; whether it has to join again."""
-        if not group_id:
-            return ErrorCode.INVALID_GROUP_ID
         group = self._table.get(group_id)
         if group is None or isinstance(group, ShareGroup):
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -309,10 +303,8 @@ class Membership:
         is_preparing = group.is_in(GroupState.PREPARING_REBALANCE)
         return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
 
-    def leave(self, group_id: str, members: Sequence[MemberRef]) -> list[ErrorCode] | ErrorCode:
-        """Let members go: one code for each, or one for the request."""
-        if not group_id:
-            return ErrorCode.INVALID_GROUP_ID
+    def leave(self, group_id: str, members: Sequence[MemberRef]) -> list[ErrorCode]:
+        """Let members go: one code for each."""
         group = self._table.get(group_id)
         if group is None or isinstance(group, ShareGroup):
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)

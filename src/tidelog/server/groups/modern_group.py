@@ -1,6 +1,6 @@
 """State of consumer and share groups, whose coordinator assigns: members, epochs, targets.
 
-Nothing here waits, writes or decides: only `modern_changes` change a group, when they are written
+Nothing here waits, writes or decides: only `modern_records` change a group, when they are written
 and when they are replayed after a restart. Members, subscriptions and assignments are values.
 Subscribers per topic, expression and assignor are counted incrementally, so no heartbeat visits all
 members.

@@ -241,8 +241,6 @@ class Commits:
     ) -> ErrorCode | Reply[list[ErrorCode]]:
         """Forget offsets: one code for each, or one for the request."""
         group = self._table.get(group_id)
-        if not group_id:
-            return ErrorCode.INVALID_GROUP_ID
         if group is None or isinstance(group, ShareGroup):
             return ErrorCode.GROUP_ID_NOT_FOUND
         if not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL:

@@ -259,6 +259,10 @@ class OffsetsTopic(StateTopic[LoadedShard]):
         if self._standby.is_read and self.is_served:
             await self._standby.finish(self.count)
 
+    def error_for_member(self, group_id: str) -> ErrorCode:
+        """As `code_for`, for requests in which the id of a group must not be empty."""
+        return self.code_for(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
+
     # -- transactions ------------------------------------------------------------------------
 
     def guard(self, group_id: str, producer: tuple[int, int], *, raises_epochs: bool) -> Asked:

@@ -28,7 +28,7 @@ from tidelog.server.shares.record_runs import (
     ReadBatches,
 )
 from tidelog.server.shares.share_partition import Change, SharePartition
-from tidelog.server.shares.state_topic import ShareKey, Update
+from tidelog.server.shares.state_topic import ShareKey, ShareStates, Update
 from tidelog.types import IsolationLevel
 
 _NEVER: Final = 0
@@ -160,21 +160,13 @@ _UNAVAILABLE: Final = frozenset(
 )
 
 
-class States(Protocol):
-    """Where changes are kept."""
-
-    def write(self, key: ShareKey, update: Update) -> Reply[ErrorCode]:
-        """Keep what has changed; when it is safe, or why it was not written."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a live share partition needs of the broker."""
 
     clock: Clock
     timers: Timers
-    states: States
+    states: ShareStates
     limits: Callable[[str], Limits]
 
 

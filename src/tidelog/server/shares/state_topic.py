@@ -37,7 +37,13 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.record import read_pairs
 from tidelog.server.coordinator.log_loader import FindKernels, take_batches
-from tidelog.server.coordinator.state_topic import KeyValue, PartitionedMap, StateTopic, TopicSpec
+from tidelog.server.coordinator.state_topic import (
+    KeyValue,
+    PartitionedMap,
+    StateTopic,
+    TopicSpec,
+    is_accepted,
+)
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.reply import Reply, Watched
@@ -494,7 +500,7 @@ class ShareStates(Watched):
             again = replace(after, snapshot_epoch=epoch, update_count=0)
             return self._write_snapshot(key, again)
         reply = self._append(key, update_record(key, after.snapshot_epoch, update))
-        if _is_written(reply):
+        if is_accepted(reply):
             entry.kept = after
             self._look(key)
         return reply
@@ -502,21 +508,21 @@ class ShareStates(Watched):
     def forget(self, key: ShareKey) -> Reply[ErrorCode]:
         """Keep nothing of one any more; when that is safe."""
         reply = self._append(key, forget_record(key))
-        if _is_written(reply):
+        if is_accepted(reply):
             self._entries.remove(key.text)
             self._look(key)
         return reply
 
     def _write_snapshot(self, key: ShareKey, state: PersistedState) -> Reply[ErrorCode]:
         reply = self._put_snapshot(key, state)
-        if _is_written(reply):
+        if is_accepted(reply):
             self._look(key)
         return reply
 
     def _put_snapshot(self, key: ShareKey, state: PersistedState) -> Reply[ErrorCode]:
         now_ms = self._clock.now_ms()
         reply = self._append(key, snapshot_record(key, state, now_ms))
-        if _is_written(reply):
+        if is_accepted(reply):
             number = self.topic.number_of(key.text)
             self._entries.put(key.text, Entry(key, state, self._end(number) - 1))
         return reply
@@ -595,8 +601,3 @@ def _cut(partition: Partition, start: int) -> None:
         partition.log.delete_records(start)
     except TidelogError as error:
         LOGGER.warning("%s can't be cut: %s", partition.name, error)
-
-
-def _is_written(reply: Reply[ErrorCode]) -> bool:
-    """Whether it lies in the log; what is not safe yet, and then fails, takes all with it."""
-    return not reply.is_done or reply.value is ErrorCode.NONE

@@ -203,7 +203,6 @@ class TestDeleting:
 
     def test_refusals(self) -> None:
         world = World()
-        assert world.commits.delete_offsets("", []) is ErrorCode.INVALID_GROUP_ID
         assert world.commits.delete_offsets(GROUP, []) is ErrorCode.GROUP_ID_NOT_FOUND
         world.assign(world.join_all([world.ask_join(protocol_type="connect")]))
         assert world.commits.delete_offsets(GROUP, []) is ErrorCode.NON_EMPTY_GROUP
