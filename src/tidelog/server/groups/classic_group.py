@@ -296,6 +296,9 @@ class ClassicGroup:
         )
         self.members[new_id] = new
         self._static[instance_id] = new_id
+        if old.member_id in self.pending_sync:
+            self.pending_sync.remove(old.member_id)
+            self.pending_sync.add(new_id)
         if self.leader == old.member_id:
             self.leader = new_id
         return new

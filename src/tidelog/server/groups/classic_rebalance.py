@@ -198,9 +198,7 @@ class Rebalances:
             and group.is_in(GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
         ):
             for member_id in late:
-                member = group.members.get(member_id)
-                if member is not None:  # else it came back under another id
-                    self.remove(group, member)
+                self.remove(group, group.members[member_id])
             self.prepare(group)
 
     def has_synced(self, group: ClassicGroup, member_id: str) -> None:
