@@ -354,7 +354,7 @@ class Suite:
             connecting = tidelog.connect_async(log.bootstrap, timeout_s=PATIENCE_S)
             async with await connecting as remote:
                 sent = [
-                    remote.append(name, [NewRecord(key=b"%d" % n, timestamp=T0 + n)])
+                    remote.append(name, [NewRecord(key=b"%d" % n, value=b"", timestamp=T0 + n)])
                     for n in range(60)
                 ]
                 await asyncio.gather(*sent)

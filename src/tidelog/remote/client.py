@@ -1,4 +1,4 @@
-"""confluent-kafka behind a small interface: admin client, consumers, offsets, errors, deadlines.
+"""confluent-kafka behind a small interface: admin client, consumers, producers, errors, deadlines.
 
 No call waits longer than its time-out. Errors of the library and of brokers become ClusterFailure
 or its subclasses, with the cluster, the operation, topic and partition. librdkafka's own error
@@ -7,7 +7,7 @@ codes are negative.
 Source: Kafka's protocol guide, error codes; librdkafka, rdkafka.h, rd_kafka_resp_err_t.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
@@ -30,22 +30,14 @@ from tidelog.errors import (
     UnknownTopic,
     WriterFenced,
 )
-from tidelog.remote.view import Watermarks
 from tidelog.types import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
     PORT_MAX,
-    IsolationLevel,
-    OffsetAndTimestamp,
     TopicPartition,
 )
 
 if TYPE_CHECKING:
     import confluent_kafka as ck
-    from confluent_kafka.admin import (  # type: ignore[attr-defined]
-        AdminClient,
-        ListOffsetsResultInfo,
-    )
+    from confluent_kafka.admin import AdminClient
 
 
 TIMEOUT_MAX_S: Final = 3600.0  # the client library waits no longer for an admin's request
@@ -443,91 +435,6 @@ class Client:
 
 # The id of all zeros, which older brokers answer.
 _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
-
-
-def watermarks(
-    client: Client, partitions: Sequence[TopicPartition], isolation: IsolationLevel
-) -> dict[TopicPartition, Watermarks]:
-    """Log start, and high watermark or (READ_COMMITTED) last stable offset."""
-    starts = lookup(client, dict.fromkeys(partitions, EARLIEST_TIMESTAMP), isolation)
-    ends = lookup(client, dict.fromkeys(partitions, LATEST_TIMESTAMP), isolation)
-    return {p: Watermarks(starts[p].offset, ends[p].offset) for p in partitions}
-
-
-def lookup(
-    client: Client, times: Mapping[TopicPartition, int], isolation: IsolationLevel
-) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """What ListOffsets answers to times in ms or special values; offset -1 for no match.
-
-    Raises:
-        ClusterFailure: A partition is led by nobody, or its leader did not answer in time.
-    """
-    from confluent_kafka import IsolationLevel as Level
-    from confluent_kafka import TopicPartition as Place
-    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
-
-    if not times:
-        return {}
-    level = Level.READ_COMMITTED if isolation else Level.READ_UNCOMMITTED
-    # Its constructor hands out an object of the subclass that fits.
-    specs = {
-        Place(p.topic, p.partition): OffsetSpec(ms)  # type: ignore[abstract]
-        for p, ms in times.items()
-    }
-
-    def ask() -> "dict[Place, ListOffsetsResultInfo]":
-        futures = client.admin().list_offsets(
-            specs, isolation_level=level, request_timeout=client.timeout_s
-        )
-        results: dict[Place, ListOffsetsResultInfo] = {}
-        for partition, future in futures.items():
-            operation = f"look up offsets of {TopicPartition(partition.topic, partition.partition)}"
-            results |= client.results(operation, {partition: future})
-        return results
-
-    # The client library asks once, also in the moment in which a partition changes its leader.
-    results = client.answer(ask, unready=LEADER_COMES)
-    answers = {
-        TopicPartition(partition.topic, partition.partition): OffsetAndTimestamp(
-            answer.offset, answer.timestamp, answer.leader_epoch
-        )
-        for partition, answer in results.items()
-    }
-    # Where a leader can't be reached, the client library reports no error: the result has the
-    # offset with which it was made, -1001. A log's start and end are never negative.
-    silent = [
-        name
-        for name, time_ms in times.items()
-        if name not in answers
-        or answers[name].offset < (0 if time_ms in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP) else -1)
-    ]
-    if silent:
-        reason = f"no answer from the leader within {client.timeout_s:g} s"
-        raise client.unanswered("look up offsets", silent, reason)
-    return answers
-
-
-def topic_settings(client: Client, topic: str) -> dict[str, str]:
-    """A topic's settings in force, under Kafka's names."""
-    from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
-
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    futures = client.admin().describe_configs([resource], request_timeout=client.timeout_s)
-    entries = client.results(f"read the settings of {topic}", futures)[resource]
-    return {name: entry.value for name, entry in entries.items() if entry.value is not None}
-
-
-def topic_ids(client: Client, topics: Sequence[str]) -> dict[str, str | None]:
-    """Topics' ids as Kafka prints them, None where the cluster has none."""
-    from confluent_kafka import TopicCollection
-
-    if not topics:
-        return {}
-    futures = client.admin().describe_topics(
-        TopicCollection(list(topics)), request_timeout=client.timeout_s
-    )
-    described = client.results(f"describe {', '.join(topics)}", futures)
-    return {topic: id_text(described[topic].topic_id) for topic in topics}
 
 
 def id_text(topic_id: object) -> str | None:

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from tidelog.closing import Closing
 from tidelog.env import Clock, SystemClock
@@ -24,9 +24,8 @@ from tidelog.errors import (
     UnknownTopic,
 )
 from tidelog.record.record import Record
-from tidelog.remote import client
 from tidelog.remote import client as codes
-from tidelog.remote.client import Client, is_direct, watermarks
+from tidelog.remote.client import Client, is_direct
 from tidelog.remote.view import (
     Appended,
     Committed,
@@ -38,6 +37,8 @@ from tidelog.remote.view import (
 )
 from tidelog.storage.directory.topic_registry import named_few
 from tidelog.types import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     NO_LEADER_EPOCH,
     NO_TIMESTAMP,
@@ -50,6 +51,7 @@ from tidelog.types import (
 
 if TYPE_CHECKING:
     import confluent_kafka as ck
+    from confluent_kafka.admin import ListOffsetsResultInfo  # type: ignore[attr-defined]
     from confluent_kafka.admin._group import (
         ConsumerGroupDescription,
         ConsumerGroupListing,
@@ -59,109 +61,12 @@ if TYPE_CHECKING:
     from tidelog.remote.time_lookup import ToldSearch
 
 
-_Answer = TypeVar("_Answer")
-
-
 _DEAD: Final = "DEAD"
-
-
-def describe_group(client: Client, name: str) -> Group:
-    """A consumer group with its members; raises UnknownGroup, ClusterFailure."""
-
-    def ask() -> "ConsumerGroupDescription":
-        futures = client.admin().describe_consumer_groups([name], request_timeout=client.timeout_s)
-        described: ConsumerGroupDescription = client.results(
-            f"describe_group group {name}", futures
-        )[name]
-        return described
-
-    try:
-        described = client.answer(ask, unready=codes.COORDINATOR_COMES)
-    except ClusterFailure as error:
-        if error.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-            raise _unknown(client, name) from error
-        raise
-    if described.state.name == _DEAD:
-        raise _unknown(client, name)
-    return Group(
-        name, _words(described.state.name), tuple(_member(member) for member in described.members)
-    )
-
-
-def _await_coordinator(client: Client, name: str) -> None:
-    """Return when the group's coordinator answers.
-
-    Where a broker says that it is not there yet, librdkafka's question for committed offsets ends
-    the whole process (2.16 follows a null pointer); the question for a group's members only fails.
-    """
-
-    def ask() -> None:
-        futures = client.admin().describe_consumer_groups([name], request_timeout=client.timeout_s)
-        client.results(f"describe group {name}", futures)
-
-    try:
-        client.answer(ask, unready=codes.COORDINATOR_COMES)
-    except ClusterFailure as error:
-        if error.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-            raise
-
-
-def group_names(client: Client) -> list[str]:
-    """All consumer groups that the cluster tells us of, sorted; raises ClusterFailure."""
-    return sorted(group.group_id for group in _listed(client))
-
-
-def _listed(client: Client) -> "list[ConsumerGroupListing]":
-    return client.answer(lambda: _list_once(client), unready=codes.COORDINATOR_COMES)
-
-
-def _list_once(client: Client) -> "list[ConsumerGroupListing]":
-    operation = "list groups"
-    future = client.admin().list_consumer_groups(request_timeout=client.timeout_s)
-    listing = client.results(operation, {operation: future})[operation]
-    for error in listing.errors:
-        # The library's documents promise KafkaException; what it hands out is what that carries.
-        kafka_error = error.args[0] if isinstance(error, Exception) else error
-        raise client.failure(operation, kafka_error)
-    return list(listing.valid)
-
-
-def group_listings(client: Client) -> list[GroupListing]:
-    """All consumer groups that the cluster tells us of, by name; raises ClusterFailure."""
-    return [
-        GroupListing(group.group_id, _words(group.state.name), _words(group.type.name))
-        for group in sorted(_listed(client), key=lambda group: group.group_id)
-    ]
-
-
-def delete_groups(client: Client, names: Sequence[str]) -> None:
-    """Delete groups with all that they committed.
-
-    Raises:
-        UnknownGroup: There is no such group.
-        GroupActive: It has members.
-        ClusterFailure: The cluster refuses, or can't be reached. Other groups may be deleted.
-    """
-    operation = f"delete {', '.join(names)}"
-    futures = client.admin().delete_consumer_groups(list(names), request_timeout=client.timeout_s)
-    for name, future in futures.items():
-        try:
-            client.results(operation, {name: future})
-        except ClusterFailure as error:
-            if error.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-                raise _unknown(client, name) from error
-            if error.error_code == ErrorCode.NON_EMPTY_GROUP:
-                raise GroupActive(f"group {name} has members ({error.reason})") from error
-            raise
 
 
 def _words(name: str) -> str:
     """A state or kind as Kafka writes it, `PREPARING_REBALANCE` as `PreparingRebalance`."""
     return name.replace("_", " ").title().replace(" ", "")
-
-
-def _unknown(client: Client, name: str) -> UnknownGroup:
-    return UnknownGroup(f"{client.bootstrap} has no consumer group {name}")
 
 
 def _member(member: "MemberDescription") -> Member:
@@ -170,77 +75,8 @@ def _member(member: "MemberDescription") -> Member:
     return Member(member.member_id, member.client_id, member.host, tuple(partitions))
 
 
-def committed_offsets(
-    client: Client, group: str, partitions: Iterable[TopicPartition] | None
-) -> dict[TopicPartition, Committed | None]:
-    """What a group committed, of all its partitions where None; None for no commit."""
-    from confluent_kafka import ConsumerGroupTopicPartitions
-    from confluent_kafka import TopicPartition as Place
-
-    wanted_partitions = (
-        None if partitions is None else [Place(p.topic, p.partition) for p in partitions]
-    )
-    if wanted_partitions is not None and not wanted_partitions:
-        return {}
-    request = ConsumerGroupTopicPartitions(group, wanted_partitions)
-    operation = f"read the offsets of group {group}"
-    _await_coordinator(client, group)
-
-    def ask() -> dict[TopicPartition, Committed | None]:
-        futures = client.admin().list_consumer_group_offsets(
-            [request], request_timeout=client.timeout_s
-        )
-        committed = client.results(operation, futures)[group].topic_partitions or []
-        return {_partition(p): _committed(client, operation, p) for p in committed}
-
-    return client.answer(ask, unready=codes.COORDINATOR_COMES)
-
-
 def _partition(partition: "ck.TopicPartition") -> TopicPartition:
     return TopicPartition(partition.topic, partition.partition)
-
-
-def _committed(client: Client, operation: str, partition: "ck.TopicPartition") -> Committed | None:
-    if partition.error is not None:
-        raise client.failure(operation, partition.error)
-    if partition.offset < 0:
-        return None
-    epoch = partition.leader_epoch
-    known_epoch = None if epoch == NO_LEADER_EPOCH else epoch
-    return Committed(partition.offset, known_epoch)
-
-
-def commit_offsets(client: Client, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
-    """Commit for a group without members; the broker itself refuses where there are some.
-
-    Raises:
-        GroupActive: Members are there. Nothing was changed.
-        ClusterFailure: Some partitions may have been committed; the text names one that wasn't.
-    """
-    from confluent_kafka import ConsumerGroupTopicPartitions
-
-    if not offsets:
-        return
-    wanted_offsets = [_place(partition, offset) for partition, offset in offsets.items()]
-    operation = f"commit for group {group}"
-
-    def ask() -> None:
-        request = ConsumerGroupTopicPartitions(group, wanted_offsets)
-        futures = client.admin().alter_consumer_group_offsets(
-            [request], request_timeout=client.timeout_s
-        )
-        for partition_result in client.results(operation, futures)[group].topic_partitions or []:
-            if partition_result.error is not None:
-                raise client.failure(
-                    f"{operation} at {_partition(partition_result)}", partition_result.error
-                )
-
-    try:
-        client.answer(ask, unready=codes.COORDINATOR_COMES)
-    except ClusterFailure as error:
-        if error.error_code in codes.OVERRULED:
-            raise GroupActive(f"group {group} has active members ({error.reason})") from error
-        raise
 
 
 def _place(partition: TopicPartition, offset: Committed) -> "ck.TopicPartition":
@@ -254,68 +90,6 @@ def _place(partition: TopicPartition, offset: Committed) -> "ck.TopicPartition":
 
 
 _AT_ONCE: Final = 5_000
-
-
-def first_records(
-    client: Client, offsets: Mapping[TopicPartition, int], isolation: IsolationLevel
-) -> dict[TopicPartition, RemoteRecord | None]:
-    """The first data record at or behind each offset, None where the log ends before one.
-
-    Raises:
-        OffsetOutOfRange: An offset outside its log.
-        ClusterFailure: A partition did not answer in time.
-    """
-    records: dict[TopicPartition, RemoteRecord | None] = {}
-    with _reading(client, offsets, isolation) as reader:
-        left_s = client.deadline()
-        while len(records) < len(offsets):
-            for message in _next(client, reader, left_s(), set(offsets) - set(records)):
-                name = partition_of(message)
-                record = _record(client, message, offsets[name])
-                if name not in records:
-                    records[name] = record
-                    reader.pause([_partition_place(name)])
-    return records
-
-
-def records(
-    client: Client, partition: TopicPartition, start: int, end: int, isolation: IsolationLevel
-) -> Iterator[RemoteRecord]:
-    """The data records with offsets in [start, end), in order; ends where the log does.
-
-    Raises:
-        OffsetOutOfRange: `start` is outside the log.
-        ClusterFailure: Nothing came within the time-out.
-    """
-    if start >= end:
-        return
-    with _reading(client, {partition: start}, isolation) as reader:
-        while True:
-            for message in _next(client, reader, client.timeout_s, {partition}):
-                record = _record(client, message, start)
-                if record is None or record.offset >= end:
-                    return
-                yield record
-                if record.offset == end - 1:
-                    return
-
-
-@contextmanager
-def _reading(
-    client: Client, offsets: Mapping[TopicPartition, int], isolation: IsolationLevel
-) -> "Iterator[ck.Consumer]":
-    """A consumer that stands at the offsets, until the block ends.
-
-    A new one each time: librdkafka waits for the fetches of its last assignment before the next,
-    and where those were given up halfway a repeated one may get no answer.
-    """
-    reader = client.consumer(isolation_level=isolation.name.lower(), fetch_wait_max_ms=100)
-    try:
-        with client.typed("read records"):
-            reader.assign([_partition_place(p, offset) for p, offset in offsets.items()])
-        yield reader
-    finally:
-        reader.close()
 
 
 def _partition_place(partition: TopicPartition, offset: int | None = None) -> "ck.TopicPartition":
@@ -332,34 +106,6 @@ def partition_of(message: "ck.Message") -> TopicPartition:
     assert topic is not None
     assert number is not None
     return TopicPartition(topic, number)
-
-
-def _next(
-    client: Client, reader: "ck.Consumer", left_s: float, missing: set[TopicPartition]
-) -> "list[ck.Message]":
-    """Messages and partition ends, at least one."""
-    with client.typed("read records"):
-        # `consume` alone would wait until it has as many as it may bring.
-        first = reader.poll(left_s) if left_s > 0 else None
-        rest = [] if first is None else reader.consume(_AT_ONCE, timeout=0)
-    if first is None:
-        reason = f"nothing came within {client.timeout_s:g} s"
-        raise client.unanswered("read records", missing, reason)
-    return [first, *rest]
-
-
-def _record(client: Client, message: "ck.Message", offset: int) -> RemoteRecord | None:
-    """What came, None for the end of the partition."""
-    error = message.error()
-    if error is None:
-        return decoded(message)
-    if error.code() == codes.PARTITION_EOF:
-        return None
-    partition = partition_of(message)
-    if error.code() in (codes.AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE):
-        marks = watermarks(client, [partition], IsolationLevel.READ_UNCOMMITTED)[partition]
-        raise OffsetOutOfRange(offset, marks.start, marks.end, where=str(partition))
-    raise client.failure(f"read records of {partition}", error)
 
 
 def decoded(message: "ck.Message") -> RemoteRecord:
@@ -446,7 +192,7 @@ class Cluster(Closing, Client):
         Raises:
             ClusterFailure: No broker answers, or one can't tell a topic's partitions.
         """
-        return self.answer(self._topics, unready=client.LEADER_COMES)
+        return self.answer(self._topics, unready=codes.LEADER_COMES)
 
     def _topics(self) -> dict[str, int]:
         with self.typed("list topics"):
@@ -468,7 +214,12 @@ class Cluster(Closing, Client):
 
     def topic_settings(self, topic: str) -> dict[str, str]:
         """A topic's settings in force, under Kafka's names."""
-        return client.topic_settings(self, topic)
+        from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        futures = self.admin().describe_configs([resource], request_timeout=self.timeout_s)
+        entries = self.results(f"read the settings of {topic}", futures)[resource]
+        return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
     def topic_id(self, topic: str) -> str | None:
         """The topic's id as Kafka prints it, None where the cluster has none."""
@@ -476,7 +227,15 @@ class Cluster(Closing, Client):
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str | None]:
         """Topics' ids as Kafka prints them, None where the cluster has none."""
-        return client.topic_ids(self, topics)
+        from confluent_kafka import TopicCollection
+
+        if not topics:
+            return {}
+        futures = self.admin().describe_topics(
+            TopicCollection(list(topics)), request_timeout=self.timeout_s
+        )
+        described = self.results(f"describe {', '.join(topics)}", futures)
+        return {topic: codes.id_text(described[topic].topic_id) for topic in topics}
 
     # -- offsets -----------------------------------------------------------------------------
 
@@ -487,7 +246,65 @@ class Cluster(Closing, Client):
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, Watermarks]:
         """Log start, and high watermark or (READ_COMMITTED) last stable offset."""
-        return client.watermarks(self, list(partitions), isolation)
+        partitions = list(partitions)
+        starts = self._list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP), isolation)
+        ends = self._list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), isolation)
+        return {p: Watermarks(starts[p].offset, ends[p].offset) for p in partitions}
+
+    def _list_offsets(
+        self, times: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """What ListOffsets answers to times in ms or special values; offset -1 for no match.
+
+        Raises:
+            ClusterFailure: A partition is led by nobody, or its leader did not answer in time.
+        """
+        from confluent_kafka import IsolationLevel as Level
+        from confluent_kafka import TopicPartition as Place
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        if not times:
+            return {}
+        level = Level.READ_COMMITTED if isolation else Level.READ_UNCOMMITTED
+        # Its constructor hands out an object of the subclass that fits.
+        specs = {
+            Place(p.topic, p.partition): OffsetSpec(ms)  # type: ignore[abstract]
+            for p, ms in times.items()
+        }
+
+        def ask() -> "dict[Place, ListOffsetsResultInfo]":
+            futures = self.admin().list_offsets(
+                specs, isolation_level=level, request_timeout=self.timeout_s
+            )
+            results: dict[Place, ListOffsetsResultInfo] = {}
+            for partition, future in futures.items():
+                operation = (
+                    f"look up offsets of {TopicPartition(partition.topic, partition.partition)}"
+                )
+                results |= self.results(operation, {partition: future})
+            return results
+
+        # The client library asks once, also in the moment in which a partition changes its leader.
+        results = self.answer(ask, unready=codes.LEADER_COMES)
+        answers = {
+            TopicPartition(partition.topic, partition.partition): OffsetAndTimestamp(
+                answer.offset, answer.timestamp, answer.leader_epoch
+            )
+            for partition, answer in results.items()
+        }
+        # Where a leader can't be reached, the client library reports no error: the result has the
+        # offset with which it was made, -1001. A log's start and end are never negative.
+        silent = [
+            name
+            for name, time_ms in times.items()
+            if name not in answers
+            or answers[name].offset
+            < (0 if time_ms in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP) else -1)
+        ]
+        if silent:
+            reason = f"no answer from the leader within {self.timeout_s:g} s"
+            raise self.unanswered("look up offsets", silent, reason)
+        return answers
 
     def offsets_for_times(
         self,
@@ -496,7 +313,7 @@ class Cluster(Closing, Client):
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record whose timestamp is the time in ms or later, None where there is none."""
-        answers = client.lookup(self, times, isolation)
+        answers = self._list_offsets(times, isolation)
         return {p: answer if answer.offset >= 0 else None for p, answer in answers.items()}
 
     def max_timestamps(
@@ -507,7 +324,7 @@ class Cluster(Closing, Client):
         After deleted records Kafka may name one below the log start.
         """
         times = dict.fromkeys(partitions, MAX_TIMESTAMP)
-        answers = client.lookup(self, times, IsolationLevel.READ_UNCOMMITTED)
+        answers = self._list_offsets(times, IsolationLevel.READ_UNCOMMITTED)
         return {p: answer if answer.offset >= 0 else None for p, answer in answers.items()}
 
     # -- append times ------------------------------------------------------------------------
@@ -541,30 +358,144 @@ class Cluster(Closing, Client):
     # -- groups ------------------------------------------------------------------------------
 
     def groups(self) -> list[str]:
-        """All consumer groups, sorted."""
-        return group_names(self)
+        """All consumer groups that the cluster tells us of, sorted; raises ClusterFailure."""
+        return sorted(group.group_id for group in self._listed())
+
+    def _list_once(self) -> "list[ConsumerGroupListing]":
+        operation = "list groups"
+        future = self.admin().list_consumer_groups(request_timeout=self.timeout_s)
+        listing = self.results(operation, {operation: future})[operation]
+        for error in listing.errors:
+            # The library's documentation promises KafkaException; it returns what that carries.
+            kafka_error = error.args[0] if isinstance(error, Exception) else error
+            raise self.failure(operation, kafka_error)
+        return list(listing.valid)
+
+    def _listed(self) -> "list[ConsumerGroupListing]":
+        return self.answer(self._list_once, unready=codes.COORDINATOR_COMES)
 
     def group_listings(self) -> list[GroupListing]:
-        """All consumer groups with their states, by name."""
-        return group_listings(self)
+        """All consumer groups that the cluster tells us of, by name; raises ClusterFailure."""
+        return [
+            GroupListing(group.group_id, _words(group.state.name), _words(group.type.name))
+            for group in sorted(self._listed(), key=lambda group: group.group_id)
+        ]
 
     def delete_groups(self, names: Sequence[str]) -> None:
-        """Delete groups with what they committed; raises UnknownGroup, GroupActive."""
-        delete_groups(self, names)
+        """Delete groups with all that they committed.
+
+        Raises:
+            UnknownGroup: There is no such group.
+            GroupActive: It has members.
+            ClusterFailure: The cluster refuses, or can't be reached. Other groups may be deleted.
+        """
+        operation = f"delete {', '.join(names)}"
+        futures = self.admin().delete_consumer_groups(list(names), request_timeout=self.timeout_s)
+        for name, future in futures.items():
+            try:
+                self.results(operation, {name: future})
+            except ClusterFailure as error:
+                if error.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+                    raise self._unknown_group(name) from error
+                if error.error_code == ErrorCode.NON_EMPTY_GROUP:
+                    raise GroupActive(f"group {name} has members ({error.reason})") from error
+                raise
 
     def group(self, name: str) -> Group:
-        """A consumer group; raises UnknownGroup."""
-        return describe_group(self, name)
+        """A consumer group with its members; raises UnknownGroup, ClusterFailure."""
+        described = self._describe_group(name)
+        if described is None or described.state.name == _DEAD:
+            raise self._unknown_group(name)
+        members = tuple(_member(member) for member in described.members)
+        return Group(name, _words(described.state.name), members)
+
+    def _describe_group(self, name: str) -> "ConsumerGroupDescription | None":
+        """A group as its coordinator describes it, once that answers; None for no such group."""
+
+        def ask() -> "ConsumerGroupDescription":
+            futures = self.admin().describe_consumer_groups([name], request_timeout=self.timeout_s)
+            described: ConsumerGroupDescription = self.results(f"describe group {name}", futures)[
+                name
+            ]
+            return described
+
+        try:
+            return self.answer(ask, unready=codes.COORDINATOR_COMES)
+        except ClusterFailure as error:
+            if error.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+                raise
+            return None
+
+    def _unknown_group(self, name: str) -> UnknownGroup:
+        return UnknownGroup(f"{self.bootstrap} has no consumer group {name}")
 
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed | None]:
         """What a group committed, of all its partitions where None; None for no commit."""
-        return committed_offsets(self, group, partitions)
+        from confluent_kafka import ConsumerGroupTopicPartitions
+        from confluent_kafka import TopicPartition as Place
+
+        wanted_partitions = (
+            None if partitions is None else [Place(p.topic, p.partition) for p in partitions]
+        )
+        if wanted_partitions is not None and not wanted_partitions:
+            return {}
+        request = ConsumerGroupTopicPartitions(group, wanted_partitions)
+        operation = f"read the offsets of group {group}"
+        # Where a broker says that the coordinator is not there yet, a request for offsets ends
+        # the whole process (librdkafka 2.16 follows a null pointer); a description only fails.
+        self._describe_group(group)
+
+        def ask() -> dict[TopicPartition, Committed | None]:
+            futures = self.admin().list_consumer_group_offsets(
+                [request], request_timeout=self.timeout_s
+            )
+            committed = self.results(operation, futures)[group].topic_partitions or []
+            return {_partition(p): self._committed(operation, p) for p in committed}
+
+        return self.answer(ask, unready=codes.COORDINATOR_COMES)
+
+    def _committed(self, operation: str, partition: "ck.TopicPartition") -> Committed | None:
+        if partition.error is not None:
+            raise self.failure(operation, partition.error)
+        if partition.offset < 0:
+            return None
+        epoch = partition.leader_epoch
+        known_epoch = None if epoch == NO_LEADER_EPOCH else epoch
+        return Committed(partition.offset, known_epoch)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """Commit for a group without members; raises GroupActive where it has some."""
-        commit_offsets(self, group, offsets)
+        """Commit for a group without members; the broker itself refuses where there are some.
+
+        Raises:
+            GroupActive: Members are there. Nothing was changed.
+            ClusterFailure: Some partitions may have been committed; the text names one that wasn't.
+        """
+        from confluent_kafka import ConsumerGroupTopicPartitions
+
+        if not offsets:
+            return
+        wanted_offsets = [_place(partition, offset) for partition, offset in offsets.items()]
+        operation = f"commit for group {group}"
+
+        def ask() -> None:
+            request = ConsumerGroupTopicPartitions(group, wanted_offsets)
+            futures = self.admin().alter_consumer_group_offsets(
+                [request], request_timeout=self.timeout_s
+            )
+            for partition_result in self.results(operation, futures)[group].topic_partitions or []:
+                if partition_result.error is not None:
+                    raise self.failure(
+                        f"{operation} at {_partition(partition_result)}", partition_result.error
+                    )
+
+        try:
+            self.answer(ask, unready=codes.COORDINATOR_COMES)
+        except ClusterFailure as error:
+            if error.error_code in codes.OVERRULED:
+                raise GroupActive(f"group {group} has active members ({error.reason})") from error
+            raise
 
     # -- records -----------------------------------------------------------------------------
 
@@ -578,8 +509,23 @@ class Cluster(Closing, Client):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, RemoteRecord | None]:
-        """The first data record at or behind each offset, None where the log ends before one."""
-        return first_records(self, offsets, isolation)
+        """The first data record at or behind each offset, None where the log ends before one.
+
+        Raises:
+            OffsetOutOfRange: An offset outside its log.
+            ClusterFailure: A partition did not answer in time.
+        """
+        records: dict[TopicPartition, RemoteRecord | None] = {}
+        with self._consumer_at(offsets, isolation) as reader:
+            left_s = self.deadline()
+            while len(records) < len(offsets):
+                for message in self._next_messages(reader, left_s(), set(offsets) - set(records)):
+                    name = partition_of(message)
+                    record = self._record(message, offsets[name])
+                    if name not in records:
+                        records[name] = record
+                        reader.pause([_partition_place(name)])
+        return records
 
     def records(
         self,
@@ -589,8 +535,66 @@ class Cluster(Closing, Client):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Iterator[RemoteRecord]:
-        """The data records with offsets in [start, end), in order."""
-        return records(self, partition, start, end, isolation)
+        """The data records with offsets in [start, end), in order; ends where the log does.
+
+        Raises:
+            OffsetOutOfRange: `start` is outside the log.
+            ClusterFailure: Nothing came within the time-out.
+        """
+        if start >= end:
+            return
+        with self._consumer_at({partition: start}, isolation) as reader:
+            while True:
+                for message in self._next_messages(reader, self.timeout_s, {partition}):
+                    record = self._record(message, start)
+                    if record is None or record.offset >= end:
+                        return
+                    yield record
+                    if record.offset == end - 1:
+                        return
+
+    def _record(self, message: "ck.Message", offset: int) -> RemoteRecord | None:
+        """What came, None for the end of the partition."""
+        error = message.error()
+        if error is None:
+            return decoded(message)
+        if error.code() == codes.PARTITION_EOF:
+            return None
+        partition = partition_of(message)
+        if error.code() in (codes.AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE):
+            marks = self.watermarks([partition])[partition]
+            raise OffsetOutOfRange(offset, marks.start, marks.end, where=str(partition))
+        raise self.failure(f"read records of {partition}", error)
+
+    def _next_messages(
+        self, reader: "ck.Consumer", left_s: float, missing: set[TopicPartition]
+    ) -> "list[ck.Message]":
+        """Messages and partition ends, at least one."""
+        with self.typed("read records"):
+            # `consume` alone would wait until it has as many as it may bring.
+            first = reader.poll(left_s) if left_s > 0 else None
+            rest = [] if first is None else reader.consume(_AT_ONCE, timeout=0)
+        if first is None:
+            reason = f"nothing came within {self.timeout_s:g} s"
+            raise self.unanswered("read records", missing, reason)
+        return [first, *rest]
+
+    @contextmanager
+    def _consumer_at(
+        self, offsets: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> "Iterator[ck.Consumer]":
+        """A consumer that stands at the offsets, until the block ends.
+
+        A new one each time: librdkafka waits for the fetches of its last assignment before the
+        next, and where those were given up halfway a repeated one may get no answer.
+        """
+        reader = self.consumer(isolation_level=isolation.name.lower(), fetch_wait_max_ms=100)
+        try:
+            with self.typed("read records"):
+                reader.assign([_partition_place(p, offset) for p, offset in offsets.items()])
+            yield reader
+        finally:
+            reader.close()
 
     # -- closing -----------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from tidelog.remote import cluster
-from tidelog.remote.client import Client, typed_error
+from tidelog.remote.client import typed_error
+from tidelog.remote.cluster import Cluster
 from tidelog.remote.producer import STAMPED, Row, refuse_time
 from tidelog.storage.directory.numbered_loads import (
     ROWS_AT_ONCE,
@@ -33,7 +33,7 @@ _TRANSACTION_MS: Final = 60_000
 
 
 def load_once(
-    client: Client, topic: str, rows: Iterable[Row], *, source: str, codec_name: str
+    cluster: Cluster, topic: str, rows: Iterable[Row], *, source: str, codec_name: str
 ) -> Loaded:
     """Append the rows of a source that a topic doesn't have yet.
 
@@ -41,7 +41,7 @@ def load_once(
     the next call goes on behind it.
 
     Args:
-        client: The cluster.
+        cluster: The cluster.
         topic: Its name.
         rows: All rows of the source, from the first one.
         source: Its name.
@@ -54,23 +54,23 @@ def load_once(
     """
     check_source(source)
     group, name = f"tidelog-load/{source}", TopicPartition(topic, 0)
-    producer = client.producer(
+    producer = cluster.producer(
         {
             "transactional.id": f"tidelog-load/{topic}/{source}",
             "compression.type": codec_name,
             "linger.ms": 5,
-            "transaction.timeout.ms": max(_TRANSACTION_MS, client.request_timeout_ms),
+            "transaction.timeout.ms": max(_TRANSACTION_MS, cluster.request_timeout_ms),
         }
     )
-    with client.typed(f"begin to load {source!r}"):
-        producer.init_transactions(client.timeout_s)
-    committed = cluster.committed_offsets(client, group, [name]).get(name)
+    with cluster.typed(f"begin to load {source!r}"):
+        producer.init_transactions(cluster.timeout_s)
+    committed = cluster.committed(group, [name]).get(name)
     skipped = 0 if committed is None else committed.offset
     remaining = iter(rows)
     passed = sum(1 for _ in itertools.islice(remaining, skipped))
     if passed < skipped:
         raise rows_gone(source, topic, skipped, passed)
-    load = _Load(client, producer, topic, group)
+    load = _Load(cluster, producer, topic, group)
     count = skipped
     while chunk := _next(remaining):
         count += len(chunk.rows)
@@ -103,7 +103,7 @@ def _next(rows: Iterator[Row]) -> _Chunk:
 class _Load:
     """Transactions of one load."""
 
-    def __init__(self, client: Client, producer: "ck.Producer", topic: str, group: str) -> None:
+    def __init__(self, client: Cluster, producer: "ck.Producer", topic: str, group: str) -> None:
         self._client = client
         self._producer = producer
         self._topic = topic

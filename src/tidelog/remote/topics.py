@@ -23,15 +23,16 @@ from tidelog.errors import (
     TopicExists,
     UnknownTopic,
 )
-from tidelog.remote import client
 from tidelog.remote import client as codes
-from tidelog.remote.client import UNKNOWN_PARTITION, UNKNOWN_TOPIC, Client, topic_ids, watermarks
+from tidelog.remote.client import UNKNOWN_PARTITION, UNKNOWN_TOPIC
 from tidelog.remote.view import ClusterView, Watermarks
 from tidelog.storage.files import decode_topic_id
 from tidelog.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._config import ConfigEntry
+
+    from tidelog.remote.cluster import Cluster
 
 
 # Topics that one request asks about; the answers to more would be large ones.
@@ -82,7 +83,7 @@ class RemoteTopic:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-def describe(client: Client, counts: Mapping[str, int]) -> dict[str, RemoteTopic]:
+def describe(client: "Cluster", counts: Mapping[str, int]) -> dict[str, RemoteTopic]:
     """Topics by name, sorted.
 
     Args:
@@ -94,7 +95,7 @@ def describe(client: Client, counts: Mapping[str, int]) -> dict[str, RemoteTopic
     """
     topics: dict[str, RemoteTopic] = {}
     for names in _groups(sorted(counts)):
-        ids = topic_ids(client, names)
+        ids = client.topic_ids(names)
         for name, entries in _configs(client, names).items():
             topic_id = ids[name]
             topics[name] = RemoteTopic(
@@ -112,7 +113,7 @@ def _groups(names: Sequence[str]) -> Iterator[Sequence[str]]:
         yield names[at : at + _AT_ONCE]
 
 
-def _configs(client: Client, names: Sequence[str]) -> dict[str, "dict[str, ConfigEntry]"]:
+def _configs(client: "Cluster", names: Sequence[str]) -> dict[str, "dict[str, ConfigEntry]"]:
     from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
@@ -130,7 +131,7 @@ def _is_given(entry: "ConfigEntry") -> bool:
 # -- changes -------------------------------------------------------------------------------------
 
 
-def create(client: Client, name: str, *, partitions: int, config: Mapping[str, str]) -> None:
+def create(client: "Cluster", name: str, *, partitions: int, config: Mapping[str, str]) -> None:
     """Create a topic, with as many replicas as the brokers' default says, and see it there.
 
     Raises:
@@ -153,7 +154,7 @@ def create(client: Client, name: str, *, partitions: int, config: Mapping[str, s
         await_leaders(client, [TopicPartition(name, number) for number in range(partitions)])
 
 
-def _await_metadata(client: Client, name: str, partitions: int) -> None:
+def _await_metadata(client: "Cluster", name: str, partitions: int) -> None:
     """Return when brokers name all partitions, or a request's time is over: others find out."""
     left_s = client.deadline()
     while left_s():
@@ -164,7 +165,7 @@ def _await_metadata(client: Client, name: str, partitions: int) -> None:
         client.admin().poll(_PAUSE_S)
 
 
-def await_leaders(client: Client, partitions: Sequence[TopicPartition]) -> None:
+def await_leaders(client: "Cluster", partitions: Sequence[TopicPartition]) -> None:
     """Return when each partition is served by its leader, which is a moment after it is named.
 
     A producer that begins before may lose its first records: the first request is refused, the
@@ -176,7 +177,7 @@ def await_leaders(client: Client, partitions: Sequence[TopicPartition]) -> None:
     left_s = client.deadline()
     while True:
         try:
-            watermarks(client, partitions, IsolationLevel.READ_UNCOMMITTED)
+            client.watermarks(partitions)
             return
         except ClusterFailure as error:
             if error.error_code not in _NO_LEADER_YET or left_s() <= 0:
@@ -186,7 +187,7 @@ def await_leaders(client: Client, partitions: Sequence[TopicPartition]) -> None:
             client.admin().list_topics(timeout=client.timeout_s)
 
 
-def add_partitions(client: Client, name: str, partitions: int) -> None:
+def add_partitions(client: "Cluster", name: str, partitions: int) -> None:
     """Raise a topic's number of partitions to `partitions`, and see them there.
 
     Raises:
@@ -203,7 +204,7 @@ def add_partitions(client: Client, name: str, partitions: int) -> None:
         await_leaders(client, [TopicPartition(name, number) for number in range(partitions)])
 
 
-def delete(client: Client, name: str) -> None:
+def delete(client: "Cluster", name: str) -> None:
     """Delete a topic with all its records; raises UnknownTopic, and as `create`."""
     with _typed(client, f"delete topic {name}", name) as operation:
         futures = client.admin().delete_topics([name], request_timeout=client.timeout_s)
@@ -217,7 +218,9 @@ def _keys_of(name: str) -> tuple[str, ...]:
         return (name,)  # which brokers may know all the same
 
 
-def alter_config(client: Client, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
+def alter_config(
+    client: "Cluster", name: str, changes: Mapping[str, str | None]
+) -> list[ConfigNote]:
     """Change settings of a topic, None for back to the default; errors as `create`.
 
     Returns:
@@ -262,7 +265,7 @@ def alter_config(client: Client, name: str, changes: Mapping[str, str | None]) -
 
 
 @contextmanager
-def _typed(client: Client, operation: str, topic: str) -> Iterator[str]:
+def _typed(client: "Cluster", operation: str, topic: str) -> Iterator[str]:
     """Turn what brokers refuse into our errors; hands out the operation's name."""
     try:
         yield operation
@@ -281,7 +284,7 @@ def _typed(client: Client, operation: str, topic: str) -> Iterator[str]:
 
 # What brokers and the client library say of what is not there, among other things.
 _MAY_BE_MISSING: Final = frozenset(
-    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, client.NO_LEADERS, UNKNOWN_PARTITION, UNKNOWN_TOPIC}
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, codes.NO_LEADERS, UNKNOWN_PARTITION, UNKNOWN_TOPIC}
 )
 
 
