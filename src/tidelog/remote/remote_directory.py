@@ -24,8 +24,12 @@ from tidelog.remote import producer, topics
 from tidelog.remote.client_settings import translate_settings
 from tidelog.remote.cluster import TIMEOUT_S, Cluster, require_client
 from tidelog.remote.records import ClusterRecords
-from tidelog.remote.time_lookup import offsets_for_times, without_append_time
-from tidelog.remote.topics import RemoteTopic, named_watermarks
+from tidelog.remote.time_lookup import (
+    named_watermarks,
+    offsets_for_times,
+    without_append_time,
+)
+from tidelog.remote.topics import RemoteTopic
 from tidelog.report import html_table
 from tidelog.storage.log.append import AppendResult
 from tidelog.timespec import parse_point

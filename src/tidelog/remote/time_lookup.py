@@ -25,10 +25,10 @@ from typing import Final
 
 from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
-from tidelog.errors import ClusterFailure, InvalidRequest
+from tidelog.errors import ClusterFailure, InvalidRequest, UnknownTopic
+from tidelog.remote import client as codes
 from tidelog.remote.broker_connection import connect_socket
 from tidelog.remote.partition_fetch import FetchSeams, FetchSettings, PartitionFetch
-from tidelog.remote.topics import named_watermarks
 from tidelog.remote.view import Appended, ClusterView, RemoteRecord, Watermarks
 from tidelog.scan import Split, Wanted
 from tidelog.storage.log.log_reader import unknown_times_note
@@ -41,6 +41,55 @@ from tidelog.types import (
     TimestampType,
     TopicPartition,
 )
+
+# What brokers and the client library say of what is not there, among other things.
+_MAY_BE_MISSING: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        codes.NO_LEADERS,
+        codes.UNKNOWN_PARTITION,
+        codes.UNKNOWN_TOPIC,
+    }
+)
+
+
+def named_watermarks(
+    cluster: ClusterView,
+    partitions: Iterable[TopicPartition],
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[TopicPartition, Watermarks]:
+    """Where the partitions begin and end.
+
+    Raises:
+        UnknownTopic: A topic or partition is not there; names which one.
+        InvalidRequest: Something else than a partition was named.
+        ClusterFailure: Brokers can't be asked.
+    """
+    names = [_checked(name) for name in partitions]
+    try:
+        return cluster.watermarks(names, isolation=isolation)
+    except ClusterFailure as error:
+        if error.error_code in _MAY_BE_MISSING:
+            _refuse_missing(cluster, names, error)
+        raise
+
+
+def _checked(name: object) -> TopicPartition:
+    if isinstance(name, TopicPartition):
+        return name
+    raise InvalidRequest(f"write TopicPartition(TOPIC, NUMBER) for a partition, not {name!r}")
+
+
+def _refuse_missing(
+    cluster: ClusterView, names: Sequence[TopicPartition], reason: ClusterFailure
+) -> None:
+    for name in names:
+        existing = cluster.partitions(name.topic)
+        if name not in existing:
+            raise UnknownTopic(
+                f"{cluster.bootstrap}: topic {name.topic} has partitions 0 to {len(existing) - 1},"
+                f" not {name.partition}"
+            ) from reason
 
 
 def first_at_or_after(

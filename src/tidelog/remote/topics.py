@@ -1,9 +1,6 @@
-"""Topics of a cluster through its admin client: listed, created, changed; and watermarks.
+"""Topics of a cluster through its admin client: listed, created, changed, deleted."""
 
-Watermarks are read for partitions that the caller names, which may not exist.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -24,10 +21,8 @@ from tidelog.errors import (
     UnknownTopic,
 )
 from tidelog.remote import client as codes
-from tidelog.remote.client import UNKNOWN_PARTITION, UNKNOWN_TOPIC
-from tidelog.remote.view import ClusterView, Watermarks
 from tidelog.storage.files import decode_topic_id
-from tidelog.types import IsolationLevel, TopicPartition
+from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._config import ConfigEntry
@@ -280,48 +275,3 @@ def _typed(client: "Cluster", operation: str, topic: str) -> Iterator[str]:
         if code in _REFUSED:
             raise _REFUSED[code](f"{client.bootstrap}: {topic}: {error.reason}") from error
         raise
-
-
-# What brokers and the client library say of what is not there, among other things.
-_MAY_BE_MISSING: Final = frozenset(
-    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, codes.NO_LEADERS, UNKNOWN_PARTITION, UNKNOWN_TOPIC}
-)
-
-
-def named_watermarks(
-    cluster: ClusterView,
-    partitions: Iterable[TopicPartition],
-    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-) -> dict[TopicPartition, Watermarks]:
-    """Where the partitions begin and end.
-
-    Raises:
-        UnknownTopic: A topic or partition is not there; names which one.
-        InvalidRequest: Something else than a partition was named.
-        ClusterFailure: Brokers can't be asked.
-    """
-    names = [_checked(name) for name in partitions]
-    try:
-        return cluster.watermarks(names, isolation=isolation)
-    except ClusterFailure as error:
-        if error.error_code in _MAY_BE_MISSING:
-            _refuse_missing(cluster, names, error)
-        raise
-
-
-def _checked(name: object) -> TopicPartition:
-    if isinstance(name, TopicPartition):
-        return name
-    raise InvalidRequest(f"write TopicPartition(TOPIC, NUMBER) for a partition, not {name!r}")
-
-
-def _refuse_missing(
-    cluster: ClusterView, names: Sequence[TopicPartition], reason: ClusterFailure
-) -> None:
-    for name in names:
-        existing = cluster.partitions(name.topic)
-        if name not in existing:
-            raise UnknownTopic(
-                f"{cluster.bootstrap}: topic {name.topic} has partitions 0 to {len(existing) - 1},"
-                f" not {name.partition}"
-            ) from reason
