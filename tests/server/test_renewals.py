@@ -1,18 +1,18 @@
 """Sessions that end while a real client works: librdkafka renews them on the same connection."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-import pytest
 from confluent_kafka import Message, Producer
 from confluent_kafka.cimpl import KafkaError
 from tests.worlds.brokers.logins import MECHANISMS, SASL, add_users, key_of, place, settings_in
-from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.brokers.signing import RsaKey, key_set, token
 from tests.worlds.clients.secured import TIMEOUT_S, Key, create_topic
 from tests.worlds.clients.tokens import claims, now_s
 from tests.worlds.waiting import Patience
 
+import tidelog
 from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 
@@ -33,9 +33,6 @@ def with_tokens(folder: Path) -> dict[str, str]:
     }
 
 
-broker = broker_fixture(with_tokens, prepare=add_users, scope="module")
-
-
 def new_token(_: object) -> tuple[str, float]:
     """A token of a session's length, and when it ends."""
     end_s = now_s() + LIFETIME_S
@@ -50,32 +47,61 @@ def settings_of(running: Broker, mechanism: str) -> dict[str, object]:
 
 
 def counts(node: Node, mechanism: str) -> tuple[int, int]:
-    """How often somebody has logged in, and how often one has come."""
+    """How often somebody has logged in by a mechanism, and how often one has come."""
     logins = dict(node.metrics.logins)
     return logins.get((mechanism, "ok"), 0), node.metrics.connections_opened
 
 
-@pytest.mark.parametrize("mechanism", [*MECHANISMS, BEARER])
-def test_a_producer_renews_its_sessions(broker: Broker, mechanism: str) -> None:
-    create_topic(broker.bootstrap_servers, Key(), mechanism)
-    begun = broker.call(lambda node: counts(node, mechanism))
-    delivered: list[int] = []
-    failed: list[object] = []
+class Renewing:
+    """A producer of one mechanism at a broker of its own, and what became of its records."""
 
-    def on_delivery(error: KafkaError | None, message: Message) -> None:
-        failed.append(error) if error is not None else delivered.append(message.offset() or 0)
+    def __init__(self, broker: Broker, mechanism: str) -> None:
+        self.mechanism = mechanism
+        self._broker = broker
+        create_topic(broker.bootstrap_servers, Key(), mechanism)
+        self._begun = broker.call(lambda node: counts(node, mechanism))
+        self._producer = Producer(settings_of(broker, mechanism))
+        self._sent = 0
+        self._delivered: list[int] = []
+        self._failed: list[object] = []
 
-    producer = Producer(settings_of(broker, mechanism))
-    patience, sent = Patience(), 0
-    while True:
-        producer.produce(mechanism, str(sent), on_delivery=on_delivery)
-        sent += 1
-        assert producer.flush(TIMEOUT_S) == 0
-        logins, opened = broker.call(lambda node: counts(node, mechanism))
-        if logins - begun[0] - (opened - begun[1]) >= RENEWALS:
-            break
-        producer.poll(PAUSE_S)
-        patience.check("log-ins on connections that were there")
-    assert failed == []
-    assert delivered == list(range(sent))
-    assert broker.call(lambda node: node.metrics.logins.get((mechanism, "failed"))) is None
+    def is_renewed(self) -> bool:
+        """Send a record; whether its sessions have been renewed often enough by then."""
+        self._producer.produce(self.mechanism, str(self._sent), on_delivery=self._on_delivery)
+        self._sent += 1
+        assert self._producer.flush(TIMEOUT_S) == 0
+        logins, opened = self._broker.call(lambda node: counts(node, self.mechanism))
+        return logins - self._begun[0] - (opened - self._begun[1]) >= RENEWALS
+
+    def pause(self) -> None:
+        self._producer.poll(PAUSE_S)
+
+    def check(self) -> None:
+        assert self._failed == [], self.mechanism
+        assert self._delivered == list(range(self._sent)), self.mechanism
+        failed = (self.mechanism, "failed")
+        assert self._broker.call(lambda node: node.metrics.logins.get(failed)) is None
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failed.append(error)
+        else:
+            self._delivered.append(message.offset() or 0)
+
+
+def test_producers_renew_their_sessions(tmp_path: Path) -> None:
+    """One of each mechanism, at the same time: most of it is waiting."""
+    with ExitStack() as brokers:
+        producers = []
+        for mechanism in (*MECHANISMS, BEARER):
+            folder = tmp_path / mechanism
+            folder.mkdir()
+            broker = tidelog.broker(str(folder / "data"), settings=with_tokens(folder))
+            add_users(brokers.enter_context(broker))
+            producers.append(Renewing(broker, mechanism))
+        patience, left = Patience(), producers
+        while left := [producer for producer in left if not producer.is_renewed()]:
+            patience.check([producer.mechanism for producer in left])
+            left[0].pause()
+        for producer in producers:
+            producer.check()
