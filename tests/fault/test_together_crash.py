@@ -7,6 +7,7 @@ must be.
 from functools import cache
 
 import pytest
+from tests.core import thinned
 from tests.fault.judge import RESTART_MS
 from tests.faults import CrashState, Keep, reopen, seeded_env
 from tests.faults.refused import opened
@@ -109,7 +110,7 @@ def test_every_prefix_of_the_calls(keep: Keep) -> None:
 
 def test_seeded_states() -> None:
     life = lived()
-    for state in life.files.crash_states(range(SEEDED_STATES)):
+    for state in life.files.crash_states(thinned(range(SEEDED_STATES))):
         if state.prefix >= life.told[0][0]:
             judge(state, is_all_kept=False)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from tests.core import thinned
 from tests.fault.test_topics_crash import OPTIONS, ROOT, made_of, open_dir, settled
 from tests.faults import (
     START_MS,
@@ -55,8 +56,8 @@ def append(directory: LogDir, name: str, number: int, count: int) -> None:
 
 
 def crashes(env: SeededEnv) -> list[CrashState]:
-    fixed = [state for keep in Keep for state in env.files.prefixes(keep)]
-    return [*fixed, *env.files.crash_states(range(100))]
+    fixed = [state for keep in Keep for state in thinned(env.files.prefixes(keep))]
+    return [*fixed, *env.files.crash_states(thinned(range(100)))]
 
 
 def judge(state: CrashState, *, is_over: bool) -> set[str]:
@@ -108,7 +109,7 @@ def test_a_topic_that_nobody_opened_is_gone_though_its_id_was_torn() -> None:
     env, directory = settled()
     directory.topic_admin.create([NewTopic("a", 2)])
     directory.topic_admin.delete(["a"])
-    for state in [*env.files.prefixes(Keep.SYNCED), *env.files.crash_states(range(100))]:
+    for state in [*env.files.prefixes(Keep.SYNCED), *env.files.crash_states(thinned(range(100)))]:
         after = open_dir(seeded_env(2, files=reopen(state)))
         found = after.topics().get("a")
         assert found is None or (not found.foreign and found.partitions == 2), str(state)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from tests.core import thinned
 from tests.faults import (
     START_MS,
     CrashState,
@@ -91,8 +92,8 @@ def id_of(files: DamageFileSystem, place: str) -> UUID | None:
 
 
 def states_of(env: SeededEnv) -> list[CrashState]:
-    fixed = [state for keep in Keep for state in env.files.prefixes(keep)]
-    return [*fixed, *env.files.crash_states(range(300))]
+    fixed = [state for keep in Keep for state in thinned(env.files.prefixes(keep))]
+    return [*fixed, *env.files.crash_states(thinned(range(300)))]
 
 
 def test_topics_created_together_are_there_whole_or_not() -> None:

@@ -227,7 +227,7 @@ def test_transactions_survive_a_kill_at_each_call(
 def test_synced_transactions_survive_a_loss_of_power(
     story: Callable[[Story], Awaitable[None]],
 ) -> None:
-    asyncio.run(check_power(story, range(25)))
+    asyncio.run(check_power(story, thinned(range(25))))
 
 
 @pytest.mark.slow
