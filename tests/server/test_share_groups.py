@@ -272,8 +272,8 @@ def test_a_share_fetch_waits_while_its_group_is_loaded(data: str) -> None:
             for _ in range(THREADS):
                 node.work.submit(may_load.wait)
             shards = node.groups.shards
-            shards.lose(shards.number_of(GROUP))
-            assert shards.code_for(GROUP) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            shards.mark_failed(shards.number_of(GROUP))
+            assert shards.error_for(GROUP) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             context = RequestContext(node, SHARE_FETCH, 1, "A", ConnectionFacts(1, "127.0.0.1"))
             answers.append(
                 asyncio.ensure_future(_awaited(handler_of(SHARE_FETCH.key)(context, request)))

@@ -405,7 +405,7 @@ class Follower(Closing):
                 for cut in copy.counts.truncations
             ]
         )
-        self._tell([str(lost) for lost in copy.counts.lost])
+        self._tell([str(offsets) for offsets in copy.counts.lost])
 
     # -- what is due -------------------------------------------------------------------------
 

@@ -522,9 +522,9 @@ class Copy:
         if 0 < end < leader_start:
             reason = "the leader had deleted them before they were copied"
             name = self.name
-            lost = LostOffsets(name.topic, name.partition, end, leader_start, reason)
-            if lost not in self.counts.lost:
-                self.counts.lost.append(lost)
+            offsets = LostOffsets(name.topic, name.partition, end, leader_start, reason)
+            if offsets not in self.counts.lost:
+                self.counts.lost.append(offsets)
         return is_late
 
     def refuse(self, failure: ClusterFailure, *, is_passing: bool) -> None:

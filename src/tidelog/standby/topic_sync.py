@@ -185,27 +185,27 @@ def sync_topic(
 
 
 def _known_settings(name: str, settings: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    known, notes = {}, []
+    own_settings, notes = {}, []
     for key, value in sorted(settings.items()):
         try:
             TopicConfig.parse({key: value})
         except ConfigError as error:
             notes.append(f"topic {name}: setting {key}={value} was not copied: {error.allowed}")
         else:
-            known[key] = value
-    return known, notes
+            own_settings[key] = value
+    return own_settings, notes
 
 
 def _sync_settings(
-    directory: LogDir, here: TopicInfo, wanted: Mapping[str, str], settings: LeaderSettings
+    directory: LogDir, here: TopicInfo, own_settings: Mapping[str, str], settings: LeaderSettings
 ) -> None:
     """Set what differs; what is ours alone, and what the leader does not name, stays."""
     changes: dict[str, str | None] = {
-        key: value for key, value in wanted.items() if here.given.get(key) != value
+        key: value for key, value in own_settings.items() if here.given.get(key) != value
     }
     for key in here.given:
         is_default = key in settings.names and key not in settings.values
-        if is_default and key not in wanted and not key.startswith(_OURS):
+        if is_default and key not in own_settings and not key.startswith(_OURS):
             changes[key] = None
     if changes or here.foreign:
         directory.alter_config(here.name, changes)
@@ -238,17 +238,17 @@ def group_offsets(leader: Leader, topics: Mapping[UUID, str]) -> dict[str, list[
     Raises:
         ClusterFailure: A broker can't be reached or refuses.
     """
-    found: dict[str, list[GroupOffset]] = {}
+    offsets: dict[str, list[GroupOffset]] = {}
     for node_id in leader.node_ids:
         for group in _groups_of(leader, node_id):
             commits = _commits(leader, node_id, group, topics)
             if commits:
-                found[group] = commits
-    return found
+                offsets[group] = commits
+    return offsets
 
 
 def with_known(
-    found: Mapping[str, Sequence[GroupOffset]], known: Mapping[str, Sequence[GroupOffset]]
+    current: Mapping[str, Sequence[GroupOffset]], previous: Mapping[str, Sequence[GroupOffset]]
 ) -> dict[str, list[GroupOffset]]:
     """What the leader said now, and of the commits that it left out what it said before.
 
@@ -256,9 +256,9 @@ def with_known(
     deletion.
     """
     merged = {}
-    for group in {**known, **found}:
-        commits = {(each.topic, each.partition): each for each in known.get(group, ())}
-        commits |= {(each.topic, each.partition): each for each in found.get(group, ())}
+    for group in {**previous, **current}:
+        commits = {(each.topic, each.partition): each for each in previous.get(group, ())}
+        commits |= {(each.topic, each.partition): each for each in current.get(group, ())}
         merged[group] = list(commits.values())
     return merged
 
@@ -277,8 +277,8 @@ def coordinator_of(leader: Leader, group: str) -> int:
     question = FindCoordinatorRequest(key=group, coordinator_keys=[group])
     answer = leader.bootstrap.ask(FIND_COORDINATOR, question)
     if answer.coordinators:
-        found = answer.coordinators[0]
-        code, node_id = found.error_code, found.node_id
+        coordinator = answer.coordinators[0]
+        code, node_id = coordinator.error_code, coordinator.node_id
     else:
         code, node_id = answer.error_code, answer.node_id
     if code:
@@ -295,15 +295,15 @@ def _commits(
     if version < _MANY_GROUPS:
         _ensure_right(leader, group, answer.error_code)
         return _old_commits(answer, set(topics.values()))
-    for found in answer.groups:
-        _ensure_right(leader, group, found.error_code)
+    for group_answer in answer.groups:
+        _ensure_right(leader, group, group_answer.error_code)
     return [
         GroupOffset(
             name, commit.partition_index, commit.committed_offset, epoch, commit.metadata or ""
         )
-        for found in answer.groups
-        if found.group_id == group
-        for topic in found.topics
+        for group_answer in answer.groups
+        if group_answer.group_id == group
+        for topic in group_answer.topics
         if (name := topics.get(topic.topic_id) or _named(topic.name, topics))
         for commit in topic.partitions
         if commit.committed_offset >= 0 and not commit.error_code

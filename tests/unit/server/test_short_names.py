@@ -4,13 +4,13 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
-from tidelog.server.groups.modern_changes import EpochChange, TargetChange
 
 from tidelog.env import ManualClock
 from tidelog.server.admin.quotas import PRODUCED, Throttles
 from tidelog.server.coordinator.java_hash import java_hash, partition_for
 from tidelog.server.groups.committed_offsets import CommittedOffset
 from tidelog.server.groups.modern_group import ConsumerGroup
+from tidelog.server.groups.modern_records import EpochChange, TargetChange
 from tidelog.server.groups.records import offset_record
 from tidelog.server.runtime.name_cache import NAME_CHARACTERS, is_short, short_key
 from tidelog.server.transactions.state_topic import encode_key

@@ -108,7 +108,7 @@ class World:
     async def _load(self) -> None:
         shards = self.node.groups.shards
         await turn_until(lambda: not shards.is_loading)
-        assert shards.code_for(GROUP) is ErrorCode.NONE
+        assert shards.error_for(GROUP) is ErrorCode.NONE
 
     def restart(self, **settings: str) -> None:
         """A new process reads what the last one wrote; these settings are others."""

@@ -257,7 +257,7 @@ async def describe_groups(
 
 async def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
     coordinator = context.node.groups
-    code = coordinator.shards.code_for(group_id)
+    code = coordinator.shards.error_for(group_id)
     if code is not ErrorCode.NONE:
         return DescribedGroup(error_code=code, group_id=group_id)
     group = coordinator.find(group_id)
@@ -314,7 +314,7 @@ async def delete_groups(
     coordinator = context.node.groups
     results = []
     for group_id in dict.fromkeys(request.groups_names):
-        code = coordinator.shards.code_for(group_id)
+        code = coordinator.shards.error_for(group_id)
         if code is ErrorCode.NONE:
             code = await _delete(context, group_id)
         results.append(DeletableGroupResult(group_id=group_id, error_code=code))

@@ -56,7 +56,7 @@ class _Keeper(Protocol):
     @property
     def has_topic(self) -> bool: ...
     def number_of(self, key: str, /) -> int: ...
-    def code_for(self, key: str, /) -> ErrorCode: ...
+    def error_for(self, key: str, /) -> ErrorCode: ...
     async def ensure_topic(self) -> ErrorCode: ...
 
 
@@ -112,7 +112,7 @@ def _unopened(
     """Partitions that keep these keys, and that the first write would open on the loop."""
     is_batch = context.version >= BATCHED_FIRST_VERSION
     keys = request.coordinator_keys[:OPENED_KEYS_MAX] if is_batch else [request.key]
-    numbers = {keeper.number_of(key) for key in keys if keeper.code_for(key) == ErrorCode.NONE}
+    numbers = {keeper.number_of(key) for key in keys if keeper.error_for(key) == ErrorCode.NONE}
     return context.node.partitions.unopened((topic, number) for number in numbers)
 
 

@@ -119,11 +119,11 @@ async def _group(
     context: RequestContext, asked: OffsetFetchGroup, *, is_stable: bool
 ) -> OffsetFetchGroupResponse:
     coordinator = context.node.groups
-    code = coordinator.shards.code_for(asked.group_id)
+    code = coordinator.shards.error_for(asked.group_id)
     if code is ErrorCode.NONE:
         code = await coordinator.shards.settled(asked.group_id)
     if code is ErrorCode.NONE:
-        code = coordinator.shards.code_for(asked.group_id)  # it may have been lost meanwhile
+        code = coordinator.shards.error_for(asked.group_id)  # it may have been lost meanwhile
     if code is not ErrorCode.NONE:
         return OffsetFetchGroupResponse(group_id=asked.group_id, error_code=code)
     group = coordinator.find(asked.group_id)
@@ -449,7 +449,7 @@ def offset_commit(
         kept.extend(_known(context, topic, response))
     if not kept:
         return response.message
-    code = context.node.groups.shards.code_for(request.group_id)
+    code = context.node.groups.shards.error_for(request.group_id)
     if code is not ErrorCode.NONE:
         return response.add(kept, [code] * len(kept))
     asked = CommitRequest(
@@ -611,7 +611,7 @@ async def _commit(
         refused = known_error(codes[place], knows_abortable=context.version >= ABORTABLE_SINCE)
         if refused is not ErrorCode.NONE:
             return [refused] * len(commits)
-        code = groups.shards.code_for(group_id)  # it may have been lost meanwhile
+        code = groups.shards.error_for(group_id)  # it may have been lost meanwhile
         if code is not ErrorCode.NONE:
             return [code] * len(commits)
     asked = CommitRequest(

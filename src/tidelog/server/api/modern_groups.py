@@ -112,7 +112,7 @@ def _heartbeat(
     context: RequestContext, beats: Heartbeats, request: HeartbeatRequest, kind: type[Beaten]
 ) -> Beaten | Awaitable[Beaten]:
     group_id = request.group_id
-    code = context.node.groups.shards.code_for(group_id) if group_id else ErrorCode.NONE
+    code = context.node.groups.shards.error_for(group_id) if group_id else ErrorCode.NONE
     if code is not ErrorCode.NONE:
         return _beat_response(kind, HeartbeatResult(code=code))
     return beats.beat(request).map(partial(_beat_response, kind))

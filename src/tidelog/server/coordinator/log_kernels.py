@@ -50,14 +50,14 @@ TABLE_BATCHES: Final = 1 << 15
 _NOT_PLAIN: Final = CODEC_MASK | CONTROL_BIT | TRANSACTIONAL_BIT
 
 
-class Taker(Protocol):
+class RecordCollector(Protocol):
     """Who keeps of each key the last record."""
 
     def add(self, batch: Batch) -> None:
         """Take a batch; raises CorruptData where its records can't be read."""
         ...
 
-    def add_latest(self, found: Iterable[LatestRecord]) -> None:
+    def add_latest(self, latest: Iterable[LatestRecord]) -> None:
         """Take what some batches come to that are neither control nor transactional."""
         ...
 
@@ -71,7 +71,7 @@ class KernelPieces:
         self._piece_bytes = piece_bytes
         self._table: Longs = np.empty((TABLE_BATCHES, layout.BATCH_FIELDS), np.int64)
 
-    def take(self, part: LogSlice, taker: Taker) -> Iterator[int]:
+    def take(self, part: LogSlice, taker: RecordCollector) -> Iterator[int]:
         """Take a slice; a pause after each piece of it, with its bytes.
 
         Raises:
@@ -80,17 +80,17 @@ class KernelPieces:
         """
         with typed_reads(part.segment.log_path):
             file, end = part.segment.open_file(), part.end_position
-            position, wanted = part.start_position, self._piece_bytes
+            position, size = part.start_position, self._piece_bytes
             run = _Run(self._finder, part, taker)
             while position < end:
-                data = file.pread(min(wanted, end - position), position)
+                data = file.pread(min(size, end - position), position)
                 used = self._take_piece(run, data, position)
                 if used:
-                    position, wanted = position + used, self._piece_bytes
+                    position, size = position + used, self._piece_bytes
                     yield used
                     continue
-                wanted = _batch_size(data)
-                if wanted <= len(data) or position + wanted > end:
+                size = _batch_size(data)
+                if size <= len(data) or position + size > end:
                     run.end_in_batch(position, end)
                     return
 
@@ -113,7 +113,7 @@ class KernelPieces:
 class _Run:
     """One slice on its way."""
 
-    def __init__(self, finder: LatestFinder, part: LogSlice, taker: Taker) -> None:
+    def __init__(self, finder: LatestFinder, part: LogSlice, taker: RecordCollector) -> None:
         self._finder = finder
         self._part = part
         self._taker = taker
@@ -140,11 +140,11 @@ class _Run:
         edges = (np.flatnonzero(is_plain[1:] != is_plain[:-1]) + 1).tolist()
         for start, end in pairwise([0, *edges, len(table)]):
             rows = table[start:end]
-            found = self._finder.find(data, rows) if len(rows) and is_plain[start] else None
-            if found is None:
+            latest = self._finder.find(data, rows) if len(rows) and is_plain[start] else None
+            if latest is None:
                 self._take_singly(data, position, rows)
             else:
-                self._taker.add_latest(found)
+                self._taker.add_latest(latest)
 
     def _wanted(self, table: "Longs") -> "Longs":
         """The rows of batches with an offset of the slice."""

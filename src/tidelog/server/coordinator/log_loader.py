@@ -13,7 +13,7 @@ from tidelog.record.batch_walk import Batch
 from tidelog.storage.segment.slices import LogSlice
 
 if TYPE_CHECKING:
-    from tidelog.server.coordinator.log_kernels import KernelPieces, Taker
+    from tidelog.server.coordinator.log_kernels import KernelPieces, RecordCollector
     from tidelog.server.partitions.services import Services
 
 
@@ -41,8 +41,8 @@ class KernelsOf:
         return self._made
 
 
-def take_batches(slices: Iterable[LogSlice], take: Callable[[Batch], None]) -> Iterator[int]:
-    """Take all batches plainly, in order; as `take_log`."""
+def load_batches(slices: Iterable[LogSlice], take: Callable[[Batch], None]) -> Iterator[int]:
+    """Take all batches plainly, in order; as `load_log`."""
     for part in slices:
         begun = part.start_position
         for behind in _take_plainly(part, take):
@@ -50,9 +50,9 @@ def take_batches(slices: Iterable[LogSlice], take: Callable[[Batch], None]) -> I
             begun = behind
 
 
-def take_log(
+def load_log(
     slices: Iterable[LogSlice],
-    taker: "Taker",
+    taker: "RecordCollector",
     find_kernels: FindKernels = lambda: None,
 ) -> Iterator[int]:
     """Take all batches of a log; a pause after each piece of it, with its bytes.
@@ -67,15 +67,15 @@ def take_log(
         StorageFailure: The disk failed.
     """
     for part in slices:
-        left, kernels = part, find_kernels()
+        remaining, kernels = part, find_kernels()
         if kernels is None:
             for behind in _take_plainly(part, taker.add):
-                yield behind - left.start_position
-                left, kernels = replace(part, start_position=behind), find_kernels()
+                yield behind - remaining.start_position
+                remaining, kernels = replace(part, start_position=behind), find_kernels()
                 if kernels is not None:
                     break
         if kernels is not None:
-            yield from kernels.take(left, taker)
+            yield from kernels.take(remaining, taker)
 
 
 def _take_plainly(part: LogSlice, take: Callable[[Batch], None]) -> Iterator[int]:

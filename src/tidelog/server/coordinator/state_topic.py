@@ -355,11 +355,11 @@ class StateTopic(Generic[Loaded]):
         """The partition that keeps a group, a transactional id and the like; there must be some."""
         return partition_for(key, len(self._parts))
 
-    def code_for(self, key: str) -> ErrorCode:
+    def error_for(self, key: str) -> ErrorCode:
         """Why what a key names can't be served now, `NONE` where it can."""
-        return self.code_of(self.number_of(key)) if self._parts else ErrorCode.NOT_COORDINATOR
+        return self.error_of(self.number_of(key)) if self._parts else ErrorCode.NOT_COORDINATOR
 
-    def code_of(self, number: int) -> ErrorCode:
+    def error_of(self, number: int) -> ErrorCode:
         """Why a partition can't be served now, `NONE` where it can."""
         if number >= len(self._parts):
             return ErrorCode.NOT_COORDINATOR
@@ -405,7 +405,7 @@ class StateTopic(Generic[Loaded]):
     def _is_coming(self, key: str | None) -> bool:
         if not self.is_loading or key is None or not self._parts:
             return self.is_loading
-        return self.code_for(key) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return self.error_for(key) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _note_progress(self) -> None:
         if self._progress is not None and not self._progress.done():
@@ -500,12 +500,12 @@ class StateTopic(Generic[Loaded]):
         self._queue.clear()
         self._machine.unload(None)
 
-    def lose(self, number: int) -> None:
+    def mark_failed(self, number: int) -> None:
         """A partition failed: what it had is read again when it works again."""
         part = self._parts[number] if number < len(self._parts) else None
         if part is not None and part.state in _TAKING:
-            known, part.state = part.state, PartitionState.FAILED
-            if known is PartitionState.ACTIVE:
+            previous, part.state = part.state, PartitionState.FAILED
+            if previous is PartitionState.ACTIVE:
                 self._machine.unload(number)
 
     def _watch(self, number: int, partition: Partition) -> _LogWatch:
@@ -515,13 +515,13 @@ class StateTopic(Generic[Loaded]):
             if part.watch is not None:
                 part.watch.end()
             part.watch = _LogWatch(
-                partition, lambda: self.lose(number), lambda: self._come_back(number)
+                partition, lambda: self.mark_failed(number), lambda: self._come_back(number)
             )
         return part.watch
 
     def _come_back(self, number: int) -> None:
         """A partition was opened anew: what it has now is read, whether somebody asks or not."""
-        self.lose(number)
+        self.mark_failed(number)
         self._try_again_if_sound(number)
 
     # -- writing -----------------------------------------------------------------------------
@@ -592,7 +592,7 @@ class StateTopic(Generic[Loaded]):
             if (code := _REFUSALS.get(type(error))) is not None:
                 return Reply.of(code)
             self._logger.warning("%s: %s", partition.name, error)
-            self.lose(number)
+            self.mark_failed(number)
             return Reply.of(ErrorCode.NOT_COORDINATOR)
         return watch.safe(result.last_offset)
 
@@ -609,7 +609,7 @@ class StateTopic(Generic[Loaded]):
         written = self._append_batch(number, gathered.records)
         if written.is_done and written.value is not ErrorCode.NONE:
             # It is taken to be so already: only the log can tell what is.
-            self.lose(number)
+            self.mark_failed(number)
             gathered.tell(ErrorCode.NOT_COORDINATOR)
             return
         written.then(gathered.tell)
@@ -691,7 +691,7 @@ class StateTopic(Generic[Loaded]):
             return
         self._watch(number, partition)
         if partition.failure is not None:
-            self.lose(number)
+            self.mark_failed(number)
             return
         loaded = await self._read(partition.log)
         if self._may_take(part, number) and self.complete(number, loaded):
@@ -759,22 +759,22 @@ class PartitionedMap(Generic[Kept]):
         """Return what is kept under a name, None if there is nothing."""
         return self._all.get(name)
 
-    def put(self, name: str, kept: Kept) -> None:
+    def put(self, name: str, value: Kept) -> None:
         """One more, or another one in its place."""
-        self._put(self._number_of(name), name, kept)
+        self._put(self._number_of(name), name, value)
 
-    def put_all(self, number: int, found: Mapping[str, Kept]) -> None:
+    def put_all(self, number: int, values: Mapping[str, Kept]) -> None:
         """What a partition has that was read."""
-        for name, kept in found.items():
-            self._put(number, name, kept)
+        for name, value in values.items():
+            self._put(number, name, value)
 
-    def _put(self, number: int, name: str, kept: Kept) -> None:
+    def _put(self, number: int, name: str, value: Kept) -> None:
         before = self._numbers.get(name)
         if before is not None and before != number:
             del self._parts[before][name]
-        self._all[name] = kept
+        self._all[name] = value
         self._numbers[name] = number
-        self._parts.setdefault(number, {})[name] = kept
+        self._parts.setdefault(number, {})[name] = value
 
     def remove(self, name: str) -> None:
         """One less; fine where it is not there."""
@@ -792,7 +792,7 @@ class PartitionedMap(Generic[Kept]):
             for name in part:
                 del self._all[name], self._numbers[name]
             return list(part.values())
-        found = list(self._all.values())
+        values = list(self._all.values())
         for table in (self._all, self._numbers, self._parts):
             table.clear()
-        return found
+        return values

@@ -164,7 +164,7 @@ class ClassicMembers:
 
         def go_on() -> None:
             group.stop(Wait.JOIN, member.member_id)
-            self._updates.await_sign(group, member)
+            self._updates.restart_session(group, member)
             timeout_ms = request.rebalance_timeout_ms
             self._updates.wait_for(group, member.member_id, Wait.SYNC, timeout_ms)
 
@@ -192,7 +192,7 @@ class ClassicMembers:
         except Refusal as refusal:
             return Reply.of(SyncResult(code=ErrorCode(refusal.error_code)))
         group.stop(Wait.SYNC, member.member_id)
-        self._updates.await_sign(group, member)
+        self._updates.restart_session(group, member)
         assert member.subscription.classic is not None
         version = subscription_version(member.subscription.classic.protocols[0][1])
         synced = SyncResult(
@@ -227,7 +227,7 @@ class ClassicMembers:
             _require_generation(member, generation)
         except Refusal as refusal:
             return ErrorCode(refusal.error_code)
-        self._updates.await_sign(group, member)
+        self._updates.restart_session(group, member)
         assignment = member.assignment
         may_get_more = (
             assignment.state is MemberState.UNRELEASED_PARTITIONS

@@ -155,7 +155,7 @@ class Membership:
         if group.is_in(GroupState.PREPARING_REBALANCE) and group.previous_state is GroupState.EMPTY:
             group.has_newcomers = True
         group.add(member, request.protocol_type)
-        self._rebalances.await_sign(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalances.restart_session(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalances.prepare_or_complete(group)
         return reply
 
@@ -205,7 +205,7 @@ class Membership:
             return self._add(group, request, member_id)
         before = _Before(group, instance_id)
         member = group.replace_static(instance_id, member_id)
-        self._rebalances.await_sign(group, member)
+        self._rebalances.restart_session(group, member)
         reply = self._park(group, request, member)
         if not group.is_in(GroupState.STABLE):
             self._rebalances.prepare_or_complete(group)
@@ -250,7 +250,7 @@ class Membership:
         if group.members.get(member.member_id) is member and member.instance_id is not None:
             old = group.replace_static(member.instance_id, before.member_id)
             group.update(old, before.asked, None)
-            self._rebalances.await_sign(group, old)
+            self._rebalances.restart_session(group, old)
 
     # -- syncing -----------------------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class Membership:
             return code
         if generation != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        self._rebalances.await_sign(group, group.members[member.member_id])
+        self._rebalances.restart_session(group, group.members[member.member_id])
         is_preparing = group.is_in(GroupState.PREPARING_REBALANCE)
         return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
 

@@ -36,7 +36,7 @@ class Rebalances:
 
     # -- members' time -----------------------------------------------------------------------
 
-    def await_sign(self, group: ClassicGroup, member: Member, ms: int | None = None) -> None:
+    def restart_session(self, group: ClassicGroup, member: Member, ms: int | None = None) -> None:
         """Give a member up after its session time-out, or after `ms`, unless it says something."""
         delay_ms = member.session_timeout_ms if ms is None else ms
         if self._context.timers.put_off(member.expiry, delay_ms):
@@ -180,7 +180,7 @@ class Rebalances:
     def _begin_sync(self, group: ClassicGroup) -> None:
         for member in group.members.values():
             group.answer_join(member, self.joined(group, member.member_id))
-            self.await_sign(group, member)
+            self.restart_session(group, member)
             member.is_new = False
             group.pending_sync.add(member.member_id)
         generation = group.generation
@@ -234,7 +234,7 @@ class Rebalances:
             member.assignment = assignments.get(member.member_id, b"")
             if group.answer_sync(member, self.synced(group, member)):
                 # Its session may have ended while it waited, which counted for nothing.
-                self.await_sign(group, member)
+                self.restart_session(group, member)
         group.move_to(GroupState.STABLE, self._clock.now_ms())
 
     def synced(self, group: ClassicGroup, member: Member) -> SyncResult:
@@ -249,14 +249,14 @@ class Rebalances:
         for member in group.members.values():
             member.assignment = b""
             if group.answer_sync(member, SyncResult(code=code)):
-                self.await_sign(group, member)
+                self.restart_session(group, member)
 
     # -- loading and unloading ---------------------------------------------------------------
 
     def resume(self, group: ClassicGroup) -> None:
         """A group was loaded: its members' sessions begin anew."""
         for member in group.members.values():
-            self.await_sign(group, member)
+            self.restart_session(group, member)
         if group.leader is None and not group.is_empty:
             # It had just become a classic one: its members were to join again.
             group.leader = next(iter(group.members))

@@ -94,7 +94,7 @@ class ConsumerHeartbeats(Heartbeats):
         aim = self._updates.aim(update, epoch, match.known, new, same=same)
         has_changed = names_changed or status is not RegexStatus.SAME
         moved = self._updates.reconcile(update, new, aim, request.owned, has_changed=has_changed)
-        update.actions.append(lambda: self._updates.await_sign(group, moved))
+        update.actions.append(lambda: self._updates.restart_session(group, moved))
         self._regexes.maybe_look_up(update, match, new, request.may_see)
         is_full = (
             request.rebalance_timeout_ms != NO_TIMEOUT

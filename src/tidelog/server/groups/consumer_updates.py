@@ -73,7 +73,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
 
     # -- time --------------------------------------------------------------------------------
 
-    def await_sign(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+    def restart_session(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         """A member gave a sign of life: its session begins anew."""
         classic = member.subscription.classic
         ms = (

@@ -234,7 +234,7 @@ class Migration:
             group.unload()
             self._updates.table.put(classic.group_id, classic)
             for member in classic.members.values():
-                self._rebalances.await_sign(classic, member, left_ms.get(member.member_id))
+                self._rebalances.restart_session(classic, member, left_ms.get(member.member_id))
             if rebalances:
                 self._rebalances.prepare(classic)
         return written
@@ -312,7 +312,7 @@ class Migration:
     def resume(self, group: ConsumerGroup) -> None:
         """A group was loaded: its members' sessions begin anew."""
         for member in group.members.values():
-            self._updates.await_sign(group, member)
+            self._updates.restart_session(group, member)
             if not member.is_classic:
                 self._updates.watch_revocation(group, member.member_id)
 

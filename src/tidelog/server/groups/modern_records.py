@@ -562,11 +562,11 @@ def end_records(group: ConsumerGroup | ShareGroup) -> list[KeyValue]:
 
 
 def _end(group: ModernGroup[AssignmentT], more: Iterable[KeyValue]) -> list[KeyValue]:
-    left: list[AssignmentChange[AssignmentT]] = [
+    removals: list[AssignmentChange[AssignmentT]] = [
         AssignmentChange(member_id, None) for member_id in group.members
     ]
     return [
-        *(change.record(group) for change in left),
+        *(change.record(group) for change in removals),
         *(TargetChange(member_id, None).record(group) for member_id in group.targets),
         TargetEpochChange(None).record(group),
         *(MemberChange(member_id, None).record(group) for member_id in group.members),

@@ -161,7 +161,7 @@ class Commits:
         """A commit says that the member is there."""
         member = group.members.get(request.member_id)
         if member is not None and group.is_in(GroupState.STABLE, GroupState.PREPARING_REBALANCE):
-            self._rebalances.await_sign(group, member)
+            self._rebalances.restart_session(group, member)
 
     def _keep(
         self, request: CommitRequest, commits: Sequence[Commit], codes: list[ErrorCode]

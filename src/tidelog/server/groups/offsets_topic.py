@@ -105,7 +105,7 @@ class Standby:
     async def read(self) -> bool:
         """Read the file; False where it can't be read, which is logged: then no group is served."""
         try:
-            found = await self._services.work.run(
+            group_offsets = await self._services.work.run(
                 read_group_offsets, self._services.env.files, self._services.log_dir.path
             )
         except (TidelogError, OSError) as error:
@@ -113,10 +113,14 @@ class Standby:
             LOGGER.error(_UNREADABLE, self._path, error)
             return False
         self._failed_ms, self.is_read = None, True
-        self._groups = {} if found is None else {n: list(c) for n, c in found.groups.items()}
+        self._groups = (
+            {} if group_offsets is None else {n: list(c) for n, c in group_offsets.groups.items()}
+        )
         partitions = self._services.partitions
-        places = {(each.topic, each.partition) for all_ in self._groups.values() for each in all_}
-        await partitions.open_beside(partitions.unopened(places), self._services.work)
+        partition_names = {
+            (each.topic, each.partition) for all_ in self._groups.values() for each in all_
+        }
+        await partitions.open_beside(partitions.unopened(partition_names), self._services.work)
         return True
 
     def take_in(self, number: int, count: int, groups: dict[str, AnyGroup]) -> bool:
@@ -125,47 +129,47 @@ class Standby:
         Raises:
             StorageFailure: A partition that groups have committed for can't be opened.
         """
-        taken = list(self._missing(number, count, groups))
-        for at in range(0, len(taken), RECORDS_PER_BATCH):
-            part = taken[at : at + RECORDS_PER_BATCH]
+        missing = list(self._missing(number, count, groups))
+        for at in range(0, len(missing), RECORDS_PER_BATCH):
+            part = missing[at : at + RECORDS_PER_BATCH]
             records = [
-                offset_record(group.group_id, place.topic, place.partition, offset)
-                for group, place, offset in part
+                offset_record(group.group_id, commit.topic, commit.partition, offset)
+                for group, commit, offset in part
             ]
             written = self._topic.append_now(number, records)
             if not is_accepted(written):
                 return False
-            for group, place, offset in part:
-                group.offsets.put(place.topic, place.partition, offset)
+            for group, commit, offset in part:
+                group.offsets.put(commit.topic, commit.partition, offset)
                 groups[group.group_id] = group
         return True
 
     def _missing(self, number: int, count: int, groups: dict[str, AnyGroup]) -> Iterator[Taken]:
         now_ms = self._services.env.clock.now_ms()
-        for group_id, places in self._groups.items():
+        for group_id, commits in self._groups.items():
             if partition_for(group_id, count) != number:
                 continue
             group = groups.get(group_id) or ClassicGroup(group_id, now_ms)
-            for place in places:
-                offset = self._offset(place, now_ms)
-                if offset is not None and group.offsets.get(place.topic, place.partition) is None:
-                    yield group, place, offset
+            for commit in commits:
+                offset = self._offset(commit, now_ms)
+                if offset is not None and group.offsets.get(commit.topic, commit.partition) is None:
+                    yield group, commit, offset
 
-    def _offset(self, place: GroupOffset, now_ms: int) -> CommittedOffset | None:
+    def _offset(self, commit: GroupOffset, now_ms: int) -> CommittedOffset | None:
         """The commit, at most the end of its partition; None where there is no such partition.
 
         Raises:
             StorageFailure: That can't be told now.
         """
-        info = self._services.topics.find(place.topic)
+        info = self._services.topics.find(commit.topic)
         try:
-            log = self._services.partitions.get(place.topic, place.partition).log
+            log = self._services.partitions.get(commit.topic, commit.partition).log
         except UnknownTopic:
             return None
         return CommittedOffset(
-            min(place.offset, log.log_end_offset),
-            NO_LEADER_EPOCH if place.leader_epoch is None else place.leader_epoch,
-            place.metadata,
+            min(commit.offset, log.log_end_offset),
+            NO_LEADER_EPOCH if commit.leader_epoch is None else commit.leader_epoch,
+            commit.metadata,
             now_ms,
             topic_id=NO_UUID if info is None or info.topic_id is None else info.topic_id,
         )
@@ -260,18 +264,18 @@ class OffsetsTopic(StateTopic[LoadedShard]):
             await self._standby.finish(self.count)
 
     def error_for_member(self, group_id: str) -> ErrorCode:
-        """As `code_for`, for requests in which the id of a group must not be empty."""
-        return self.code_for(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
+        """As `error_for`, for requests in which the id of a group must not be empty."""
+        return self.error_for(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
 
     # -- transactions ------------------------------------------------------------------------
 
     def guard(self, group_id: str, producer: tuple[int, int], *, raises_epochs: bool) -> Asked:
         """What a producer holds while the coordinator of transactions is asked for a group's."""
         number = self.number_of(group_id)
-        place = TopicPartition(OFFSETS_TOPIC, number)
+        name = TopicPartition(OFFSETS_TOPIC, number)
         partition = self.partition(number)
         if partition is None:
-            return Asked(place, None)
+            return Asked(name, None)
         guard = partition.transactions.guard(
             partition.log.producer_states(),
             producer,
@@ -279,7 +283,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
             raises_epochs=raises_epochs,
             now_ms=self._clock.now_ms(),
         )
-        return Asked(place, guard)
+        return Asked(name, guard)
 
     def append_pending(
         self,
@@ -316,7 +320,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
         A partition that is not served now answers with a code after which it is tried again.
         """
         if not self.is_active(number):
-            return Reply.of(self.code_of(number))
+            return Reply.of(self.error_of(number))
         return self.write(number, lambda partition: end_transaction(partition, end))
 
 

@@ -17,7 +17,7 @@ from tidelog.protocol.messages.group_records import GroupMetadataValue
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.record import ControlType, read_pairs
-from tidelog.server.coordinator.log_loader import FindKernels, take_log
+from tidelog.server.coordinator.log_loader import FindKernels, load_log
 from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member
 from tidelog.server.groups.committed_offsets import CommittedOffset, PendingOffset
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
@@ -101,8 +101,8 @@ class Replay:
     def take(
         self, slices: Iterable[LogSlice], find_kernels: FindKernels = lambda: None
     ) -> Iterator[int]:
-        """Take all batches of a log; as `take_log`."""
-        return take_log(slices, self, find_kernels)
+        """Take all batches of a log; as `load_log`."""
+        return load_log(slices, self, find_kernels)
 
     def add(self, batch: Batch) -> None:
         """Take a batch; raises CorruptData where its records can't be read."""

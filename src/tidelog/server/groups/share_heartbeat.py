@@ -120,7 +120,7 @@ class ShareHeartbeats(Heartbeats):
         )
         if assignment != old.assignment:
             update.changes.append(AssignmentChange(old.member_id, assignment))
-        update.actions.append(lambda: self._await_sign(group, old.member_id))
+        update.actions.append(lambda: self._restart_session(group, old.member_id))
         is_told = (
             joins or request.topics is not None or assignment.assigned != old.assignment.assigned
         )
@@ -223,9 +223,9 @@ class ShareHeartbeats(Heartbeats):
     def resume(self, group: ShareGroup) -> None:
         """A group was loaded: its members' sessions begin anew."""
         for member_id in group.members:
-            self._await_sign(group, member_id)
+            self._restart_session(group, member_id)
 
-    def _await_sign(self, group: ShareGroup, member_id: str) -> None:
+    def _restart_session(self, group: ShareGroup, member_id: str) -> None:
         """A member gave a sign of life: its session begins anew."""
         ms = self._updates.settings.share_session_timeout_ms(group.group_id)
         self._updates.wait_for(group, member_id, Wait.SESSION, ms)

@@ -114,8 +114,8 @@ class Rule:
         matched = self.pattern.fullmatch(name)
         if matched is None:
             return None
-        found = matched.expand(self.replacement)
-        return {"L": found.lower(), "U": found.upper()}.get(self.case, found)
+        text = matched.expand(self.replacement)
+        return {"L": text.lower(), "U": text.upper()}.get(self.case, text)
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:

@@ -218,23 +218,23 @@ def read_json(data: Buffer) -> Mapping[str, object]:
     """An object without names that come twice; raises ValueError for anything else."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        document = dict(pairs)
+        if len(document) != len(pairs):
             raise ValueError("a name that comes twice")
-        return found
+        return document
 
     def refuse(word: str) -> object:
         raise ValueError(word)
 
     try:
-        found: object = json.loads(
+        document: object = json.loads(
             bytes(data).decode(), object_pairs_hook=once, parse_constant=refuse
         )
     except RecursionError as error:
         raise ValueError("too deep") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ValueError("no object")
-    return found
+    return document
 
 
 def read_keys(data: Buffer) -> tuple[PublicKey, ...]:

@@ -307,7 +307,7 @@ class SharePartitions:
             topic = group.shared.get(key.topic_id)
             if topic is not None and key.partition in topic.partitions:
                 return ErrorCode.NONE
-        is_known = groups.shards.code_for(key.group_id) is ErrorCode.NONE
+        is_known = groups.shards.error_for(key.group_id) is ErrorCode.NONE
         return ErrorCode.UNKNOWN_SERVER_ERROR if is_known else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     async def _open(self, key: ShareKey, partition: Partition) -> OpenSharePartition | ErrorCode:
@@ -321,7 +321,7 @@ class SharePartitions:
         if partition.is_gone:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         # Looked at again: it may have been changed or lost meanwhile.
-        if self.states.code_for(key) is not ErrorCode.NONE:
+        if self.states.error_for(key) is not ErrorCode.NONE:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         code = self._code_of_group(key)
         if code:
@@ -341,7 +341,7 @@ class SharePartitions:
         self.states.watch(changed.set)
         timer = self._services.timers.after(LOAD_MS, changed.set)
         try:
-            while self.states.code_for(key) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            while self.states.error_for(key) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 if timer.is_cancelled:
                     return False
                 changed.clear()
@@ -349,13 +349,13 @@ class SharePartitions:
         finally:
             timer.cancel()
             self.states.unwatch(changed.set)
-        return self.states.code_for(key) is ErrorCode.NONE
+        return self.states.error_for(key) is ErrorCode.NONE
 
     async def _start(self, key: ShareKey, partition: Partition) -> int:
         """Where a group begins that has not begun; the log's start where it has."""
-        kept = self.states.find(key)
-        if kept is not None and kept.start != UNKNOWN_START:
-            return kept.start
+        state = self.states.find(key)
+        if state is not None and state.start != UNKNOWN_START:
+            return state.start
         kind, ago_ms = self.settings.reset(key.group_id)
         if kind == "earliest":
             return partition.log.log_start_offset

@@ -70,12 +70,12 @@ class Read:
     def records(self, acquired: Sequence[Acquired]) -> "Buffer | FilePiece":
         """The whole batches that have what was acquired; raises ColdRead, OSError, CorruptData."""
         first, last = acquired[0].first, acquired[-1].last
-        wanted = [
+        read_frames = [
             frame
             for frame, (low, high) in zip(self._frames, self.offered.batches, strict=True)
             if high >= first and low <= last
         ]
-        return self._source.records(self._segment, wanted[0].position, wanted[-1].end)
+        return self._source.records(self._segment, read_frames[0].position, read_frames[-1].end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,47 +118,49 @@ def read(
     source = partition.bytes_source(may_block=may_block)
     segments = partition.log.segments
     limits = Limits(end_offset=end_offset, max_bytes=part.max_bytes, whole_first=True)
-    found = find_range(segments, offset, limits, source, partition.read_ends)
-    if found is None or not found.size_bytes:
+    byte_range = find_range(segments, offset, limits, source, partition.read_ends)
+    if byte_range is None or not byte_range.size_bytes:
         return None
-    read_frames = _wanted(frames(found.segment, found.start, found.end, source), part)
-    if read_frames and read_frames[-1].end != found.end:
-        partition.read_ends.note(_up_to(found, read_frames))  # what is read next begins there
+    read_frames = _wanted(
+        frames(byte_range.segment, byte_range.start, byte_range.end, source), part
+    )
+    if read_frames and read_frames[-1].end != byte_range.end:
+        partition.read_ends.note(_up_to(byte_range, read_frames))  # what is read next begins there
     batches = _batches(read_frames, offset)
     hidden: list[tuple[int, int]] = []
     if isolation is IsolationLevel.READ_COMMITTED:
-        aborted = aborted_transactions(segments, offset, _up_to(found, read_frames), source)
-        hidden = _hidden(found.segment, read_frames, aborted, source) if aborted else []
+        aborted = aborted_transactions(segments, offset, _up_to(byte_range, read_frames), source)
+        hidden = _hidden(byte_range.segment, read_frames, aborted, source) if aborted else []
     offered = ReadBatches(fetch_offset=offset, batches=batches, aborted=hidden)
-    return Read(offered, found.size_bytes, partition, found.segment, read_frames, source)
+    return Read(offered, byte_range.size_bytes, partition, byte_range.segment, read_frames, source)
 
 
-def _wanted(found: Iterable[Frame], part: Part) -> list[Frame]:
+def _wanted(all_frames: Iterable[Frame], part: Part) -> list[Frame]:
     """The batches of what can be given."""
-    wanted: list[Frame] = []
+    read_frames: list[Frame] = []
     wanted_end = part.wanted_end
-    for frame in found:
-        if not wanted:  # what the log lacks before it is given to nobody
+    for frame in all_frames:
+        if not read_frames:  # what the log lacks before it is given to nobody
             wanted_end += max(frame.base_offset - part.known_end, 0)
-        wanted.append(frame)
+        read_frames.append(frame)
         if frame.last_offset + 1 >= wanted_end:
             break
-    return wanted
+    return read_frames
 
 
-def _up_to(found: ByteRange, read_frames: Sequence[Frame]) -> ByteRange:
+def _up_to(byte_range: ByteRange, read_frames: Sequence[Frame]) -> ByteRange:
     """The bytes of some batches that a range begins with."""
     if not read_frames:
-        return found
+        return byte_range
     last = read_frames[-1]
-    return replace(found, end=last.end, next_offset=last.last_offset + 1)
+    return replace(byte_range, end=last.end, next_offset=last.last_offset + 1)
 
 
-def _batches(found: Sequence[Frame], offset: int) -> list[tuple[int, int]]:
+def _batches(read_frames: Sequence[Frame], offset: int) -> list[tuple[int, int]]:
     """First and last offset of each; an old message set's header names its last one alone."""
     batches: list[tuple[int, int]] = []
     behind = offset
-    for frame in found:
+    for frame in read_frames:
         is_old = frame.magic != MAGIC_2
         batches.append(
             (min(behind, frame.last_offset) if is_old else frame.base_offset, frame.last_offset)
@@ -169,17 +171,17 @@ def _batches(found: Sequence[Frame], offset: int) -> list[tuple[int, int]]:
 
 def _hidden(
     segment: "Segment",
-    found: Sequence[Frame],
+    read_frames: Sequence[Frame],
     aborted: "Sequence[AbortedTransaction]",
     source: SegmentBytes,
 ) -> list[tuple[int, int]]:
     """First and last offset of batches of aborted transactions."""
-    left = deque(sorted(aborted, key=lambda each: each.first_offset))
+    remaining = deque(sorted(aborted, key=lambda each: each.first_offset))
     producers: set[int] = set()
     hidden = []
-    for frame in found:
-        while left and left[0].first_offset <= frame.last_offset:
-            producers.add(left.popleft().producer_id)
+    for frame in read_frames:
+        while remaining and remaining[0].first_offset <= frame.last_offset:
+            producers.add(remaining.popleft().producer_id)
         header = source.read(segment, frame.position, frame.position + HEADER_SIZE)
         attributes = _ATTRIBUTES.unpack_from(header, ATTRIBUTES_AT)[0]
         producer_id = _PRODUCER_ID.unpack_from(header, PRODUCER_ID_AT)[0]

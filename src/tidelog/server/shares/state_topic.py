@@ -36,7 +36,7 @@ from tidelog.protocol.wire import Reader
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.record import read_pairs
-from tidelog.server.coordinator.log_loader import FindKernels, take_batches
+from tidelog.server.coordinator.log_loader import FindKernels, load_batches
 from tidelog.server.coordinator.state_topic import (
     KeyValue,
     PartitionedMap,
@@ -341,7 +341,7 @@ class ShareReplay:
         Raises:
             CorruptData: A batch is damaged, or a record breaks a rule; names file and position.
         """
-        return take_batches(slices, self.add)
+        return load_batches(slices, self.add)
 
     def result(self) -> LoadedStates:
         """What is kept."""
@@ -446,9 +446,9 @@ class ShareStates(Watched):
 
     # -- questions ---------------------------------------------------------------------------
 
-    def code_for(self, key: ShareKey) -> ErrorCode:
+    def error_for(self, key: ShareKey) -> ErrorCode:
         """Why a share partition can't be served now, `NONE` where it can."""
-        return self.topic.code_for(key.text)
+        return self.topic.error_for(key.text)
 
     def find(self, key: ShareKey) -> PersistedState | None:
         """What is kept of one; None for nothing. It must be served."""
@@ -487,7 +487,7 @@ class ShareStates(Watched):
     def write(self, key: ShareKey, update: Update) -> Reply[ErrorCode]:
         """Keep what has changed; when it is safe, or why it was not written."""
         assert update.start != UNCHANGED
-        code = self.code_for(key)
+        code = self.error_for(key)
         if code is not ErrorCode.NONE:
             return Reply.of(code)
         entry = self._known.get(key.text)
@@ -528,7 +528,7 @@ class ShareStates(Watched):
         return reply
 
     def _append(self, key: ShareKey, record: KeyValue) -> Reply[ErrorCode]:
-        code = self.code_for(key)
+        code = self.error_for(key)
         if code is not ErrorCode.NONE:
             return Reply.of(code)
         return self.topic.append_now(self.topic.number_of(key.text), [record])

@@ -27,7 +27,7 @@ from tidelog.protocol.wire import Reader
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.record import read_pairs
-from tidelog.server.coordinator.log_loader import FindKernels, take_log
+from tidelog.server.coordinator.log_loader import FindKernels, load_log
 from tidelog.server.coordinator.state_topic import KeyValue, PartitionedMap, StateTopic, TopicSpec
 from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.name_cache import is_short, remembers_short
@@ -156,8 +156,8 @@ class TransactionReplay:
     def take(
         self, slices: Iterable[LogSlice], find_kernels: FindKernels = lambda: None
     ) -> Iterator[int]:
-        """Take all batches of a log; as `take_log`."""
-        return take_log(slices, self, find_kernels)
+        """Take all batches of a log; as `load_log`."""
+        return load_log(slices, self, find_kernels)
 
     def add(self, batch: Batch) -> None:
         """Take a batch; raises CorruptData where its records can't be read."""
@@ -243,7 +243,7 @@ class TransactionStates:
 
     def find(self, transactional_id: str) -> Transaction | ErrorCode | None:
         """What is known of an id, None for nothing; or why that can't be said now."""
-        code = self.log.code_for(transactional_id)
+        code = self.log.error_for(transactional_id)
         return self._known.get(transactional_id) if code is ErrorCode.NONE else code
 
     def all(self) -> Iterator[Transaction]:

@@ -34,7 +34,7 @@ async def starting(path: Path) -> AsyncIterator[World]:
     """A broker that has begun to read its groups."""
     clock = Ticking(LATER_MS)
     async with running_node(path, Env(clock=clock)) as node:
-        assert node.groups.shards.code_for(LAST) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert node.groups.shards.error_for(LAST) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         yield World(node, clock)
 
 
@@ -112,7 +112,7 @@ async def test_groups_that_are_lost_before_they_are_swept_are_swept_behind_the_n
         fail(partition, disk)
         it.finish()
         partition.use(it.node.log_dir.reopen(OFFSETS_TOPIC, number))
-        assert shards.code_for(LAST) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert shards.error_for(LAST) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         await loaded(it)
         assert it.left() == {}
     assert await left_after_restart(tmp_path) == {}

@@ -123,7 +123,7 @@ def test_answers_wait_until_their_batch_is_safe() -> None:
         log.world.break_disk()
         log.world.sync()
         assert [each.value for each in replies] == [ErrorCode.NOT_COORDINATOR] * 3
-        assert log.shards.code_for(log.groups[0]) is ErrorCode.NOT_COORDINATOR
+        assert log.shards.error_for(log.groups[0]) is ErrorCode.NOT_COORDINATOR
 
     asyncio.run(story())
 
@@ -134,8 +134,8 @@ async def test_a_partition_is_read_again_whose_gathered_records_are_refused(log:
     reply = log.append(0, "b")
     log.world.refuse_records()
     assert await reply is ErrorCode.NOT_COORDINATOR
-    assert log.shards.code_for(log.groups[0]) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    assert log.shards.code_for(log.groups[1]) is ErrorCode.NONE
+    assert log.shards.error_for(log.groups[0]) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert log.shards.error_for(log.groups[1]) is ErrorCode.NONE
 
 
 @on_a_loop

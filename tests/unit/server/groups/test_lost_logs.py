@@ -55,12 +55,12 @@ async def test_what_a_reopened_log_has_not_is_not_remembered(tmp_path: Path) -> 
         assert await commit(node.groups, 2) == [ErrorCode.NONE]
         fail(partition, disk)
         assert node.groups.find(GROUP) is None
-        assert node.groups.shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         os.truncate(partition.log.active.log_path, synced_bytes)  # pages that never got there
         reopen(node)
         await until_loaded(node.groups)  # though nobody has asked
         assert committed(node.groups) == 1
-        assert node.groups.shards.code_for(GROUP) is ErrorCode.NONE
+        assert node.groups.shards.error_for(GROUP) is ErrorCode.NONE
         assert await commit(node.groups, 3) == [ErrorCode.NONE]
         fail(partition_of(node), disk)  # the new log is looked after as well
         assert node.groups.find(GROUP) is None
@@ -89,13 +89,13 @@ async def test_log_that_fails_while_it_is_read_is_not_served(tmp_path: Path) -> 
         await turn_until(reading.is_set)
         fail(partition, disk)
         disk.hook = fail_writes
-        assert shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        assert shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         reopen(node)
-        assert shards.code_for(GROUP) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert shards.error_for(GROUP) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert node.groups.find(GROUP) is None
         may_read.set()
         await until_loaded(node.groups)
-        assert shards.code_for(GROUP) is ErrorCode.NONE
+        assert shards.error_for(GROUP) is ErrorCode.NONE
         assert committed(node.groups) == 1
 
 
@@ -109,7 +109,7 @@ async def test_log_that_is_offline_from_the_start_is_not_served(tmp_path: Path) 
         groups = node.groups  # which begins to read, once others have had their turn
         fail(node.partitions.get(OFFSETS_TOPIC, groups.shards.number_of(GROUP)), disk)
         await until_loaded(node.groups)
-        assert node.groups.shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         reopen(node)
         await until_loaded(node.groups)
         assert committed(node.groups) == 1
@@ -130,7 +130,7 @@ async def test_writes_that_were_on_their_way_are_told_of_no_success(tmp_path: Pa
         assert node.groups.find(GROUP) is None
         reopen(node)
         await until_loaded(node.groups)
-        assert node.groups.shards.code_for(GROUP) is ErrorCode.NONE
+        assert node.groups.shards.error_for(GROUP) is ErrorCode.NONE
 
 
 @on_a_loop

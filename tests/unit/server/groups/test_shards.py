@@ -71,12 +71,12 @@ async def until_loaded(groups: GroupCoordinator) -> None:
 @on_a_loop
 async def test_nothing_is_served_before_the_topic_is_there(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        assert node.groups.shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         made = await asyncio.gather(*[node.groups.shards.ensure_topic() for _ in range(3)])
         assert made == [ErrorCode.NONE] * 3
         # Who asks when the files are there already has the topic loaded as one that was there.
         await until_loaded(node.groups)
-        assert node.groups.shards.code_for(GROUP) is ErrorCode.NONE
+        assert node.groups.shards.error_for(GROUP) is ErrorCode.NONE
         given = node.log_dir.topic(OFFSETS_TOPIC).given
         assert given["cleanup.policy"] == "compact"
         assert given["segment.bytes"] == "104857600"
@@ -90,13 +90,13 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
             assert await commit(node.groups, number, f"group {number}") == [ErrorCode.NONE]
     async with running_node(tmp_path) as node:
         shards = node.groups.shards
-        assert {shards.code_for(name) for name in NAMES} == {LOADING}
+        assert {shards.error_for(name) for name in NAMES} == {LOADING}
         last = next(name for name in NAMES if shards.number_of(name) == 2)
         others = [name for name in NAMES if shards.number_of(name) == 1]
-        assert shards.code_for(last) is LOADING  # which asks for its partition before the others
-        await turn_until(lambda: shards.code_for(last) is ErrorCode.NONE)
+        assert shards.error_for(last) is LOADING  # which asks for its partition before the others
+        await turn_until(lambda: shards.error_for(last) is ErrorCode.NONE)
         assert committed(node.groups, last) == int(last.split()[1])
-        assert shards.code_for(others[0]) is LOADING
+        assert shards.error_for(others[0]) is LOADING
         await until_loaded(node.groups)
         assert [committed(node.groups, name) for name in NAMES] == list(range(300))
 
@@ -151,11 +151,11 @@ async def test_lost_partition_is_read_again_when_its_disk_works_again(tmp_path: 
         disk.is_failing = True
         assert await commit(node.groups, 2) == [ErrorCode.NOT_COORDINATOR]
         assert node.groups.find(GROUP) is None
-        assert shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        assert shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         disk.is_failing = False
         number = shards.number_of(GROUP)
         node.partitions.get(OFFSETS_TOPIC, number).use(node.log_dir.reopen(OFFSETS_TOPIC, number))
-        assert shards.code_for(GROUP) is LOADING
+        assert shards.error_for(GROUP) is LOADING
         await until_loaded(node.groups)
         assert committed(node.groups) == 1
         assert await commit(node.groups, 3) == [ErrorCode.NONE]
@@ -177,11 +177,11 @@ async def test_damaged_partition_is_refused_and_seldom_tried_again(tmp_path: Pat
         node.groups.resume()
         await until_loaded(node.groups)
         assert committed(node.groups, others) == 2
-        assert node.groups.shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         assert not node.groups.shards.is_loading
         log.write_bytes(sound)
         clock.advance(RETRY_MS)
-        assert node.groups.shards.code_for(GROUP) is LOADING
+        assert node.groups.shards.error_for(GROUP) is LOADING
         await until_loaded(node.groups)
         assert committed(node.groups) == 1
 
@@ -212,7 +212,7 @@ async def test_deleted_topics_take_offsets_and_groups_along(tmp_path: Path) -> N
         assert node.groups.find(GROUP) is not None
         node.topics.delete(OFFSETS_TOPIC)
         assert node.groups.find(GROUP) is None
-        assert node.groups.shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         assert await node.groups.shards.ensure_topic() is ErrorCode.NONE
         assert await commit(node.groups, 1) == [ErrorCode.NONE]
 

@@ -42,7 +42,7 @@ async def test_groups_wait_until_a_file_that_is_damaged_is_mended(tmp_path: Path
     async with running_node(tmp_path, Env(clock=clock)) as node:
         for _ in range(3):
             assert await ask(node) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-            assert node.groups.shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
+            assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
             assert not node.groups.shards.has_topic
             assert file.read_text() == "{"
         write_group_offsets(os_env().files, str(tmp_path), KEPT)
@@ -64,7 +64,7 @@ async def test_without_the_file_groups_go_on(tmp_path: Path) -> None:
         assert await ask(node) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         (tmp_path / GROUPS_FILE).unlink()
         assert await ask(node) is ErrorCode.NONE
-        assert node.groups.shards.code_for(GROUP) is ErrorCode.NONE
+        assert node.groups.shards.error_for(GROUP) is ErrorCode.NONE
 
 
 def test_the_log_names_the_file_and_what_to_do(
@@ -106,11 +106,11 @@ async def test_commit_of_a_partition_that_cannot_be_opened_is_not_forgotten(tmp_
     async with running_node(tmp_path, Env(clock=clock, files=disk)) as node:
         disk.is_shut = True
         await ask(node)
-        assert node.groups.shards.code_for(GROUP) is ErrorCode.NOT_COORDINATOR
+        assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
         assert read_group_offsets(os_env().files, str(tmp_path)) == KEPT
         disk.is_shut = False
         clock.advance(RETRY_MS)
-        node.groups.shards.code_for(GROUP)
+        node.groups.shards.error_for(GROUP)
         await until_loaded(node.groups)
         assert committed(node.groups) == 0
         assert read_group_offsets(os_env().files, str(tmp_path)) is None

@@ -44,7 +44,7 @@ def test_a_pool_that_goes_before_partitions_load(
             shards = node.groups.shards
             node.work.close()
             await until_loaded(node.groups)
-            assert shards.code_for(GROUP) is not ErrorCode.NONE
+            assert shards.error_for(GROUP) is not ErrorCode.NONE
         await check(tmp_path)
 
     with caplog.at_level(logging.WARNING):
@@ -76,7 +76,7 @@ def test_a_pool_that_goes_while_a_partition_is_read(
             disk.hook = stop
             await until_loaded(node.groups)
             assert closed.is_set()
-            assert shards.code_for(GROUP) is not ErrorCode.NONE
+            assert shards.error_for(GROUP) is not ErrorCode.NONE
             disk.hook = lambda _call, _path: None
         await check(tmp_path)
 

@@ -257,7 +257,7 @@ async def world(
             node.topics.create(TOPIC, 3)
         made = World(node, clock)
         assert await node.groups.shards.ensure_topic() is ErrorCode.NONE
-        await turn_until(lambda: node.groups.shards.code_for(GROUP) is ErrorCode.NONE)
+        await turn_until(lambda: node.groups.shards.error_for(GROUP) is ErrorCode.NONE)
         if not node.group_texts(GROUP):
             await made.set_group(EARLIEST)
         yield made

@@ -80,10 +80,10 @@ async def held(it: World, disk: FailingDisk) -> AsyncIterator[None]:
         partition.use(log)
         await turns()
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert it.node.shares.states.code_for(it.key()) is loading
+        assert it.node.shares.states.error_for(it.key()) is loading
         yield
         await turns()
-        assert it.node.shares.states.code_for(it.key()) is loading
+        assert it.node.shares.states.error_for(it.key()) is loading
     finally:
         gate.set()
         disk.hook = fail_writes
