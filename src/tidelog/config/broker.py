@@ -45,7 +45,6 @@ from tidelog.config.values import (
     RATE,
     TEXT,
     TEXTS,
-    ConfigKey,
     ConfigValue,
     Durability,
     MigrationPolicy,
@@ -53,8 +52,10 @@ from tidelog.config.values import (
     config_field,
     int32,
     int64,
+    key_value,
     keys_of,
     text_of,
+    unknown_setting,
     whole_number,
     word,
     word_list,
@@ -610,26 +611,14 @@ class _Given:
         self.notes.append(ConfigNote(NoteKind.NO_EFFECT, name, reason))
 
 
-def key_value(key: ConfigKey, text: str) -> ConfigValue:
-    """Return the value that a text means for a setting; raises ConfigError."""
-    try:
-        return key.kind.parse(text)
-    except ValueError:
-        raise ConfigError(key.name, text, f"must be {key.kind.allowed}") from None
-
-
 def _not_served(name: str) -> ConfigError:
     """Not passed over: who has set it relies on what it does."""
     return ConfigError(name, None, "is a setting of Kafka's that this broker does not have")
 
 
 def _unknown(name: str) -> ConfigError:
-    import difflib  # only for errors: it costs 3 ms
-
     names = (*BROKER_CONFIG_BY_NAME, *WITHOUT_EFFECT, *broker_names())
-    words = difflib.get_close_matches(name.lower().replace("_", "."), names, n=1)
-    hint = f"; did you mean {words[0]}?" if words else ""
-    return ConfigError(name, None, f"is not a broker setting{hint}")
+    return unknown_setting(name, "broker", names)
 
 
 _OF_BROKERS: Final = frozenset(

@@ -10,7 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tidelog.config.broker import BROKER_CONFIG_BY_NAME, BrokerConfig
-from tidelog.config.values import FLAG, RESET, ConfigKey, ConfigValue, Synonym, ValueKind, word
+from tidelog.config.values import (
+    FLAG,
+    RESET,
+    ConfigKey,
+    ConfigValue,
+    Synonym,
+    ValueKind,
+    key_value,
+    word,
+)
 from tidelog.errors import ConfigError
 
 SESSION: Final = "consumer.session.timeout.ms"
@@ -111,10 +120,7 @@ def ensure_group_texts(texts: Mapping[str, str]) -> None:
         key = _BY_NAME.get(name)
         if key is None:
             raise ConfigError(name, None, "is not a group setting")
-        try:
-            key.kind.parse(text)
-        except ValueError:
-            raise ConfigError(name, text, f"must be {key.kind.allowed}") from None
+        key_value(key, text)
 
 
 def is_group_setting(name: str) -> bool:

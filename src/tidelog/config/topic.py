@@ -45,6 +45,7 @@ from tidelog.config.values import (
     keys_of,
     parse_integer,
     text_of,
+    unknown_setting,
     word_list,
 )
 from tidelog.errors import ConfigError
@@ -632,7 +633,7 @@ def key_names(name: str) -> tuple[str, ...]:
         return TWO_SIDED_LIMIT_KEYS
     if name in RETIRED:
         return ()
-    raise _unknown(name)
+    raise unknown_setting(name, "topic", _KNOWN_NAMES)
 
 
 def _candidates(texts: Mapping[str, str]) -> Iterator[Setting]:
@@ -672,15 +673,6 @@ def _notes(setting: Setting, winner: Setting) -> Iterator[ConfigNote]:
     if not key.has_effect and text_of(setting.value) != key.default:
         text = "kept for Kafka's sake, it changes nothing here"
         yield ConfigNote(NoteKind.NO_EFFECT, setting.given, text)
-
-
-def _unknown(name: str) -> ConfigError:
-    """The error for a name that nobody defined, with the nearest one that somebody did."""
-    import difflib  # only for errors: it costs 3 ms
-
-    words = difflib.get_close_matches(name.lower().replace("_", "."), _KNOWN_NAMES, n=1)
-    hint = f"; did you mean {words[0]}?" if words else ""
-    return ConfigError(name, None, f"is not a topic setting{hint}")
 
 
 def normalize(given: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote]]:

@@ -8,9 +8,8 @@ Source: Kafka 4.3's `ConfigDef`, `TopicConfig`, `LogConfig`, `ServerTopicConfigS
 ISO 8601 durations as Java's Duration.parse reads them.
 """
 
-import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import partial
@@ -139,9 +138,6 @@ Value = TypeVar("Value", bound=ConfigValue)
 
 _Value_co = TypeVar("_Value_co", bound=ConfigValue, covariant=True)
 
-# Probing an open map gets long beyond it.
-LOAD_FACTOR_MAX: Final = 0.9
-
 
 @dataclass(frozen=True, slots=True)
 class ValueKind(Generic[_Value_co]):
@@ -229,39 +225,16 @@ def _allowed_numbers(low: int | None, high: int | None, extra: int | None) -> st
     return f"a whole number from {low} to {high}{beside}"
 
 
-def _parse_ratio(text: str) -> float:
-    value = float(text)
-    if "_" in text or math.isnan(value) or not 0 <= value <= 1:
-        raise ValueError(text)
-    return value
+def decimal(allowed: str, is_valid: Callable[[float], bool]) -> ValueKind[float]:
+    """A `double`; NaN is never valid."""
 
+    def parse(text: str) -> float:
+        value = float(text)
+        if "_" in text or not is_valid(value):
+            raise ValueError(text)
+        return value
 
-def _parse_rate(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise ValueError(text)
-    return value
-
-
-# Below, cleaning would never end; above, segments are rewritten by age alone.
-SPACE_FACTOR_MIN: Final = 1.1
-
-
-SPACE_FACTOR_MAX: Final = 100.0
-
-
-def _parse_space_factor(text: str) -> float:
-    value = float(text)
-    if "_" in text or not SPACE_FACTOR_MIN <= value <= SPACE_FACTOR_MAX:
-        raise ValueError(text)
-    return value
-
-
-def _parse_load_factor(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= LOAD_FACTOR_MAX:
-        raise ValueError(text)
-    return value
+    return ValueKind("double", allowed, parse)
 
 
 def _parse_flag(text: str) -> bool:
@@ -278,16 +251,23 @@ def _parse_timestamp_type(text: str) -> TimestampType:
     raise ValueError(text)
 
 
-def _parse_compression(text: str) -> CompressionType:
-    return CompressionType(text.strip())
+_Word = TypeVar(
+    "_Word",
+    ClockName,
+    CompactionScheduler,
+    CompactionStrategy,
+    CompressionType,
+    Durability,
+    KeyHash,
+    MigrationPolicy,
+    RetentionClock,
+)
 
 
-def _parse_durability(text: str) -> Durability:
-    return Durability(text.strip())
-
-
-def _parse_retention_clock(text: str) -> RetentionClock:
-    return RetentionClock(text.strip())
+def member(words: type[_Word], note: str = "") -> ValueKind[_Word]:
+    """One of the words of an enumeration."""
+    allowed = f"one of {', '.join(words)}{note}"
+    return ValueKind("string", allowed, lambda text: words(text.strip()))
 
 
 def _split(text: str) -> list[str]:
@@ -370,72 +350,50 @@ def words_once(*words: str) -> ValueKind[tuple[str, ...]]:
     return ValueKind("list", f"{', '.join(words)}, or some of them, comma separated", parse)
 
 
-RATIO: Final = ValueKind("double", "a number from 0 to 1", _parse_ratio)
+RATIO: Final = decimal("a number from 0 to 1", lambda value: 0 <= value <= 1)
 
+RATE: Final = decimal("a number above 0", lambda value: value > 0)
+
+# Probing an open map gets long beyond it.
+LOAD_FACTOR_MAX: Final = 0.9
+
+LOAD_FACTOR: Final = decimal(
+    "a number above 0, at most 0.9", lambda value: 0 < value <= LOAD_FACTOR_MAX
+)
+
+# Below, cleaning would never end; above, segments are rewritten by age alone.
+SPACE_FACTOR_MIN: Final = 1.1
+SPACE_FACTOR_MAX: Final = 100.0
+
+SPACE_FACTOR: Final = decimal(
+    f"a number from {SPACE_FACTOR_MIN} to {SPACE_FACTOR_MAX}",
+    lambda value: SPACE_FACTOR_MIN <= value <= SPACE_FACTOR_MAX,
+)
 
 FLAG: Final = ValueKind("boolean", "true or false", _parse_flag)
 
-
 TIMESTAMP_TYPE: Final = ValueKind("string", "CreateTime or LogAppendTime", _parse_timestamp_type)
 
-
 # `none` is the producers' word; Kafka refuses it on a topic, so the text leads to the right one.
-COMPRESSION: Final = ValueKind(
-    "string",
-    f"one of {', '.join(CompressionType)} (no compression is `uncompressed`)",
-    _parse_compression,
-)
+COMPRESSION: Final = member(CompressionType, " (no compression is `uncompressed`)")
 
+RETENTION_CLOCK: Final = member(RetentionClock)
 
-RETENTION_CLOCK: Final = ValueKind(
-    "string", f"one of {', '.join(RetentionClock)}", _parse_retention_clock
-)
+LOOKUP_CLOCK: Final = member(ClockName)
 
+DURABILITY: Final = member(Durability)
 
-LOOKUP_CLOCK: Final = ValueKind(
-    "string", f"one of {', '.join(ClockName)}", lambda text: ClockName(text.strip())
-)
+COMPACTION_STRATEGY: Final = member(CompactionStrategy)
 
+COMPACTION_SCHEDULER: Final = member(CompactionScheduler)
 
-DURABILITY: Final = ValueKind("string", f"one of {', '.join(Durability)}", _parse_durability)
-
-
-COMPACTION_STRATEGY: Final = ValueKind(
-    "string",
-    f"one of {', '.join(CompactionStrategy)}",
-    lambda text: CompactionStrategy(text.strip()),
-)
-
-
-COMPACTION_SCHEDULER: Final = ValueKind(
-    "string",
-    f"one of {', '.join(CompactionScheduler)}",
-    lambda text: CompactionScheduler(text.strip()),
-)
-
-
-SPACE_FACTOR: Final = ValueKind(
-    "double", f"a number from {SPACE_FACTOR_MIN} to {SPACE_FACTOR_MAX}", _parse_space_factor
-)
-
-
-KEY_HASH: Final = ValueKind(
-    "string", f"one of {', '.join(KeyHash)}", lambda text: KeyHash(text.strip())
-)
-
+KEY_HASH: Final = member(KeyHash)
 
 MIGRATION_POLICY: Final = ValueKind(
     "string",
     f"one of {', '.join(MigrationPolicy)}",
     lambda text: MigrationPolicy(text.strip().lower()),
 )
-
-
-RATE: Final = ValueKind("double", "a number above 0", _parse_rate)
-
-
-LOAD_FACTOR: Final = ValueKind("double", "a number above 0, at most 0.9", _parse_load_factor)
-
 
 TEXT: Final = ValueKind("string", "any text", str.strip)
 
@@ -456,7 +414,7 @@ REPLICAS: Final = ValueKind(
 )
 
 
-# Clients are told settings in strings of Kafka's protocol, which are no longer.
+# Settings are sent to clients in strings of Kafka's protocol, which are no longer.
 TEXT_BYTES_MAX: Final = 32_767
 
 
@@ -508,6 +466,29 @@ class ConfigKey:
     def attribute(self) -> str:
         """The field of its class of settings: the name with underscores."""
         return self.name.replace(".", "_")
+
+
+def key_value(key: ConfigKey, text: str) -> ConfigValue:
+    """Return the value that a text means for a setting; raises ConfigError."""
+    try:
+        return key.kind.parse(text)
+    except ValueError:
+        raise ConfigError(key.name, text, f"must be {key.kind.allowed}") from None
+
+
+def unknown_setting(name: str, kind: str, names: Iterable[str]) -> ConfigError:
+    """The error for a name that is no setting, with the nearest one that is.
+
+    Args:
+        name: The name as it was given.
+        kind: What has no such setting: `broker`, `topic`.
+        names: All names of its settings.
+    """
+    import difflib  # only for errors: it costs 3 ms
+
+    words = difflib.get_close_matches(name.lower().replace("_", "."), names, n=1)
+    hint = f"; did you mean {words[0]}?" if words else ""
+    return ConfigError(name, None, f"is not a {kind} setting{hint}")
 
 
 def config_field(
