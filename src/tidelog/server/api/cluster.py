@@ -10,7 +10,8 @@ ControllerApis (rights).
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from tidelog.env import Env, OsFileSystem
@@ -32,7 +33,6 @@ from tidelog.protocol.messages.cluster import (
     ElectionTopicResult,
     ElectLeadersRequest,
     ElectLeadersResponse,
-    ElectLeadersTopic,
     FeatureUpdate,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -65,7 +65,7 @@ from tidelog.server.api.guards import CLUSTER_DENIED_TEXT, needs_cluster
 from tidelog.server.api.leader_epochs import numbers_of
 from tidelog.server.api.metadata import FEATURES
 from tidelog.server.api.node import Node
-from tidelog.server.runtime.errors import Refusal
+from tidelog.server.runtime.errors import Refusal, errors_in, set_error
 from tidelog.server.security.operations import Operation
 from tidelog.storage import files
 from tidelog.storage.directory.topic_registry import TopicInfo
@@ -302,48 +302,37 @@ def _is_there(node: Node, topic: str, number: int) -> bool:
 
 def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """No election is needed, as is said of what is named; of all no partition is told."""
-    node, named = context.node, request.topic_partitions
     if request.election_type not in ELECTION_TYPES:
-        return _unknown_election(request.election_type, named or ())
-    if named is None:
-        results = [ElectionTopicResult(topic=name) for name in node.topics.names()]
+        why = Refusal(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
+        return _elections(request, why.error_code, lambda _topic, _number: why)
+    if request.topic_partitions is None:
+        results = [ElectionTopicResult(topic=name) for name in context.node.topics.names()]
         return ElectLeadersResponse(error_code=0, replica_election_results=results)
-    results = [
-        ElectionTopicResult(
-            topic=topic.topic,
-            partition_result=[_election(node, topic.topic, number) for number in topic.partitions],
-        )
-        for topic in named
-    ]
-    return ElectLeadersResponse(error_code=0, replica_election_results=results)
+    return _elections(request, ErrorCode.NONE, partial(_election, context.node))
 
 
-def _unknown_election(kind: int, named: Iterable[ElectLeadersTopic]) -> ElectLeadersResponse:
-    odd = f"Unknown election type {kind}"
-    results = [
-        ElectionTopicResult(
-            topic=topic.topic,
-            partition_result=[
-                ElectionPartitionResult(
-                    partition_id=number, error_code=ErrorCode.INVALID_REQUEST, error_message=odd
-                )
-                for number in topic.partitions
-            ],
-        )
-        for topic in named
-    ]
-    return ElectLeadersResponse(
-        error_code=ErrorCode.INVALID_REQUEST, replica_election_results=results
-    )
+def _elections(
+    request: ElectLeadersRequest, error_code: int, of_partition: Callable[[str, int], Refusal]
+) -> ElectLeadersResponse:
+    """A response with a code, and one for each partition that is named."""
+    results = []
+    for topic in request.topic_partitions or ():
+        result = ElectionTopicResult(topic=topic.topic)
+        for number in topic.partitions:
+            partition = ElectionPartitionResult(partition_id=number)
+            set_error(partition, of_partition(topic.topic, number))
+            result.partition_result.append(partition)
+        results.append(result)
+    return ElectLeadersResponse(error_code=error_code, replica_election_results=results)
 
 
-def _election(node: Node, topic: str, number: int) -> ElectionPartitionResult:
-    code, text = ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
-    if not _is_there(node, topic, number):
-        there = node.topics.find(topic) is not None
-        missing = f"partition as {topic}-{number}" if there else f"topic as {topic}"
-        code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such {missing}"
-    return ElectionPartitionResult(partition_id=number, error_code=code, error_message=text)
+def _election(node: Node, topic: str, number: int) -> Refusal:
+    if _is_there(node, topic, number):
+        text = "Leader election not needed for topic partition."
+        return Refusal(ErrorCode.ELECTION_NOT_NEEDED, text)
+    there = node.topics.find(topic) is not None
+    missing = f"partition as {topic}-{number}" if there else f"topic as {topic}"
+    return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such {missing}")
 
 
 def alter_partition_reassignments(
@@ -364,7 +353,7 @@ def alter_partition_reassignments(
 
 def _reassign(node: Node, topic: str, asked: ReassignablePartition) -> ReassignedPartition:
     found = ReassignedPartition(partition_index=asked.partition_index, error_code=0)
-    try:
+    with errors_in(found):
         if not _is_there(node, topic, asked.partition_index):
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NO_PARTITION)
         if asked.replicas is None:
@@ -372,8 +361,6 @@ def _reassign(node: Node, topic: str, asked: ReassignablePartition) -> Reassigne
                 ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
             )
         ensure_brokers(asked.replicas, node.node_id)
-    except Refusal as why:
-        found.error_code, found.error_message = why.error_code, why.message
     return found
 
 
@@ -390,22 +377,31 @@ def alter_replica_log_dirs(
 ) -> AlterReplicaLogDirsResponse:
     """Partitions stay where they are."""
     node = context.node
+
+    def code_of(path: str, topic: str, number: int) -> ErrorCode:
+        if path.rstrip("/") != node.log_dir.path:
+            return ErrorCode.LOG_DIR_NOT_FOUND
+        is_there = _is_there(node, topic, number)
+        return ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    return _log_dir_results(request, code_of)
+
+
+def _log_dir_results(
+    request: AlterReplicaLogDirsRequest, code_of: Callable[[str, str, int], ErrorCode]
+) -> AlterReplicaLogDirsResponse:
+    """A response with a code for each directory's path, topic and partition number."""
     results: dict[str, AlterReplicaLogDirTopicResult] = {}
     for directory in request.dirs:
-        is_ours = directory.path.rstrip("/") == node.log_dir.path
         for topic in directory.topics:
-            found = AlterReplicaLogDirTopicResult(topic_name=topic.name)
-            found = results.setdefault(topic.name, found)
-            for number in topic.partitions:
-                there = (
-                    0
-                    if _is_there(node, topic.name, number)
-                    else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            result = AlterReplicaLogDirTopicResult(topic_name=topic.name)
+            results.setdefault(topic.name, result).partitions.extend(
+                AlterReplicaLogDirPartition(
+                    partition_index=number,
+                    error_code=code_of(directory.path, topic.name, number),
                 )
-                code = there if is_ours else ErrorCode.LOG_DIR_NOT_FOUND
-                found.partitions.append(
-                    AlterReplicaLogDirPartition(partition_index=number, error_code=code)
-                )
+                for number in topic.partitions
+            )
     return AlterReplicaLogDirsResponse(results=list(results.values()))
 
 
@@ -490,37 +486,15 @@ def _topics(sizes: Mapping[TopicPartition, int]) -> list[DescribeLogDirsTopic]:
 def _refuse_alter_replica_log_dirs(
     request: AlterReplicaLogDirsRequest,
 ) -> AlterReplicaLogDirsResponse:
-    results: dict[str, AlterReplicaLogDirTopicResult] = {}
-    for directory in request.dirs:
-        for topic in directory.topics:
-            result = AlterReplicaLogDirTopicResult(topic_name=topic.name)
-            results.setdefault(topic.name, result).partitions.extend(
-                AlterReplicaLogDirPartition(
-                    partition_index=number, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-                )
-                for number in topic.partitions
-            )
-    return AlterReplicaLogDirsResponse(results=list(results.values()))
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return _log_dir_results(request, lambda _path, _topic, _number: code)
+
+
+_CLUSTER_DENIED: Final = Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, CLUSTER_DENIED_TEXT)
 
 
 def _refuse_elect_leaders(request: ElectLeadersRequest) -> ElectLeadersResponse:
-    return ElectLeadersResponse(
-        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-        replica_election_results=[
-            ElectionTopicResult(
-                topic=topic.topic,
-                partition_result=[
-                    ElectionPartitionResult(
-                        partition_id=number,
-                        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-                        error_message=CLUSTER_DENIED_TEXT,
-                    )
-                    for number in topic.partitions
-                ],
-            )
-            for topic in request.topic_partitions or ()
-        ],
-    )
+    return _elections(request, _CLUSTER_DENIED.error_code, lambda _topic, _number: _CLUSTER_DENIED)
 
 
 def _refuse_reassignments(

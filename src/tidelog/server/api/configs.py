@@ -66,7 +66,7 @@ from tidelog.server.api.guards import (
     needs_cluster,
 )
 from tidelog.server.api.node import Node
-from tidelog.server.runtime.errors import Refusal, refusal_of
+from tidelog.server.runtime.errors import Refusal, errors_in, refusal_of, set_error
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.operations import Operation
 from tidelog.storage.directory.broker_files import ClusterState, Entity, Quotas
@@ -327,18 +327,16 @@ async def alter_client_quotas(
     def changed(state: ClusterState) -> ClusterState:
         kept = dict(state.quotas)
         for name, asked in zip(names, request.entries, strict=True):
-            try:
+            with errors_in(results[name]):
                 _ensure_once(asked, times[name])
                 change(kept, parts_of(asked), asked.ops)
-            except Refusal as why:
-                _say(results[name], why)
         return state if request.validate_only else replace(state, quotas=kept)
 
     try:
         await context.node.cluster.change(changed)
     except TidelogError as error:
         for result in results.values():
-            _say(result, refusal_of(error))
+            set_error(result, error)
     return AlterClientQuotasResponse(entries=list(results.values()))
 
 
@@ -354,10 +352,6 @@ def _ensure_once(asked: QuotaAlteration, times: int) -> None:
         raise Refusal(
             ErrorCode.INVALID_REQUEST, f"{_TWICE} ClientQuotaEntity(entries={{{inside}}})"
         )
-
-
-def _say(result: AlteredQuotas, why: Refusal) -> None:
-    result.error_code, result.error_message = why.error_code, why.message
 
 
 # -- rights --------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ from tidelog.protocol.messages.security import (
 from tidelog.server.admin.cluster_metadata import ACLS_MAX, USERS_MAX
 from tidelog.server.api.context import MANY, Long, RequestContext, long_if_many
 from tidelog.server.api.guards import CLUSTER_DENIED_TEXT, needs_cluster
-from tidelog.server.runtime.errors import Refusal, refusal_of
+from tidelog.server.runtime.errors import Refusal, errors_in, refusal_of, set_error
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.authorizer import IN_ORDER, Acl, AclFilter
 from tidelog.server.security.operations import (
@@ -207,10 +207,9 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
     for creation in request.creations:
         result = AclCreationResult(error_code=0, error_message=None)
         try:
-            acl = _acl_of(creation)
-            acls.append((acl, result))
-        except Refusal as why:
-            result.error_code, result.error_message = why.error_code, why.message
+            acls.append((_acl_of(creation), result))
+        except Refusal as why:  # other errors are those of the whole request
+            set_error(result, why)
         results.append(result)
     try:
         refused = await context.node.rules.add_acls(acl for acl, _ in acls)
@@ -219,7 +218,7 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
         refused, failure = frozenset(acl for acl, _ in acls), refusal_of(error)
     for acl, result in acls:
         if acl in refused:
-            result.error_code, result.error_message = failure.error_code, failure.message
+            set_error(result, failure)
     return CreateAclsResponse(results=results)
 
 
@@ -307,9 +306,8 @@ async def delete_acls(
     try:
         await context.node.rules.remove_acls([*chain.from_iterable(going)])
     except TidelogError as error:
-        failure = refusal_of(error)
         for result in results:
-            result.error_code, result.error_message = failure.error_code, failure.message
+            set_error(result, error)
             result.matching_acls = []
     response = DeleteAclsResponse(filter_results=results)
     return Long(response, results) if sum(map(len, going)) > MANY else response
@@ -411,31 +409,23 @@ async def alter_user_scram_credentials(
     steps: list[tuple[_Change, ScramCredential | None]] = []
     slices = Slices(context.node.env.clock)
     for each in asked:
-        try:
+        with errors_in(results[each.name]):
             if times[each.name] > 1:
                 raise Refusal(ErrorCode.DUPLICATE_RESOURCE, _TWICE)
             steps.append((each, _checked(each)))
-        except Refusal as why:
-            _say(results[each.name], why)
         await slices.rest()
 
     def change(kept: _Kept) -> None:
         for each, made in steps:
-            try:
+            with errors_in(results[each.name]):
                 _change_one(kept, each, made)
-            except Refusal as why:
-                _say(results[each.name], why)
 
     try:
         await context.node.rules.change_credentials(change)
     except TidelogError as error:
         for result in results.values():
-            _say(result, refusal_of(error))
+            set_error(result, error)
     return AlterUserScramCredentialsResponse(results=list(results.values()))
-
-
-def _say(result: AlterUserScramCredentialsResult, why: Refusal) -> None:
-    result.error_code, result.error_message = why.error_code, why.message
 
 
 def _checked(asked: _Change) -> ScramCredential | None:

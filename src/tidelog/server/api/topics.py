@@ -52,7 +52,7 @@ from tidelog.server.api.context import Long, RequestContext
 from tidelog.server.api.guards import TOPIC_DENIED_TEXT, Access, Denied, Guarded
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.partition import Partition
-from tidelog.server.runtime.errors import Refusal, refusal_of
+from tidelog.server.runtime.errors import Refusal, errors_in, refusal_of, set_error
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.operations import Operation
 from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo
@@ -206,17 +206,15 @@ async def delete_topics(
     for state in {(state.name, state.topic_id): state for state in states}.values():
         await slices.rest()
         found = DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_code=0)
-        try:
+        with errors_in(found):
             info = _to_delete(context.node, state, names, ids)
             found.name, found.topic_id = info.name, info.topic_id or NO_UUID
             asked.append((info, found))
-        except TidelogError as error:
-            _say(found, error)
         results.append(found)
     failures = await topic_changes.delete_all(context.node, [info for info, _ in asked])
     for (_, found), failure in zip(asked, failures, strict=True):
         if failure is not None:
-            _say(found, failure)
+            set_error(found, failure)
     return DeleteTopicsResponse(responses=results)
 
 
@@ -289,13 +287,11 @@ async def create_partitions(
     for topic in {topic.name: topic for topic in request.topics}.values():
         await slices.rest()
         found = CreatePartitionsTopicResult(name=topic.name, error_code=0, error_message=None)
-        try:
+        with errors_in(found):
             if times[topic.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             _ensure_growth(context.node, topic)
             counts[topic.name] = topic.count
-        except TidelogError as error:
-            _say(found, error)
         results.append(found)
     if counts and not request.validate_only:
         grown = await topic_changes.grow_all(context.node, counts)
@@ -303,13 +299,8 @@ async def create_partitions(
         for found in results:
             end = ended.get(found.name)
             if isinstance(end, TidelogError):
-                _say(found, end)
+                set_error(found, end)
     return CreatePartitionsResponse(results=results)
-
-
-def _say(result: CreatePartitionsTopicResult | DeletableTopicResult, error: TidelogError) -> None:
-    why = refusal_of(error)
-    result.error_code, result.error_message = why.error_code, why.message
 
 
 def _ensure_growth(node: Node, topic: CreatePartitionsTopic) -> None:

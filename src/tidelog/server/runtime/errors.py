@@ -1,6 +1,8 @@
 """Errors that only the broker raises."""
 
-from typing import ClassVar, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar, Final, Protocol
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
@@ -53,3 +55,25 @@ def refusal_of(error: TidelogError) -> Refusal:
     if isinstance(error, Refusal):
         return error
     return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code, str(error))
+
+
+class ItemResult(Protocol):
+    """What a response says of one item of a request."""
+
+    error_code: int
+    error_message: str | None
+
+
+def set_error(result: ItemResult, error: TidelogError) -> None:
+    """Let an item's result be an error."""
+    refusal = refusal_of(error)
+    result.error_code, result.error_message = refusal.error_code, refusal.message
+
+
+@contextmanager
+def errors_in(result: ItemResult) -> Iterator[None]:
+    """Let an item's result be the error that the block raises; other items go on."""
+    try:
+        yield
+    except TidelogError as error:
+        set_error(result, error)
