@@ -19,7 +19,7 @@ from tidelog.cli.options import (
     zone_option,
 )
 from tidelog.cli.output import Cell
-from tidelog.cli.places import Place, open_directory, open_remote, place_options
+from tidelog.cli.places import Place, open_topics, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
 from tidelog.timespec import TIME_HELP
@@ -72,18 +72,16 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
         output.number("leader_epoch"),
     ]
     unknown: list[int | None] | None = None
-    counts = options.clock is ClockName.APPEND and options.at not in (EARLIEST, LATEST)
-    if options.place.access is not None:
-        with open_remote(surroundings, options.place.access) as cluster:
-            found = _remote_answers(surroundings, cluster, options.topic, options)
-            if counts:
-                unknown = _unknown(cluster, cluster.partitions(options.topic), found)
-    else:
-        with open_directory(surroundings, options.place.data) as directory:
-            found = _answers(surroundings, directory, options.topic, options)
-            if counts:
-                unknown = _unknown(directory, directory.log_dir.partitions(options.topic), found)
-    rows: list[list[Cell]] = [_row(number, answer) for number, answer in enumerate(found)]
+    with open_topics(surroundings, options.place) as directory:
+        names = directory.partitions(options.topic)
+        answers = _answers(surroundings, directory, names, options)
+        if options.clock is ClockName.APPEND and options.at not in (EARLIEST, LATEST):
+            # Records before each answer that have no append time; None where brokers don't tell it.
+            unknown = [
+                directory.without_append_time(name) if answer is None else answer.without_time
+                for name, answer in zip(names, answers, strict=True)
+            ]
+    rows: list[list[Cell]] = [_row(number, answer) for number, answer in enumerate(answers)]
     if unknown is not None:
         columns.append(output.number("without_time"))
         for row, count in zip(rows, unknown, strict=True):
@@ -100,58 +98,19 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
             "brokers don't tell how many records before these offsets have no known append time;"
             " any of them may be that late"
         )
-    missing = sum(answer is None for answer in found)
+    missing = sum(answer is None for answer in answers)
     if missing:
         surroundings.say(
-            f"{missing} of {len(found)} partitions have no record at or after {options.at}"
+            f"{missing} of {len(answers)} partitions have no record at or after {options.at}"
         )
 
 
-def _unknown(
-    directory: "Directory | RemoteDirectory",
-    names: list[TopicPartition],
-    found: list[OffsetAndTimestamp | None],
-) -> list[int | None]:
-    """For each partition how many records before the answer have no append time; None: not told."""
-    return [
-        directory.without_append_time(name) if answer is None else answer.without_time
-        for name, answer in zip(names, found, strict=True)
-    ]
-
-
 def _answers(
-    surroundings: Surroundings, directory: "Directory", topic: str, options: OffsetsOptions
-) -> list[OffsetAndTimestamp | None]:
-    partitions = directory.log_dir.partitions(topic)
-    if options.at == MAX:
-        _check_max(options)
-        return [directory.partition(topic, p.partition).max_timestamp() for p in partitions]
-    return _found(surroundings, directory, partitions, options)
-
-
-def _remote_answers(
-    surroundings: Surroundings, cluster: "RemoteDirectory", topic: str, options: OffsetsOptions
-) -> list[OffsetAndTimestamp | None]:
-    partitions = cluster.partitions(topic)
-    if options.at == MAX:
-        _check_max(options)
-        largest = cluster.cluster.max_timestamps(partitions)
-        return [largest[p] for p in partitions]
-    return _found(surroundings, cluster, partitions, options)
-
-
-def _check_max(options: OffsetsOptions) -> None:
-    if options.clock is ClockName.APPEND:
-        raise UsageProblem("max is about the record clock; by append time the last is latest")
-
-
-def _found(
     surroundings: Surroundings,
     directory: "Directory | RemoteDirectory",
     partitions: list[TopicPartition],
     options: OffsetsOptions,
 ) -> list[OffsetAndTimestamp | None]:
-    """Answers that a directory and a cluster give in the same way."""
     from tidelog.directory import Directory
 
     if options.at == EARLIEST:
@@ -160,12 +119,17 @@ def _found(
     if options.at == LATEST:
         ends = directory.end_offsets(partitions, isolation=options.isolation)
         return [OffsetAndTimestamp(ends[p], NO_TIMESTAMP) for p in partitions]
+    if options.at == MAX:
+        if options.clock is ClockName.APPEND:
+            raise UsageProblem("max is about the record clock; by append time the last is latest")
+        if isinstance(directory, Directory):
+            return [directory.partition(p.topic, p.partition).max_timestamp() for p in partitions]
+        largest = directory.cluster.max_timestamps(partitions)
+        return [largest[p] for p in partitions]
     time_ms = times.read_point(surroundings, options.at, options.zone)
-    asked = dict.fromkeys(partitions, time_ms)
-    if isinstance(directory, Directory):
-        answers = directory.log_dir.offsets_for_times(asked, clock=options.clock)
-    else:
-        answers = directory.offsets_for_times(asked, clock=options.clock)
+    # Of a directory without the warning that its own call logs: `offsets` says it in a line.
+    lookup = directory.log_dir if isinstance(directory, Directory) else directory
+    answers = lookup.offsets_for_times(dict.fromkeys(partitions, time_ms), clock=options.clock)
     return [answers[p] for p in partitions]
 
 
