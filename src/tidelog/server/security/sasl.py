@@ -170,8 +170,8 @@ def credential_of(
     return ScramCredential(salt, iterations, stored_key, server_key)
 
 
-class ScramServer:
-    """One log-in: client-first -> server-first, client-final -> server-final."""
+class ScramExchange:
+    """SCRAM, in two messages: client-first -> server-first, client-final -> server-final."""
 
     def __init__(
         self,
@@ -201,19 +201,19 @@ class ScramServer:
         self._pretended: ScramCredential | None = None
         self._user = ""
         self._credential: ScramCredential | None = None
-        self._said = ""  # client-first-bare and server-first, which proofs cover
+        self._messages = ""  # client-first-bare and server-first, which proofs cover
         self._header = ""
         self._expected_nonce = ""
-        self.user: str | None = None
+        self.login: Login | None = None
 
     def step(self, token: bytes) -> bytes:
-        """The answer to a client's message; after the second one `user` says who it is.
+        """The answer to a client's message; after the second one `login` says who it is.
 
         Raises:
             LoginFailed: A bad message, an unknown user, a wrong password; which, nobody is told.
         """
         text = _text_of(token)
-        return self._first(text) if not self._said else self._final(text)
+        return self._first(text) if not self._messages else self._final(text)
 
     def _first(self, text: str) -> bytes:
         flag, comma, rest = text.partition(",")
@@ -239,7 +239,7 @@ class ScramServer:
         credential = self._credential or self._pretended
         salt = base64.b64encode(credential.salt).decode()
         answer = f"r={self._expected_nonce},s={salt},i={credential.iterations}"
-        self._said = f"{bare},{answer}"
+        self._messages = f"{bare},{answer}"
         return answer.encode()
 
     def _pretend(self) -> ScramCredential:
@@ -257,12 +257,12 @@ class ScramServer:
         if fields[0] != f"c={binding}" or fields[1] != f"r={self._expected_nonce}":
             raise LoginFailed("a final message of another exchange")
         proof = _decoded(proof_text)
-        signed = f"{self._said},{without}".encode()
+        signed = f"{self._messages},{without}".encode()
         credential = self._credential or self._pretended
         assert credential is not None
         if not self._is_right(credential, proof, signed) or self._credential is None:
             raise LoginFailed("no such user, or another password")
-        self.user = self._user
+        self.login = Login(self._user)
         signature = hmac.digest(credential.server_key, signed, self._mechanism.hash_name)
         return b"v=" + base64.b64encode(signature)
 
@@ -383,32 +383,6 @@ class PlainExchange:
             raise LoginFailed(FOR_ANOTHER, client_message=FOR_ANOTHER_TOLD)
         self.login = Login(user)
         return b""
-
-
-class ScramExchange:
-    """SCRAM, in two messages."""
-
-    def __init__(
-        self,
-        mechanism: ScramMechanism,
-        find: Callable[[str], ScramCredential | None],
-        *,
-        nonce: bytes,
-        pretender_key: bytes,
-        shapes: Callable[[], Mapping[Shape, int]],
-    ) -> None:
-        self._server = ScramServer(
-            mechanism, find, nonce=nonce, pretender_key=pretender_key, shapes=shapes
-        )
-
-    @property
-    def login(self) -> Login | None:
-        """Who it is, after the second message."""
-        return None if self._server.user is None else Login(self._server.user)
-
-    def step(self, token: bytes) -> bytes:
-        """The server's message; raises LoginFailed."""
-        return self._server.step(token)
 
 
 class BearerExchange:

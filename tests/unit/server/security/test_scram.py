@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from tidelog.server.security.sasl import (
     ITERATIONS_MIN,
     SHAPES_MAX,
+    Login,
     LoginFailed,
+    ScramExchange,
     ScramMechanism,
-    ScramServer,
     Shape,
     credential_of,
     most_common,
@@ -42,13 +43,13 @@ KEPT = {
 }
 
 
-def server(kind: ScramMechanism = SHA_256, *, nonce: bytes = b"server-nonce") -> ScramServer:
+def server(kind: ScramMechanism = SHA_256, *, nonce: bytes = b"server-nonce") -> ScramExchange:
     """A log-in of a broker that knows `user` alone."""
 
     def find(user: str) -> ScramCredential | None:
         return KEPT[kind] if user == "user" else None
 
-    return ScramServer(kind, find, nonce=nonce, pretender_key=b"secret")
+    return ScramExchange(kind, find, nonce=nonce, pretender_key=b"secret")
 
 
 def client_final(
@@ -92,12 +93,12 @@ def test_a_right_password_and_a_wrong_one(kind: ScramMechanism, binding: str) ->
     found = server(kind)
     answer = found.step(first.encode())
     assert found.step(client_final(kind, first, answer, "pencil", binding)).startswith(b"v=")
-    assert found.user == "user"
+    assert found.login == Login("user")
     found = server(kind)
     answer = found.step(first.encode())
     with pytest.raises(LoginFailed):
         found.step(client_final(kind, first, answer, "Pencil", binding))
-    assert found.user is None
+    assert found.login is None
 
 
 def test_who_is_unknown_looks_like_who_is_known() -> None:
@@ -119,7 +120,7 @@ def test_who_is_unknown_looks_like_who_is_known() -> None:
 
 def told(user: str, shapes: dict[Shape, int]) -> tuple[bytes, int]:
     """Salt and iterations that somebody hears who names a user."""
-    found = ScramServer(
+    found = ScramExchange(
         SHA_256,
         lambda name: KEPT[SHA_256] if name == "user" else None,
         nonce=b"n",
@@ -218,7 +219,7 @@ def test_names_with_commas_and_equals_signs() -> None:
     def find(user: str) -> None:
         asked.append(user)
 
-    ScramServer(SHA_256, find, nonce=b"n", pretender_key=b"k").step(b"n,,n=a=2Cb=3Dc,r=x")
+    ScramExchange(SHA_256, find, nonce=b"n", pretender_key=b"k").step(b"n,,n=a=2Cb=3Dc,r=x")
     assert asked == ["a,b=c"]
 
 
@@ -236,7 +237,7 @@ def test_no_changed_proof_gets_in(data: st.DataObject) -> None:
     final[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises(LoginFailed):
         found.step(bytes(final))
-    assert found.user is None
+    assert found.login is None
 
 
 @pytest.mark.parametrize("proof", ["", "!", "YWJj", "\u00e4\u00f6\u00fc\u00df"])
