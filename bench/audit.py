@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from tidelog.jobs.audit.kinds import Kind
 
 from bench.harness import Case
 from tidelog.jobs.audit.job import measure
-from tidelog.jobs.audit.kinds import Kind
 from tidelog.jobs.audit.results import Audited
 from tidelog.record.columns.encode import encode_table
 from tidelog.spark.places import Place

@@ -116,7 +116,7 @@ class Topic:
                 log.append_batches(batch, BUILT)
                 if (number + 1) * SEGMENTS // total != number * SEGMENTS // total:
                     log.roll()
-            log.build_zones()
+            zone_map_files.build_missing(log.segments)
 
     def read(self, wanted: Wanted, stats: ScanStats | None = None) -> int:
         """Read a range with all usual columns; how many rows."""

@@ -162,7 +162,7 @@ def test_a_checkpoint_while_deleted_segments_have_their_names_keeps_the_log_star
     directory.checkpoint()
     assert log.apply_retention()
     seen = set[int]()
-    while not log.is_settled:
+    while not log.guard.is_settled:
         directory.checkpoint()
         seen.add(left_by_a_kill(workload).log_start_offset)
         workload.laters[0].work()

@@ -197,7 +197,7 @@ class Life:
     def _look_around(self) -> None:
         """After a crash the time of an append may be unknown, and stays so."""
         self.has_crashed = True
-        self.log.accept_clock()
+        self.directory.accept_clock()
 
     def clean(self) -> None:
         """A cleaning, due or asked for."""

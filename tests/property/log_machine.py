@@ -161,7 +161,7 @@ class LogMachine(RuleBasedStateMachine):
         assert [one.base_offset for one in gone] == [span.base for span in spans[:count]]
         self.model.drop_before(spans[count].base if count < len(spans) else self.model.log_end)
         if days:
-            self.log.accept_clock()
+            self.directory.accept_clock()
 
     def _spans(self) -> list[Span]:
         return [self._span(segment) for segment in self.log.segments]
@@ -187,7 +187,7 @@ class LogMachine(RuleBasedStateMachine):
         if damage is not None:
             self._damage_an_index(damage)
         self.directory = self._open()
-        self.log.accept_clock()
+        self.directory.accept_clock()
 
     @rule(damage=st.sampled_from([None, None, *DAMAGES]))
     def stop_hard(self, damage: str | None) -> None:
@@ -214,7 +214,7 @@ class LogMachine(RuleBasedStateMachine):
     def _look_around(self, least_end: int) -> None:
         """Find out what a stop left; of append times it may have made some unknown, for good."""
         self.has_crashed = True
-        self.log.accept_clock()
+        self.directory.accept_clock()
         end = self.log.log_end_offset
         assert max(least_end, self.model.log_start) <= end <= self.model.log_end
         self.model.cut(end)

@@ -78,7 +78,7 @@ def test_offline_partition_is_reopened_by_command(tmp_path: Path) -> None:
     def fail(node: Node) -> None:
         log = node.partitions.get("t", 0).log
         failure = StorageFailure(log.active.log_path, "append", "No space left on device")
-        log.guard.refuse(failure)
+        log.guard.failure = failure
 
     with tidelog.broker(str(tmp_path)) as broker:
         broker.call(lambda node: node.topics.create("t"))

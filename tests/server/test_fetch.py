@@ -294,7 +294,7 @@ def test_read_error_is_of_one_partition_only(broker: Broker) -> None:
 
     kept = broker.call(lambda node: node.partitions.get(TOPIC, 0).log)
     broker.call(lambda _: kept.roll())
-    until_so(lambda: broker.call(lambda _: kept.is_settled))
+    until_so(lambda: broker.call(lambda _: kept.guard.is_settled))
     gone = broker.call(break_file)
     found = fetch(broker, request(partition(0), partition(1)))
     assert (found[0].error_code, found[1].error_code) == (56, 0)

@@ -94,7 +94,7 @@ def _heed_kept(log_dir: LogDir, config: BrokerConfig) -> None:
 
             changed = changed_config(config, kept)
             log_dir.topic_admin.use_defaults(changed.topic_defaults)
-            log_dir.open_partitions.expire_producers(changed.producer_id_expiration_ms)
+            log_dir.open_partitions.producer_expiration_ms = changed.producer_id_expiration_ms
 
 
 def planned(config: BrokerConfig, place: Endpoint | None = None) -> tuple[ListenerPlan, ...]:

@@ -33,6 +33,7 @@ from tidelog.storage.compaction.job import Cleaned
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log_reader import LogView
+from tidelog.storage.segment.zone_map_files import build_missing
 from tidelog.storage.tier_manager.mover import tier_partition
 from tidelog.storage.tier_manager.tier_compaction import Rewritten, TierCleaner, compact_tier
 from tidelog.storage.tier_manager.tier_store import verify
@@ -62,7 +63,7 @@ def make_keyed(path: Path, count: int = 400, seed: int = 3, **more: str) -> str:
         for number in range(2):
             log = directory.log_dir.log(TOPIC, number)
             log.roll()
-            log.build_zones()
+            build_missing(log.segments)
     return place
 
 
@@ -211,7 +212,7 @@ def test_a_late_record_is_held_against_the_whole_tail(tmp_path: Path, tasks: Tas
         for number in range(2):
             log = directory.log_dir.log(TOPIC, number)
             log.roll()
-            log.build_zones()
+            build_missing(log.segments)
     other = str(tmp_path / "b")
     shutil.copytree(place, other)
     job.run(NO_SPARK, place, part_bytes=6_000)

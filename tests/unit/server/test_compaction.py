@@ -184,7 +184,7 @@ def test_an_idle_head_is_rolled_and_cleaned(node: Node, clock: ManualClock) -> N
         for _ in range(4):
             clock.advance(BACKOFF_MS)
             await settle(node, worker)
-            while not log.is_settled:  # the roll's sync, in a thread
+            while not log.guard.is_settled:  # the roll's sync, in a thread
                 await asyncio.to_thread(lambda: None)
         assert count(node, "t") == 1
         await cleaners.stop()
@@ -210,7 +210,7 @@ def test_a_backfill_waits_from_its_append_on(node: Node, clock: ManualClock) -> 
         for _ in range(4):
             clock.advance(BACKOFF_MS)
             await settle(node, worker)
-            while not log.is_settled:  # the roll's sync, in a thread
+            while not log.guard.is_settled:  # the roll's sync, in a thread
                 await asyncio.to_thread(lambda: None)
         assert (len(log.segments), count(node, "t")) == (2, 1)
         await cleaners.stop()

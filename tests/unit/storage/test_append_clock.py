@@ -95,7 +95,7 @@ class TestAppendClock:
         for _ in range(2):
             with pytest.raises(ClockJump, match="the last append time on disk"):
                 append.next_ms()
-        append.accept()
+        append._watch.accept(append.last_ms)
         assert append.next_ms() == NOW + HOUR + 1
 
     def test_a_last_time_far_ahead_is_no_matter_once_the_clock_is_right(self) -> None:
@@ -121,7 +121,7 @@ class TestAppendClock:
         for append in both:
             with pytest.raises(ClockJump):
                 append.next_ms()
-        both[0].accept()
+        watch.accept()
         assert both[1].next_ms() == NOW + 2 * HOUR
 
 
@@ -158,5 +158,5 @@ def test_another_limit_is_another_question_at_a_moment() -> None:
         strict.next_and_now_ms(moment)
     with pytest.raises(ClockJump):
         wide.next_and_now_ms(moment)
-    wide.accept()
+    watch.accept()
     assert wide.next_and_now_ms(moment) == (NOW + 6, NOW + 6)

@@ -84,7 +84,7 @@ def test_a_failure_is_reported_once_every_log_is_at_rest(call: int) -> None:
         ends.append(other.log_end_offset)
         append(other, bytes(plain()), Way.COPIED)
 
-    failed.call_on_failure(append_to_other)
+    failed.guard.call_on_failure(append_to_other)
     env.files.writes.fault = Fault(env.files.calls + call, FaultKind.EIO)
     told(logs, [plain() for _ in logs])
     assert ends == [2]

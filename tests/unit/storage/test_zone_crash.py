@@ -41,7 +41,7 @@ def judge(files: DamageFileSystem) -> int:
     with opened(lambda: LogDir.open(PATH, env=env, options=WRITABLE)) as directory:
         log = directory.log(TOPIC, 0)
         check(log.segments)
-        log.build_zones()
+        zone_map_files.build_missing(log.segments)
         assert check(log.segments) == len(log.segments) - 1
         put(log, 5)
     return used

@@ -107,7 +107,7 @@ class Node(Services):
             log_dir.topic_admin.use_defaults(self.config.topic_defaults)
             log_dir.open_partitions.follow_settings()  # after a kill partitions are open already
         self.cluster.note_defaults()
-        log_dir.open_partitions.expire_producers(self.config.producer_id_expiration_ms)
+        log_dir.open_partitions.producer_expiration_ms = self.config.producer_id_expiration_ms
         if self.cluster.state.groups:
             from tidelog.config.group import ensure_group_texts  # few have any
 
@@ -233,7 +233,7 @@ class Node(Services):
                 await self.work.run(self.log_dir.topic_admin.use_defaults, config.topic_defaults)
                 self.log_dir.open_partitions.follow_settings()
         self.config = config
-        self.log_dir.open_partitions.expire_producers(config.producer_id_expiration_ms)
+        self.log_dir.open_partitions.producer_expiration_ms = config.producer_id_expiration_ms
         self._heed_quotas(state)
 
     def _heed_quotas(self, state: ClusterState) -> None:

@@ -181,7 +181,7 @@ class Background:
         """
         due_ms = log.deleter.next_unlink_ms
         if due_ms is None:
-            return None if log.is_settled else RETRY_MS
+            return None if log.guard.is_settled else RETRY_MS
         left_ms = due_ms - self._node.env.clock.now_ms() + 1
         return max(min(left_ms, log.context.config.file_delete_delay_ms), RETRY_MS)
 

@@ -256,7 +256,7 @@ class Partition(Watched):
         self.read_ends = ReadEnds()
         self.loop_bytes = SegmentBytes(log.context.pool, may_block=False)
         self.transactions = OpenTransactions()
-        log.call_on_failure(self.notify)
+        log.guard.call_on_failure(self.notify)
 
     @property
     def failure(self) -> StorageFailure | None:
@@ -408,7 +408,7 @@ class Partition(Watched):
         self.loop_bytes = SegmentBytes(log.context.pool, may_block=False)
         self.transactions.clear()
         self.high_watermark = _synced_end(log) if self._syncs_all else log.log_end_offset
-        log.call_on_failure(self.notify)
+        log.guard.call_on_failure(self.notify)
         self.notify()  # who looks after the log itself has another one now
 
 

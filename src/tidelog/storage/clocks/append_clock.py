@@ -183,11 +183,6 @@ class AppendClock:
             raise error
         self._checked = True
 
-    def accept(self) -> None:
-        """Go on with max(last, now) whatever the clock says."""
-        self._checked = True
-        self._watch.accept()
-
     def held_ms(self, jump: ClockJump) -> int:
         """The time of an append that no clock may stop: the last one, or what the clock should say.
 

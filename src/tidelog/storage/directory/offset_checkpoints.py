@@ -112,7 +112,7 @@ class OffsetCheckpoints:
         self.recovery_points[name] = log.recovery_point
         if log.log_start_offset > log.segments[0].base_offset:
             self.starts[name] = log.log_start_offset
-        elif log.is_settled:
+        elif log.guard.is_settled:
             self.starts.pop(name, None)
 
     def save(self) -> None:

@@ -330,10 +330,6 @@ class OpenPartitions:
             if info is not None:
                 log.configure(info.config)
 
-    def expire_producers(self, after_ms: int) -> None:
-        """Set how long a producer may be silent before opening its partition forgets it."""
-        self.producer_expiration_ms = after_ms
-
     def flush(self) -> None:
         """Make everything that was appended durable.
 

@@ -67,8 +67,7 @@ class AppendWriter:
                 return duplicate
         context, guard = append.context, self._guard
         epochs, roller = self._epochs, self._roller
-        if not guard.is_changed:
-            guard.note_change()
+        guard.is_changed = True
         active = begun = self._segments.active
         try:
             if context.terms.origin is _REPLICATION:

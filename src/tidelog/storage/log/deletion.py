@@ -1,18 +1,19 @@
 """Moves the start of a log: DeleteRecords, retention, local copies of what a tier has.
 
 Segments are hidden from readers first; then their files are renamed to `.deleted`, and unlinked
-`file.delete.delay.ms` later. The new log start is on disk before the files go.
+`file.delete.delay.ms` later. The new log start is on disk before the files go. A crash may leave
+`.deleted` files; the next opening removes them.
 
 Source: Kafka 4.x UnifiedLog (maybeIncrementLogStartOffset, deleteOldSegments).
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import TopicConfig
 from tidelog.errors import OffsetOutOfRange, PolicyViolation
-from tidelog.storage.log.durability import DeletedFiles, set_aside
+from tidelog.storage.log.durability import set_aside
 from tidelog.storage.log.log_loader import LogParts
 from tidelog.storage.log.log_tier import copies_of, plan_release
 from tidelog.storage.log.segment_roller import SegmentRoller
@@ -36,11 +37,7 @@ HIGH_WATERMARK: Final = -1
 
 
 class Deleter:
-    """Deletes records at the start of one open log.
-
-    Attributes:
-        deleted: Files that wait to be unlinked.
-    """
+    """Deletes records at the start of one open log."""
 
     def __init__(self, parts: LogParts, roller: SegmentRoller) -> None:
         self._segments = parts.segments
@@ -51,7 +48,7 @@ class Deleter:
         self._notes = parts.notes
         self._options = parts.options
         self._roller = roller
-        self.deleted = DeletedFiles(parts.segments.context)
+        self._set_aside: list[tuple[int, str]] = []  # files to unlink, and when
 
     # -- the log start -----------------------------------------------------------------------
 
@@ -137,19 +134,30 @@ class Deleter:
     @property
     def next_unlink_ms(self) -> int | None:
         """When the next files of deleted segments are due, in ms of wall time; None for none."""
-        return self.deleted.next_due_ms
+        return min((due_ms for due_ms, _ in self._set_aside), default=None)
+
+    def unlink_later(self, paths: Iterable[str], due_ms: int) -> None:
+        """Unlink files that were renamed to `.deleted` once their time has come."""
+        self._set_aside.extend((due_ms, path) for path in paths)
 
     def unlink_all(self) -> None:
         """Unlink the files of all deleted segments, at a close; raises OSError."""
-        unlink = self.deleted.take_due()
-        if unlink is not None:
-            unlink()
+        self._unlink([path for _, path in self._set_aside])
+        self._set_aside = []
 
     def _unlink_due(self) -> None:
         context = self._segments.context
-        unlink = self.deleted.take_due(context.env.clock.now_ms())
-        if unlink is not None:
-            self._guard.defer(context.directory, "unlink", unlink)
+        now_ms = context.env.clock.now_ms()
+        due = [path for due_ms, path in self._set_aside if due_ms <= now_ms]
+        if due:
+            self._set_aside = [each for each in self._set_aside if each[0] > now_ms]
+            self._guard.defer(context.directory, "unlink", lambda: self._unlink(due))
+
+    def _unlink(self, paths: Iterable[str]) -> None:
+        fs = self._segments.context.env.files
+        for path in paths:
+            if fs.exists(path):
+                fs.remove(path)
 
     def _retain(self, config: TopicConfig) -> list[Deletion]:
         segments, context = self._segments, self._segments.context
@@ -209,7 +217,7 @@ class Deleter:
             context.env.files.sync_dir(context.directory)
 
         self._guard.defer(
-            context.directory, "delete", discard, lambda _: self.deleted.put(gone, due_ms)
+            context.directory, "delete", discard, lambda _: self.unlink_later(gone, due_ms)
         )
 
     # -- the tier ----------------------------------------------------------------------------

@@ -8,14 +8,12 @@
   on earlier work. `AtOnce`, the default, does it on the spot; a server's works beside the loop and
   calls back on the owner's thread.
 - `Flusher` owns the recovery point and the policy of `flush.messages` and `flush.ms`.
-- `DeletedFiles` are renamed at once and unlinked later, as in Kafka. A crash may leave `.deleted`
-  files; the next opening removes them.
 
 Source: Kafka 4.x UnifiedLog, LocalLog.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 from tidelog.config import TopicConfig
@@ -176,14 +174,6 @@ class FailureGuard:
         else:
             self.deferred_calls.append(self._on_failure)
         return failure
-
-    def refuse(self, failure: StorageFailure | None) -> None:
-        """Take no appends from the opening on, and call nobody."""
-        self.failure = failure
-
-    def note_change(self) -> None:
-        """The next close has something to write."""
-        self.is_changed = True
 
     def mark(self, failure: StorageFailure) -> None:
         """Mark the directory where the disk may lack something, for the next opening."""
@@ -373,7 +363,7 @@ class Flusher:
                 self._note_flush(now_ms, end)
             done(failure)
 
-        self._guard.note_change()
+        self._guard.is_changed = True
         self._guard.defer(active.log_path, "sync", active.sync_records, finish)
         return end
 
@@ -397,40 +387,3 @@ def set_aside(context: SegmentContext, base_offset: int) -> list[str]:
             fs.rename(path, path + files.DELETED_SUFFIX)
             renamed.append(path + files.DELETED_SUFFIX)
     return renamed
-
-
-class DeletedFiles:
-    """Files of one partition that are renamed to `.deleted` and wait for their time."""
-
-    def __init__(self, context: SegmentContext) -> None:
-        self._context = context
-        self._waiting: list[tuple[int, str]] = []
-
-    def put(self, paths: Iterable[str], due_ms: int) -> None:
-        """Files that were set aside, and when they may go."""
-        self._waiting.extend((due_ms, path) for path in paths)
-
-    @property
-    def next_due_ms(self) -> int | None:
-        """When the next of them may go, in ms of wall time; None where none waits."""
-        return min((due_ms for due_ms, _ in self._waiting), default=None)
-
-    def take_due(self, now_ms: int | None = None) -> Callable[[], None] | None:
-        """What unlinks the files that are due, all where no time is given; None where none is.
-
-        To be called once, in whatever thread; raises OSError.
-        """
-        due = [path for due_ms, path in self._waiting if now_ms is None or due_ms <= now_ms]
-        if not due:
-            return None
-        if now_ms is None:
-            self._waiting = []
-        else:
-            self._waiting = [waits for waits in self._waiting if waits[0] > now_ms]
-        return lambda: self._unlink(due)
-
-    def _unlink(self, paths: Iterable[str]) -> None:
-        fs = self._context.env.files
-        for path in paths:
-            if fs.exists(path):
-                fs.remove(path)

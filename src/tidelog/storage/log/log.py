@@ -44,7 +44,6 @@ from tidelog.storage.log.segment_swaps import SegmentSwaps
 from tidelog.storage.log.truncation import Truncator
 from tidelog.storage.log.validator import AppendRules
 from tidelog.storage.open_files import typed_failures
-from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint
 from tidelog.storage.segment.retention import Deletion
 from tidelog.storage.segment.roll import RollReason, SegmentNote
 from tidelog.storage.segment.segment import Segment, SegmentContext
@@ -94,7 +93,7 @@ class Log(LogAccess):
         self.writer = AppendWriter(parts, roller)
         self.truncator = Truncator(parts)
         self.deleter = Deleter(parts, roller)
-        self._swaps = SegmentSwaps(parts, roller, self.deleter.deleted)
+        self._swaps = SegmentSwaps(parts, roller, self.deleter)
         self.follower = FollowerLog(parts, roller, self.writer, self._rules)
         self.configure(segments.context.config)
 
@@ -118,15 +117,6 @@ class Log(LogAccess):
     def failure(self) -> StorageFailure | None:
         """Why the partition is offline, None while it works."""
         return self.guard.failure
-
-    def call_on_failure(self, call: Callable[[], None]) -> None:
-        """Call this on the owner's thread when the partition goes offline, except at a close."""
-        self.guard.call_on_failure(call)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether no deferred work waits or runs."""
-        return self.guard.is_settled
 
     @property
     def leader_epoch(self) -> int:
@@ -366,17 +356,9 @@ class Log(LogAccess):
         """Write under this epoch from now on; see `EpochCheckpoint.fence`."""
         self._epochs.fence(leader_epoch)
 
-    def accept_clock(self) -> None:
-        """Let appends go on although the clock jumped; see `clocks.append_clock`."""
-        self._clock.accept()
-
     def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
         """Finish the active segment; see `SegmentRoller.roll`."""
         return self._roller.roll(reason)
-
-    def build_zones(self) -> list[int]:
-        """Write the zone maps that are missing; see `SegmentRoller.build_zones`."""
-        return self._roller.build_zones()
 
     def flush(self) -> None:
         """Make everything that was appended durable; see `Flusher.flush`."""
@@ -429,12 +411,9 @@ class Log(LogAccess):
             self._roller.write_snapshot(end, self._producers.encode_snapshot())
             self._drop_old_snapshots()
             self.deleter.unlink_all()
-            self.checkpoint_append_times().write(fs, directory)
+            # Proof for the next start that the log was not cut below its present end.
+            self._list.append_time_checkpoint(self._clock.last_ms).write(fs, directory)
             self._roller.map_rest()
-
-    def checkpoint_append_times(self) -> AppendTimeCheckpoint:
-        """Proof for the next start that the log was not cut below its present end."""
-        return self._list.append_time_checkpoint(self._clock.last_ms)
 
     def _drop_old_snapshots(self) -> None:
         """Keep the snapshots of segments' bases and the newest one, as Kafka does."""
@@ -473,8 +452,8 @@ def append_together(
 ) -> list[AppendResult | TidelogError | LongCheck]:
     """Append a batch to each of some logs, no two of them the same; see `append_writer`.
 
-    What is to be called when a log goes offline (`Log.call_on_failure`) is called at the end, when
-    no log is between two steps: it may append to any of them.
+    Calls of `FailureGuard.call_on_failure` are made at the end, when no log is between two steps:
+    they may append to any of them.
 
     Args:
         pairs: A log, and what is appended to it.

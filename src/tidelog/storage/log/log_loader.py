@@ -153,7 +153,7 @@ class _Loading:
         # Before any cut: an epoch whose records were all lost must not be used again.
         self._epochs.load()
         if options.recovery_point is not None and guard.failure is None:
-            guard.refuse(rewrite_marked(context, options.recovery_point))
+            guard.failure = rewrite_marked(context, options.recovery_point)
             self._refuse(self._recover())
         self._load_segments()
         notes = NoteKeeper(context)
@@ -172,12 +172,7 @@ class _Loading:
             notes.load(segments.local, was_clean=options.recovery_point is None)
         clock = self._append_clock()
         reader = LogReader(segments)
-        producers = load_for_writing(
-            context,
-            segments.all,
-            reader.appended_by_ms,
-            options.producer_expiration_ms(),
-        )
+        producers = load_for_writing(reader, options.producer_expiration_ms())
         if not self._is_refused:
             self._epochs.cut_unwritten(segments.end_offset)
             drop_snapshots(context, segments.end_offset)
@@ -214,7 +209,7 @@ class _Loading:
         """Take no appends: bytes that nobody may cut can't be read."""
         if damage is None or self._is_refused:
             return
-        self.guard.refuse(damage)
+        self.guard.failure = damage
         self._report.actions.append(f"{damage}; nothing is cut, the partition is only {todo}")
 
     def _refuse_links(self) -> None:
@@ -232,7 +227,8 @@ class _Loading:
         kept = self._tier.load(bases, self._context)
         if self._tier.view is None:
             return
-        self._segments.raise_checkpointed_start(self._tier.start_offset)
+        segments = self._segments
+        segments.checkpointed_start = max(segments.checkpointed_start, self._tier.start_offset)
         gone = [base for base in reversed(bases) if base not in kept]
         self._remove_local(gone, "the tier has these offsets, or they were cut")
         self._tier.end_restart()

@@ -1,25 +1,23 @@
-"""Producers from snapshot and log; recall of batches.
+"""Loads what readers and the writer derive from a partition's files in the same way.
 
-What a producers' snapshot leaves out, read back from the log: all but a producer's last batch.
+That is the base offsets of its segments, the append times that are proven, the index of aborted
+transactions where a segment lacks it, and the producers: from the newest snapshot and the batches
+behind it.
 
-A client has up to five batches in flight. After a restart it sends again those that nobody
-acknowledged, and where they lie before the snapshot only the last one would be known for a
-repetition: the first would be refused for its sequence, though it is in the log. (As Apache Kafka
-refuses it.) The others are looked for in the log's last bytes; where they lie further back, or
-were compacted away, the producer is known by its last batch as before.
-
-Owns no state.
-
-What readers and the writer load in the same way: segments by name, sure times, producers.
+A snapshot has only a producer's last batch. A client has up to five batches in flight, and after a
+restart it sends again those that were not acknowledged. Those before the snapshot would be refused
+for their sequence although they are in the log, as Apache Kafka refuses them. So a writer reads the
+last `RECALL_BYTES` before the snapshot for them. Batches that lie further back, or were compacted
+away, stay unknown.
 
 Owns no state.
 """
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.env import forget
 from tidelog.errors import CorruptData, CorruptFile, StorageFailure
@@ -34,6 +32,9 @@ from tidelog.storage.segment.index_proof import position_floor
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches, read_optional
 from tidelog.storage.segment.slices import LogSlice, slices
 from tidelog.storage.segment.txn_index import TxnIndex
+
+if TYPE_CHECKING:
+    from tidelog.storage.log.log_reader import LogView
 
 # So far behind a snapshot's offset, rounded to an index entry or a segment: what clients have in
 # flight at a time. Of the smallest batches it holds 60,000, which takes half a second.
@@ -185,31 +186,29 @@ def write_sure_times(segment: ClosedSegment) -> None:
         segment.use_zones(None, loaded=False)
 
 
-def load_producer_states(
-    context: SegmentContext, segments: Sequence[Segment], *, recall: bool = False
-) -> ProducerStates:
+def load_producer_states(context: SegmentContext, segments: Sequence[Segment]) -> ProducerStates:
     """Producers and open transactions at the log end: the newest snapshot, then the batches.
 
     Silent ones are among them, until `ProducerStates.expire` is called.
-
-    Args:
-        context: The partition.
-        segments: All of them, ascending.
-        recall: Whether producers will write: then all of their last five batches are looked for.
     """
-    end = segments[-1].end_offset if segments else 0
-    return _states_from(context, segments, end, recall=recall)
+    return _states_from(context, segments, segments[-1].end_offset if segments else 0)
 
 
-def load_for_writing(
-    context: SegmentContext,
-    segments: Sequence[Segment],
-    appended_by_ms: Callable[[int], int | None],
-    expiration_ms: int,
-) -> ProducerStates:
+def load_for_writing(log: "LogView", expiration_ms: int) -> ProducerStates:
     """Producers at the log end as a writer needs them: with their last batches, no silent ones."""
-    states = load_producer_states(context, segments, recall=True)
-    expire_producers(states, context.env.clock.now_ms(), expiration_ms, appended_by_ms)
+    context, segments = log.context, log.segments
+    now_ms = context.env.clock.now_ms()
+
+    def appended_by_ms(offset: int) -> int | None:
+        try:
+            return log.appended_by_ms(offset)
+        except (CorruptData, StorageFailure):
+            return now_ms  # not known is not silent, and no reason to refuse the partition
+
+    end = segments[-1].end_offset if segments else 0
+    states = _states_from(context, segments, end, recall=True)
+    states.learn_arrivals(now_ms - expiration_ms, appended_by_ms)
+    states.expire(now_ms, expiration_ms)
     return states
 
 
@@ -219,24 +218,6 @@ def drop_snapshots(context: SegmentContext, offset: int) -> None:
         found = files.parse_file_name(entry.name)
         if found and found[1] == files.SNAPSHOT_SUFFIX and found[0] > offset:
             context.env.files.remove(f"{context.directory}/{entry.name}")
-
-
-def expire_producers(
-    states: ProducerStates,
-    now_ms: int,
-    expiration_ms: int,
-    appended_by_ms: Callable[[int], int | None],
-) -> None:
-    """Forget producers that were silent for too long, at an opening; see `ProducerStates`."""
-
-    def came_by_ms(offset: int) -> int | None:
-        try:
-            return appended_by_ms(offset)
-        except (CorruptData, StorageFailure):
-            return now_ms  # not known is not silent, and no reason to refuse the partition
-
-    states.learn_arrivals(now_ms - expiration_ms, came_by_ms)
-    states.expire(now_ms, expiration_ms)
 
 
 def states_at(context: SegmentContext, offset: int) -> ProducerStates:

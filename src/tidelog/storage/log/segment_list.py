@@ -116,10 +116,6 @@ class SegmentList:
         """Take new settings of the topic; segments made from now on have them."""
         self.context = dataclasses.replace(self.context, config=config)
 
-    def raise_checkpointed_start(self, offset: int) -> None:
-        """Take a log start that another file knows, where it is higher."""
-        self.checkpointed_start = max(self.checkpointed_start, offset)
-
     def show(self, local: Sequence[Segment], *, checkpointed_start: int | None = None) -> None:
         """Take these local segments, behind those that only the tier has.
 
@@ -201,7 +197,8 @@ class SegmentList:
 
     def _look(self, names: Sequence[str]) -> None:
         known = {segment.base_offset: segment for segment in self.all}
-        self._forget_files()
+        for segment in self.all:  # files that may mean something else now
+            segment.forget_stale_files()
         bases = self.tier.load(bases_among(self.context, names), self.context)
         segments: list[Segment] = []
         for base, next_base in itertools.pairwise(bases):
@@ -209,11 +206,6 @@ class SegmentList:
         if bases:
             segments.append(self._tail(bases[-1]))
         self.show(segments)
-
-    def _forget_files(self) -> None:
-        """Let go of files that may mean something else now: the last one's, and replaced ones."""
-        for segment in self.all:
-            segment.forget_stale_files()
 
     def closed(self, known: Segment | None, base: int, next_base: int) -> Segment:
         """The finished segment with these offsets: the known one, unless it is another by now."""

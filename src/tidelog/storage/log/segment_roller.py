@@ -166,21 +166,6 @@ class SegmentRoller:
         if zone_map_files.has_kernels():
             zone_map_files.build_missing(kept)
 
-    def build_zones(self) -> list[int]:
-        """Write the zone maps of finished segments that have none that fits.
-
-        Returns:
-            The base offsets of the segments that have got one.
-
-        Raises:
-            StorageFailure: The disk failed; the partition is offline.
-        """
-        self._guard.ensure_writable()
-        directory, segments = self._segments.context.directory, self._segments.all
-        return self._guard.run(
-            directory, "map zones", lambda: zone_map_files.build_missing(segments)
-        )
-
 
 def _write_zones(segment: ClosedSegment, *, by_kernels: bool) -> None:
     zone_map_files.write(segment, by_kernels=by_kernels, check_crc=not by_kernels)

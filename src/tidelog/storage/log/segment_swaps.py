@@ -23,7 +23,7 @@ from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.storage import files
 from tidelog.storage.commits import Commit
 from tidelog.storage.log.append import stamps_by_append_clock
-from tidelog.storage.log.durability import DeletedFiles
+from tidelog.storage.log.deletion import Deleter
 from tidelog.storage.log.log_loader import LogParts
 from tidelog.storage.log.segment_roller import SegmentRoller
 from tidelog.storage.segment import roll, zone_map_files
@@ -76,7 +76,7 @@ class Swap:
 class SegmentSwaps:
     """Shows other finished segments in one open log."""
 
-    def __init__(self, parts: LogParts, roller: SegmentRoller, deleted: DeletedFiles) -> None:
+    def __init__(self, parts: LogParts, roller: SegmentRoller, deleter: Deleter) -> None:
         self._segments = parts.segments
         self._guard = parts.guard
         self._epochs = parts.epochs
@@ -85,7 +85,7 @@ class SegmentSwaps:
         self._clock = parts.clock
         self._notes = parts.notes
         self._roller = roller
-        self._deleted = deleted
+        self._deleter = deleter
 
     # -- adopting ----------------------------------------------------------------------------
 
@@ -198,11 +198,12 @@ class SegmentSwaps:
             self._notes.exchanged([segment.base_offset for segment in swap.old], new)
         else:
             self._put_behind_end(new, swap.end_offset)
-        self._map_later(new)
+        # Each byte is read, so it is deferred.
+        self._guard.defer(context.directory, "map zones", lambda: _map_zones(new))
         if not swap.keeps_old:
             return aside
         due_ms = context.env.clock.now_ms() + context.config.file_delete_delay_ms
-        self._deleted.put(aside, due_ms)
+        self._deleter.unlink_later(aside, due_ms)
         return []
 
     def _rename(self, swap: Swap, commit: Commit) -> list[str]:
@@ -247,16 +248,12 @@ class SegmentSwaps:
         self._flusher.began_segment()
         self._roller.draw_jitter()
 
-    def _map_later(self, segments: Sequence[ClosedSegment]) -> None:
-        """Build zone maps; each byte is read, so it is deferred."""
-
-        def build() -> None:
-            zone_map_files.build_missing(segments)
-
-        self._guard.defer(self._segments.context.directory, "map zones", build)
-
     def go_offline(self, operation: str, reason: str) -> None:
         """Go offline: the disk failed where only reopening can tell which files are there."""
         if self._guard.failure is None:
             directory = self._segments.context.directory
             self._guard.go_offline(StorageFailure(directory, operation, reason))
+
+
+def _map_zones(segments: Sequence[ClosedSegment]) -> None:
+    zone_map_files.build_missing(segments)

@@ -239,10 +239,7 @@ class Truncator:
         segments = self._segments
         segments.show(left, checkpointed_start=start)
         self._epochs.begin_next()
-        expiration_ms = self._options.producer_expiration_ms()
-        loaded = load_for_writing(
-            segments.context, segments.all, self._reader.appended_by_ms, expiration_ms
-        )
+        loaded = load_for_writing(self._reader, self._options.producer_expiration_ms())
         self._producers.replace(loaded.producers.values())
         self._flusher.cut()
         self._clock.rewind(segments.last_append_ms())

@@ -89,7 +89,7 @@ def test_a_store_that_fails_at_any_request_is_gone_on_with() -> None:
         tiered.store.fail_at = None
         number += 3
         assert others(tiered.reopen(clean=False)) == before
-        tiered.log.accept_clock()
+        tiered.directory.accept_clock()
         done = run(tiered)
         assert done.is_complete, done.not_reached
         assert not holders(tiered)
