@@ -97,22 +97,22 @@ def encode_mark(mark: Mark) -> list[object]:
     return [*start, mark.note, list(mark.ranges)] if mark.note or mark.ranges else start
 
 
-def decode_mark(told: list[object]) -> Mark:
+def decode_mark(fields: list[object]) -> Mark:
     """The mark that `encode_mark` wrote; TypeError or ValueError for what is none."""
-    version, committed_ms, *more = told
+    version, committed_ms, *more = fields
     note, ranges = more or ("", ())
     if type(version) is not int or type(committed_ms) is not int or not isinstance(note, str):
-        raise TypeError(f"a mark of {str(told)[:80]}")
+        raise TypeError(f"a mark of {str(fields)[:80]}")
     if not isinstance(ranges, list | tuple):
         raise TypeError(f"ranges of {type(ranges).__name__}")
     return Mark(version, committed_ms, note, tuple(map(_decode_range, ranges)))
 
 
-def _decode_range(told: object) -> tuple[str, int, int, int, int]:
-    match told:
+def _decode_range(fields: object) -> tuple[str, int, int, int, int]:
+    match fields:
         case [str(topic), int(partition), int(first), int(end), int(append_ms)]:
             return topic, partition, first, end, append_ms
-    raise TypeError(f"a range of {str(told)[:80]}")
+    raise TypeError(f"a range of {str(fields)[:80]}")
 
 
 def check_marks(marks: Mapping[str, Mark]) -> None:
@@ -152,8 +152,8 @@ def find_done_topics(
     marks: Mapping[str, Mark], writer: str, version: int, topics: Iterable[str]
 ) -> dict[str, int]:
     """Return the topics that have a version of a writer already, each with its last version."""
-    found = {topic: find_topic_mark(marks, writer, topic, version) for topic in topics}
-    return {topic: mark.version for topic, mark in found.items() if mark is not None}
+    topic_marks = {topic: find_topic_mark(marks, writer, topic, version) for topic in topics}
+    return {topic: mark.version for topic, mark in topic_marks.items() if mark is not None}
 
 
 def ensure_version(name: str, version: int, note: str = "") -> None:
@@ -216,14 +216,14 @@ def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
         CorruptFile, UnsupportedVersion: As `read_marks`; nothing was changed.
         OSError: The disk failed.
     """
-    known = read_marks(fs, directory)
+    stored = read_marks(fs, directory)
     newer = {
         name: mark
         for name, mark in marks.items()
-        if name not in known or known[name].version < mark.version
+        if name not in stored or stored[name].version < mark.version
     }
     if newer:
-        files.write_atomically(fs, f"{directory}/{WRITERS_FILE}", encode_marks(known | newer))
+        files.write_atomically(fs, f"{directory}/{WRITERS_FILE}", encode_marks(stored | newer))
 
 
 def forget_topics(fs: FileSystem, directory: str, topics: Iterable[str]) -> None:
@@ -236,12 +236,12 @@ def forget_topics(fs: FileSystem, directory: str, topics: Iterable[str]) -> None
     """
     stale = tuple(topic_writer("", topic) for topic in topics)
     try:
-        known = read_marks(fs, directory)
+        stored = read_marks(fs, directory)
     except (CorruptFile, UnsupportedVersion):
         return
-    kept = {name: mark for name, mark in known.items() if not name.startswith(stale)}
-    if len(kept) < len(known):
-        files.write_atomically(fs, f"{directory}/{WRITERS_FILE}", encode_marks(kept))
+    remaining = {name: mark for name, mark in stored.items() if not name.startswith(stale)}
+    if len(remaining) < len(stored):
+        files.write_atomically(fs, f"{directory}/{WRITERS_FILE}", encode_marks(remaining))
 
 
 COMMIT_VERSION: Final = 2
@@ -508,14 +508,14 @@ class CommitRecords:
         return _overlay(self._env.files, self._directory, partition, self._read())
 
     def _read(self) -> tuple[Commit, ...]:
-        found = self._env.files.stat(self._directory)
-        stamp = found.mtime_ms, found.identity
+        status = self._env.files.stat(self._directory)
+        stamp = status.mtime_ms, status.identity
         if self._stamp == stamp:
             return self._known
         commits = tuple(_commits(self._env.files, self._directory))
         # A store's folder has no time. Clocks that differ make a time look new, or ahead.
-        age_ms = SETTLED_FINE_MS if found.mtime_ms % 1_000 else SETTLED_MS
-        is_settled = 0 < found.mtime_ms <= self._env.clock.now_ms() - age_ms
+        age_ms = SETTLED_FINE_MS if status.mtime_ms % 1_000 else SETTLED_MS
+        is_settled = 0 < status.mtime_ms <= self._env.clock.now_ms() - age_ms
         self._known, self._stamp = commits, stamp if is_settled else None
         return commits
 
@@ -542,12 +542,12 @@ def _overlay(
     fs: FileSystem, directory: str, partition: TopicPartition, commits: Iterable[Commit]
 ) -> dict[str, str]:
     name = files.partition_dir_name(partition)
-    found = {}
+    names = {}
     for commit in commits:
         for move in commit.moves:
             if move.directory == name and fs.exists(f"{directory}/{name}/{move.staged}"):
-                found[move.final] = move.staged
+                names[move.final] = move.staged
         for removal in commit.removes:
             if removal.directory == name:
-                found[removal.name] = removal.name + files.REMOVED_SUFFIX
-    return found
+                names[removal.name] = removal.name + files.REMOVED_SUFFIX
+    return names

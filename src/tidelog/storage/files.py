@@ -198,10 +198,10 @@ def log_file_name(base_offset: int) -> str:
 
 def parse_file_name(name: str) -> tuple[int, str] | None:
     """The base offset and the whole suffix (`.index`, `.index.deleted`), None for another name."""
-    found = _FILE_NAME.fullmatch(name)
-    if found is None or int(found[1]) > INT64_MAX:
+    match = _FILE_NAME.fullmatch(name)
+    if match is None or int(match[1]) > INT64_MAX:
         return None
-    return int(found[1]), found[2]
+    return int(match[1]), match[2]
 
 
 def partition_dir_name(partition: TopicPartition) -> str:
@@ -211,10 +211,10 @@ def partition_dir_name(partition: TopicPartition) -> str:
 
 def parse_partition_dir(name: str) -> TopicPartition | None:
     """The partition that a directory holds; None for other names and `-delete`, `-stray`, ..."""
-    found = _PARTITION_DIR.fullmatch(name)
-    if found is None or int(found[2]) > INT32_MAX or found[1] in (".", ".."):
+    match = _PARTITION_DIR.fullmatch(name)
+    if match is None or int(match[2]) > INT32_MAX or match[1] in (".", ".."):
         return None
-    return TopicPartition(found[1], int(found[2]))
+    return TopicPartition(match[1], int(match[2]))
 
 
 def check_topic_name(name: str) -> None:
@@ -306,10 +306,10 @@ def _writev_group(file: File, buffers: list[Buffer], position: int) -> int:
     return size
 
 
-def _progress(written: int, wanted: int) -> int:
+def _progress(written: int, requested: int) -> int:
     """`written`, or an error where nothing was: going on would loop for ever."""
-    if wanted and written <= 0:
-        raise OSError(errno.EIO, f"a write of {wanted} bytes wrote nothing")
+    if requested and written <= 0:
+        raise OSError(errno.EIO, f"a write of {requested} bytes wrote nothing")
     return written
 
 

@@ -48,13 +48,13 @@ def _is_ours(folder: Path) -> bool:
     """Whether nobody else can write there: what lies there is executed."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
     return (
-        stat.S_ISDIR(found.st_mode)
-        and found.st_uid == os.getuid()
-        and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.getuid()
+        and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     )
 
 

@@ -45,11 +45,11 @@ class DecodedFiles:
     def find(self, path: str, stat: FileStat) -> object | None:
         """What the file said; None where that is not known, or it is another one by now."""
         with self._lock:
-            known = self._kept.get(path)
-            if known is None or known[0] != stat:
+            entry = self._kept.get(path)
+            if entry is None or entry[0] != stat:
                 return None
             self._kept.move_to_end(path)
-            return known[1]
+            return entry[1]
 
     def keep(self, path: str, stat: FileStat, content: object, weight: int) -> None:
         """Remember what a file says.
@@ -68,8 +68,8 @@ class DecodedFiles:
                 self._drop(next(iter(self._kept)))
 
     def _drop(self, path: str) -> None:
-        known = self._kept.pop(path, None)
-        self._weight -= 0 if known is None else known[2]
+        entry = self._kept.pop(path, None)
+        self._weight -= 0 if entry is None else entry[2]
 
     def clear(self) -> None:
         """Forget all, as where names may stand for other files."""
@@ -256,21 +256,21 @@ class MapCache:
         """
         evicted = []
         with self._lock:
-            found = self._maps.get(path)
-            if found is None:
-                found = self._files.map(path), on_evict
-                self._maps[path] = found
+            entry = self._maps.get(path)
+            if entry is None:
+                entry = self._files.map(path), on_evict
+                self._maps[path] = entry
                 if len(self._maps) > self._limit:
                     evicted.append(self._drop(next(iter(self._maps))))
                 if is_remote(self._files, path):
-                    self._copied[path] = len(found[0])
+                    self._copied[path] = len(entry[0])
                     while len(self._copied) > 1 and sum(self._copied.values()) > COPIED_BYTES:
                         evicted.append(self._drop(next(iter(self._copied))))
             else:
                 self._maps.move_to_end(path)
         for drop in evicted:
             drop()
-        return found[0]
+        return entry[0]
 
     def _drop(self, path: str) -> Callable[[], None]:
         self._copied.pop(path, None)
@@ -354,9 +354,9 @@ def walk_file(
         CorruptBatch: A frame that can't be; located in the file.
     """
     position = start
-    wanted = chunk_bytes
+    read_bytes = chunk_bytes
     while position < end:
-        data = memoryview(file.pread(min(wanted, end - position), position))
+        data = memoryview(file.pread(min(read_bytes, end - position), position))
         used = 0
         try:
             for batch in walk(data):
@@ -366,10 +366,10 @@ def walk_file(
             raise error.located(path, position) from error
         if used:
             position += used
-            wanted = chunk_bytes
+            read_bytes = chunk_bytes
             continue
-        wanted = _incomplete_batch_size(data)
-        if wanted <= len(data) or position + wanted > end:
+        read_bytes = _incomplete_batch_size(data)
+        if read_bytes <= len(data) or position + read_bytes > end:
             return
 
 

@@ -97,7 +97,7 @@ def parse_number(text: str, what: str) -> int:
 def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
     """The text of an offset checkpoint: `topic partition offset` in the mapping's order."""
     return encode_checkpoint(
-        f"{place.topic} {place.partition} {offset}" for place, offset in offsets.items()
+        f"{name.topic} {name.partition} {offset}" for name, offset in offsets.items()
     )
 
 
@@ -109,11 +109,11 @@ def decode_offset_checkpoint(data: Buffer) -> dict[TopicPartition, int]:
     """
     offsets = {}
     for topic, partition, offset in decode_checkpoint(data, 3):
-        place = TopicPartition(topic, parse_number(partition, "partition"))
-        offsets[place] = parse_number(offset, "offset")
-        if not 0 <= offsets[place] < INT64_MAX:
+        name = TopicPartition(topic, parse_number(partition, "partition"))
+        offsets[name] = parse_number(offset, "offset")
+        if not 0 <= offsets[name] < INT64_MAX:
             raise CorruptFile(
-                f"offset {offset} of {place}: 0 to {INT64_MAX - 1} expected, since one more record"
+                f"offset {offset} of {name}: 0 to {INT64_MAX - 1} expected, since one more record"
                 " must have an offset"
             )
     return offsets
@@ -153,12 +153,12 @@ def decode_partition_metadata(data: Buffer) -> uuid.UUID:
     Raises:
         CorruptFile: Another shape, a negative version, or the id of all zeros.
     """
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"version:\s+([0-9]{1,9})\s*\ntopic_id:\s+(\S+)\s*", decode_text(data), re.ASCII
     )
-    if found is None:
+    if match is None:
         raise CorruptFile("'version: N' and 'topic_id: ID' expected, a line each")
-    topic_id = decode_topic_id(found[2])
+    topic_id = decode_topic_id(match[2])
     if topic_id.int == 0:
         raise CorruptFile("the topic id is all zeros")
     return topic_id
@@ -258,10 +258,10 @@ def decode_meta_properties(data: Buffer) -> dict[str, str]:
         text = line.strip()
         if not text or text[0] in "#!":
             continue
-        found = re.fullmatch(r"([^=:\s]+)\s*[=:]\s*(.*)", text)
-        if found is None:
+        match = re.fullmatch(r"([^=:\s]+)\s*[=:]\s*(.*)", text)
+        if match is None:
             raise CorruptFile(f"line {text[:80]!r}: 'key=value' expected")
-        properties[found[1]] = re.sub(r"\\(.)", r"\1", found[2])
+        properties[match[1]] = re.sub(r"\\(.)", r"\1", match[2])
     return properties
 
 
@@ -311,26 +311,26 @@ class Fields:
 
     def integer(self, name: str) -> int:
         """A whole number of 64 bits."""
-        found = self.maybe_integer(name)
-        if found is None:
+        value = self.maybe_integer(name)
+        if value is None:
             raise self._problem(name, "a whole number")
-        return found
+        return value
 
     def maybe_integer(self, name: str) -> int | None:
         """The same, None where it is null or missing."""
-        found = self.content.get(name)
-        if found is None:
+        value = self.content.get(name)
+        if value is None:
             return None
-        if type(found) is not int or not INT64_MIN <= found <= INT64_MAX:
+        if type(value) is not int or not INT64_MIN <= value <= INT64_MAX:
             raise self._problem(name, "a whole number")
-        return found
+        return value
 
     def text(self, name: str) -> str:
         """A text."""
-        found = self.content.get(name)
-        if not isinstance(found, str):
+        value = self.content.get(name)
+        if not isinstance(value, str):
             raise self._problem(name, "a text")
-        return found
+        return value
 
     def maybe_text(self, name: str) -> str:
         """A text, empty where it is null or missing."""
@@ -338,25 +338,25 @@ class Fields:
 
     def flag(self, name: str) -> bool:
         """True or false."""
-        found = self.content.get(name)
-        if not isinstance(found, bool):
+        value = self.content.get(name)
+        if not isinstance(value, bool):
             raise self._problem(name, "true or false")
-        return found
+        return value
 
     def items(self, name: str) -> list[object]:
         """A list."""
-        found = self.content.get(name)
-        if not isinstance(found, list):
+        value = self.content.get(name)
+        if not isinstance(value, list):
             raise self._problem(name, "a list")
-        return found
+        return value
 
     def mapping(self, name: str) -> "Fields":
         """An object inside."""
         return Fields.of(self.content.get(name), f"`{name}` of {self.what}")
 
     def _problem(self, name: str, expected: str) -> CorruptFile:
-        found = str(self.content.get(name))[:80]
-        return CorruptFile(f"{self.what}: `{name}` is {found}, {expected} expected")
+        value = str(self.content.get(name))[:80]
+        return CorruptFile(f"{self.what}: `{name}` is {value}, {expected} expected")
 
 
 def read_record(kind: type[_Record], content: object, what: str, **given: object) -> _Record:
@@ -396,7 +396,7 @@ def _read_as(kind: type, value: object, what: str) -> object:
 def read_json(data: bytes, what: str) -> Fields:
     """The object in a JSON text; raises CorruptFile."""
     try:
-        found: object = json.loads(data)
+        content: object = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CorruptFile(f"{what} is not JSON: {error}") from error
-    return Fields.of(found, what)
+    return Fields.of(content, what)

@@ -50,10 +50,10 @@ def sound_rows(data: bytes, base_offset: int, topic_id: UUID) -> "tuple[Longs, L
         return None
     times, offsets = rows["ms"].astype(np.int64), rows["relative"].astype(np.int64)
     is_known = times != UNKNOWN_MS
-    known = times[is_known]
+    known_ms = times[is_known]
     is_alternating = bool(is_known[0] and (is_known[1:] | is_known[:-1]).all())
     is_growing = offsets[0] >= 0 and bool((np.diff(offsets) >= is_known[:-1]).all())
-    if not (is_alternating and is_growing and known[0] >= 0 and (np.diff(known) >= 0).all()):
+    if not (is_alternating and is_growing and known_ms[0] >= 0 and (np.diff(known_ms) >= 0).all()):
         return None
     return offsets + base_offset, times
 
@@ -70,11 +70,11 @@ def fingerprints(crcs: "Longs", epochs: "Longs", bases: "Longs") -> "Longs":
 def encode(times: AppendTimes) -> bytes:
     """As `AppendTimes.encode`, by kernel."""
     header = times.encode_header()
-    offsets, known, batch_crcs = (np.asarray(column) for column in times.rows().columns)
+    offsets, append_ms, batch_crcs = (np.asarray(column) for column in times.rows().columns)
     return (
         header
         + _sealed(
-            int.from_bytes(header[-4:], "big"), offsets - times.base_offset, known, batch_crcs
+            int.from_bytes(header[-4:], "big"), offsets - times.base_offset, append_ms, batch_crcs
         )[0]
     )
 
@@ -96,10 +96,12 @@ def add_known(times: AppendTimes, offsets: "Longs", known: "Longs", batch_crcs: 
     times.extend(AppendTimeRows(*columns, named), crc)
 
 
-def _sealed(crc: int, relative: "Longs", known: "Longs", batch_crcs: "Longs") -> tuple[bytes, int]:
+def _sealed(
+    crc: int, relative: "Longs", append_ms: "Longs", batch_crcs: "Longs"
+) -> tuple[bytes, int]:
     """Rows with their checksums, which go on from one, and the last checksum."""
     rows = np.zeros(len(relative), ROW_TYPE)
-    rows["ms"], rows["relative"], rows["batch_crc"] = known, relative, batch_crcs
+    rows["ms"], rows["relative"], rows["batch_crc"] = append_ms, relative, batch_crcs
     packed: Bytes = rows.view(np.uint8)
     last = chain_rows(packed, ROW_SIZE, crc, _table())
     return packed.tobytes(), last

@@ -92,9 +92,9 @@ def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
         column = array(code)
         size = column.itemsize
         swapped = bytearray(count * size)
-        for place in range(size):
-            target = size - 1 - place if sys.byteorder == "little" else place
-            swapped[target::size] = data[at + place :: row.size]
+        for byte in range(size):
+            target = size - 1 - byte if sys.byteorder == "little" else byte
+            swapped[target::size] = data[at + byte :: row.size]
         column.frombytes(swapped)
         columns.append(column)
         at += size
@@ -325,16 +325,16 @@ class AppendTimes:
 
     def runs(self, start: int, end: int) -> list[tuple[int, int, int | None]]:
         """All of [start, end) as (first offset, end offset, append ms or None), without gaps."""
-        found: list[tuple[int, int, int | None]] = []
+        runs: list[tuple[int, int, int | None]] = []
         for run_start, run_end, ms in self._runs_from(start):
             if run_start >= end:
                 break
-            clipped, known = max(run_start, start), None if ms == UNKNOWN_MS else ms
-            if found and found[-1][2] == known:
-                found[-1] = (found[-1][0], min(run_end, end), known)
+            clipped, append_ms = max(run_start, start), None if ms == UNKNOWN_MS else ms
+            if runs and runs[-1][2] == append_ms:
+                runs[-1] = (runs[-1][0], min(run_end, end), append_ms)
             elif clipped < min(run_end, end):
-                found.append((clipped, min(run_end, end), known))
-        return found
+                runs.append((clipped, min(run_end, end), append_ms))
+        return runs
 
     def first_at_or_after(self, ms: int, from_offset: int) -> tuple[int, int] | None:
         """The first offset >= `from_offset` that is known to be appended at `ms` or later.

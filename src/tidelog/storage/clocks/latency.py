@@ -147,9 +147,9 @@ class LatencyHistogram:
         if not self.buckets:
             self.buckets = dict(counts)
             return
-        mine = self.buckets
+        buckets = self.buckets
         for bucket, count in counts.items():
-            mine[bucket] = mine.get(bucket, 0) + count
+            buckets[bucket] = buckets.get(bucket, 0) + count
 
     def merge(self, other: "LatencyHistogram") -> None:
         """Count what `other` counted too."""
@@ -170,17 +170,17 @@ class LatencyHistogram:
         if not self.count:
             return [None] * len(percents)
         buckets = sorted(self.buckets)
-        seen = list(accumulate(map(self.buckets.__getitem__, buckets)))
-        return [self._percentile(percent, buckets, seen) for percent in percents]
+        cumulative = list(accumulate(map(self.buckets.__getitem__, buckets)))
+        return [self._percentile(percent, buckets, cumulative) for percent in percents]
 
-    def _percentile(self, percent: float, buckets: Sequence[int], seen: Sequence[int]) -> int:
+    def _percentile(self, percent: float, buckets: Sequence[int], cumulative: Sequence[int]) -> int:
         """Of buckets in order, and how many latencies there are up to the end of each."""
         rank = max(1, -(-percent * self.count // 100))  # rounded up
         if rank == 1:
             return self.min_ms
         if rank >= self.count:
             return self.max_ms
-        low, high = bucket_bounds(buckets[bisect_left(seen, rank)])
+        low, high = bucket_bounds(buckets[bisect_left(cumulative, rank)])
         return min(max((low + high) // 2, self.min_ms), self.max_ms)
 
 

@@ -141,8 +141,8 @@ def attach(
     """
     commit_id = commit_id or draw_commit_id(log_dir)
     ensure_finished(log_dir)
-    if version is not None and (known := find_done(log_dir, version)) is not None:
-        return known
+    if version is not None and (done := find_done(log_dir, version)) is not None:
+        return done
     skipped = {} if version is None else _done_topics(marks_of(log_dir), version)
     changes = _group(log_dir, (one for one in staged if one.topic_partition.topic not in skipped))
     _check(log_dir, changes)
@@ -175,15 +175,15 @@ def ensure_finished(log_dir: DirectoryAccess) -> None:
         raise ReadOnly(f"{log_dir.path}: opened for reading; open it with writable=True")
     try:
         # One that is not under way any more is either carried out by now, or was left.
-        left = [
+        unfinished = [
             path
             for path in commits.find_commits(log_dir.env.files, log_dir.path)
             if path not in log_dir.commit_records.under_way and log_dir.env.files.exists(path)
         ]
     except OSError as error:
         raise as_storage_failure(error, log_dir.path, "attach") from error
-    if left:
-        raise StorageFailure(left[0], "attach", "an earlier commit is unfinished; reopen")
+    if unfinished:
+        raise StorageFailure(unfinished[0], "attach", "an earlier commit is unfinished; reopen")
 
 
 def find_done(log_dir: DirectoryAccess, version: WriterVersion) -> AttachResult | None:
@@ -199,16 +199,16 @@ def find_done(log_dir: DirectoryAccess, version: WriterVersion) -> AttachResult 
         done = _done_topics(marks, version)
         is_all = bool(done) and len(done) == len(set(version.topics))
         return AttachResult("", was_done=True, skipped=done) if is_all else None
-    known = marks.get(version.writer)
-    if known is None or known.version < version.version:
+    mark = marks.get(version.writer)
+    if mark is None or mark.version < version.version:
         return None
-    if known.version > version.version:
+    if mark.version > version.version:
         return AttachResult("", was_done=True)
     ranges = {
         TopicPartition(topic, partition): AttachedRange(first, end, append_ms, 0)
-        for topic, partition, first, end, append_ms in known.ranges
+        for topic, partition, first, end, append_ms in mark.ranges
     }
-    return AttachResult("", ranges, was_done=True, note=known.note)
+    return AttachResult("", ranges, was_done=True, note=mark.note)
 
 
 def marks_of(log_dir: DirectoryAccess) -> dict[str, writers.Mark]:
@@ -230,8 +230,14 @@ def _marks(
     skipped: Mapping[str, int],
 ) -> dict[str, writers.Mark]:
     ranges = tuple(
-        (name.topic, name.partition, found.first_offset, found.end_offset, found.append_time_ms)
-        for name, found in sorted(partitions.items())
+        (
+            name.topic,
+            name.partition,
+            attached.first_offset,
+            attached.end_offset,
+            attached.append_time_ms,
+        )
+        for name, attached in sorted(partitions.items())
     )
     now_ms = log_dir.env.clock.now_ms()
     mark = writers.Mark(version.version, now_ms, version.note, ranges)

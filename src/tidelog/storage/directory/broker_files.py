@@ -88,8 +88,8 @@ class ClusterState:
 
 def settings_of(state: ClusterState, broker: int) -> Mapping[str, str]:
     """What was changed of a broker's settings; its own win over those of all."""
-    found = state.settings
-    return {**found.get(ALL_BROKERS, {}), **found.get(str(broker), {})}
+    settings = state.settings
+    return {**settings.get(ALL_BROKERS, {}), **settings.get(str(broker), {})}
 
 
 def kept_defaults(state: ClusterState) -> Mapping[str, str]:
@@ -145,24 +145,24 @@ def decode_cluster(data: Buffer) -> ClusterState:
         UnsupportedVersion: A later release wrote it.
     """
     try:
-        found: object = json.loads(bytes(data))
+        content: object = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
         raise CorruptFile(f"not JSON: {error}") from None
-    if not isinstance(found, dict) or type(found.get("version")) is not int:
+    if not isinstance(content, dict) or type(content.get("version")) is not int:
         raise CorruptFile("an object with a version expected")
-    version = found["version"]
-    settings, groups = found.get("settings", {}), found.get("groups", {})
+    version = content["version"]
+    settings, groups = content.get("settings", {}), content.get("groups", {})
     if version > CLUSTER_VERSION:
         text = f"{CLUSTER_FILE} of version {version}, {CLUSTER_VERSION} is known"
         raise UnsupportedVersion(text)
-    if version < 1 or found.get("quotas") != []:
+    if version < 1 or content.get("quotas") != []:
         raise CorruptFile("a version from 1 on and an empty list `quotas` expected")
     if not isinstance(settings, dict) or not isinstance(groups, dict):
         raise CorruptFile("`settings` and `groups` are objects")
     return ClusterState(
         settings={_broker(who): _texts(who, given) for who, given in settings.items()},
         groups={_group(who): _texts(who, given) for who, given in groups.items()},
-        topic_defaults=_defaults(found.get("topic_defaults")),
+        topic_defaults=_defaults(content.get("topic_defaults")),
     )
 
 
@@ -178,17 +178,17 @@ def _group(who: str) -> str:
     raise CorruptFile("settings of a group without a name")
 
 
-def _texts(who: str, given: object) -> Mapping[str, str]:
-    if not isinstance(given, dict) or not given:
-        raise CorruptFile(f"settings of {who!r} are {given!r}, one or more expected")
-    for name, text in given.items():
+def _texts(who: str, value: object) -> Mapping[str, str]:
+    if not isinstance(value, dict) or not value:
+        raise CorruptFile(f"settings of {who!r} are {value!r}, one or more expected")
+    for name, text in value.items():
         if not isinstance(text, str):
             raise CorruptFile(f"{name} is {text!r}, a text expected")
-    return given
+    return value
 
 
-def _defaults(given: object) -> Mapping[str, str] | None:
-    return {} if given == {} else None if given is None else _texts("topic_defaults", given)
+def _defaults(value: object) -> Mapping[str, str] | None:
+    return {} if value == {} else None if value is None else _texts("topic_defaults", value)
 
 
 def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
@@ -301,10 +301,10 @@ def decode_group_offsets(data: Buffer) -> GroupOffsets:
     return GroupOffsets(fetched_ms, {name: _commits(name, found) for name, found in groups.items()})
 
 
-def _commits(group: str, found: object) -> list[GroupOffset]:
-    if not isinstance(found, list):
+def _commits(group: str, entries: object) -> list[GroupOffset]:
+    if not isinstance(entries, list):
         raise CorruptFile(f"group {group[:80]!r}: a list of commits expected")
-    return [_commit(group, entry) for entry in found]
+    return [_commit(group, entry) for entry in entries]
 
 
 def _commit(group: str, entry: object) -> GroupOffset:
@@ -408,11 +408,11 @@ def take_block(env: Env, directory: str, *, is_new: bool, first: int | None = No
 
 def _first_free(env: Env, directory: str, *, is_new: bool) -> int:
     try:
-        found = read_next(env.files, directory)
+        next_id = read_next(env.files, directory)
     except CorruptFile:
-        is_new, found = False, None
-    if found is not None:
-        return found
+        is_new, next_id = False, None
+    if next_id is not None:
+        return next_id
     return 0 if is_new else env.random.randrange(_RANDOM_FIRST, _RANDOM_LAST)
 
 

@@ -375,8 +375,8 @@ class LogDir(Closing):
             ReadOnly: The directory was opened for reading.
             StorageFailure: The disk failed.
         """
-        given = NewTopic(name, partitions, config or {}, topic_id)
-        (made,) = self.topic_admin.create([given])
+        new_topic = NewTopic(name, partitions, config or {}, topic_id)
+        (made,) = self.topic_admin.create([new_topic])
         if isinstance(made, TidelogError):
             raise made
         return made
@@ -441,15 +441,15 @@ class LogDir(Closing):
         for name, timestamp_ms in times.items():
             if timestamp_ms < 0:
                 raise ValueError(f"{name}: time {timestamp_ms} is negative")
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        offsets: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for name, time_ms in times.items():
             reader = self.reader(name.topic, name.partition)
             answer = reader.offset_for_time(time_ms, clock=clock)
             if answer is not None and clock is ClockName.APPEND:
                 without_time = reader.without_append_time(answer.offset)
                 answer = answer._replace(without_time=without_time)
-            found[name] = answer
-        return found
+            offsets[name] = answer
+        return offsets
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that can be read of each partition. Source: KIP-79."""

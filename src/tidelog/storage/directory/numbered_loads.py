@@ -150,12 +150,12 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     try:
         with _Stage(log_dir, topic, commit_id, codec, batch_bytes) as stage:
             while chunk := list(itertools.islice(rows, ROWS_AT_ONCE)):
-                for partition, mine in group(chunk).items():
-                    stage.take(partition, mine)
+                for partition, partition_rows in group(chunk).items():
+                    stage.take(partition, partition_rows)
             if rows.count == skipped:
                 return Loaded({}, 0, skipped)
             version = WriterVersion(writer, rows.count, rows.digest, topics=(topic,))
-            found = attach(log_dir, stage.finish(), commit_id=commit_id, version=version)
+            attached = attach(log_dir, stage.finish(), commit_id=commit_id, version=version)
     finally:
         drop_staging(log_dir.env.files, log_dir.path, prefix=commit_id, older_than_ms=INT64_MAX)
     ranges = {
@@ -165,7 +165,7 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
             one.end_offset - 1,
             one.append_time_ms,
         )
-        for name, one in found.partitions.items()
+        for name, one in attached.partitions.items()
     }
     return Loaded(ranges, rows.count - skipped, skipped)
 
@@ -208,14 +208,14 @@ class _Stage:
             writer.append(batches, facts)
 
     def _writer(self, partition: int) -> StagedWriter:
-        found = self._writers.get(partition)
-        if found is None:
-            place = TopicPartition(self._topic, partition)
+        writer = self._writers.get(partition)
+        if writer is None:
+            name = TopicPartition(self._topic, partition)
             self._log_dir.log(self._topic, partition)  # raises where there is no such partition
             path = self._log_dir.path
-            found = StagedWriter(self._pool, path, place, self._config, name=self._name)
-            self._writers[partition] = found
-        return found
+            writer = StagedWriter(self._pool, path, name, self._config, name=self._name)
+            self._writers[partition] = writer
+        return writer
 
     def finish(self) -> list[StagedSegment]:
         """Return the segments, held against the topic's rules."""

@@ -184,14 +184,14 @@ class OffsetCheckpoints:
 
         The caller syncs the names of the files. Raises OSError.
         """
-        for known in (self.given_up, self.starts, self.recovery_points):
-            for name in [each for each in tuple(known) if each.topic in topics]:
-                known.pop(name, None)
+        for offsets_in_memory in (self.given_up, self.starts, self.recovery_points):
+            for name in [each for each in tuple(offsets_in_memory) if each.topic in topics]:
+                offsets_in_memory.pop(name, None)
         with self._writing:
-            for place in _NAMES:
-                offsets = self._read(place)
+            for file_name in _NAMES:
+                offsets = self._read(file_name)
                 kept = {name: at for name, at in offsets.items() if name.topic not in topics}
                 if len(kept) < len(offsets):
-                    path = f"{self._directory}/{place}"
+                    path = f"{self._directory}/{file_name}"
                     text = text_files.encode_offset_checkpoint(kept)
                     files.write_atomically(self._fs, path, text, sync_name=False)

@@ -86,12 +86,12 @@ class Change(ABC):
 
     def removals(self, moves: Sequence[Move]) -> Iterator[Removal]:
         """The old segments' files whose names the new ones don't take; raises OSError."""
-        taken = {move.final for move in moves}
+        new_names = {move.final for move in moves}
         for base in (segment.base_offset for segment in self.old):
             # A snapshot at a base that stays tells of what lies before it, which is as it was.
             for suffix in files.SEGMENT_SUFFIXES if base in self.bases else files.LOG_FIRST:
                 name = files.file_name(base, suffix)
-                if name not in taken and self._fs.exists(f"{self._directory}/{name}"):
+                if name not in new_names and self._fs.exists(f"{self._directory}/{name}"):
                     yield Removal(self._partition_dir, name)
 
     @property
@@ -147,9 +147,9 @@ def publish(
             _undo(fs, record, changes, operation, str(error))
             raise
         try:
-            left = [name for each in changes for name in _show(each, commit, operation)]
+            old_files = [name for each in changes for name in _show(each, commit, operation)]
             commits.conclude(fs, root, record, commit)
-            for name in left:
+            for name in old_files:
                 fs.remove(name)
         except OSError as error:
             failure = as_storage_failure(error, path, operation)

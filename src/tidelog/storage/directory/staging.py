@@ -214,9 +214,9 @@ class StagedWriter:
                 self._flush()
 
     def _take_facts(self, facts: RowFacts) -> None:
-        mine = self._facts
-        mine.min_timestamp = min(mine.min_timestamp, facts.min_timestamp)
-        mine.has_null_key |= facts.has_null_key
+        total = self._facts
+        total.min_timestamp = min(total.min_timestamp, facts.min_timestamp)
+        total.has_null_key |= facts.has_null_key
 
     def _has_room(self, size_bytes: int, count: int) -> bool:
         """Whether the segment takes another batch; an empty one takes any, the check judges it."""
@@ -388,16 +388,16 @@ class SegmentPass(ABC):
         size = file.size()
         if size != self._size_bytes or not size:
             raise CorruptData(f"{size} bytes, {self._size_bytes} were announced", path=path)
-        position, wanted = 0, CHUNK_BYTES
+        position, chunk_bytes = 0, CHUNK_BYTES
         while position < size:
-            chunk = bytearray(files.read_exactly(file, min(wanted, size - position), position))
+            chunk = bytearray(files.read_exactly(file, min(chunk_bytes, size - position), position))
             used = self._take_chunk(chunk, path, position)
-            if not used and wanted >= size - position:
+            if not used and chunk_bytes >= size - position:
                 raise CorruptBatch("an incomplete batch", path=path, position=position)
             if self._changes_headers:
                 files.write_fully(file, memoryview(chunk)[:used], position)
             position += used
-            wanted = CHUNK_BYTES if used else wanted * 2
+            chunk_bytes = CHUNK_BYTES if used else chunk_bytes * 2
         self._times.close(self.next_offset, self._last_batch_crc)
 
     def _take_chunk(self, chunk: bytearray, path: str, position: int) -> int:

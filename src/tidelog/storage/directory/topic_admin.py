@@ -183,8 +183,8 @@ class TopicAdmin:
         if self._found_topics is None:
             with typed_reads(self._path):
                 self._found_defaults = self._read_defaults()
-                found = find_topics(self._fs, self._path, self._found_defaults)[0]
-            self._found_topics = found
+                topics = find_topics(self._fs, self._path, self._found_defaults)[0]
+            self._found_topics = topics
         return self._found_topics
 
     def refresh(self) -> None:
@@ -270,8 +270,8 @@ class TopicAdmin:
     def _forget_writers(self, names: Iterable[str]) -> None:
         """Forget what was committed to earlier topics of these names."""
         try:
-            gone = [name for name in names if name not in self._registry.topics]
-            commits.forget_topics(self._fs, self._path, gone)
+            deleted = [name for name in names if name not in self._registry.topics]
+            commits.forget_topics(self._fs, self._path, deleted)
         except OSError as error:
             raise as_storage_failure(error, self._path, "create topics") from error
 
@@ -376,8 +376,8 @@ class TopicAdmin:
             StorageFailure: Nothing was deleted; or all of them are, and what is left of them is
                 removed by the next opening.
         """
-        left = self.hide(names)()
-        self.remove_set_aside(left)
+        set_aside = self.hide(names)()
+        self.remove_set_aside(set_aside)
         self._ensure_free(names)
 
     def hide(self, names: Sequence[str]) -> Callable[[], list[str]]:
@@ -394,8 +394,8 @@ class TopicAdmin:
         """
         self._context.ensure_writable()
         hidden = self._registry.hide(names)
-        gone = {info.name for info in hidden}
-        wait = self._detach(gone)
+        hidden_names = {info.name for info in hidden}
+        wait = self._detach(hidden_names)
 
         def delete() -> list[str]:
             try:
@@ -407,7 +407,7 @@ class TopicAdmin:
                 if isinstance(error, OSError):
                     raise as_storage_failure(error, self._path, "delete topics") from error
                 raise
-            return self._set_deleted_aside(gone, partitions)
+            return self._set_deleted_aside(hidden_names, partitions)
 
         return delete
 
@@ -596,10 +596,10 @@ class PartitionDirs:
         """
         path = self.path(partition)
         try:
-            found = text_files.read_partition_metadata(self._fs, path)
+            stored_id = text_files.read_partition_metadata(self._fs, path)
         except CorruptFile:
-            found = None
-        if found is None:
+            stored_id = None
+        if stored_id is None:
             text_files.write_partition_metadata(self._fs, path, topic_id)
 
 

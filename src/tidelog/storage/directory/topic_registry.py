@@ -96,11 +96,11 @@ def encode_topics(
     """
     rows = ",".join(_row(name, entry) for name, entry in sorted(entries.items()))
     end = "\n " if rows else ""
-    gone = ""
+    deleted_text = ""
     if deleted:
         ids = {name: _text_of(topic_id) for name, topic_id in sorted(deleted.items())}
-        gone = f',\n "deleted": {json.dumps(ids)}'
-    text = f'{{\n "version": {TOPICS_VERSION},\n "topics": {{{rows}{end}}}{gone}\n}}\n'
+        deleted_text = f',\n "deleted": {json.dumps(ids)}'
+    text = f'{{\n "version": {TOPICS_VERSION},\n "topics": {{{rows}{end}}}{deleted_text}\n}}\n'
     return text.encode("ascii")
 
 
@@ -156,8 +156,8 @@ def _mapping(value: object, what: str) -> dict[str, object]:
 def _decode_entry(name: str, value: object) -> TopicEntry:
     entry = _mapping(value, f"topic {name[:80]!r}")
     topic_id, count = entry.get("id"), entry.get("partitions")
-    given = _mapping(entry.get("config"), f"`config` of topic {name[:80]!r}")
-    texts = {key: text for key, text in given.items() if isinstance(text, str)}
+    config = _mapping(entry.get("config"), f"`config` of topic {name[:80]!r}")
+    texts = {key: text for key, text in config.items() if isinstance(text, str)}
     try:
         check_topic_name(name)
     except InvalidTopic as error:
@@ -166,7 +166,7 @@ def _decode_entry(name: str, value: object) -> TopicEntry:
         raise CorruptFile(f"topic {name}: `id` is {topic_id!r}")
     if type(count) is not int or not 1 <= count <= PARTITION_COUNT_LIMIT:
         raise CorruptFile(f"topic {name}: `partitions` is {count!r}")
-    if len(texts) < len(given):
+    if len(texts) < len(config):
         raise CorruptFile(f"topic {name}: a setting in `config` is no text")
     return TopicEntry(decode_topic_id(topic_id), count, texts)
 
@@ -271,8 +271,8 @@ def find_all(files: FileSystem, directory: str, defaults: Mapping[str, str] | No
     entries, present = text.topics, _find_partitions(files, directory)
     notes: list[str] = []
     topics = {}
-    found = [TopicPartition(name, number) for name in present for number in present[name]]
-    prefetch(files, (f"{directory}/{place}/{PARTITION_METADATA_FILE}" for place in found))
+    partitions = [TopicPartition(name, number) for name in present for number in present[name]]
+    prefetch(files, (f"{directory}/{place}/{PARTITION_METADATA_FILE}" for place in partitions))
     leftovers = _take_leftovers(files, directory, text, present)
     for name in sorted(entries.keys() | present.keys()):
         ids = _read_ids(files, directory, name, present[name], notes)
@@ -294,8 +294,10 @@ def give_ids(
     `partition.metadata` that can't be read, or whose directories can't be written, stays as it is.
     """
     for name, info in topics.items():
-        places = (TopicPartition(name, number) for number in info.present)
-        paths = [posixpath.join(directory, partition_dir_name(place)) for place in places]
+        partitions = (TopicPartition(name, number) for number in info.present)
+        paths = [
+            posixpath.join(directory, partition_dir_name(partition)) for partition in partitions
+        ]
         if info.topic_id is not None or not paths:
             continue
         if any(files.exists(f"{path}/{PARTITION_METADATA_FILE}") for path in paths):
@@ -313,17 +315,23 @@ def _take_leftovers(
     files: FileSystem, directory: str, text: TopicsText, present: dict[str, tuple[int, ...]]
 ) -> list[TopicPartition]:
     """Take what deleted topics have left out of `present`; the rule stands at the file's top."""
-    left = []
+    leftovers = []
     for name in text.deleted.keys() & present.keys() - text.topics.keys():
         numbers = present.pop(name)
-        places = [TopicPartition(name, number) for number in numbers]
-        ids = [_read_id(files, directory, place, []) for place in places]
+        partitions = [TopicPartition(name, number) for number in numbers]
+        ids = [_read_id(files, directory, partition, []) for partition in partitions]
         theirs = (None, text.deleted[name])
-        gone = [place for place, found in zip(places, ids, strict=True) if found in theirs]
-        left += gone
-        if len(gone) < len(places):  # somebody else has made a topic of that name
-            present[name] = tuple(place.partition for place in places if place not in gone)
-    return sorted(left)
+        stale = [
+            partition
+            for partition, found_id in zip(partitions, ids, strict=True)
+            if found_id in theirs
+        ]
+        leftovers += stale
+        if len(stale) < len(partitions):  # somebody else has made a topic of that name
+            present[name] = tuple(
+                partition.partition for partition in partitions if partition not in stale
+            )
+    return sorted(leftovers)
 
 
 def _find_partitions(files: FileSystem, directory: str) -> defaultdict[str, tuple[int, ...]]:
@@ -380,8 +388,8 @@ def _merge(
         )
     topic_id = entry.topic_id if not ids or entry.topic_id in ids else ids[0]
     if topic_id != entry.topic_id:
-        known, found = encode_topic_id(entry.topic_id), encode_topic_id(topic_id)
-        notes.append(f"topic {name}: its directories have topic id {found}, it was {known}")
+        listed_id, stored_id = encode_topic_id(entry.topic_id), encode_topic_id(topic_id)
+        notes.append(f"topic {name}: its directories have topic id {stored_id}, it was {listed_id}")
     return TopicInfo(
         name=name,
         topic_id=topic_id,
@@ -395,9 +403,9 @@ def _merge(
 def _config_of(
     name: str, entry: TopicEntry | None, defaults: Mapping[str, str] | None
 ) -> TopicConfig:
-    given = {} if entry is None else entry.given
+    texts = {} if entry is None else entry.given
     try:
-        return TopicConfig.parse(given, broker=defaults)[0]
+        return TopicConfig.parse(texts, broker=defaults)[0]
     except TidelogError as error:
         raise CorruptFile(f"{TOPICS_FILE}: topic {name}: {error}") from error
 
@@ -459,7 +467,9 @@ class TopicRegistry:
         self._deleted, self._is_stale = read.deleted, bool(read.deleted)
         # Whether the file may say of topics that they are deleted which are not.
         self.is_doubtful = False
-        if (found := self._topics.get(CLUSTER_METADATA_TOPIC)) is not None and found.foreign:
+        if (
+            metadata_topic := self._topics.get(CLUSTER_METADATA_TOPIC)
+        ) is not None and metadata_topic.foreign:
             # A log of Kafka's own controller: nobody else recovers, shortens or serves it.
             del self._topics[CLUSTER_METADATA_TOPIC]
         if source is not None:
@@ -477,10 +487,10 @@ class TopicRegistry:
 
     def get(self, name: str) -> TopicInfo:
         """One topic; raises UnknownTopic, which names the nearest one."""
-        found = self._topics.get(name)
-        if found is None:
+        topic = self._topics.get(name)
+        if topic is None:
             raise unknown_topic(name, self._topics)
-        return found
+        return topic
 
     def use_defaults(self, defaults: Mapping[str, str]) -> None:
         """Give topics other defaults, under a broker's names; nothing is written.
@@ -510,15 +520,17 @@ class TopicRegistry:
             InvalidPartitions, ConfigError, OSError.
         """
         names = _Names(self._topics)
-        found: list[Made | TidelogError | OSError] = []
+        outcomes: list[Made | TidelogError | OSError] = []
         for each in new:
             try:
-                found.append(self._planned(each, names, source))
+                outcomes.append(self._planned(each, names, source))
             except TidelogError as error:
-                found.append(error)
-        planned = [each[0] for each in found if isinstance(each, tuple)]
+                outcomes.append(error)
+        planned = [each[0] for each in outcomes if isinstance(each, tuple)]
         saved = iter(self._save_made(planned, make))
-        return [_saved(next(saved), each[1]) if isinstance(each, tuple) else each for each in found]
+        return [
+            _saved(next(saved), each[1]) if isinstance(each, tuple) else each for each in outcomes
+        ]
 
     def _planned(self, new: NewTopic, names: "_Names", source: random.Random) -> Made:
         texts, notes = check_new(new)
@@ -555,12 +567,12 @@ class TopicRegistry:
         Raises:
             OSError: The file could not be written.
         """
-        known, gone = self._deleted, {info.name: info.topic_id for info in hidden}
-        self._deleted = {**known, **gone}
+        before, hidden_ids = self._deleted, {info.name: info.topic_id for info in hidden}
+        self._deleted = {**before, **hidden_ids}
         try:
             self._write(self._topics)
         except OSError:
-            self._deleted = known
+            self._deleted = before
             raise
 
     def show_again(self, hidden: Iterable[TopicInfo]) -> None:
@@ -621,14 +633,16 @@ class TopicRegistry:
         Returns:
             For each the topic, or why it has not grown: UnknownTopic, InvalidPartitions, OSError.
         """
-        found: list[TopicInfo | TidelogError | OSError] = []
+        outcomes: list[TopicInfo | TidelogError | OSError] = []
         for name, count in counts.items():
             try:
-                found.append(self._grown(name, count))
+                outcomes.append(self._grown(name, count))
             except TidelogError as error:
-                found.append(error)
-        saved = iter(self._save_made([each for each in found if isinstance(each, TopicInfo)], make))
-        return [next(saved) if isinstance(each, TopicInfo) else each for each in found]
+                outcomes.append(error)
+        saved = iter(
+            self._save_made([each for each in outcomes if isinstance(each, TopicInfo)], make)
+        )
+        return [next(saved) if isinstance(each, TopicInfo) else each for each in outcomes]
 
     def _grown(self, name: str, partitions: int) -> TopicInfo:
         info = self.get(name)
@@ -654,11 +668,11 @@ class TopicRegistry:
             except OSError as error:
                 failed = {info.name: error for info in infos}
             infos = [replace(info, present=tuple(range(info.partitions))) for info in infos]
-        shown = {**self._topics, **{each.name: each for each in infos if each.name not in failed}}
+        topics = {**self._topics, **{each.name: each for each in infos if each.name not in failed}}
         if failed:
             with suppress(OSError):
-                self._write(shown)
-        self._show(shown)
+                self._write(topics)
+        self._show(topics)
         return [failed.get(info.name, info) for info in infos]
 
     def _save(self, topics: Mapping[str, TopicInfo]) -> None:

@@ -45,16 +45,16 @@ def retain(log_dir: LogDir, topic: str, *, dry_run: bool) -> list[DueSegment]:
     by_age, config = log_dir.knows_age_limit(topic), log_dir.topic(topic).config
     if not by_age:
         config = replace(config, retention_ms=-1)
-    found: list[DueSegment] = []
+    due: list[DueSegment] = []
     for name in log_dir.partitions(topic):
         if dry_run:
             reader = log_dir.reader(topic, name.partition)
-            found += _named(name, reader.segments, due_deletions(reader, config))
+            due += _named(name, reader.segments, due_deletions(reader, config))
             continue
         log = log_dir.log(topic, name.partition)
         before = log.segments
-        found += _named(name, before, log.apply_retention(by_age=by_age))
-    return found
+        due += _named(name, before, log.apply_retention(by_age=by_age))
+    return due
 
 
 def _named(

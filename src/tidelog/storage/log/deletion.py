@@ -209,15 +209,15 @@ class Deleter:
         context = self._segments.context
         due_ms = now_ms + context.config.file_delete_delay_ms
         bases = [segment.base_offset for segment in going if not segment.is_tiered]
-        gone: list[str] = []
+        renamed: list[str] = []
 
         def discard() -> None:
             for base in bases:
-                gone.extend(set_aside(context, base))
+                renamed.extend(set_aside(context, base))
             context.env.files.sync_dir(context.directory)
 
         self._guard.defer(
-            context.directory, "delete", discard, lambda _: self.unlink_later(gone, due_ms)
+            context.directory, "delete", discard, lambda _: self.unlink_later(renamed, due_ms)
         )
 
     # -- the tier ----------------------------------------------------------------------------

@@ -120,8 +120,8 @@ class LeaderEpochs:
         if epoch == self.latest_epoch:
             return epoch, log_end
         higher = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
-        known = self._entries[higher - 1].epoch if higher else epoch
-        return known, self._entries[higher].start_offset
+        floor = self._entries[higher - 1].epoch if higher else epoch
+        return floor, self._entries[higher].start_offset
 
     def encode(self) -> bytes:
         """The text of `leader-epoch-checkpoint`."""
@@ -266,10 +266,10 @@ class EpochCheckpoint:
 
     def _write_with(self, epoch: int, offset: int) -> None:
         """Write the file with one more entry than the log has."""
-        kept = self.epochs.entries
+        entries = self.epochs.entries
         self.epochs.assign(epoch, offset)
         self.write()
-        self.epochs = LeaderEpochs(kept)
+        self.epochs = LeaderEpochs(entries)
 
     def clear(self) -> None:
         """Forget all epochs, durably."""

@@ -417,10 +417,10 @@ class Log(LogAccess):
 
     def _drop_old_snapshots(self) -> None:
         """Keep the snapshots of segments' bases and the newest one, as Kafka does."""
-        kept = {segment.base_offset for segment in self._list.all} | {self._list.end_offset}
+        offsets = {segment.base_offset for segment in self._list.all} | {self._list.end_offset}
         for entry in self.context.env.files.list_dir(self.context.directory):
             parsed = files.parse_file_name(entry.name)
-            if parsed and parsed[1] == files.SNAPSHOT_SUFFIX and parsed[0] not in kept:
+            if parsed and parsed[1] == files.SNAPSHOT_SUFFIX and parsed[0] not in offsets:
                 self.context.env.files.remove(f"{self.context.directory}/{entry.name}")
 
     def abandon(self) -> None:

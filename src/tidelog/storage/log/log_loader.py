@@ -224,13 +224,13 @@ class _Loading:
     def _settle_tier(self) -> None:
         """Finish what the record of the tier says was begun: copies that were to go, a cut."""
         bases = list_bases(self._context)
-        kept = self._tier.load(bases, self._context)
+        local_bases = self._tier.load(bases, self._context)
         if self._tier.view is None:
             return
         segments = self._segments
         segments.checkpointed_start = max(segments.checkpointed_start, self._tier.start_offset)
-        gone = [base for base in reversed(bases) if base not in kept]
-        self._remove_local(gone, "the tier has these offsets, or they were cut")
+        stale_bases = [base for base in reversed(bases) if base not in local_bases]
+        self._remove_local(stale_bases, "the tier has these offsets, or they were cut")
         self._tier.end_restart()
 
     def _remove_local(self, bases: Sequence[int], reason: str) -> None:

@@ -164,9 +164,9 @@ class LogView(ABC):
         segment = self.segment_of(offset)
         if segment is None:
             return None
-        known = self.append_times_of(segment).time_at(offset)
-        if known is not None:
-            return known
+        append_ms = self.append_times_of(segment).time_at(offset)
+        if append_ms is not None:
+            return append_ms
         for part in self._slices_at(offset):
             for _, batch in part.batches():
                 return stamped_ms(batch)
@@ -185,8 +185,8 @@ class LogView(ABC):
         noted = segment.noted_times(UNKNOWN_MS)
         if noted is not None:
             return noted.largest_append_ms if noted.is_append_known else noted.mtime_ms
-        known = self.append_times_of(segment).time_at(offset)
-        return segment.mtime_ms() if known is None else known
+        append_ms = self.append_times_of(segment).time_at(offset)
+        return segment.mtime_ms() if append_ms is None else append_ms
 
     def _slices_at(self, offset: int) -> Iterator[LogSlice]:
         """The slice that holds one offset; none where its segment is empty."""

@@ -211,8 +211,8 @@ class LogTier:
             if row.base_offset < offset < row.end_offset:
                 position, end = first_reaching(view.segment(row), offset)
                 if end > row.base_offset:
-                    left = dataclasses.replace(row, end_offset=end, clip_bytes=position)
-                    clipped[row.uid] = left
+                    clipped_row = dataclasses.replace(row, end_offset=end, clip_bytes=position)
+                    clipped[row.uid] = clipped_row
         return clipped
 
     def _is_cut_below(self, offset: int, local_start: int) -> bool:

@@ -279,49 +279,49 @@ class MessageSets:
         Raises:
             LongCheck: The check takes long, and the context is bounded.
         """
-        found = self._open(data, batches, context)
-        target = found.codec if self._target is None else self._target
+        message_set = self._open(data, batches, context)
+        target = message_set.codec if self._target is None else self._target
         if target is Codec.ZSTD:
             raise UnsupportedCompression(
                 f"{self._rules.where}: compression.type is zstd, which format"
-                f" {found.outer.magic} has not"
+                f" {message_set.outer.magic} has not"
             )
-        is_large = len(found.body) > LOOP_COMPRESSED_BYTES
-        is_plain = found.codec is Codec.NONE
+        is_large = len(message_set.body) > LOOP_COMPRESSED_BYTES
+        is_plain = message_set.codec is Codec.NONE
         if context.terms.is_bounded and is_large and not is_plain and self._passes is None:
             raise LongCheck
-        facts = self._check(found, context)
-        is_kept = found.codec is target and (
-            is_plain or (found.outer.magic == 1 and facts.counts_from_0)
+        facts = self._check(message_set, context)
+        is_kept = message_set.codec is target and (
+            is_plain or (message_set.outer.magic == 1 and facts.counts_from_0)
         )
         wrapper = None
         if not is_kept and target is not Codec.NONE:
             if context.terms.is_bounded and is_large:
                 raise LongCheck
-            wrapper = self._wrapper(found, facts, target, context)
+            wrapper = self._wrapper(message_set, facts, target, context)
         elif is_kept:
             self._rules.check_total(batches[-1].at + batches[-1].size_bytes)
         else:
             self._rules.check_single_count(facts.record_count)
-        set_ = _Checked(data, batches, found, facts, target, wrapper, is_kept=is_kept)
+        set_ = _Checked(data, batches, message_set, facts, target, wrapper, is_kept=is_kept)
         return PreparedSet(self, set_, context.next_offset)
 
     def finish(self, checked: "_Checked", context: AppendContext) -> PendingAppend:
         """Give the messages offsets and times."""
-        found, facts = checked.found, checked.facts
+        message_set, facts = checked.found, checked.facts
         out: bytearray | memoryview
         if checked.is_kept:
             out = writable(checked.data, checked.batches[-1], context.terms)
         elif checked.wrapper is not None:
             out = checked.wrapper
         else:
-            out = self._singles(found, context)
+            out = self._singles(message_set, context)
         if checked.target is not Codec.NONE:
             assign_message_offset(out, 0, context.next_offset + facts.record_count - 1)
-            if found.outer.magic == 1:
+            if message_set.outer.magic == 1:
                 self._stamp(out, 0, facts.max_timestamp, context, checked.target)
         elif checked.is_kept:
-            self._patch(out, found, context)
+            self._patch(out, message_set, context)
         append = PendingAppend.of(out, _views(out, facts, context), context)
         if self._rules.stamps:
             append.stamp_ms = context.stamp_ms
@@ -349,24 +349,24 @@ class MessageSets:
 
     # -- checks --------------------------------------------------------------------------------
 
-    def _check(self, found: _Set, context: AppendContext) -> SetFacts:
+    def _check(self, message_set: _Set, context: AppendContext) -> SetFacts:
         """Every message against the rules of the format and of the topic."""
-        outer = found.outer
-        facts = self._gather(found, set_rules(self._rules, context.now_ms))
+        outer = message_set.outer
+        facts = self._gather(message_set, set_rules(self._rules, context.now_ms))
         if facts.refused_count:
             raise self._refusal(facts, context)
         # As Kafka: an offset of 0 says nothing, an old librdkafka wrote that.
-        is_wrapper = found.codec is not Codec.NONE
+        is_wrapper = message_set.codec is not Codec.NONE
         if is_wrapper and outer.magic == 1 and 0 != outer.last_offset < facts.last_offset:
             raise self._invalid(
                 f"offset {outer.last_offset} of a wrapper that ends with {facts.last_offset}"
             )
         return facts
 
-    def _gather(self, found: _Set, rules: SetRules) -> SetFacts:
-        if found.codec is Codec.NONE:
-            return gather(found.messages, self._check_single, rules, RECORD_ERROR_LIMIT)
-        outer, body = found.outer, found.body
+    def _gather(self, message_set: _Set, rules: SetRules) -> SetFacts:
+        if message_set.codec is Codec.NONE:
+            return gather(message_set.messages, self._check_single, rules, RECORD_ERROR_LIMIT)
+        outer, body = message_set.outer, message_set.body
         self._check_flag(outer)
         check = partial(self._check_format, magic=outer.magic, is_inner=True)
         if self._passes is None or not body:
@@ -394,14 +394,14 @@ class MessageSets:
         """Whether the message has a key; raises where it is none of that format."""
         if message.magic != magic:
             raise self._invalid(f"a message of format {message.magic} in one of {magic}")
-        place = f" (byte {message.at} of the decompressed messages)" if is_inner else ""
+        position = f" (byte {message.at} of the decompressed messages)" if is_inner else ""
         try:
             if is_inner:  # the others' CRC was looked at
                 message.ensure_valid()
             return _has_key(message)
         except (CorruptBatch, CorruptRecord) as error:
             at = None if is_inner else error.at
-            raise type(error)(f"{self._rules.where}: {error.reason}{place}", at=at) from None
+            raise type(error)(f"{self._rules.where}: {error.reason}{position}", at=at) from None
 
     def _check_flag(self, message: LegacyBatch) -> None:
         """The timestamp type, which is the log's to set."""
@@ -420,9 +420,11 @@ class MessageSets:
 
     # -- changes -------------------------------------------------------------------------------
 
-    def _patch(self, out: bytearray | memoryview, found: _Set, context: AppendContext) -> None:
+    def _patch(
+        self, out: bytearray | memoryview, message_set: _Set, context: AppendContext
+    ) -> None:
         """Give single messages offset and time in place."""
-        for offset, message in enumerate(found.messages, context.next_offset):
+        for offset, message in enumerate(message_set.messages, context.next_offset):
             timestamp = message.max_timestamp
             assign_message_offset(out, message.at, offset)
             if message.magic == 1:
@@ -445,19 +447,19 @@ class MessageSets:
     def _type_bit(self) -> int:
         return TIMESTAMP_TYPE_BIT if self._rules.stamps else 0
 
-    def _singles(self, found: _Set, context: AppendContext) -> bytearray:
+    def _singles(self, message_set: _Set, context: AppendContext) -> bytearray:
         """The messages of a wrapper as single ones, in their own format."""
-        messages = bytearray(found.body)
-        self._assign(messages, found.outer.magic, context.next_offset, context)
+        messages = bytearray(message_set.body)
+        self._assign(messages, message_set.outer.magic, context.next_offset, context)
         self._check_sizes(messages)
         return messages
 
     def _wrapper(
-        self, found: _Set, facts: SetFacts, codec: Codec, context: AppendContext
+        self, message_set: _Set, facts: SetFacts, codec: Codec, context: AppendContext
     ) -> bytearray:
         """The set written anew with that codec, in its own format; its own offset is still 0."""
-        magic = found.outer.magic
-        messages = bytearray(found.body)
+        magic = message_set.outer.magic
+        messages = bytearray(message_set.body)
         self._assign(messages, magic, 0 if magic == 1 else context.next_offset, context)
         level = self._rules.config.compression_level(codec)
         made = build_legacy_message(

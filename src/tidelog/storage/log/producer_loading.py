@@ -60,15 +60,15 @@ def recall_batches(states: ProducerStates, segments: Sequence[Segment], offset: 
 
 def _recall(states: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
     start = _recall_start(segments, offset)
-    wanted = {entry.producer_id: entry for entry in states.ending_from(start)}
-    if not wanted:
+    entries = {entry.producer_id: entry for entry in states.ending_from(start)}
+    if not entries:
         return
-    found: dict[int, deque[Batch]] = {}
+    recalled: dict[int, deque[Batch]] = {}
     for batch in _batches(segments, start, offset):
-        entry = wanted.get(batch.producer_id)
+        entry = entries.get(batch.producer_id)
         if entry is not None and batch.producer_epoch == entry.epoch and not batch.is_control:
-            found.setdefault(entry.producer_id, deque(maxlen=BATCHES_KEPT)).append(batch)
-    for producer_id, batches in found.items():
+            recalled.setdefault(entry.producer_id, deque(maxlen=BATCHES_KEPT)).append(batch)
+    for producer_id, batches in recalled.items():
         states.recall(_entry_of(producer_id, batches))
 
 
@@ -87,17 +87,17 @@ def _entry_of(producer_id: int, batches: Sequence[Batch]) -> ProducerEntry:
 
 def _recall_start(segments: Sequence[Segment], offset: int) -> int:
     """The offset from which on the log's last bytes before `offset` are read; `offset` for none."""
-    start, left = offset, RECALL_BYTES
+    start, remaining_bytes = offset, RECALL_BYTES
     for segment in reversed(segments):
         if segment.base_offset >= offset:
             continue
-        if left <= 0:
+        if remaining_bytes <= 0:
             break
         ends_before = segment.end_offset <= offset
         size = segment.size_bytes if ends_before else position_floor(segment, offset)
-        if size > left:
-            return _indexed_offset(segment, size - left)
-        start, left = segment.base_offset, left - size
+        if size > remaining_bytes:
+            return _indexed_offset(segment, size - remaining_bytes)
+        start, remaining_bytes = segment.base_offset, remaining_bytes - size
     return start
 
 
@@ -175,10 +175,10 @@ def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
 
 def write_sure_times(segment: ClosedSegment) -> None:
     """Make a finished segment's file say no more than what its rows prove; raises OSError."""
-    said = segment.read_append_times()
-    if not said.row_count:
+    on_disk = segment.read_append_times()
+    if not on_disk.row_count:
         return
-    context, before, sure = segment.context, said.encode(), segment.append_times.encode()
+    context, before, sure = segment.context, on_disk.encode(), segment.append_times.encode()
     if sure != before:
         path = context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
         files.write_atomically(context.env.files, path, sure)
@@ -215,8 +215,8 @@ def load_for_writing(log: "LogView", expiration_ms: int) -> ProducerStates:
 def drop_snapshots(context: SegmentContext, offset: int) -> None:
     """Remove producer snapshots of offsets beyond `offset`."""
     for entry in context.env.files.list_dir(context.directory):
-        found = files.parse_file_name(entry.name)
-        if found and found[1] == files.SNAPSHOT_SUFFIX and found[0] > offset:
+        parsed = files.parse_file_name(entry.name)
+        if parsed and parsed[1] == files.SNAPSHOT_SUFFIX and parsed[0] > offset:
             context.env.files.remove(f"{context.directory}/{entry.name}")
 
 

@@ -131,12 +131,12 @@ def decode_snapshot(data: Buffer) -> list[SnapshotEntry]:
     if count * ENTRY_SIZE != len(view) - SNAPSHOT_HEADER_SIZE:
         raise CorruptFile(f"snapshot of {count} entries has {len(view)} bytes", at=CRC_START_AT)
     entries = [SnapshotEntry(*row) for row in _ENTRY.iter_unpack(view[SNAPSHOT_HEADER_SIZE:])]
-    known: set[int] = set()
+    producer_ids: set[int] = set()
     for slot, entry in enumerate(entries):
-        if entry.producer_id < 0 or entry.producer_id in known:
+        if entry.producer_id < 0 or entry.producer_id in producer_ids:
             at = SNAPSHOT_HEADER_SIZE + slot * ENTRY_SIZE
             raise CorruptFile(f"producer {entry.producer_id} can't be, or twice", at=at)
-        known.add(entry.producer_id)
+        producer_ids.add(entry.producer_id)
     return entries
 
 
@@ -222,9 +222,9 @@ class ProducerEntry:
         if batch.producer_epoch != self.epoch:
             return None
         sequences = (batch.base_sequence, batch.last_sequence)
-        for known in self.batches:
-            if (known.first_sequence, known.last_sequence) == sequences:
-                return Duplicate(known.first_offset, known.last_offset, known.timestamp)
+        for stored in self.batches:
+            if (stored.first_sequence, stored.last_sequence) == sequences:
+                return Duplicate(stored.first_offset, stored.last_offset, stored.timestamp)
         return None
 
     def is_continued_by(self, other: "ProducerEntry") -> bool:
@@ -337,11 +337,11 @@ def check_sequence(entry: ProducerEntry, batch: Batch) -> None:
     if entry.epoch == NO_PRODUCER_EPOCH:
         return
     last = entry.last_sequence if batch.producer_epoch == entry.epoch else NO_SEQUENCE
-    wanted = 0 if last == INT32_MAX else last + 1
-    if batch.base_sequence != wanted:
+    expected = 0 if last == INT32_MAX else last + 1
+    if batch.base_sequence != expected:
         raise OutOfOrderSequence(
             f"producer {entry.producer_id}, epoch {batch.producer_epoch} (the last was "
-            f"{entry.epoch}): sequence {batch.base_sequence} where {wanted} is next"
+            f"{entry.epoch}): sequence {batch.base_sequence} where {expected} is next"
         )
 
 
@@ -351,14 +351,14 @@ def check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -
     Raises:
         InvalidProducerEpoch, TransactionCoordinatorFenced: It is not.
     """
-    found = end_marker(batch)
-    if found is None:
+    end = end_marker(batch)
+    if end is None:
         return
     if transaction_version < EPOCH_BUMP_VERSION:
         check_epoch(entry, batch)
     else:
         _check_bumped_epoch(entry, batch)
-    epoch = found[1].coordinator_epoch
+    epoch = end[1].coordinator_epoch
     if epoch < entry.coordinator_epoch:
         raise TransactionCoordinatorFenced(
             f"marker for producer {entry.producer_id} from coordinator epoch {epoch}, epoch "
@@ -515,10 +515,10 @@ class ProducerStates:
             if entry.txn_first_offset is None and batch.is_transactional:
                 self._open[batch.base_offset] = entry.producer_id
             return None
-        found = end_marker(batch)
-        if found is None:
+        end = end_marker(batch)
+        if end is None:
             return None
-        timestamp, marker = found
+        timestamp, marker = end
         self._put(entry.with_marker(batch.producer_epoch, marker, timestamp, arrival_ms))
         if entry.txn_first_offset is None:
             return None
@@ -610,12 +610,12 @@ class ProducerStates:
         self._producers[producer_id] = replace(entry, txn_first_offset=first)
         self._open = dict(sorted({**self._open, first: producer_id}.items()))
 
-    def take_ends(self, told: "ProducerStates") -> None:
+    def take_ends(self, snapshot: "ProducerStates") -> None:
         """End the open transactions that a snapshot of the same offset does not know as open.
 
         What it knows of a later one of such a producer is taken over.
         """
-        later = {each: first for first, each in told.open_transactions.items()}
+        later = {each: first for first, each in snapshot.open_transactions.items()}
         for first, producer_id in self.open_transactions.items():
             if later.get(producer_id) != first:
                 self._end(first)
@@ -634,11 +634,11 @@ class ProducerStates:
             if entry.batches and entry.batches[-1].last_offset >= offset
         ]
 
-    def recall(self, seen: ProducerEntry) -> None:
+    def recall(self, recalled: ProducerEntry) -> None:
         """Take over the batches of a known producer from who saw more, if the last is the same."""
-        entry = self._producers[seen.producer_id]
-        if entry.is_continued_by(seen):
-            self._producers[entry.producer_id] = replace(entry, batches=seen.batches)
+        entry = self._producers[recalled.producer_id]
+        if entry.is_continued_by(recalled):
+            self._producers[entry.producer_id] = replace(entry, batches=recalled.batches)
 
     def encode_snapshot(self) -> bytes:
         """The bytes of `OFFSET.snapshot`, producers in the order in which Kafka would write them.

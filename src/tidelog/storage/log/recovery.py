@@ -89,12 +89,12 @@ def finish_swaps(context: SegmentContext, report: RecoveryReport) -> None:
 
 
 def _with_suffix(names: Sequence[str], suffix: str) -> list[tuple[int, str]]:
-    found = []
+    matches = []
     for name in names:
         parsed = files.parse_file_name(name.removesuffix(suffix)) if name.endswith(suffix) else None
         if parsed is not None:
-            found.append((parsed[0], name))
-    return found
+            matches.append((parsed[0], name))
+    return matches
 
 
 def _remove_all(context: SegmentContext, names: Sequence[str]) -> bool:
@@ -221,13 +221,13 @@ def _damage(
         indexes = load_indexes(context, base, mapped=False)
         tail = TailSegment(context, base, indexes or (OffsetIndex(base), TimeIndex(base)))
         tail.has_index_files, tail.course = indexes is not None, course
-        found = tail.settle_end(recorded)
-        return None if found is None else found.error
-    found = find_damage(
+        damage = tail.settle_end(recorded)
+        return None if damage is None else damage.error
+    damage = find_damage(
         context.pool.get(path), path, base, course, recorded, jump_is_proven=course.problem is None
     )
-    if found is not None:
-        return found.error
+    if damage is not None:
+        return damage.error
     sound = next((each for each in later if _has_sound_batch(context, each)), None)
     if sound is None:
         return None
@@ -290,9 +290,9 @@ def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> No
 
     A standby whose leader had the marker no more has begun this segment because of that.
     """
-    told = snapshot_at(context, base) if states.open_transactions else None
-    if told is not None:
-        states.take_ends(told)
+    snapshot = snapshot_at(context, base) if states.open_transactions else None
+    if snapshot is not None:
+        states.take_ends(snapshot)
 
 
 def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequence[int]) -> bool:
@@ -395,9 +395,9 @@ def _cut_log(
 ) -> None:
     path = context.path(base, files.LOG_SUFFIX)
     zone_map_files.drop(context, base)
-    lost = scan.file_bytes - scan.course.size_bytes
-    report.truncated_bytes += lost
-    report.actions.append(f"{scan.problem}; cut {lost} bytes from {path}")
+    lost_bytes = scan.file_bytes - scan.course.size_bytes
+    report.truncated_bytes += lost_bytes
+    report.actions.append(f"{scan.problem}; cut {lost_bytes} bytes from {path}")
     if is_last:
         file = context.pool.get(path)
         file.truncate(scan.course.size_bytes)

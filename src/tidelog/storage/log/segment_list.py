@@ -196,20 +196,20 @@ class SegmentList:
             self.context = dataclasses.replace(context, overlay=overlay)
 
     def _look(self, names: Sequence[str]) -> None:
-        known = {segment.base_offset: segment for segment in self.all}
+        by_base = {segment.base_offset: segment for segment in self.all}
         for segment in self.all:  # files that may mean something else now
             segment.forget_stale_files()
         bases = self.tier.load(bases_among(self.context, names), self.context)
         segments: list[Segment] = []
         for base, next_base in itertools.pairwise(bases):
-            segments.append(self.closed(known.get(base), base, next_base))
+            segments.append(self.closed(by_base.get(base), base, next_base))
         if bases:
             segments.append(self._tail(bases[-1]))
         self.show(segments)
 
-    def closed(self, known: Segment | None, base: int, next_base: int) -> Segment:
+    def closed(self, current: Segment | None, base: int, next_base: int) -> Segment:
         """The finished segment with these offsets: the known one, unless it is another by now."""
-        closed = None if known is None or known.is_tiered else as_closed(known)
+        closed = None if current is None or current.is_tiered else as_closed(current)
         if closed is not None and closed.end_offset == next_base and not closed.was_replaced():
             return closed
         segment = ClosedSegment(self.context, base, next_base)
@@ -263,9 +263,9 @@ class SegmentList:
                 stamped = stamped_ms(last)
                 break
         rows = (segment.append_times.last_known_ms for segment in reversed(local))
-        known = next((ms for ms in rows if ms is not None), NEVER)
+        last_known_ms = next((ms for ms in rows if ms is not None), NEVER)
         in_tier = max((row.times.largest_append_ms for row in self.tier.rows), default=NEVER)
-        return max(known, NEVER if stamped is None else stamped, in_tier)
+        return max(last_known_ms, NEVER if stamped is None else stamped, in_tier)
 
     def append_time_checkpoint(self, last_ms: int) -> AppendTimeCheckpoint:
         """Proof for the next start that the log was not cut below its present end.

@@ -151,9 +151,9 @@ class SegmentRoller:
         )
 
     def _take_unmapped(self) -> list[ClosedSegment]:
-        kept = [segment for segment in self._unmapped if segment in self._segments.all]
+        segments = [segment for segment in self._unmapped if segment in self._segments.all]
         self._unmapped = []
-        return kept
+        return segments
 
     def map_waiting(self) -> None:
         """Map the segments that waited for kernels, with deferred work."""
@@ -162,9 +162,9 @@ class SegmentRoller:
 
     def map_rest(self) -> None:
         """Map the segments that had to wait: an append must not wait until kernels are loaded."""
-        kept = self._take_unmapped()
+        segments = self._take_unmapped()
         if zone_map_files.has_kernels():
-            zone_map_files.build_missing(kept)
+            zone_map_files.build_missing(segments)
 
 
 def _write_zones(segment: ClosedSegment, *, by_kernels: bool) -> None:
@@ -173,5 +173,5 @@ def _write_zones(segment: ClosedSegment, *, by_kernels: bool) -> None:
 
 def _last_ms(times: AppendTimes) -> int:
     """The last time that was written, which a coarser granularity must not round below."""
-    known = times.last_known_ms
-    return times.floor_ms if known is None else max(known, times.floor_ms)
+    last_known_ms = times.last_known_ms
+    return times.floor_ms if last_known_ms is None else max(last_known_ms, times.floor_ms)

@@ -224,19 +224,19 @@ class _Explanation:
 
     def _keepings(self, clock: RetentionClock) -> list[Keeping]:
         """A pass ends at the first segment that stays, so each waits for all in front of it."""
-        found: list[Keeping] = []
+        keepings: list[Keeping] = []
         longest, keeper = -1, None
         for segment, times in zip(self._segments, self._times, strict=True):
             counted = counted_time(times, clock)
             own = self._until_ms(counted.ms)
             if own is FOR_EVER:
-                found.append(Keeping(counted, FOR_EVER, FOR_EVER, None))
+                keepings.append(Keeping(counted, FOR_EVER, FOR_EVER, None))
                 continue
             if own >= longest:
                 longest, keeper = own, segment.base_offset
             behind = None if keeper == segment.base_offset else keeper
-            found.append(Keeping(counted, own, longest, behind))
-        return found
+            keepings.append(Keeping(counted, own, longest, behind))
+        return keepings
 
     def _until_ms(self, counted_ms: int) -> int | None:
         config = self._config
@@ -266,8 +266,8 @@ class _Explanation:
         segment, times = self._segments[number], self._times[number]
         roll_ms = self._notes.roll_ms(segment)
         rows = self._log.append_times_of(segment)
-        known = rows.runs(segment.base_offset, segment.end_offset)
-        known_ms = [ms for _, _, ms in known if ms is not None]
+        runs = rows.runs(segment.base_offset, segment.end_offset)
+        known_ms = [ms for _, _, ms in runs if ms is not None]
         zones = segment.zones
         is_timed = zones is not None and zones.total.timed_records > 0
         return SegmentStory(

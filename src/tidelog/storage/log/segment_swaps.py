@@ -130,11 +130,16 @@ class SegmentSwaps:
         """
         self._guard.ensure_writable()
         finished = [each for each in self._segments.finished() if not each.is_tiered]
-        known = [each.base_offset for each in finished]
-        at = known.index(bases[0]) if bases and bases[0] in known else len(known)
-        if not bases or known[at : at + len(bases)] != list(bases):
+        finished_bases = [each.base_offset for each in finished]
+        at = (
+            finished_bases.index(bases[0])
+            if bases and bases[0] in finished_bases
+            else len(finished_bases)
+        )
+        if not bases or finished_bases[at : at + len(bases)] != list(bases):
             raise InvalidRequest(
-                f"{self._name}: no run of finished segments at {list(bases)}; there are {known}"
+                f"{self._name}: no run of finished segments at {list(bases)}; there are"
+                f" {finished_bases}"
             )
         run = finished[at : at + len(bases)]
         start, end = run[0].base_offset, run[-1].end_offset
@@ -164,8 +169,8 @@ class SegmentSwaps:
     def still_has(self, segments: Iterable[Segment]) -> bool:
         """Whether the log shows exactly these objects still: none was cut, deleted, exchanged."""
         self._guard.ensure_writable()
-        known = {id(segment) for segment in self._segments.all}
-        return all(id(segment) in known for segment in segments)
+        shown_ids = {id(segment) for segment in self._segments.all}
+        return all(id(segment) in shown_ids for segment in segments)
 
     # -- showing -----------------------------------------------------------------------------
 

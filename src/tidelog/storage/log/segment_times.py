@@ -119,16 +119,16 @@ class _Arrivals:
         The setting is today's, and rows do not say how they were rounded: where all are multiples
         of a larger step, that may have been it, and the note says by when the last record came.
         """
-        told = known_ms + self._granularity_ms - 1
-        return max(told, min(known_ms + self._step_ms - 1, self._times.seen_ms))
+        rounded_ms = known_ms + self._granularity_ms - 1
+        return max(rounded_ms, min(known_ms + self._step_ms - 1, self._times.seen_ms))
 
     def at(self, offset: int) -> CountedTime:
         """When the record at `offset` came, or by when it was there."""
-        known = self._rows.time_at(offset)
-        if known is None:
+        append_ms = self._rows.time_at(offset)
+        if append_ms is None:
             return self._fallback._replace(offset=offset)
-        latest_ms = self.latest_ms(known)
-        return CountedTime(latest_ms, TimeBasis.APPEND_TIME, latest_ms == known, offset)
+        latest_ms = self.latest_ms(append_ms)
+        return CountedTime(latest_ms, TimeBasis.APPEND_TIME, latest_ms == append_ms, offset)
 
     def largest_capped(self, segment: Segment, times: SegmentTimes) -> CountedTime | None:
         """The largest time of a record, each at most its append time; None where only a bound is.
@@ -162,8 +162,8 @@ class _Arrivals:
             end = zone.position + zone.size_bytes
             for _, batch in iterate_batches(segment, zone.position, end):
                 if batch.max_timestamp != NO_TIMESTAMP:
-                    found = self._capped(batch.max_timestamp, batch.last_offset)
-                    best = max(best, found, key=lambda counted: counted.ms)
+                    capped = self._capped(batch.max_timestamp, batch.last_offset)
+                    best = max(best, capped, key=lambda counted: counted.ms)
         return best
 
     def _bound(self, zone: "Zone") -> int:
@@ -204,47 +204,47 @@ def record_range(log: LogView) -> RecordRange:
     Raises:
         StorageFailure: The disk failed.
     """
-    found = RecordRange()
+    record_times = RecordRange()
     for segment in log.segments:
         start = max(segment.base_offset, log.log_start_offset)
         if not segment.size_bytes or start >= segment.end_offset:
             continue
         try:
-            is_seen = _take_segment(found, segment, start)
+            is_seen = _take_segment(record_times, segment, start)
         except CorruptData:
             is_seen = False
         if not is_seen:
-            found.not_looked_at.append((start, segment.end_offset))
-    return found
+            record_times.not_looked_at.append((start, segment.end_offset))
+    return record_times
 
 
-def _take_segment(found: RecordRange, segment: Segment, start: int) -> bool:
+def _take_segment(record_times: RecordRange, segment: Segment, start: int) -> bool:
     """Count a segment's records from `start` on; False where they are too many to read."""
     zones = segment.zones
     if zones is not None:
-        _take_zones(found, segment, zones, start)
+        _take_zones(record_times, segment, zones, start)
         return True
     if segment.size_bytes > READ_LIMIT_BYTES:
         return False
-    _take_records(found, segment, start, segment.end_offset)
+    _take_records(record_times, segment, start, segment.end_offset)
     return True
 
 
-def _take_zones(found: RecordRange, segment: Segment, zones: ZoneMap, start: int) -> None:
+def _take_zones(record_times: RecordRange, segment: Segment, zones: ZoneMap, start: int) -> None:
     if start == segment.base_offset:
         if zones.total.timed_records:
-            found.take(zones.total.min_record_ms)
+            record_times.take(zones.total.min_record_ms)
         return
     for zone in zones.zones():
         if zone.first_offset >= start and zone.timed_records:
-            found.take(zone.min_record_ms)
+            record_times.take(zone.min_record_ms)
         elif zone.first_offset < start <= zone.last_offset:
-            _take_records(found, segment, start, zone.last_offset + 1)
+            _take_records(record_times, segment, start, zone.last_offset + 1)
 
 
-def _take_records(found: RecordRange, segment: Segment, start: int, end: int) -> None:
+def _take_records(record_times: RecordRange, segment: Segment, start: int, end: int) -> None:
     for ms in _timestamps(segment, start, end):
-        found.take(ms)
+        record_times.take(ms)
 
 
 def _timestamps(segment: Segment, start: int, end: int) -> Iterator[int]:

@@ -77,19 +77,19 @@ def cut_segments(
     Raises:
         OSError: The caller takes the partition offline.
     """
-    kept = [segment for segment in segments if segment.base_offset <= offset]
+    remaining = [segment for segment in segments if segment.base_offset <= offset]
     dropped = [segment for segment in segments if segment.base_offset > offset]
     for segment in reversed(dropped):
         recovery.remove_segment_files(context, segment.base_offset)
         # One by one: if an older one's removal came through alone, the log would have a hole.
         context.env.files.sync_dir(context.directory)
-    if not kept:
+    if not remaining:
         return start_anew(context, [], offset)
-    closed = as_closed(kept[-1])
+    closed = as_closed(remaining[-1])
     if closed is not None:
-        return [*kept[:-1], _cut_closed(context, closed, offset)]
+        return [*remaining[:-1], _cut_closed(context, closed, offset)]
     active.truncate_to(offset)
-    return kept
+    return remaining
 
 
 def start_anew(context: SegmentContext, segments: Sequence[Segment], offset: int) -> list[Segment]:
@@ -194,17 +194,17 @@ class Truncator:
         segments.keep([segment for segment in local if segment.base_offset <= offset])
         segments.forget_maps()  # nobody may look behind the end of a file
         if restart is None:
-            left = cut_segments(context, local, active, offset)
+            remaining = cut_segments(context, local, active, offset)
         else:
-            left = start_anew(context, local, restart)
-        if left[-1].end_offset < start:
+            remaining = start_anew(context, local, restart)
+        if remaining[-1].end_offset < start:
             # Only records below the log start are left, of a batch that reached beyond it.
             segments.keep(())
-            left = start_anew(context, left, start)
+            remaining = start_anew(context, remaining, start)
         self._epochs.cut(offset)
-        drop_snapshots(context, left[-1].end_offset)
+        drop_snapshots(context, remaining[-1].end_offset)
         segments.tier.end_restart()
-        self._reload(left, start)
+        self._reload(remaining, start)
 
     def begin_at(self, offset: int) -> None:
         """Let a log without records begin at `offset`; durable when it returns.
@@ -227,17 +227,17 @@ class Truncator:
         cut_history(context.env.files, context.directory, 0)
         segments.keep(())
         segments.tier.cut(offset, local[0].base_offset, {})
-        left = start_anew(context, local, offset)
+        remaining = start_anew(context, local, offset)
         # None is left: nothing would ever end a transaction that was open where the log ended.
         drop_snapshots(context, -1)
         self._epochs.clear()
-        self._reload(left, offset)
+        self._reload(remaining, offset)
         self._flusher.made_durable(offset)
 
-    def _reload(self, left: Sequence[Segment], start: int) -> None:
+    def _reload(self, remaining: Sequence[Segment], start: int) -> None:
         """Show what is left, and derive anew what was derived from the records that are gone."""
         segments = self._segments
-        segments.show(left, checkpointed_start=start)
+        segments.show(remaining, checkpointed_start=start)
         self._epochs.begin_next()
         loaded = load_for_writing(self._reader, self._options.producer_expiration_ms())
         self._producers.replace(loaded.producers.values())

@@ -174,16 +174,16 @@ class RemoteSegment(ClosedSegment):
     def offset_index(self) -> OffsetIndex:
         """The index object, or one built in memory where it is missing or corrupt."""
         if self._offset_index is None:
-            found = self._read_index(OffsetIndex, files.OFFSET_INDEX_SUFFIX)
-            self._offset_index = found or self._load_indexes()[0]
+            index = self._read_index(OffsetIndex, files.OFFSET_INDEX_SUFFIX)
+            self._offset_index = index or self._load_indexes()[0]
         return self._offset_index
 
     @property
     def time_index(self) -> TimeIndex:
         """The index object, or one built in memory where it is missing or corrupt."""
         if self._time_index is None:
-            found = self._read_index(TimeIndex, files.TIME_INDEX_SUFFIX)
-            self._time_index = found or self._load_indexes()[1]
+            index = self._read_index(TimeIndex, files.TIME_INDEX_SUFFIX)
+            self._time_index = index or self._load_indexes()[1]
         return self._time_index
 
     def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:

@@ -208,8 +208,8 @@ class _Decoded:
             self._found[name] = record
             self._count += len(record.manifest.segments) + 1
             while self._count > self._limit:
-                _, gone = self._found.popitem(last=False)
-                self._count -= len(gone.manifest.segments) + 1
+                _, oldest = self._found.popitem(last=False)
+                self._count -= len(oldest.manifest.segments) + 1
         return record
 
 

@@ -77,7 +77,7 @@ OWN: Final = Claim()
 
 
 def merge(
-    found: Manifest | None,
+    stored: Manifest | None,
     record: TierRecord,
     local: Sequence[Segment],
     now_ms: int,
@@ -87,7 +87,7 @@ def merge(
     """The manifest with all that the record knows and the store does not.
 
     Args:
-        found: What the store has, None where nothing.
+        stored: What the store has, None where nothing.
         record: What the directory has.
         local: The log's local segments, the active one last.
         now_ms: By the wall clock.
@@ -97,51 +97,51 @@ def merge(
     Raises:
         TierConflict: The store's manifest is not one that this directory may go on with.
     """
-    mine = record.manifest
+    own = record.manifest
     where = f"{record.url}/{record.folder}"
-    if found is None:
-        if mine.generation:
+    if stored is None:
+        if own.generation:
             raise TierConflict(
-                f"{where}: the manifest is gone, generation {mine.generation} was written;"
+                f"{where}: the manifest is gone, generation {own.generation} was written;"
                 " put it back, or remove tidelog-tier.json from the partition if the tier is lost"
             )
-        return mine
-    _check_topic(found, mine, where)
+        return own
+    _check_topic(stored, own, where)
     if claim.takes_over:
-        found = dataclasses.replace(found, writer=mine.writer)
+        stored = dataclasses.replace(stored, writer=own.writer)
     else:
-        _check_ours(found, record, where)
-    lost = missing_span(mine.segments, found.segments, found.log_start_offset)
+        _check_ours(stored, record, where)
+    lost = missing_span(own.segments, stored.segments, stored.log_start_offset)
     if lost is not None:
         raise TierConflict(
             f"{where}: the manifest lacks offsets {lost[0]} to {lost[1] - 1}, which the tier had"
             " by this directory's record; put the manifest back, or remove tidelog-tier.json from"
             " the partition if they are lost and run `tidelog tier --restore`"
         )
-    known = {row.uid: row for row in mine.segments}
+    known = {row.uid: row for row in own.segments}
     if record.cut_offset is not None:
-        found = found.with_cut(record.cut_offset, lambda row, _: known.get(row.uid), now_ms)
-    new = [row for row in found.segments if row.uid not in known]
+        stored = stored.with_cut(record.cut_offset, lambda row, _: known.get(row.uid), now_ms)
+    new = [row for row in stored.segments if row.uid not in known]
     refused = {row.uid for row in new if not _fits(row, local, same_bytes)}
     if refused and claim.takes_over and not claim.drops_theirs:
         first = next(row for row in new if row.uid in refused)
         raise TierConflict(
             f"{where}: the store has records from offset {first.base_offset} to"
-            f" {found.end_offset - 1} that local files lack or contradict: `tidelog tier TOPIC"
+            f" {stored.end_offset - 1} that local files lack or contradict: `tidelog tier TOPIC"
             " --restore` takes them; with --take-over --drop-theirs they are removed"
         )
     if refused:
-        kept = [row for row in found.segments if row.uid not in refused]
-        gone = [row for row in found.segments if row.uid in refused]
-        found = found.having(kept).discarding(gone, now_ms)
-    return found.with_start(record.log_start_offset, now_ms)
+        kept = [row for row in stored.segments if row.uid not in refused]
+        gone = [row for row in stored.segments if row.uid in refused]
+        stored = stored.having(kept).discarding(gone, now_ms)
+    return stored.with_start(record.log_start_offset, now_ms)
 
 
-def _check_topic(found: Manifest, mine: Manifest, where: str) -> None:
-    if (found.topic_id, found.partition) != (mine.topic_id, mine.partition):
+def _check_topic(stored: Manifest, own: Manifest, where: str) -> None:
+    if (stored.topic_id, stored.partition) != (own.topic_id, own.partition):
         raise TierConflict(
-            f"{where}: the manifest is about partition {found.partition} of topic id"
-            f" {found.topic_id}, not {mine.partition} of {mine.topic_id}"
+            f"{where}: the manifest is about partition {stored.partition} of topic id"
+            f" {stored.topic_id}, not {own.partition} of {own.topic_id}"
         )
 
 
@@ -150,30 +150,30 @@ def directory_named(writer: str) -> str:
     return f"directory {writer}" if writer else "another directory"
 
 
-def _check_ours(found: Manifest, record: TierRecord, where: str) -> None:
+def _check_ours(stored: Manifest, record: TierRecord, where: str) -> None:
     """Raise TierConflict unless the record proves that this directory has written the manifest."""
-    mine = record.manifest
-    if found.writer != mine.writer:
-        this_one = f"is {mine.writer}" if mine.writer else "has no id"
+    own = record.manifest
+    if stored.writer != own.writer:
+        this_one = f"is {own.writer}" if own.writer else "has no id"
         raise TierConflict(
-            f"{where}: {directory_named(found.writer)} moves this partition's segments, this one"
+            f"{where}: {directory_named(stored.writer)} moves this partition's segments, this one"
             f" {this_one}; stop the other one, then `tidelog tier --take-over` goes on here"
         )
-    if found.generation < mine.generation:
+    if stored.generation < own.generation:
         raise TierConflict(
-            f"{where}: the manifest is of generation {found.generation}, {mine.generation} was"
+            f"{where}: the manifest is of generation {stored.generation}, {own.generation} was"
             " written: the store shows an older state, or was restored from one"
         )
-    if not record.wrote(found):
+    if not record.wrote(stored):
         raise TierConflict(
-            f"{where}: the manifest of generation {found.generation} was not written by this"
-            f" directory, which knows generation {mine.generation}: a copy of it tiers to the same"
+            f"{where}: the manifest of generation {stored.generation} was not written by this"
+            f" directory, which knows generation {own.generation}: a copy of it tiers to the same"
             " store, or it was put back from a backup. The store has offsets"
-            f" {found.log_start_offset} to {found.end_offset - 1}. Stop the other copy, then"
+            f" {stored.log_start_offset} to {stored.end_offset - 1}. Stop the other copy, then"
             " `tidelog tier TOPIC --restore` goes on here with all that the store has"
         )
-    named = {row.uid for row in found.segments} | {one.segment.uid for one in found.garbage}
-    gone = next((row for row in mine.segments if row.uid not in named), None)
+    named = {row.uid for row in stored.segments} | {one.segment.uid for one in stored.garbage}
+    gone = next((row for row in own.segments if row.uid not in named), None)
     if gone is not None:
         raise TierConflict(
             f"{where}: the manifest lacks segment {gone.base_offset} (uid {gone.uid}), which this"
@@ -454,10 +454,10 @@ class Mover:
         """A name that no copy has; whose randomness begins anew would draw one again."""
         manifest = self.record.manifest
         rows = [*manifest.segments, *(one.segment for one in manifest.garbage)]
-        taken = {row.uid for row in rows} | self._drawn
+        uids = {row.uid for row in rows} | self._drawn
         while True:
             drawn = uuid.UUID(int=self.log.context.env.random.getrandbits(128)).hex
-            if drawn not in taken:
+            if drawn not in uids:
                 self._drawn.add(drawn)
                 return drawn
 
@@ -475,9 +475,9 @@ class Mover:
         by_age = not self._report.keeps_all_ages
         self._report.deleted = self.log.apply_retention(by_age=by_age)
         deleted = {deletion.base_offset for deletion in self._report.deleted}
-        kept = {segment.base_offset for segment in self.log.local_segments}
-        gone = [base for base in before if base not in kept and base not in deleted]
-        self._report.released = len(gone)
+        local_bases = {segment.base_offset for segment in self.log.local_segments}
+        released = [base for base in before if base not in local_bases and base not in deleted]
+        self._report.released = len(released)
         self._take_record()
 
     def _take_record(self) -> None:
@@ -509,8 +509,8 @@ def _same_bytes(segment: Segment, row: TierSegment) -> bool:
 def _record_of(log_dir: "DirectoryAccess", log: LogAccess, options: MoveOptions) -> TierRecord:
     """The partition's record, or a first one."""
     name = log.topic_partition
-    given = options.url or log.context.config.tidelog_tier_url
-    url = check_tier_url(given) if given else None
+    configured_url = options.url or log.context.config.tidelog_tier_url
+    url = check_tier_url(configured_url) if configured_url else None
     if log.tier is not None:
         record = log.tier.record
         if url not in (None, record.url):

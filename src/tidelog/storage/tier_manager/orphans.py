@@ -82,14 +82,14 @@ def collect(
             these were kept, all others are done.
         StorageFailure: A store or the disk failed; what was removed stays removed.
     """
-    found = Collected([])
+    collected = Collected([])
     before_ms = log_dir.env.clock.now_ms() - grace_ms
     for name in names:
         if log_dir.log(name.topic, name.partition).tier is not None:
             mover = Mover.open(log_dir, name, MoveOptions(grace_ms=grace_ms))
-            _collect_orphans(mover, before_ms, found, dry_run=dry_run)
-    _collect_deleted(log_dir, found, dry_run=dry_run)
-    return found
+            _collect_orphans(mover, before_ms, collected, dry_run=dry_run)
+    _collect_deleted(log_dir, collected, dry_run=dry_run)
+    return collected
 
 
 def collect_orphans(mover: Mover) -> list[str]:
@@ -97,12 +97,12 @@ def collect_orphans(mover: Mover) -> list[str]:
 
     Nobody else may be writing to the folder. Raises StorageFailure as `collect`.
     """
-    found = Collected([])
-    _collect_orphans(mover, INT64_MAX, found, dry_run=False)
-    return [mover.tier.key(folder) for folder in found.folders]
+    collected = Collected([])
+    _collect_orphans(mover, INT64_MAX, collected, dry_run=False)
+    return [mover.tier.key(folder) for folder in collected.folders]
 
 
-def _collect_orphans(mover: Mover, before_ms: int, found: Collected, *, dry_run: bool) -> None:
+def _collect_orphans(mover: Mover, before_ms: int, collected: Collected, *, dry_run: bool) -> None:
     tier = mover.tier
     folders: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
     for info in tier.store.list(tier.folder):
@@ -114,14 +114,14 @@ def _collect_orphans(mover: Mover, before_ms: int, found: Collected, *, dry_run:
     for folder, objects in sorted(folders.items()):
         if folder in named or any(modified > before_ms for _, _, modified in objects):
             continue
-        found.folders.append(tier.key(folder))
-        found.objects += len(objects)
-        found.size_bytes += sum(size for _, size, _ in objects)
+        collected.folders.append(tier.key(folder))
+        collected.objects += len(objects)
+        collected.size_bytes += sum(size for _, size, _ in objects)
         if not dry_run:
             remove_all(tier, (key for key, _, _ in objects))
 
 
-def _collect_deleted(log_dir: "DirectoryAccess", found: Collected, *, dry_run: bool) -> None:
+def _collect_deleted(log_dir: "DirectoryAccess", collected: Collected, *, dry_run: bool) -> None:
     """What deleted topics had in stores; those that are still there are not touched."""
     deleted = read_deleted(log_dir.env.files, log_dir.path)
     if not deleted:
@@ -139,7 +139,7 @@ def _collect_deleted(log_dir: "DirectoryAccess", found: Collected, *, dry_run: b
         if _is_foreign(log_dir, one):
             foreign.append(one)
         else:
-            _remove_folder(log_dir, one, found, dry_run=dry_run)
+            _remove_folder(log_dir, one, collected, dry_run=dry_run)
     if not dry_run:
         try:
             write_deleted(log_dir.env.files, log_dir.path, foreign)
@@ -164,14 +164,14 @@ def _is_foreign(log_dir: "DirectoryAccess", deleted: DeletedFolder) -> bool:
 
 
 def _remove_folder(
-    log_dir: "DirectoryAccess", deleted: DeletedFolder, found: Collected, *, dry_run: bool
+    log_dir: "DirectoryAccess", deleted: DeletedFolder, collected: Collected, *, dry_run: bool
 ) -> None:
     """The manifest first: without it nothing in there is anybody's."""
     tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)
     objects = list(tier.store.list(deleted.folder))
-    found.folders.append(deleted.folder)
-    found.objects += len(objects)
-    found.size_bytes += sum(info.size for info in objects)
+    collected.folders.append(deleted.folder)
+    collected.objects += len(objects)
+    collected.size_bytes += sum(info.size for info in objects)
     if not dry_run:
         remove_all(tier, [MANIFEST_KEY])
         for info in objects:
@@ -209,28 +209,28 @@ def restore(
         StorageFailure: Store or disk failed.
     """
     info = log_dir.topic(name.topic)
-    given = url or info.config.tidelog_tier_url
-    if not given or info.topic_id is None:
+    configured_url = url or info.config.tidelog_tier_url
+    if not configured_url or info.topic_id is None:
         raise InvalidRequest(f"{name}: no store is named, or the topic has no id")
-    place = check_tier_url(given)
+    store_url = check_tier_url(configured_url)
     folder = folder_of(name, info.topic_id)
-    tier = PartitionTier(log_dir.tier_files.store(place), folder)
+    tier = PartitionTier(log_dir.tier_files.store(store_url), folder)
     manifest, _ = tier.read()
     if manifest is None:
-        raise InvalidRequest(f"{place}/{folder}: there is no manifest")
+        raise InvalidRequest(f"{store_url}/{folder}: there is no manifest")
     writer = writer_of(log_dir)
     if manifest.writer != writer and not takes_over:
         raise TierConflict(
-            f"{place}/{folder}: {directory_named(manifest.writer)} has written the manifest;"
+            f"{store_url}/{folder}: {directory_named(manifest.writer)} has written the manifest;"
             " with --take-over this one goes on"
         )
     directory = f"{log_dir.path}/{files.partition_dir_name(name)}"
-    _check_record(log_dir, directory, manifest, f"{place}/{folder}")
+    _check_record(log_dir, directory, manifest, f"{store_url}/{folder}")
     bases = _local_bases(log_dir, directory, manifest)
     for base in bases:
         _check_local(log_dir, tier, manifest, directory, base)
     record = TierRecord(
-        url=place,
+        url=store_url,
         folder=folder,
         manifest=dataclasses.replace(manifest, writer=writer),
         local_start_offset=bases[0] if bases else manifest.end_offset,
@@ -261,17 +261,17 @@ def _check_record(
 ) -> None:
     """Raise TierConflict where the record that is there knows offsets that the manifest lacks."""
     try:
-        known = read_record(log_dir.env.files, directory)
+        record = read_record(log_dir.env.files, directory)
     except CorruptFile:
         return
-    if known is None:
+    if record is None:
         return
-    rows, start = known.manifest.segments, max(manifest.log_start_offset, known.log_start_offset)
-    lost = missing_span(rows, manifest.segments, start)
-    if lost is not None:
+    rows, start = record.manifest.segments, max(manifest.log_start_offset, record.log_start_offset)
+    lost_span = missing_span(rows, manifest.segments, start)
+    if lost_span is not None:
         raise TierConflict(
-            f"{where}: the manifest lacks offsets {lost[0]} to {lost[1] - 1}, which the tier had by"
-            f" {record_path(directory)}; put the manifest back, or remove that file if they are"
+            f"{where}: the manifest lacks offsets {lost_span[0]} to {lost_span[1] - 1}, which the tier"
+            f" had by {record_path(directory)}; put the manifest back, or remove that file if they are"
             " lost, then restore again"
         )
 
@@ -321,10 +321,10 @@ def _common_bytes(file: File, tier: PartitionTier, row: TierSegment) -> int:
     key, at, end = tier.key(row.key(files.LOG_SUFFIX)), 0, min(file.size(), row.log_bytes)
     while at < end:
         theirs = bytes(tier.store.read(key, at, min(READ_BYTES, end - at)))
-        mine = bytes(file.pread(len(theirs), at))
-        if theirs != mine or not theirs:
-            pairs = enumerate(zip(theirs, mine, strict=False))
-            first = next((i for i, (a, b) in pairs if a != b), min(len(theirs), len(mine)))
+        ours = bytes(file.pread(len(theirs), at))
+        if theirs != ours or not theirs:
+            pairs = enumerate(zip(theirs, ours, strict=False))
+            first = next((i for i, (a, b) in pairs if a != b), min(len(theirs), len(ours)))
             return at + first
         at += len(theirs)
     return at

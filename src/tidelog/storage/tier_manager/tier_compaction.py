@@ -135,22 +135,22 @@ class Workplace:
 
 def aliases_of(segments: Iterable[RemoteSegment], directory: str) -> dict[str, str]:
     """Tier paths of segments' logs and append times, by those of files in a directory."""
-    found = {}
+    aliases = {}
     for segment in segments:
         base = segment.base_offset
         for suffix in _READ:
             name = files.file_name(base, suffix)
-            found[f"{directory}/{name}"] = segment.context.path(base, suffix)
-    return found
+            aliases[f"{directory}/{name}"] = segment.context.path(base, suffix)
+    return aliases
 
 
 def write_rewritten(
-    place: Workplace, old: Sequence[RemoteSegment], batches: Iterable[Buffer]
+    workplace: Workplace, old: Sequence[RemoteSegment], batches: Iterable[Buffer]
 ) -> None:
     """Write the `.cleaned` files of a segment: these batches, and what the old ones say of them.
 
     Args:
-        place: Where.
+        workplace: Where.
         old: Neighbours that it takes the place of.
         batches: Of format 2, in order, with the offsets that they have; at least one.
 
@@ -158,31 +158,31 @@ def write_rewritten(
         CorruptData: They are not sound, or out of order.
         OSError: The disk failed.
     """
-    fs, base = place.context.env.files, old[0].base_offset
-    path = place.path(base, files.LOG_SUFFIX)
-    drop_rewritten(place, base)
+    fs, base = workplace.context.env.files, old[0].base_offset
+    path = workplace.path(base, files.LOG_SUFFIX)
+    drop_rewritten(workplace, base)
     file, size = fs.open(path, create=True), 0
     try:
         for batch in batches:
             files.write_fully(file, batch, size)
             size += len(batch)
         new = NewSegment(name=f"{base}", base_offset=base, size_bytes=size)
-        made = ReplacementPass(place.context, old, new, old[-1].end_offset)
+        made = ReplacementPass(workplace.context, old, new, old[-1].end_offset)
         made.run(file, path)
         file.sync()
     finally:
         file.close()
     for suffix, content in made.sidecars():
-        write_staged(fs, place.path(base, suffix), content)
+        write_staged(fs, workplace.path(base, suffix), content)
 
 
 def copy_rewritten(
-    place: Workplace, tier: PartitionTier, uid: str, old: Sequence[RemoteSegment]
+    workplace: Workplace, tier: PartitionTier, uid: str, old: Sequence[RemoteSegment]
 ) -> TierSegment:
     """Copy the segment that lies in `.cleaned` files into the tier, and read it back.
 
     Args:
-        place: Where they lie.
+        workplace: Where they lie.
         tier: Of the partition.
         uid: What the copy is called, as nothing was before.
         old: Neighbours that it takes the place of; the files have the first one's base offset.
@@ -195,13 +195,15 @@ def copy_rewritten(
         OSError, StorageFailure: Disk or store failed. An orphan may be left in the store.
     """
     base, end = old[0].base_offset, old[-1].end_offset
-    _carry_snapshot(place, old[0])
-    _add_zones(place, base, end)
-    segment = _shown(place, base, end)
+    _carry_snapshot(workplace, old[0])
+    _add_zones(workplace, base, end)
+    segment = _shown(workplace, base, end)
     rows = [each.row for each in old]
     seen_ms = max(row.note.seen_ms for row in rows)
     try:
-        times = read_times(place.log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms)
+        times = read_times(
+            workplace.log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms
+        )
         # What an index of one segment can't tell of another, its rows do.
         times = replace(times, mtime_ms=max(row.times.mtime_ms for row in rows))
         note = rows[-1].note
@@ -218,43 +220,43 @@ def copy_rewritten(
         _forget(segment)
 
 
-def drop_rewritten(place: Workplace, base_offset: int) -> None:
+def drop_rewritten(workplace: Workplace, base_offset: int) -> None:
     """Remove the `.cleaned` files of a segment; never raises, an opening drops them, too."""
     for suffix in files.LOG_FIRST:
-        remove_quietly(place.context.env.files, place.path(base_offset, suffix))
+        remove_quietly(workplace.context.env.files, workplace.path(base_offset, suffix))
 
 
-def _carry_snapshot(place: Workplace, old: RemoteSegment) -> None:
+def _carry_snapshot(workplace: Workplace, old: RemoteSegment) -> None:
     """The snapshot at the first one's base tells of what lies before it, which is as it was."""
     try:
         data = read_optional(old.context, old.base_offset, files.SNAPSHOT_SUFFIX)
     except CorruptFile as error:
-        place.context.report(f"{error}; the segment that is written anew has none")
+        workplace.context.report(f"{error}; the segment that is written anew has none")
         return
     if data is not None:
-        path = place.path(old.base_offset, files.SNAPSHOT_SUFFIX)
-        write_staged(place.context.env.files, path, data)
+        path = workplace.path(old.base_offset, files.SNAPSHOT_SUFFIX)
+        write_staged(workplace.context.env.files, path, data)
 
 
-def _add_zones(place: Workplace, base: int, end: int) -> None:
+def _add_zones(workplace: Workplace, base: int, end: int) -> None:
     """The zone map, where whoever has written the files made none."""
-    path = place.path(base, files.ZONES_SUFFIX)
-    if place.context.env.files.exists(path):
+    path = workplace.path(base, files.ZONES_SUFFIX)
+    if workplace.context.env.files.exists(path):
         return
-    segment = _shown(place, base, end)
+    segment = _shown(workplace, base, end)
     try:
-        write_staged(place.context.env.files, path, zone_map_files.build(segment))
+        write_staged(workplace.context.env.files, path, zone_map_files.build(segment))
     finally:
         _forget(segment)
 
 
-def _shown(place: Workplace, base: int, end: int) -> ClosedSegment:
+def _shown(workplace: Workplace, base: int, end: int) -> ClosedSegment:
     """The `.cleaned` files as a segment."""
-    context = place.context
+    context = workplace.context
     overlay = {}
     for suffix in files.LOG_FIRST:
         name = files.file_name(base, suffix)
-        is_there = context.env.files.exists(place.path(base, suffix))
+        is_there = context.env.files.exists(workplace.path(base, suffix))
         overlay[name] = f"{name}{files.CLEANED_SUFFIX if is_there else files.REMOVED_SUFFIX}"
     return ClosedSegment(_over(context, overlay), base, end)
 
@@ -347,21 +349,21 @@ class TierCleaner:
             CorruptData, UnsupportedCompression: A source is damaged, or what was read back is.
             OSError, StorageFailure: Disk or store failed. Orphans may be left in the store.
         """
-        place, sources = self.place, [segments[each.base_offset] for each in job.sources]
-        below = place.log.context.env
-        aliases = aliases_of(sources, place.directory)
+        workplace, sources = self.place, [segments[each.base_offset] for each in job.sources]
+        below = workplace.log.context.env
+        aliases = aliases_of(sources, workplace.directory)
         env = Env(
             files=TierSources(self.tier_files, aliases), clock=below.clock, random=below.random
         )
         try:
-            cleaned = InProcess(env).clean(replace(job, directory=place.directory))
+            cleaned = InProcess(env).clean(replace(job, directory=workplace.directory))
             rows = [
                 self._copied(group, [segments[base] for base in group.bases])
                 for group in cleaned.groups
             ]
         finally:
             for group in job.groups:
-                drop_rewritten(place, group.bases[0])
+                drop_rewritten(workplace, group.bases[0])
         return Rewritten(cleaned=cleaned, rows=tuple(rows))
 
     def _copied(self, group: CleanedGroup, old: Sequence[RemoteSegment]) -> TierSegment:

@@ -100,11 +100,11 @@ class PartitionTier:
             StorageFailure: The store failed; the new manifest may have been written all the same.
         """
         for _ in range(_TRIES):
-            found, etag = self.read()
-            wanted = change(found)
-            if wanted == found:
-                return wanted
-            written = _next(wanted, found)
+            stored, etag = self.read()
+            changed = change(stored)
+            if changed == stored:
+                return changed
+            written = _next(changed, stored)
             key = self.key(MANIFEST_KEY)
             if self.store.put_if(key, encode_manifest(written), etag=etag) is not None:
                 return written
@@ -133,9 +133,9 @@ class PartitionTier:
         return FileSum(size, crc)
 
 
-def _next(wanted: Manifest, found: Manifest | None) -> Manifest:
-    generation = 0 if found is None else found.generation
-    return dataclasses.replace(wanted, generation=generation + 1)
+def _next(changed: Manifest, stored: Manifest | None) -> Manifest:
+    generation = 0 if stored is None else stored.generation
+    return dataclasses.replace(changed, generation=generation + 1)
 
 
 def folder_of(name: TopicPartition, topic_id: uuid.UUID) -> str:
@@ -145,8 +145,8 @@ def folder_of(name: TopicPartition, topic_id: uuid.UUID) -> str:
 
 def writer_of(log_dir: "DirectoryAccess") -> str:
     """Return the name of a directory in manifests: its id in `meta.properties`."""
-    found = read_meta_properties(log_dir.env.files, log_dir.path) or {}
-    return found.get("directory.id", "")
+    properties = read_meta_properties(log_dir.env.files, log_dir.path) or {}
+    return properties.get("directory.id", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,13 +251,13 @@ def object_problem(
     tier: PartitionTier, row: TierSegment, suffix: str, expected: FileSum
 ) -> str | None:
     """What is wrong with an object, None where it is what the row says."""
-    found = tier.sum(row.key(suffix), expected.size_bytes)
-    if found == expected:
+    actual = tier.sum(row.key(suffix), expected.size_bytes)
+    if actual == expected:
         return None
-    if found.size_bytes < 0:
+    if actual.size_bytes < 0:
         return "the object is missing"
     return (
-        f"{found.size_bytes} bytes with checksum {found.crc32c:08x} are read back,"
+        f"{actual.size_bytes} bytes with checksum {actual.crc32c:08x} are read back,"
         f" {expected.size_bytes} with {expected.crc32c:08x} were written"
     )
 
@@ -325,8 +325,8 @@ def _verify(
                 text = object_problem(tier, row, suffix, expected)
             if text is not None:
                 is_local = row.base_offset >= local_start
-                place = f"{record.url}/{key}"
-                yield Problem(name, row.base_offset, row.end_offset, place, text, is_local)
+                object_url = f"{record.url}/{key}"
+                yield Problem(name, row.base_offset, row.end_offset, object_url, text, is_local)
 
 
 def remove_garbage(tier: PartitionTier, manifest: Manifest, before_ms: int) -> set[str]:
