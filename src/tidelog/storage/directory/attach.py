@@ -145,13 +145,19 @@ def attach(
         return done
     skipped = {} if version is None else _done_topics(marks_of(log_dir), version)
     changes = _group(log_dir, (one for one in staged if one.topic_partition.topic not in skipped))
-    _check(log_dir, changes)
+    try:
+        for change in changes:
+            change.check()
+    except OSError as error:
+        raise as_storage_failure(error, log_dir.path, "attach") from error
     for change in changes:
         change.prepare()
     partitions = {change.log.topic_partition: change.result() for change in changes}
     marks = {} if version is None else _marks(log_dir, version, partitions, skipped)
     publish(log_dir, changes, "attach", commit_id=commit_id, marks=marks)
-    _drop_forgotten(log_dir)
+    # Files that jobs staged which ended long ago without attaching them.
+    oldest_ms = log_dir.env.clock.now_ms() - STAGING_AGE_MS
+    drop_staging(log_dir.env.files, log_dir.path, older_than_ms=oldest_ms)
     return AttachResult(
         commit_id,
         partitions,
@@ -263,20 +269,6 @@ def _group(log_dir: DirectoryAccess, staged: Iterable[StagedSegment]) -> "list[_
         in_order = sorted(segments, key=lambda segment: segment.order)
         changes.append(_Attachment(log_dir.path, log, in_order))
     return changes
-
-
-def _check(log_dir: DirectoryAccess, changes: "list[_Attachment]") -> None:
-    try:
-        for change in changes:
-            change.check()
-    except OSError as error:
-        raise as_storage_failure(error, log_dir.path, "attach") from error
-
-
-def _drop_forgotten(log_dir: DirectoryAccess) -> None:
-    """What jobs that died long ago have staged."""
-    oldest_ms = log_dir.env.clock.now_ms() - STAGING_AGE_MS
-    drop_staging(log_dir.env.files, log_dir.path, older_than_ms=oldest_ms)
 
 
 class _StagedChange(Change):

@@ -267,12 +267,12 @@ def _check_record(
     if record is None:
         return
     rows, start = record.manifest.segments, max(manifest.log_start_offset, record.log_start_offset)
-    lost_span = missing_span(rows, manifest.segments, start)
-    if lost_span is not None:
+    lost = missing_span(rows, manifest.segments, start)
+    if lost is not None:
         raise TierConflict(
-            f"{where}: the manifest lacks offsets {lost_span[0]} to {lost_span[1] - 1}, which the tier"
-            f" had by {record_path(directory)}; put the manifest back, or remove that file if they are"
-            " lost, then restore again"
+            f"{where}: the manifest lacks offsets {lost[0]} to {lost[1] - 1}, which the tier"
+            f" had by {record_path(directory)}; put the manifest back, or remove that file if they"
+            " are lost, then restore again"
         )
 
 
