@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.errors import DamagedLog, StorageFailure
+from tidelog.errors import CorruptData, DamagedLog, StorageFailure
 from tidelog.storage import files
 from tidelog.storage.clocks.append_clock import AppendClock, ClockWatch
 from tidelog.storage.log import recovery
@@ -24,7 +24,7 @@ from tidelog.storage.log.producer_loading import (
     limit_times,
     linked_file,
     list_bases,
-    load_for_writing,
+    load_producer_states,
     write_sure_times,
 )
 from tidelog.storage.log.producers import PRODUCER_ID_EXPIRATION_MS, ProducerStates
@@ -364,3 +364,19 @@ class _Loading:
         if not self._context.env.files.exists(path):
             return not active.append_times.row_count
         return self._context.env.files.stat(path).size == active.append_times.size_bytes
+
+
+def load_for_writing(log: LogReader, expiration_ms: int) -> ProducerStates:
+    """Producers at the log end as a writer needs them: with their last batches, no silent ones."""
+    now_ms = log.context.env.clock.now_ms()
+
+    def appended_by_ms(offset: int) -> int | None:
+        try:
+            return log.appended_by_ms(offset)
+        except (CorruptData, StorageFailure):
+            return now_ms  # not known is not silent, and no reason to refuse the partition
+
+    states = load_producer_states(log.context, log.segments, recall=True)
+    states.learn_arrivals(now_ms - expiration_ms, appended_by_ms)
+    states.expire(now_ms, expiration_ms)
+    return states

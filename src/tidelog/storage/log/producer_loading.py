@@ -17,7 +17,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tidelog.env import forget
 from tidelog.errors import CorruptData, CorruptFile, StorageFailure
@@ -32,9 +32,6 @@ from tidelog.storage.segment.index_proof import position_floor
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches, read_optional
 from tidelog.storage.segment.slices import LogSlice, slices
 from tidelog.storage.segment.txn_index import TxnIndex
-
-if TYPE_CHECKING:
-    from tidelog.storage.log.log_reader import LogView
 
 # So far behind a snapshot's offset, rounded to an index entry or a segment: what clients have in
 # flight at a time. Of the smallest batches it holds 60,000, which takes half a second.
@@ -186,30 +183,20 @@ def write_sure_times(segment: ClosedSegment) -> None:
         segment.use_zones(None, loaded=False)
 
 
-def load_producer_states(context: SegmentContext, segments: Sequence[Segment]) -> ProducerStates:
+def load_producer_states(
+    context: SegmentContext, segments: Sequence[Segment], *, recall: bool = False
+) -> ProducerStates:
     """Producers and open transactions at the log end: the newest snapshot, then the batches.
 
     Silent ones are among them, until `ProducerStates.expire` is called.
+
+    Args:
+        context: The partition.
+        segments: All of them, ascending.
+        recall: Whether producers will write: then all of their last five batches are looked for.
     """
-    return _states_from(context, segments, segments[-1].end_offset if segments else 0)
-
-
-def load_for_writing(log: "LogView", expiration_ms: int) -> ProducerStates:
-    """Producers at the log end as a writer needs them: with their last batches, no silent ones."""
-    context, segments = log.context, log.segments
-    now_ms = context.env.clock.now_ms()
-
-    def appended_by_ms(offset: int) -> int | None:
-        try:
-            return log.appended_by_ms(offset)
-        except (CorruptData, StorageFailure):
-            return now_ms  # not known is not silent, and no reason to refuse the partition
-
     end = segments[-1].end_offset if segments else 0
-    states = _states_from(context, segments, end, recall=True)
-    states.learn_arrivals(now_ms - expiration_ms, appended_by_ms)
-    states.expire(now_ms, expiration_ms)
-    return states
+    return _states_from(context, segments, end, recall=recall)
 
 
 def drop_snapshots(context: SegmentContext, offset: int) -> None:

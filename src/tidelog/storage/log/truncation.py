@@ -17,8 +17,8 @@ from tidelog.errors import InvalidRequest
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log import recovery
-from tidelog.storage.log.log_loader import LogParts
-from tidelog.storage.log.producer_loading import drop_snapshots, load_for_writing
+from tidelog.storage.log.log_loader import LogParts, load_for_writing
+from tidelog.storage.log.producer_loading import drop_snapshots
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, fingerprint
