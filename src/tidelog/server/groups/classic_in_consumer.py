@@ -20,10 +20,7 @@ from tidelog.server.groups.consumer_updates import (
     MemberMatch,
     find_known,
     find_static,
-    reads_the_same,
-    regexes_after,
     static_member_of,
-    topics_of,
 )
 from tidelog.server.groups.group_updates import GroupUpdate, after, member_of, require_room
 from tidelog.server.groups.migration import (
@@ -106,7 +103,9 @@ class ClassicMembers:
         owned = self._owned(written_subscription)
         if downgrades and static_member is not None:
             return self._downgrade(update, match, new, owned, has_changed=has_changed)
-        moved = self._move(update, match, new, owned, has_changed=has_changed)
+        moved = self._updates.move(
+            update, match.known, new, owned, is_due=has_changed, has_changed=has_changed
+        )
         return self._answer(update, moved, request)
 
     def _find(
@@ -115,28 +114,6 @@ class ClassicMembers:
         if request.instance_id is None:
             return find_known(update.group, member_id, joins=True)
         return find_static(update, member_id, request.instance_id, joins=joins, is_classic=True)
-
-    def _move(
-        self,
-        update: ConsumerUpdate,
-        match: MemberMatch,
-        new: ConsumerMember,
-        owned: Owned,
-        *,
-        has_changed: bool,
-    ) -> ConsumerMember:
-        """Begin an epoch where that is due, then move the member."""
-        group = update.group
-        names = group.names_after(match.known, new.subscription)
-        regexes = regexes_after(group, match.known, new.subscription)
-        epoch = group.epoch
-        if has_changed or self._updates.has_stale_topics(group):
-            topics = {*names, *topics_of(group, regexes)}
-            epoch = self._updates.begin_epoch(update, topics, is_due=has_changed)
-        count = len(group.members) + (match.known is None)
-        same = reads_the_same(names, regexes, count)
-        aim = self._updates.aim(update, epoch, match.known, new, same=same)
-        return self._updates.reconcile(update, new, aim, owned, has_changed=has_changed)
 
     def _downgrade(
         self,

@@ -14,11 +14,8 @@ from tidelog.server.groups.consumer_updates import (
     MemberMatch,
     find_known,
     find_static,
-    reads_the_same,
-    regexes_after,
     require_epoch,
     static_member_of,
-    topics_of,
 )
 from tidelog.server.groups.group_updates import (
     GroupUpdate,
@@ -90,10 +87,10 @@ class ConsumerHeartbeats(Heartbeats):
         status = self._change(update, match, new)
         names_changed = new.subscription.topics != old.subscription.topics
         is_due = names_changed or status is RegexStatus.RESOLVED
-        epoch, same = self._next_epoch(update, match, new, is_due=is_due)
-        aim = self._updates.aim(update, epoch, match.known, new, same=same)
         has_changed = names_changed or status is not RegexStatus.SAME
-        moved = self._updates.reconcile(update, new, aim, request.owned, has_changed=has_changed)
+        moved = self._updates.move(
+            update, match.known, new, request.owned, is_due=is_due, has_changed=has_changed
+        )
         update.actions.append(lambda: self._updates.restart_session(group, moved))
         self._regexes.maybe_look_up(update, match, new, request.may_see)
         is_full = (
@@ -144,25 +141,6 @@ class ConsumerHeartbeats(Heartbeats):
         if match.member.is_classic:
             update.actions.append(lambda: stop_classic(update.group, new.member_id))
         return self._regexes.change(update, match, new)
-
-    def _next_epoch(
-        self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember, *, is_due: bool
-    ) -> tuple[int, bool]:
-        """The group's epoch after this, and whether all members are known to read the same then."""
-        group = update.group
-        is_due_now = is_due or self._updates.has_stale_topics(group)
-        if not is_due_now and group.epoch <= group.target_epoch:
-            # Nearly every heartbeat: nobody assigns, so no topics are counted.
-            return group.epoch, False
-        names = group.names_after(match.known, new.subscription)
-        regexes = regexes_after(group, match.known, new.subscription)
-        epoch = group.epoch
-        if is_due_now:
-            epoch = self._updates.begin_epoch(
-                update, {*names, *topics_of(group, regexes)}, is_due=is_due
-            )
-        count = len(group.members) + (match.known is None)
-        return epoch, reads_the_same(names, regexes, count)
 
     def _answer(
         self, update: ConsumerUpdate, member: ConsumerMember, *, tells: bool

@@ -191,6 +191,55 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
 
     # -- one member --------------------------------------------------------------------------
 
+    def move(
+        self,
+        update: ConsumerUpdate,
+        known: Subscription | None,
+        new: ConsumerMember,
+        owned: Owned | None,
+        *,
+        is_due: bool,
+        has_changed: bool,
+    ) -> ConsumerMember:
+        """Begin a new epoch and compute a new target where due; then reconcile a member.
+
+        Args:
+            update: The request.
+            known: What the member asked for so far, None for a newcomer.
+            new: The member after the request.
+            owned: Partitions that it reports as owned, None if it does not report any.
+            is_due: Whether the request itself begins a new epoch.
+            has_changed: Whether the member's subscription changes.
+
+        Returns:
+            The member after its next step; the same if it can't go on.
+        """
+        epoch, same = self._next_epoch(update, known, new, is_due=is_due)
+        aim = self.aim(update, epoch, known, new, same=same)
+        return self.reconcile(update, new, aim, owned, has_changed=has_changed)
+
+    def _next_epoch(
+        self,
+        update: ConsumerUpdate,
+        known: Subscription | None,
+        new: ConsumerMember,
+        *,
+        is_due: bool,
+    ) -> tuple[int, bool]:
+        """The group's epoch after this; whether all members are known to read the same topics."""
+        group = update.group
+        is_due_now = is_due or self.has_stale_topics(group)
+        if not is_due_now and group.epoch <= group.target_epoch:
+            # Nearly every heartbeat: nobody assigns, so no topics are counted.
+            return group.epoch, False
+        names = group.names_after(known, new.subscription)
+        regexes = regexes_after(group, known, new.subscription)
+        epoch = group.epoch
+        if is_due_now:
+            epoch = self.begin_epoch(update, {*names, *topics_of(group, regexes)}, is_due=is_due)
+        count = len(group.members) + (known is None)
+        return epoch, reads_the_same(names, regexes, count)
+
     def reconcile(
         self,
         update: ConsumerUpdate,
