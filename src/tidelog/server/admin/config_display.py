@@ -167,9 +167,9 @@ def describe_broker(
         [_broker_entry(key, config, facts, changed) for key in keys]
         for keys in (BROKER_CONFIGS, WITHOUT_EFFECT.values())
     )
-    known = {entry.name for entry in own}
+    own_names = {entry.name for entry in own}
     topics = _topic_defaults(config.topic_defaults, changed)
-    return [*own, *(entry for entry in topics if entry.name not in known), *unused]
+    return [*own, *(entry for entry in topics if entry.name not in own_names), *unused]
 
 
 def _broker_entry(

@@ -403,12 +403,12 @@ class QuotaFilter:
 
     def find(self, quotas: Quotas) -> Iterator[Entity]:
         """Those that fit."""
-        wanted = self.exact.keys() | self.any_name
-        if self.is_strict and not wanted:
+        kinds = self.exact.keys() | self.any_name
+        if self.is_strict and not kinds:
             return
         for entity in quotas:
             parts = dict(entity)
-            fits = parts.keys() == wanted if self.is_strict else parts.keys() >= wanted
+            fits = parts.keys() == kinds if self.is_strict else parts.keys() >= kinds
             if fits and all(parts[kind] == name for kind, name in self.exact.items()):
                 yield entity
 

@@ -116,8 +116,8 @@ def describe_quorum(
 
 def _is_metadata(topics: list[QuorumTopic]) -> bool:
     """Whether the metadata's one partition is asked about, and nothing else."""
-    asked = [(t.topic_name, part.partition_index) for t in topics for part in t.partitions]
-    return len(topics) == 1 and asked == [(CLUSTER_METADATA_TOPIC, 0)]
+    partitions = [(t.topic_name, part.partition_index) for t in topics for part in t.partitions]
+    return len(topics) == 1 and partitions == [(CLUSTER_METADATA_TOPIC, 0)]
 
 
 def _unknown(topic: QuorumTopic) -> DescribedQuorumTopic:
@@ -155,19 +155,19 @@ def _described(node: Node, *, with_times: bool) -> DescribedQuorumPartition:
 
 
 def _node(node: Node) -> QuorumNode:
-    places = node.listeners or {"PLAINTEXT": node.address}
+    addresses = node.listeners or {"PLAINTEXT": node.address}
     return QuorumNode(
         node_id=node.node_id,
         listeners=[
-            QuorumListener(name=name, host=place.host, port=place.port)
-            for name, place in places.items()
+            QuorumListener(name=name, host=address.host, port=address.port)
+            for name, address in addresses.items()
         ],
     )
 
 
 def add_raft_voter(context: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
     """Refused: nobody votes but the broker. What is wrong with the request is said first."""
-    why = _voting_refused(context.node, request, "adding")
+    why = _voter_refusal(context.node, request, "adding")
     reachable = {listener.name.upper() for listener in request.listeners}
     if why.error_code == ErrorCode.UNSUPPORTED_VERSION and _LISTENER not in reachable:
         text = f"Add voter request didn't include an endpoint for the listener {_LISTENER}"
@@ -179,17 +179,17 @@ def remove_raft_voter(
     context: RequestContext, request: RemoveRaftVoterRequest
 ) -> RemoveRaftVoterResponse:
     """Refused likewise."""
-    why = _voting_refused(context.node, request, "removing")
+    why = _voter_refusal(context.node, request, "removing")
     return RemoveRaftVoterResponse(error_code=why.error_code, error_message=why.message)
 
 
-def _voting_refused(
+def _voter_refusal(
     node: Node, request: AddRaftVoterRequest | RemoveRaftVoterRequest, doing: str
 ) -> Refusal:
     """The first of the reasons, in Kafka's order."""
-    asked = request.cluster_id
-    if asked is not None and asked != node.cluster_id:
-        text = f'The given id "{asked}" doesn\'t match the cluster id "{node.cluster_id}"'
+    cluster_id = request.cluster_id
+    if cluster_id is not None and cluster_id != node.cluster_id:
+        text = f'The given id "{cluster_id}" doesn\'t match the cluster id "{node.cluster_id}"'
         return Refusal(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
     if request.voter_id < 0 or request.voter_directory_id == NO_UUID:
         word = "Add" if doing == "adding" else "Remove"
@@ -204,11 +204,11 @@ def unregister_broker(
     context: RequestContext, request: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
     """Refused: no other broker is known, and this one is here."""
-    asked, node_id = request.broker_id, context.node.node_id
-    if asked == node_id:
-        text = f"Broker ID {asked} is this broker, which is running"
+    broker_id, node_id = request.broker_id, context.node.node_id
+    if broker_id == node_id:
+        text = f"Broker ID {broker_id} is this broker, which is running"
         return UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=text)
-    text = f"Broker ID {asked} is not currently registered"
+    text = f"Broker ID {broker_id} is not currently registered"
     return UnregisterBrokerResponse(
         error_code=ErrorCode.BROKER_ID_NOT_REGISTERED, error_message=text
     )
@@ -252,12 +252,12 @@ def _ensure_unchanged(node: Node, update: FeatureUpdate, kind: int) -> None:
         raise _invalid(update, "The controller does not support the given upgrade type.")
     if level < 0:
         raise _invalid(update, "A feature version cannot be less than 0.")
-    found = next((row for row in FEATURES if row[0] == name), None)
-    if found is None and level == 0:
+    feature = next((row for row in FEATURES if row[0] == name), None)
+    if feature is None and level == 0:
         raise _invalid(update, f"Feature {name} not found.")
-    if found is None:
+    if feature is None:
         raise _invalid(update, f"Local controller {node.node_id} does not support this feature.")
-    _, first, last = found
+    _, first, last = feature
     if not first <= level <= last:
         text = f"Local controller {node.node_id} only supports versions {first}-{last}"
         raise _invalid(update, text)
@@ -295,7 +295,7 @@ ELECTION_TYPES: Final = (0, 1)
 _NO_PARTITION: Final = "This server does not host this topic-partition."
 
 
-def _is_there(node: Node, topic: str, number: int) -> bool:
+def _exists(node: Node, topic: str, number: int) -> bool:
     info = node.topics.find(topic)
     return info is not None and number in numbers_of(info)
 
@@ -327,7 +327,7 @@ def _elections(
 
 
 def _election(node: Node, topic: str, number: int) -> Refusal:
-    if _is_there(node, topic, number):
+    if _exists(node, topic, number):
         text = "Leader election not needed for topic partition."
         return Refusal(ErrorCode.ELECTION_NOT_NEEDED, text)
     there = node.topics.find(topic) is not None
@@ -351,17 +351,17 @@ def alter_partition_reassignments(
     )
 
 
-def _reassign(node: Node, topic: str, asked: ReassignablePartition) -> ReassignedPartition:
-    found = ReassignedPartition(partition_index=asked.partition_index, error_code=0)
-    with errors_in(found):
-        if not _is_there(node, topic, asked.partition_index):
+def _reassign(node: Node, topic: str, partition: ReassignablePartition) -> ReassignedPartition:
+    result = ReassignedPartition(partition_index=partition.partition_index, error_code=0)
+    with errors_in(result):
+        if not _exists(node, topic, partition.partition_index):
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NO_PARTITION)
-        if asked.replicas is None:
+        if partition.replicas is None:
             raise Refusal(
                 ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
             )
-        ensure_brokers(asked.replicas, node.node_id)
-    return found
+        ensure_brokers(partition.replicas, node.node_id)
+    return result
 
 
 def list_partition_reassignments(
@@ -381,7 +381,7 @@ def alter_replica_log_dirs(
     def code_of(path: str, topic: str, number: int) -> ErrorCode:
         if path.rstrip("/") != node.log_dir.path:
             return ErrorCode.LOG_DIR_NOT_FOUND
-        is_there = _is_there(node, topic, number)
+        is_there = _exists(node, topic, number)
         return ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     return _log_dir_results(request, code_of)
@@ -416,7 +416,7 @@ async def describe_log_dirs(
     env, path, topics = node.env, node.log_dir.path, dict(node.topics.all())
 
     def look() -> DescribeLogDirsResult:
-        sizes, (total, usable) = measure(env, path, _asked(topics, request))
+        sizes, (total, usable) = measure(env, path, _partitions_of(topics, request))
         return DescribeLogDirsResult(
             error_code=0,
             log_dir=path,
@@ -429,16 +429,16 @@ async def describe_log_dirs(
     return long_if_many(DescribeLogDirsResponse(results=[result]), result.topics)
 
 
-def _asked(
+def _partitions_of(
     topics: Mapping[str, TopicInfo], request: DescribeLogDirsRequest
 ) -> list[TopicPartition]:
     if request.topics is None:
-        asked = {(name, number) for name, info in topics.items() for number in info.present}
+        names = {(name, number) for name, info in topics.items() for number in info.present}
     else:
-        asked = {(topic.topic, number) for topic in request.topics for number in topic.partitions}
+        names = {(topic.topic, number) for topic in request.topics for number in topic.partitions}
     return sorted(
         TopicPartition(name, number)
-        for name, number in asked
+        for name, number in names
         if name in topics and number in topics[name].present
     )
 
@@ -456,8 +456,8 @@ def _log_bytes(env: Env, path: str) -> int:
     size = 0
     try:
         for entry in env.files.list_dir(path):
-            found = files.parse_file_name(entry.name)
-            if found is not None and found[1] == files.LOG_SUFFIX:
+            parsed = files.parse_file_name(entry.name)
+            if parsed is not None and parsed[1] == files.LOG_SUFFIX:
                 size += env.files.stat(f"{path}/{entry.name}").size
     except FileNotFoundError:
         pass
@@ -467,8 +467,8 @@ def _log_bytes(env: Env, path: str) -> int:
 def _volume(env: Env, path: str) -> tuple[int, int]:
     if not isinstance(env.files, OsFileSystem):
         return UNKNOWN_BYTES, UNKNOWN_BYTES
-    found = os.statvfs(path)
-    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    volume = os.statvfs(path)
+    return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
 
 
 def _topics(sizes: Mapping[TopicPartition, int]) -> list[DescribeLogDirsTopic]:

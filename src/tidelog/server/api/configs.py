@@ -290,19 +290,19 @@ async def describe_client_quotas(
     """Quotas of the entities that fit a filter."""
     quotas = context.node.cluster.state.quotas
     try:
-        wanted = filter_of(request.components, is_strict=request.strict)
+        quota_filter = filter_of(request.components, is_strict=request.strict)
     except Refusal as why:
         return DescribeClientQuotasResponse(
             error_code=why.error_code, error_message=why.message, entries=None
         )
-    found = await context.node.work.run_long(len(quotas), _describe, quotas, wanted)
-    response = DescribeClientQuotasResponse(error_code=0, error_message="", entries=found)
-    return long_if_many(response, found)
+    entries = await context.node.work.run_long(len(quotas), _describe, quotas, quota_filter)
+    response = DescribeClientQuotasResponse(error_code=0, error_message="", entries=entries)
+    return long_if_many(response, entries)
 
 
-def _describe(quotas: Quotas, wanted: QuotaFilter) -> list[DescribedQuotas]:
+def _describe(quotas: Quotas, quota_filter: QuotaFilter) -> list[DescribedQuotas]:
     """Quotas of the entities that fit a filter; for any thread."""
-    return [_described_quota(entity, quotas[entity]) for entity in wanted.find(quotas)]
+    return [_described_quota(entity, quotas[entity]) for entity in quota_filter.find(quotas)]
 
 
 def _described_quota(entity: Entity, values: Mapping[str, float]) -> DescribedQuotas:
@@ -320,17 +320,17 @@ async def alter_client_quotas(
     context: RequestContext, request: AlterClientQuotasRequest
 ) -> AlterClientQuotasResponse:
     """Set and forget quotas; answered when the change is durable, and holds."""
-    names = [_name(asked) for asked in request.entries]
+    names = [_name(alteration) for alteration in request.entries]
     times = Counter(names)
     results = {name: AlteredQuotas(error_code=0, entity=_parts(name)) for name in times}
 
     def changed(state: ClusterState) -> ClusterState:
-        kept = dict(state.quotas)
-        for name, asked in zip(names, request.entries, strict=True):
+        quotas = dict(state.quotas)
+        for name, alteration in zip(names, request.entries, strict=True):
             with errors_in(results[name]):
-                _ensure_once(asked, times[name])
-                change(kept, parts_of(asked), asked.ops)
-        return state if request.validate_only else replace(state, quotas=kept)
+                _ensure_once(alteration, times[name])
+                change(quotas, parts_of(alteration), alteration.ops)
+        return state if request.validate_only else replace(state, quotas=quotas)
 
     try:
         await context.node.cluster.change(changed)
@@ -340,15 +340,15 @@ async def alter_client_quotas(
     return AlterClientQuotasResponse(entries=list(results.values()))
 
 
-def _name(asked: QuotaAlteration) -> _Parts:
-    return tuple(sorted(parts_of(asked).items()))
+def _name(alteration: QuotaAlteration) -> _Parts:
+    return tuple(sorted(parts_of(alteration).items()))
 
 
-def _ensure_once(asked: QuotaAlteration, times: int) -> None:
+def _ensure_once(alteration: QuotaAlteration, times: int) -> None:
     """Refuse what is named twice: an entity, or a key of it."""
-    keys = [op.key for op in asked.ops]
+    keys = [op.key for op in alteration.ops]
     if times > 1 or len(set(keys)) < len(keys):
-        inside = ", ".join(f"{kind}={name}" for kind, name in _name(asked))
+        inside = ", ".join(f"{kind}={name}" for kind, name in _name(alteration))
         raise Refusal(
             ErrorCode.INVALID_REQUEST, f"{_TWICE} ClientQuotaEntity(entries={{{inside}}})"
         )

@@ -683,13 +683,13 @@ def _checked_copy(log: Log, records: Buffer) -> Buffer:
 
 def refusal_of(code: ErrorCode, version: int) -> Refusal:
     """Return the coordinator's error as a refusal of Produce."""
-    known = known_error(code, knows_abortable=version >= ABORTABLE_SINCE)
-    if known is ErrorCode.INVALID_TXN_STATE:
-        return Refusal(known, "Partition was not added to the transaction")
-    if known in _RETRIED:
+    error = known_error(code, knows_abortable=version >= ABORTABLE_SINCE)
+    if error is ErrorCode.INVALID_TXN_STATE:
+        return Refusal(error, "Partition was not added to the transaction")
+    if error in _RETRIED:
         reason = "Unable to verify the partition has been added to the transaction."
-        return Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, f"{reason} Underlying error: {known.name}")
-    return Refusal(known)
+        return Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, f"{reason} Underlying error: {error.name}")
+    return Refusal(error)
 
 
 def known_error(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:

@@ -66,24 +66,24 @@ async def describe_share_group_offsets(
     A topic's partitions are told once, however often they are named.
     """
     slices = Slices(context.node.env.clock)
-    groups = [await _described_group(context.node, asked, slices) for asked in request.groups]
+    groups = [await _described_group(context.node, group, slices) for group in request.groups]
     return DescribeShareGroupOffsetsResponse(groups=groups)
 
 
 async def _described_group(
-    node: Node, asked: DescribeShareGroupOffsetsRequestGroup, slices: Slices
+    node: Node, request: DescribeShareGroupOffsetsRequestGroup, slices: Slices
 ) -> DescribeShareGroupOffsetsResponseGroup:
     await slices.rest()
-    group_id = asked.group_id
+    group_id = request.group_id
     code = node.groups.shards.error_for(group_id)
     if code is not ErrorCode.NONE:
         return DescribeShareGroupOffsetsResponseGroup(group_id=group_id, error_code=code)
-    topics = _begun(node, group_id) if asked.topics is None else asked.topics
-    told = [await _described_topic(node, group_id, each, slices) for each in topics]
-    return DescribeShareGroupOffsetsResponseGroup(group_id=group_id, topics=told)
+    topics = _started_topics(node, group_id) if request.topics is None else request.topics
+    described = [await _described_topic(node, group_id, each, slices) for each in topics]
+    return DescribeShareGroupOffsetsResponseGroup(group_id=group_id, topics=described)
 
 
-def _begun(node: Node, group_id: str) -> list[DescribeShareGroupOffsetsRequestTopic]:
+def _started_topics(node: Node, group_id: str) -> list[DescribeShareGroupOffsetsRequestTopic]:
     """All that a group has begun."""
     group = node.groups.find(group_id)
     shared = group.shared if isinstance(group, ShareGroup) else {}
@@ -97,23 +97,23 @@ def _begun(node: Node, group_id: str) -> list[DescribeShareGroupOffsetsRequestTo
 
 
 async def _described_topic(
-    node: Node, group_id: str, asked: DescribeShareGroupOffsetsRequestTopic, slices: Slices
+    node: Node, group_id: str, request: DescribeShareGroupOffsetsRequestTopic, slices: Slices
 ) -> DescribeShareGroupOffsetsResponseTopic:
     await slices.rest()
-    name = asked.topic_name
+    name = request.topic_name
     topic_id = _id_of(node, name)
-    found = DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id or NO_UUID)
-    for number in dict.fromkeys(asked.partitions):
+    result = DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id or NO_UUID)
+    for number in dict.fromkeys(request.partitions):
         await slices.rest()
         if topic_id is None:
-            told = _not_begun(number)
+            described = _not_started(number)
         else:
-            told = await _described(node, name, ShareKey(group_id, topic_id, number))
-        found.partitions.append(told)
-    return found
+            described = await _described(node, name, ShareKey(group_id, topic_id, number))
+        result.partitions.append(described)
+    return result
 
 
-def _not_begun(number: int) -> DescribeShareGroupOffsetsResponsePartition:
+def _not_started(number: int) -> DescribeShareGroupOffsetsResponsePartition:
     return DescribeShareGroupOffsetsResponsePartition(
         partition_index=number, start_offset=UNKNOWN_START
     )
@@ -129,29 +129,29 @@ async def _described(
             start_offset=UNKNOWN_START,
             error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
         )
-    kept = node.shares.states.find(key)
-    if kept is None or kept.start == UNKNOWN_START:
-        return _not_begun(number)
+    state = node.shares.states.find(key)
+    if state is None or state.start == UNKNOWN_START:
+        return _not_started(number)
     return DescribeShareGroupOffsetsResponsePartition(
         partition_index=number,
-        start_offset=kept.start,
-        leader_epoch=kept.leader_epoch,
-        lag=_lag(node, name, number, kept),
+        start_offset=state.start,
+        leader_epoch=state.leader_epoch,
+        lag=_lag(node, name, number, state),
     )
 
 
-def _lag(node: Node, name: str, number: int, kept: PersistedState) -> int:
+def _lag(node: Node, name: str, number: int, state: PersistedState) -> int:
     """Records from the start on that are not done with; -1 where that can't be told.
 
     Below 0 where somebody has set the start behind the end.
     """
-    if kept.complete_count == UNKNOWN_COUNT:
+    if state.complete_count == UNKNOWN_COUNT:
         return -1
     try:
         end = node.partitions.get(name, number).high_watermark
     except (TidelogError, OSError):
         return -1
-    return end - kept.start - kept.complete_count
+    return end - state.start - state.complete_count
 
 
 # -- changed -------------------------------------------------------------------------------------
@@ -177,30 +177,30 @@ async def alter_share_group_offsets(
         return AlterShareGroupOffsetsResponse(error_code=code)
     slices = Slices(node.env.clock)
     answers = [
-        await _altered(node, group_id, name, wanted, slices) for name, wanted in starts.items()
+        await _altered(node, group_id, name, offsets, slices) for name, offsets in starts.items()
     ]
     return AlterShareGroupOffsetsResponse(responses=answers)
 
 
 def _starts(topics: Iterable[AlterShareGroupOffsetsRequestTopic]) -> _Starts:
     """What is asked for each partition of each topic."""
-    found: dict[str, dict[int, int]] = {}
+    by_topic: dict[str, dict[int, int]] = {}
     for topic in topics:
-        starts = found.setdefault(topic.topic_name, {})
+        starts = by_topic.setdefault(topic.topic_name, {})
         starts.update({each.partition_index: each.start_offset for each in topic.partitions})
-    return found
+    return by_topic
 
 
 def _shared(node: Node, starts: _Starts) -> Mapping[UUID, SharedTopic]:
     """The partitions among those named that there are, and that may begin there."""
-    found: dict[UUID, SharedTopic] = {}
-    for name, wanted in starts.items():
+    topics: dict[UUID, SharedTopic] = {}
+    for name, offsets in starts.items():
         info = node.topics.find(name)
         if info is not None and info.topic_id is not None:
-            named = frozenset(number for number, start in wanted.items() if start >= UNKNOWN_START)
+            named = frozenset(number for number, start in offsets.items() if start >= UNKNOWN_START)
             numbers = named & frozenset(range(info.partitions))
-            found[info.topic_id] = SharedTopic(info.name, numbers)
-    return found
+            topics[info.topic_id] = SharedTopic(info.name, numbers)
+    return topics
 
 
 async def _altered(
@@ -210,7 +210,7 @@ async def _altered(
     answer = AlterShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id or NO_UUID)
     for number, start in starts.items():
         await slices.rest()
-        code, text = await _begun_anew(node, group_id, name, number, start)
+        code, text = await _reset_offset(node, group_id, name, number, start)
         answer.partitions.append(
             AlterShareGroupOffsetsResponsePartition(
                 partition_index=number, error_code=code, error_message=text or None
@@ -219,7 +219,7 @@ async def _altered(
     return answer
 
 
-async def _begun_anew(
+async def _reset_offset(
     node: Node, group_id: str, name: str, number: int, start: int
 ) -> tuple[ErrorCode, str]:
     """The code, and why. The topic may be deleted at any time."""
@@ -245,7 +245,7 @@ async def delete_share_group_offsets(
         return DeleteShareGroupOffsetsResponse(
             error_code=refusal.error_code, error_message=refusal.message
         )
-    code = await _settled(node, group)
+    code = await _ensure_forgettable(node, group)
     if code is not ErrorCode.NONE:
         return DeleteShareGroupOffsetsResponse(error_code=code)
     # In one turn of the loop: nobody joins, or deletes the group, between one and the other.
@@ -290,7 +290,7 @@ async def _forgotten(
 
 async def delete_share_group(node: Node, group: ShareGroup) -> ErrorCode:
     """Delete a group without members, then forget where it is: who joins meanwhile keeps that."""
-    code = await _settled(node, group)
+    code = await _ensure_forgettable(node, group)
     if code is not ErrorCode.NONE:
         return code
     # In one turn of the loop, as above.
@@ -302,7 +302,7 @@ async def delete_share_group(node: Node, group: ShareGroup) -> ErrorCode:
     return await _first_failure([ended, *forgotten])
 
 
-async def _settled(node: Node, group: ShareGroup) -> ErrorCode:
+async def _ensure_forgettable(node: Node, group: ShareGroup) -> ErrorCode:
     """Wait until what is kept of a group can be forgotten; why it is not to be, behind the wait."""
     for topic_id in tuple(group.shared):
         for key in _keys(group, topic_id):

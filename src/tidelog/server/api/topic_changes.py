@@ -13,7 +13,7 @@ from tidelog.server.api.node import LOGGER, Node
 from tidelog.server.runtime.loop import Slices
 from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo, unknown_topic
 
-_Told = TypeVar("_Told")
+_Result = TypeVar("_Result")
 
 
 async def create(
@@ -32,13 +32,13 @@ async def create_all(node: Node, new: Sequence[NewTopic]) -> list[TopicInfo | Ti
     async def change() -> list[TopicInfo | TidelogError]:
         async with node.topics.changing:
             made = await node.work.run(node.log_dir.topic_admin.create, new)
-        infos = [found if isinstance(found, TidelogError) else found[0] for found in made]
+        infos = [outcome if isinstance(outcome, TidelogError) else outcome[0] for outcome in made]
         for info in infos:
             if not isinstance(info, TidelogError):
                 LOGGER.info("topic %s created, %d partitions", info.name, info.partitions)
         return infos
 
-    return await _carried_out(node, change())
+    return await _shielded(node, change())
 
 
 async def grow_all(node: Node, counts: Mapping[str, int]) -> list[TopicInfo | TidelogError]:
@@ -52,7 +52,7 @@ async def grow_all(node: Node, counts: Mapping[str, int]) -> list[TopicInfo | Ti
                 LOGGER.info("topic %s has %d partitions from now on", info.name, info.partitions)
         return grown
 
-    return await _carried_out(node, change())
+    return await _shielded(node, change())
 
 
 async def alter(
@@ -76,10 +76,10 @@ async def alter(
                 node.log_dir.open_partitions.follow_settings(name)
                 LOGGER.info("topic %s: settings changed: %s", name, ", ".join(sorted(changes)))
 
-    await _carried_out(node, change())
+    await _shielded(node, change())
 
 
-async def _carried_out(node: Node, change: Coroutine[object, object, _Told]) -> _Told:
+async def _shielded(node: Node, change: Coroutine[object, object, _Result]) -> _Result:
     """What comes of a change, which goes on where whoever waits for it goes away.
 
     A thread may be at it by then: what it does is to be followed, and nobody else may change
@@ -102,7 +102,7 @@ async def delete_all(node: Node, topics: Sequence[TopicInfo]) -> list[TidelogErr
     wait for them. Their files go later (`Removals`).
     """
     failures: dict[str, TidelogError] = {}
-    await _carried_out(node, _delete(node, topics, failures))
+    await _shielded(node, _delete(node, topics, failures))
     for info in topics:
         if info.name not in failures:
             LOGGER.info("topic %s deleted, %d partitions", info.name, info.partitions)
@@ -127,22 +127,22 @@ async def _delete_free(
     node: Node, topics: Sequence[TopicInfo], failures: dict[str, TidelogError]
 ) -> list[str]:
     """Delete topics that nobody holds; directories that are left."""
-    there = []
+    existing = []
     for info in topics:
-        found = node.topics.find(info.name)
-        if found is not None and found.topic_id == info.topic_id:
-            there.append(info)
+        current = node.topics.find(info.name)
+        if current is not None and current.topic_id == info.topic_id:
+            existing.append(info)
         else:  # deleted meanwhile, and perhaps made anew
             failures[info.name] = unknown_topic(info.name, ())
-    if not there:
+    if not existing:
         return []
     try:
-        left = await node.work.run(node.topics.hide([info.name for info in there]))
+        directories = await node.work.run(node.topics.hide([info.name for info in existing]))
     except StorageFailure as error:
-        failures |= {info.name: error for info in there}
+        failures |= {info.name: error for info in existing}
         return []
     slices = Slices(node.env.clock)
-    for info in there:
+    for info in existing:
         await slices.rest()
         node.topics.tell_deleted(info)
-    return left
+    return directories

@@ -101,32 +101,32 @@ async def _create_all(
     node: Node, topics: Sequence[CreatableTopic], *, is_trial: bool
 ) -> list[CreatableTopicResult]:
     """What comes of each topic: all are looked at, then made together, then told."""
-    is_too_much = _wanted(node, topics) > NEW_PARTITIONS_MAX
+    is_too_much = _requested_partitions(node, topics) > NEW_PARTITIONS_MAX
     slices = Slices(node.env.clock)
-    asked = list[NewTopic | CreatableTopicResult]()
+    planned = list[NewTopic | CreatableTopicResult]()
     for topic in topics:
         await slices.rest()
         try:
             if is_too_much:
                 text = "Excessively large number of partitions per request."
                 raise Refusal(ErrorCode.POLICY_VIOLATION, text)
-            asked.append(_asked(node, topic))
+            planned.append(_new_topic(node, topic))
         except TidelogError as error:
-            asked.append(_refused(topic.name, refusal_of(error)))
-    new = [each for each in asked if isinstance(each, NewTopic)]
+            planned.append(_refused(topic.name, refusal_of(error)))
+    new = [each for each in planned if isinstance(each, NewTopic)]
     made: Sequence[TopicInfo | TidelogError] = ()
     if is_trial:
-        made = [_imagined(node, each) for each in new]
+        made = [_trial_topic(node, each) for each in new]
     elif new:
         made = await topic_changes.create_all(node, new)
-    found, results = iter(made), []
-    for each in asked:
+    created, results = iter(made), []
+    for each in planned:
         await slices.rest()
-        results.append(_told(node, each, next(found)) if isinstance(each, NewTopic) else each)
+        results.append(_created(node, each, next(created)) if isinstance(each, NewTopic) else each)
     return results
 
 
-def _wanted(node: Node, topics: Sequence[CreatableTopic]) -> int:
+def _requested_partitions(node: Node, topics: Sequence[CreatableTopic]) -> int:
     """Partitions that are asked for in all; a count that can't be takes nothing off the others."""
     default = node.config.num_partitions
     counts = (default if topic.num_partitions == -1 else topic.num_partitions for topic in topics)
@@ -141,7 +141,7 @@ def _refused(name: str, why: Refusal) -> CreatableTopicResult:
     )
 
 
-def _asked(node: Node, topic: CreatableTopic) -> NewTopic:
+def _new_topic(node: Node, topic: CreatableTopic) -> NewTopic:
     """What is to be made; raises Refusal, ConfigError."""
     if topic.name == CLUSTER_METADATA_TOPIC:
         raise Refusal(
@@ -157,7 +157,7 @@ def _asked(node: Node, topic: CreatableTopic) -> NewTopic:
     return NewTopic(topic.name, count, given)
 
 
-def _imagined(node: Node, new: NewTopic) -> TopicInfo:
+def _trial_topic(node: Node, new: NewTopic) -> TopicInfo:
     return TopicInfo(
         name=new.name,
         topic_id=random_topic_id(node.env.random),
@@ -167,7 +167,7 @@ def _imagined(node: Node, new: NewTopic) -> TopicInfo:
     )
 
 
-def _told(node: Node, new: NewTopic, made: TopicInfo | TidelogError) -> CreatableTopicResult:
+def _created(node: Node, new: NewTopic, made: TopicInfo | TidelogError) -> CreatableTopicResult:
     if isinstance(made, TidelogError):
         return _refused(new.name, refusal_of(made))
     settings = describe_topic(
@@ -181,9 +181,9 @@ def _told(node: Node, new: NewTopic, made: TopicInfo | TidelogError) -> Creatabl
         replication_factor=1,
         configs=[
             CreatableTopicConfigs(
-                name=found.name, value=found.value, config_source=found.source, read_only=False
+                name=entry.name, value=entry.value, config_source=entry.source, read_only=False
             )
-            for found in sorted(settings, key=lambda found: found.name)
+            for entry in sorted(settings, key=lambda entry: entry.name)
         ],
     )
 
@@ -200,21 +200,21 @@ async def delete_topics(
     names = Counter(s.name for s in states if s.name is not None and s.topic_id == NO_UUID)
     ids = Counter(state.topic_id for state in states if state.name is None)
     if request.timeout_ms <= 0 and any(_names_one(state, names, ids) for state in states):
-        return DeleteTopicsResponse(responses=[_too_late(state) for state in states])
+        return DeleteTopicsResponse(responses=[_timed_out(state) for state in states])
     results, slices = [], Slices(context.node.env.clock)
-    asked = list[tuple[TopicInfo, DeletableTopicResult]]()
+    deletions = list[tuple[TopicInfo, DeletableTopicResult]]()
     for state in {(state.name, state.topic_id): state for state in states}.values():
         await slices.rest()
-        found = DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_code=0)
-        with errors_in(found):
+        result = DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_code=0)
+        with errors_in(result):
             info = _to_delete(context.node, state, names, ids)
-            found.name, found.topic_id = info.name, info.topic_id or NO_UUID
-            asked.append((info, found))
-        results.append(found)
-    failures = await topic_changes.delete_all(context.node, [info for info, _ in asked])
-    for (_, found), failure in zip(asked, failures, strict=True):
+            result.name, result.topic_id = info.name, info.topic_id or NO_UUID
+            deletions.append((info, result))
+        results.append(result)
+    failures = await topic_changes.delete_all(context.node, [info for info, _ in deletions])
+    for (_, result), failure in zip(deletions, failures, strict=True):
         if failure is not None:
-            set_error(found, failure)
+            set_error(result, failure)
     return DeleteTopicsResponse(responses=results)
 
 
@@ -225,7 +225,7 @@ def _names_one(state: DeleteTopicState, names: Counter[str], ids: Counter[UUID])
     return state.topic_id == NO_UUID and names[state.name] == 1
 
 
-def _too_late(state: DeleteTopicState) -> DeletableTopicResult:
+def _timed_out(state: DeleteTopicState) -> DeletableTopicResult:
     return DeletableTopicResult(
         name=state.name, topic_id=state.topic_id, error_code=ErrorCode.REQUEST_TIMED_OUT
     )
@@ -286,20 +286,20 @@ async def create_partitions(
     counts = dict[str, int]()
     for topic in {topic.name: topic for topic in request.topics}.values():
         await slices.rest()
-        found = CreatePartitionsTopicResult(name=topic.name, error_code=0, error_message=None)
-        with errors_in(found):
+        result = CreatePartitionsTopicResult(name=topic.name, error_code=0, error_message=None)
+        with errors_in(result):
             if times[topic.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             _ensure_growth(context.node, topic)
             counts[topic.name] = topic.count
-        results.append(found)
+        results.append(result)
     if counts and not request.validate_only:
         grown = await topic_changes.grow_all(context.node, counts)
         ended = dict(zip(counts, grown, strict=True))
-        for found in results:
-            end = ended.get(found.name)
+        for result in results:
+            end = ended.get(result.name)
             if isinstance(end, TidelogError):
-                set_error(found, end)
+                set_error(result, end)
     return CreatePartitionsResponse(results=results)
 
 
@@ -493,11 +493,11 @@ def delete_records(
 async def _delete(node: Node, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     topics = []
     partitions, named = node.partitions, _named_once(request)
-    names = [(topic, number) for topic, places in named.items() for number in places]
+    names = [(topic, number) for topic, rows in named.items() for number in rows]
     await partitions.open_beside(partitions.unopened(names), node.work)
     await partitions.holds.wait(named)
-    for topic, places in named.items():
-        results = [await _one(node, topic, asked) for asked in places.values()]
+    for topic, rows in named.items():
+        results = [await _delete_until(node, topic, row) for row in rows.values()]
         topics.append(DeleteRecordsTopicResult(name=topic, partitions=results))
     return DeleteRecordsResponse(topics=topics)
 
@@ -506,32 +506,32 @@ def _named_once(
     request: DeleteRecordsRequest,
 ) -> dict[str, dict[int, DeleteRecordsPartition]]:
     """Each partition as it was named last; topics without partitions are left out, as by Kafka."""
-    found: dict[str, dict[int, DeleteRecordsPartition]] = {}
+    topics: dict[str, dict[int, DeleteRecordsPartition]] = {}
     for topic in request.topics:
-        for asked in topic.partitions:
-            found.setdefault(topic.name, {})[asked.partition_index] = asked
-    return found
+        for row in topic.partitions:
+            topics.setdefault(topic.name, {})[row.partition_index] = row
+    return topics
 
 
-async def _one(
-    node: Node, topic: str, asked: DeleteRecordsPartition
+async def _delete_until(
+    node: Node, topic: str, row: DeleteRecordsPartition
 ) -> DeleteRecordsPartitionResult:
     try:
-        partition = node.partitions.get(topic, asked.partition_index)
+        partition = node.partitions.get(topic, row.partition_index)
         if node.topics.is_internal(topic):
-            return _result(asked, ErrorCode.INVALID_TOPIC_EXCEPTION)
-        start = _moved(partition, asked.offset)
+            return _result(row, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        start = _move_start(partition, row.offset)
         if start is None:
-            return _result(asked, ErrorCode.OFFSET_OUT_OF_RANGE)
+            return _result(row, ErrorCode.OFFSET_OUT_OF_RANGE)
         await partition.flushed()
     except StorageFailure:
-        return _result(asked, ErrorCode.KAFKA_STORAGE_ERROR)
+        return _result(row, ErrorCode.KAFKA_STORAGE_ERROR)
     except TidelogError as error:
-        return _result(asked, ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code)
-    return _result(asked, 0, start)
+        return _result(row, ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code)
+    return _result(row, 0, start)
 
 
-def _moved(partition: Partition, offset: int) -> int | None:
+def _move_start(partition: Partition, offset: int) -> int | None:
     """The new log start; None where the offset is none that can be deleted up to."""
     end = partition.high_watermark
     target = end if offset == HIGH_WATERMARK else offset
@@ -543,8 +543,8 @@ def _moved(partition: Partition, offset: int) -> int | None:
 
 
 def _result(
-    asked: DeleteRecordsPartition, code: int, start: int = NO_OFFSET
+    row: DeleteRecordsPartition, code: int, start: int = NO_OFFSET
 ) -> DeleteRecordsPartitionResult:
     return DeleteRecordsPartitionResult(
-        partition_index=asked.partition_index, low_watermark=start, error_code=code
+        partition_index=row.partition_index, low_watermark=start, error_code=code
     )

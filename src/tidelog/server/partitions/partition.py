@@ -113,13 +113,13 @@ class OpenTransactions:
         producer_id, epoch = producer
         if states.has_open_transaction(producer_id, epoch):
             return None
-        found = self._guards.get(producer_id)
-        if found is None:
-            found = Guard(epoch, sequence, raises_epochs=raises_epochs, since_ms=now_ms)
-            self._guards[producer_id] = found
+        guard = self._guards.get(producer_id)
+        if guard is None:
+            guard = Guard(epoch, sequence, raises_epochs=raises_epochs, since_ms=now_ms)
+            self._guards[producer_id] = guard
         else:
-            found.note(epoch, sequence)
-        return found
+            guard.note(epoch, sequence)
+        return guard
 
     def check(self, states: "ProducerStates", batch: Batch, guard: Guard | None) -> None:
         """Do nothing where a batch of a transaction may be appended, as far as that goes.
@@ -131,8 +131,8 @@ class OpenTransactions:
             OutOfOrderSequence: Something that goes before it was, or must be, written first.
         """
         producer_id, epoch = batch.producer_id, batch.producer_epoch
-        known = states.find(producer_id)
-        if known is not None and (epoch < known.epoch or known.find_duplicate(batch) is not None):
+        state = states.find(producer_id)
+        if state is not None and (epoch < state.epoch or state.find_duplicate(batch) is not None):
             return
         current = self._guards.get(producer_id)
         if not states.has_open_transaction(producer_id, epoch) and (
@@ -142,7 +142,7 @@ class OpenTransactions:
                 f"producer {producer_id} with epoch {epoch} has no transaction here"
             )
         if current is not None and batch.base_sequence >= 0:
-            _check_sequence(current, batch, is_known=known is not None and bool(known.batches))
+            _check_sequence(current, batch, is_known=state is not None and bool(state.batches))
 
     def wrote(self, producer_id: int) -> None:
         """A batch of a transaction was appended: the log knows all about it now."""
@@ -155,9 +155,9 @@ class OpenTransactions:
         whose producer may have asked by then; the coordinator lets him wait until the end is
         complete. One of an older version has the transaction's own epoch.
         """
-        found = self._guards.get(end.producer_id)
+        guard = self._guards.get(end.producer_id)
         raises = end.transaction_version >= EPOCH_BUMP_VERSION
-        is_next = found is not None and found.raises_epochs and found.epoch == end.producer_epoch
+        is_next = guard is not None and guard.raises_epochs and guard.epoch == end.producer_epoch
         if not (raises and is_next):
             self._guards.pop(end.producer_id, None)
 
@@ -452,7 +452,7 @@ def end_transaction(partition: Partition, end: TransactionEnd) -> AppendResult:
     Raises:
         TidelogError: As `Log.end_transaction`.
     """
-    known = partition.log.producer_states().find(end.producer_id)
+    state = partition.log.producer_states().find(end.producer_id)
     result = partition.log.end_transaction(
         producer_id=end.producer_id,
         producer_epoch=end.producer_epoch,
@@ -461,9 +461,9 @@ def end_transaction(partition: Partition, end: TransactionEnd) -> AppendResult:
         transaction_version=end.transaction_version,
     )
     partition.transactions.marked(end)
-    if known is not None and known.txn_first_offset is not None:
+    if state is not None and state.txn_first_offset is not None:
         partition.transactions.ended(
-            known.txn_first_offset, result.last_offset, partition.high_watermark
+            state.txn_first_offset, result.last_offset, partition.high_watermark
         )
     partition.advance()
     return result

@@ -86,9 +86,9 @@ class Topics:
             What `TopicAdmin.remove_set_aside` is to remove, beside the loop.
         """
         info = self._log_dir.topic(name)
-        left = self.hide([name])()
+        directories = self.hide([name])()
         self.tell_deleted(info)
-        return left
+        return directories
 
     def hide(self, names: Sequence[str]) -> Callable[[], list[str]]:
         """Show topics no more, and tell who waits for them; as `TopicAdmin.hide`."""
@@ -98,8 +98,8 @@ class Topics:
 
     def tell_deleted(self, info: TopicInfo) -> None:
         """A topic is deleted for good."""
-        for told in self.on_deleted:
-            told(info)
+        for listener in self.on_deleted:
+            listener(info)
 
     def begin(self, change: Coroutine[object, object, _Told]) -> "asyncio.Task[_Told]":
         """Carry out a change that goes on where whoever waits for it goes away."""
