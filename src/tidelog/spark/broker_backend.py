@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Final, TypeVar
 
 from tidelog import scan
@@ -238,7 +238,11 @@ class BrokerBackend(Closing):
         self._cluster: Cluster = connect(
             options.bootstrap, self._settings.client, timeout_s=self._settings.timeout_s
         )
-        self._epochs = BrokerEpochs(options.bootstrap, self._settings.fetch)
+
+    @cached_property
+    def _epochs(self) -> BrokerEpochs:
+        """Leader epochs, in Kafka's own protocol; connects at the first question."""
+        return BrokerEpochs(self._options.bootstrap, self._settings.fetch)
 
     def _ask(self, ask: Callable[[], _Answer]) -> _Answer:
         """The answer, asked for as often as `fetchOffset.numRetries` allows."""

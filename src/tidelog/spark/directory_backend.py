@@ -377,8 +377,8 @@ def open_backend(options: SourceOptions, columns: Sequence[str]) -> Backend:
         ConfigError, InvalidRequest: Settings or columns that can't be had there.
         MissingDependency: What reaches brokers or the object store is not installed.
     """
-    if options.is_broker:
-        from tidelog.spark.broker_backend import BrokerBackend
+    if not options.is_broker:
+        return DirectoryBackend(options, columns)
+    from tidelog.spark.broker_backend import BrokerBackend
 
-        return BrokerBackend(options, columns)
-    return DirectoryBackend(options, columns)
+    return BrokerBackend(options, columns)
