@@ -59,12 +59,12 @@ class Rate:
     @classmethod
     def parse(cls, text: str) -> Self:
         """`50000/s`, `50000 records/s` or `10 MB/s`; raises InvalidRequest for anything else."""
-        found = _TEXT.fullmatch(text.strip())
-        unit = found[2] if found else ""
-        if found is None or (unit not in _UNITS and unit not in _RECORDS) or not float(found[1]):
+        match = _TEXT.fullmatch(text.strip())
+        unit = match[2] if match else ""
+        if match is None or (unit not in _UNITS and unit not in _RECORDS) or not float(match[1]):
             units = ", ".join(f"{name}/s" for name in _UNITS)
             raise InvalidRequest(f"rate {text!r}: write records as 50000/s, or bytes in {units}")
-        return cls(float(found[1]) * _UNITS.get(unit, 1), is_bytes=unit in _UNITS)
+        return cls(float(match[1]) * _UNITS.get(unit, 1), is_bytes=unit in _UNITS)
 
     def __str__(self) -> str:
         return f"{self.per_second:,.0f} {'bytes' if self.is_bytes else 'records'}/s"
@@ -185,14 +185,14 @@ def chunk_budget(rate: Rate | None, records: int, size_bytes: int) -> int:
 
 def joined(spans: Iterable[Span]) -> Spans:
     """Spans in order of partition and offset; those that touch or overlap become one."""
-    found: list[Span] = []
+    merged: list[Span] = []
     for span in sorted(span for span in spans if span.start < span.end):
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         if last is not None and last.partition == span.partition and span.start <= last.end:
-            found[-1] = last._replace(end=max(last.end, span.end))
+            merged[-1] = last._replace(end=max(last.end, span.end))
         else:
-            found.append(span)
-    return tuple(found)
+            merged.append(span)
+    return tuple(merged)
 
 
 def as_json(spans: Iterable[Span]) -> list[list[object]]:
@@ -239,7 +239,9 @@ def thinned(spans: Sequence[Span], per_partition: int) -> Spans:
     for span in joined(spans):
         by_partition.setdefault(span.partition, []).append(span)
     return tuple(
-        span for found in by_partition.values() for span in _with_holes(found, per_partition - 1)
+        span
+        for of_partition in by_partition.values()
+        for span in _with_holes(of_partition, per_partition - 1)
     )
 
 

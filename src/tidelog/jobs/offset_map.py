@@ -128,7 +128,7 @@ def _is_one_run(first: MapRow, second: MapRow) -> bool:
 
 def merge(first: MapRow, second: MapRow) -> MapRow:
     """One row that is true of both."""
-    known = [row.create_ms_min for row in (first, second) if row.create_ms_min != NO_TIMESTAMP]
+    known_ms = [row.create_ms_min for row in (first, second) if row.create_ms_min != NO_TIMESTAMP]
     lacks = NO_TIMESTAMP in (first.create_ms_max, second.create_ms_max)
     return MapRow(
         *first.group,
@@ -137,7 +137,7 @@ def merge(first: MapRow, second: MapRow) -> MapRow:
         source_end=max(first.source_end, second.source_end),
         target_start=min(first.target_start, second.target_start),
         target_end=max(first.target_end, second.target_end),
-        create_ms_min=min(known, default=NO_TIMESTAMP),
+        create_ms_min=min(known_ms, default=NO_TIMESTAMP),
         create_ms_max=NO_TIMESTAMP if lacks else max(first.create_ms_max, second.create_ms_max),
         arrival_ms=max(first.arrival_ms, second.arrival_ms),
     )
@@ -297,8 +297,8 @@ class OffsetMap:
             places = ", ".join(self.sources[n].place for n in unsure)
             raise OutsideMap(f"the map has several sources called {topic}: {places}")
         if named:
-            known = self.sources[named[0]].topic_id
-            raise OutsideMap(f"the map is of another topic {topic}: id {known}, not {topic_id}")
+            known_id = self.sources[named[0]].topic_id
+            raise OutsideMap(f"the map is of another topic {topic}: id {known_id}, not {topic_id}")
         names = ", ".join(sorted({source.topic for source in self.sources}))
         raise OutsideMap(f"the map has no source {topic}; it has: {names}")
 
@@ -388,13 +388,15 @@ class OffsetMap:
             rows: Those that may hold what is asked for.
             offset: At the source, from where on records count; from each row's start where None.
         """
-        found: dict[TopicPartition, Located] = {}
+        located: dict[TopicPartition, Located] = {}
         for row in rows:
-            target, place = self._target(row), _place_in(row, offset)
-            old = found.get(target, place)
-            created = min(place.create_ms, old.create_ms)
-            found[target] = min(place, old, key=_offset)._replace(create_ms=created)
-        return {t: found.get(t, Located(self.ends[t], is_exact=True)) for t in self.targets(source)}
+            target, start = self._target(row), _place_in(row, offset)
+            old = located.get(target, start)
+            created = min(start.create_ms, old.create_ms)
+            located[target] = min(start, old, key=_offset)._replace(create_ms=created)
+        return {
+            t: located.get(t, Located(self.ends[t], is_exact=True)) for t in self.targets(source)
+        }
 
     def _target(self, row: MapRow) -> TopicPartition:
         return TopicPartition(self.sources[row.source].target, row.target_partition)
@@ -437,8 +439,8 @@ def _place_in(row: MapRow, offset: int | None) -> Located:
     return Located(row.target_start + inside, is_exact=True, create_ms=created)
 
 
-def _offset(place: Located) -> int:
-    return place.offset
+def _offset(located: Located) -> int:
+    return located.offset
 
 
 MAGIC: Final = b"TLOGMAP1"
@@ -462,27 +464,29 @@ assert _FRAME.size == 16
 assert ROW.size == 72
 
 
-def encode_map(found: OffsetMap) -> bytes:
+def encode_map(offset_map: OffsetMap) -> bytes:
     """The bytes of a map's file."""
-    header = json.dumps(_header(found), sort_keys=True).encode()
-    parts = [_FRAME.pack(MAGIC, len(header), len(found.rows)), header]
-    parts += [ROW.pack(*row) for row in found.rows]
+    header = json.dumps(_header(offset_map), sort_keys=True).encode()
+    parts = [_FRAME.pack(MAGIC, len(header), len(offset_map.rows)), header]
+    parts += [ROW.pack(*row) for row in offset_map.rows]
     content = b"".join(parts)
     return content + _CRC.pack(crc32c(content))
 
 
-def _header(found: OffsetMap) -> dict[str, object]:
+def _header(offset_map: OffsetMap) -> dict[str, object]:
     return {
-        "target": found.target,
+        "target": offset_map.target,
         "topics": {
-            topic: {"id": found.target_ids.get(topic, ""), "partitions": count}
-            for topic, count in found.partition_counts.items()
+            topic: {"id": offset_map.target_ids.get(topic, ""), "partitions": count}
+            for topic, count in offset_map.partition_counts.items()
         },
-        "sources": [[s.place, s.topic, s.topic_id, s.target] for s in found.sources],
-        "partitioning": found.partitioning.value,
-        "batch": found.batch_id,
-        "copied": [[*place, *copied] for place, copied in sorted(found.copied.items())],
-        "ends": [[t.topic, t.partition, end] for t, end in sorted(found.ends.items())],
+        "sources": [[s.place, s.topic, s.topic_id, s.target] for s in offset_map.sources],
+        "partitioning": offset_map.partitioning.value,
+        "batch": offset_map.batch_id,
+        "copied": [
+            [*partition, *copied] for partition, copied in sorted(offset_map.copied.items())
+        ],
+        "ends": [[t.topic, t.partition, end] for t, end in sorted(offset_map.ends.items())],
     }
 
 
@@ -504,8 +508,8 @@ def decode_map(data: bytes) -> OffsetMap:
     size = rows_at + row_count * ROW.size + _CRC.size
     if len(data) != size:
         raise CorruptFile(f"{len(data)} bytes, the offset map's header tells {size}")
-    (told,) = _CRC.unpack_from(data, size - _CRC.size)
-    if crc32c(memoryview(data)[: -_CRC.size]) != told:
+    (stored_crc,) = _CRC.unpack_from(data, size - _CRC.size)
+    if crc32c(memoryview(data)[: -_CRC.size]) != stored_crc:
         raise CorruptFile("the offset map's checksum is wrong", at=size - _CRC.size)
     try:
         rows = tuple(map(MapRow._make, ROW.iter_unpack(data[rows_at : -_CRC.size])))
@@ -516,11 +520,11 @@ def decode_map(data: bytes) -> OffsetMap:
 
 def _read_header(data: bytes, rows: tuple[MapRow, ...]) -> OffsetMap:
     content = json.loads(data)
-    topics = {str(topic): told for topic, told in content["topics"].items()}
+    topics = {str(topic): fields for topic, fields in content["topics"].items()}
     return OffsetMap(
         target=str(content["target"]),
-        target_ids={topic: str(told["id"]) for topic, told in topics.items()},
-        partition_counts={topic: int(told["partitions"]) for topic, told in topics.items()},
+        target_ids={topic: str(fields["id"]) for topic, fields in topics.items()},
+        partition_counts={topic: int(fields["partitions"]) for topic, fields in topics.items()},
         sources=tuple(
             SourceTopic(place=str(place), topic=str(topic), topic_id=str(id_), target=str(target))
             for place, topic, id_, target in content["sources"]
@@ -539,16 +543,16 @@ def _read_header(data: bytes, rows: tuple[MapRow, ...]) -> OffsetMap:
     )
 
 
-def _checked(found: OffsetMap) -> OffsetMap:
+def _checked(offset_map: OffsetMap) -> OffsetMap:
     """The same map; raises ValueError where its parts don't fit together."""
-    for source in found.sources:
-        count = found.partition_counts[source.target]
-        if any(TopicPartition(source.target, n) not in found.ends for n in range(count)):
+    for source in offset_map.sources:
+        count = offset_map.partition_counts[source.target]
+        if any(TopicPartition(source.target, n) not in offset_map.ends for n in range(count)):
             raise ValueError(f"an end of {source.target} is missing")
-    for row in found.rows:
-        if not 0 <= row.source < len(found.sources):
-            raise ValueError(f"a row of source {row.source}, there are {len(found.sources)}")
-        count = found.partition_counts[found.sources[row.source].target]
+    for row in offset_map.rows:
+        if not 0 <= row.source < len(offset_map.sources):
+            raise ValueError(f"a row of source {row.source}, there are {len(offset_map.sources)}")
+        count = offset_map.partition_counts[offset_map.sources[row.source].target]
         if (
             not 0 <= row.target_partition < count
             or not 0 <= row.source_start < row.source_end
@@ -556,7 +560,7 @@ def _checked(found: OffsetMap) -> OffsetMap:
             or row.flags not in (0, DENSE)
         ):
             raise ValueError(f"a row can't be: {tuple(row)}")
-    return found
+    return offset_map
 
 
 def read_map(fs: FileSystem, path: str) -> OffsetMap:
@@ -572,10 +576,10 @@ def read_map(fs: FileSystem, path: str) -> OffsetMap:
         raise error.located(path) from error
 
 
-def write_map(fs: FileSystem, path: str, found: OffsetMap) -> None:
+def write_map(fs: FileSystem, path: str, offset_map: OffsetMap) -> None:
     """Replace the file by this map: durable when this returns, the old one or this after a crash.
 
     Raises:
         OSError: A call failed.
     """
-    files.write_atomically(fs, path, encode_map(found))
+    files.write_atomically(fs, path, encode_map(offset_map))

@@ -80,14 +80,14 @@ def point_ms(time: int | str | None, now_ms: int) -> int | None:
 
 def options_of(kind: type) -> dict[str, tuple[object, Option]]:
     """The type and the declaration of each option of a job, by name."""
-    found = {}
+    declared = {}
     for name, annotation in kind.__annotations__.items():
         if len(arguments := get_args(annotation)) == 1:  # Required[...] of it
             of, option = get_args(arguments[0])
-            found[name] = (of, replace(option, default=REQUIRED))
+            declared[name] = (of, replace(option, default=REQUIRED))
         else:
-            found[name] = cast("tuple[object, Option]", arguments)
-    return found
+            declared[name] = cast("tuple[object, Option]", arguments)
+    return declared
 
 
 def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _Function]:

@@ -131,11 +131,11 @@ def _of_directory(question: Question, env: Env) -> Found:
     path = question.place.address
     with LogDir.open(path, env=env) as log_dir:
         info = log_dir.topic(question.topic)
-        wanted = scan.Wanted(start_ms=question.times[0], end_ms=question.times[1])
+        times = scan.Wanted(start_ms=question.times[0], end_ms=question.times[1])
         planned = scan.plan(
             log_dir,
             question.topic,
-            wanted=wanted,
+            wanted=times,
             clock=question.clock,
             isolation=question.isolation,
         )
@@ -188,14 +188,14 @@ def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | 
 
     records = read_bytes = 0
     for hull in hulls:
-        wanted = scan.Wanted(
+        selection = scan.Wanted(
             start_offset=hull.start, end_offset=hull.end, start_ms=times[0], end_ms=times[1]
         )
         place, isolation = question.place.address, question.isolation
         plans = plan_count(
             place,
             hull.partition,
-            wanted,
+            selection,
             clock=ClockName.RECORD,
             isolation=isolation,
             zone_cache=None,
@@ -204,8 +204,8 @@ def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | 
         read_bytes += sum(planned.scan_bytes for planned in plans.values())
         if read_bytes > COUNT_BYTES_MAX:
             return None
-        found = scan.count(place, hull.partition, wanted=wanted, isolation=isolation, env=env)
-        records += found.records
+        counted = scan.count(place, hull.partition, wanted=selection, isolation=isolation, env=env)
+        records += counted.records
     # On the append clock the offsets hold whole batches, with records outside of the range.
     is_exact = question.clock is ClockName.RECORD or question.times == (None, None)
     return Count(records, is_exact)
@@ -253,9 +253,9 @@ def _first_offsets(
     """
     by_append = searched_by_append(cluster, {name.topic for name in marks})
     searched = {name: mark for name, mark in marks.items() if name.topic not in by_append}
-    found = first_at_or_after(cluster, searched, max(time_ms, 0)) if searched else {}
+    hits = first_at_or_after(cluster, searched, max(time_ms, 0)) if searched else {}
     starts = {name: mark.start for name, mark in marks.items()}
-    for name, hit in found.items():
+    for name, hit in hits.items():
         starts[name] = marks[name].end if hit is None else min(hit.offset, marks[name].end)
     return starts
 

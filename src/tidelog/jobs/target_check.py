@@ -145,26 +145,26 @@ def check(target: Target, load: ExpectedWrite, now_ms: int) -> list[Finding]:
         load: What is known of it.
         now_ms: The target's clock, in ms.
     """
-    found = [*_partitions(target, load), *_batch_size(target.config, load)]
-    found += [*_keys(target.config, load), *_size(target, load)]
+    findings = [*_partitions(target, load), *_batch_size(target.config, load)]
+    findings += [*_keys(target.config, load), *_size(target, load)]
     if load.has_times:
-        found += _timestamp_type(target, load)
-        found += _limits(target.config, load, now_ms)
-        found += _age(target.config, load, now_ms)
-    return sorted(found, key=lambda finding: not finding.is_loss)
+        findings += _timestamp_type(target, load)
+        findings += _limits(target.config, load, now_ms)
+        findings += _age(target.config, load, now_ms)
+    return sorted(findings, key=lambda finding: not finding.is_loss)
 
 
 def thresholds(config: TopicConfig, now_ms: int) -> list[int]:
     """The times in ms that `check` asks counts for, for those who must count beforehand."""
-    asked: list[int] = []
+    times: list[int] = []
 
     def note(start_ms: int | None, end_ms: int | None) -> Count | None:
-        asked.extend(side for side in (start_ms, end_ms) if side is not None)
+        times.extend(side for side in (start_ms, end_ms) if side is not None)
         return None
 
     target = Target(place="", topic="", partitions=1, config=config)
     check(target, ExpectedWrite(between=note), now_ms)
-    return asked
+    return times
 
 
 def ensure(target: Target, findings: Sequence[Finding], *, force: bool) -> None:
@@ -415,9 +415,9 @@ def find_or_plan(
     planned = TopicConfig.parse(texts, broker=_defaults(place, env or os_env()))[0]
     try:
         if place.is_broker or "://" in place.address or _is_there(place, env or os_env()):
-            there = describe(place, topic, env=env)
-            _ensure_alike(there, new.partitions, texts, planned)
-            return there, False
+            existing = describe(place, topic, env=env)
+            _ensure_alike(existing, new.partitions, texts, planned)
+            return existing, False
     except UnknownTopic:
         pass
     target = Target(place=str(place), topic=topic, partitions=new.partitions, config=planned)
@@ -438,19 +438,19 @@ def _defaults(place: Place, env: Env) -> Mapping[str, str]:
 
 
 def _ensure_alike(
-    there: Target, partitions: int, texts: Mapping[str, str], planned: TopicConfig
+    existing: Target, partitions: int, texts: Mapping[str, str], planned: TopicConfig
 ) -> None:
     """Refuse a topic that is there and that would not have been made so."""
-    if there.partitions != partitions:
+    if existing.partitions != partitions:
         raise InvalidRequest(
-            f"{there.topic} is there with {there.partitions} partitions, not {partitions}"
+            f"{existing.topic} is there with {existing.partitions} partitions, not {partitions}"
         )
-    found, wanted = there.config.texts(), planned.texts()
+    current, requested = existing.config.texts(), planned.texts()
     for name in texts:
-        if found.get(name) != wanted.get(name):
+        if current.get(name) != requested.get(name):
             raise InvalidRequest(
-                f"{there.topic} is there with {name}={found.get(name)}, not {wanted.get(name)}:"
-                f" set it (tidelog config), or leave the setting out"
+                f"{existing.topic} is there with {name}={current.get(name)}, not"
+                f" {requested.get(name)}: set it (tidelog config), or leave the setting out"
             )
 
 
@@ -493,10 +493,10 @@ def drop_empty_topic(place: Place, topic: str, env: Env) -> bool:
     options = LogDirOptions(writable=True)
     with (
         suppress(TidelogError, OSError),
-        LogDir.open(place.address, env=env, options=options) as there,
+        LogDir.open(place.address, env=env, options=options) as log_dir,
     ):
-        if not any(there.end_offsets(there.partitions(topic)).values()):
-            there.delete_topic(topic)
+        if not any(log_dir.end_offsets(log_dir.partitions(topic)).values()):
+            log_dir.delete_topic(topic)
             return True
     return False
 

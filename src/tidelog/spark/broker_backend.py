@@ -403,8 +403,8 @@ class BrokerBackend(Closing):
             source = cluster_records(self._cluster, options)
             return self._ask(lambda: plan_table(source, options, self._columns, self))
         names = self.partitions()
-        wanted = scan_ranges(options, names, limits)
-        if limits.is_empty or not wanted:
+        ranges_wanted = scan_ranges(options, names, limits)
+        if limits.is_empty or not ranges_wanted:
             return BatchPlan(reports=(empty_reason(options, names, limits),))
         clock = options.clock if options.has_times else limits.clock
         # Brokers stamp a partition in order, so on that clock a range of time is one of offsets.
@@ -415,27 +415,33 @@ class BrokerBackend(Closing):
             isolation=options.isolation,
             needs_match=options.needs_match,
         )
-        views = self._views(wanted, question)
-        bounds = {name: resolve(views[name], wanted[name], question) for name in wanted}
-        lost = tuple(one for found in bounds.values() for one in found.lost)
+        views = self._views(ranges_wanted, question)
+        bounds = {
+            name: resolve(views[name], ranges_wanted[name], question) for name in ranges_wanted
+        }
+        lost = tuple(one for resolved in bounds.values() for one in resolved.lost)
         if lost and options.fail_on_data_loss:
             raise OffsetsGone(lost)
         starts = self._first_in_time(bounds, views, clock)
-        ranges = [OffsetRange(name, starts[name], found.end) for name, found in bounds.items()]
+        ranges = [
+            OffsetRange(name, starts[name], resolved.end) for name, resolved in bounds.items()
+        ]
         empty = {one.name for one in ranges if one.span <= 0}
-        told = [
-            self._explain(views[name], wanted[name], found)
-            for name, found in bounds.items()
-            if name in empty or may_be_gone(wanted[name], found)
+        explained = [
+            self._explain(views[name], ranges_wanted[name], resolved)
+            for name, resolved in bounds.items()
+            if name in empty or may_be_gone(ranges_wanted[name], resolved)
         ]
         return BatchPlan(
             tasks=tuple(
-                self._tasks(ranges, clock, {n: found.time_range for n, found in bounds.items()})
+                self._tasks(
+                    ranges, clock, {n: resolved.time_range for n, resolved in bounds.items()}
+                )
             ),
-            bounds={name: (found.start, found.end) for name, found in bounds.items()},
+            bounds={name: (resolved.start, resolved.end) for name, resolved in bounds.items()},
             lost=lost,
-            empty=tuple(one for one in told if one.name in empty),
-            doubtful=tuple(one for one in told if one.name not in empty and is_doubtful(one)),
+            empty=tuple(one for one in explained if one.name in empty),
+            doubtful=tuple(one for one in explained if one.name not in empty and is_doubtful(one)),
         )
 
     def _views(
@@ -447,16 +453,16 @@ class BrokerBackend(Closing):
         stable = marks
         if self._options.isolation is IsolationLevel.READ_COMMITTED:
             stable = self._marks(names, IsolationLevel.READ_COMMITTED)
-        found: dict[TopicPartition, dict[int, OffsetAndTimestamp | None]] = {n: {} for n in names}
+        matches: dict[TopicPartition, dict[int, OffsetAndTimestamp | None]] = {n: {} for n in names}
         if question.times is scan.TimeMode.POSITIONS or question.needs_match:
             starts = {n: one.start_ms for n, one in wanted.items() if one.start_ms is not None}
             ends = {n: one.end_ms for n, one in wanted.items() if one.end_ms is not None}
             for times in (starts, ends):
                 for name, hit in (self._lookup(times, question.clock) if times else {}).items():
-                    found[name][times[name]] = hit
+                    matches[name][times[name]] = hit
         return {
             name: RemotePartition(
-                name, marks[name].start, marks[name].end, stable[name].end, found[name]
+                name, marks[name].start, marks[name].end, stable[name].end, matches[name]
             )
             for name in names
         }

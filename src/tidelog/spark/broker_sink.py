@@ -391,8 +391,8 @@ class _Task:
 
     def _mark(self, markers: Markers, claimed: ClaimedTopics, note: str) -> None:
         """Last, so that markers of others wait for this transaction as short as can be."""
-        place, marks = claimed.marks(note)
-        number, now_ms = markers.partition_of(place), self._clock.now_ms()
+        partition_key, marks = claimed.marks(note)
+        number, now_ms = markers.partition_of(partition_key), self._clock.now_ms()
         for key, value in marks:
             self._put(markers.topic, value, key, number, now_ms, None)
 

@@ -95,16 +95,16 @@ def report(
     latest: dict[str, dict[str, int]] = {}
     behind: dict[str, dict[str, int]] = {}
     for name, (start, end) in sorted(snapshot.extents.items()):
-        left = max(end - consumed.get(name, start), 0)
+        offsets_left = max(end - consumed.get(name, start), 0)
         latest.setdefault(name.topic, {})[str(name.partition)] = end
-        behind.setdefault(name.topic, {})[str(name.partition)] = left
-    found: Json = {"latest": latest, "behind": behind, "metrics": _metrics(behind)}
-    found["secondsBehind"] = seconds
+        behind.setdefault(name.topic, {})[str(name.partition)] = offsets_left
+    progress: Json = {"latest": latest, "behind": behind, "metrics": _metrics(behind)}
+    progress["secondsBehind"] = seconds
     texts = [str(one) for one in lost]
     if texts:
-        found["lost"] = texts[:_LOST_LIMIT]
-        found["lostRanges"] = len(texts)
-    return found
+        progress["lost"] = texts[:_LOST_LIMIT]
+        progress["lostRanges"] = len(texts)
+    return progress
 
 
 def _metrics(behind: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
@@ -143,10 +143,10 @@ def start_offsets(
         return {name: _by_time(name, times, matches, start, snapshot) for name in times}, []
     offsets = _spread("startingOffsets", start.offsets, snapshot)
     lost = []
-    for name, asked in offsets.items():
-        offset, gone = _inside(name, asked, snapshot.extents[name])
+    for name, requested in offsets.items():
+        offset, missing = _inside(name, requested, snapshot.extents[name])
         offsets[name] = offset
-        lost += gone
+        lost += missing
     return offsets, lost
 
 
@@ -264,35 +264,35 @@ class MicroBatches:
 
     # -- the next one ------------------------------------------------------------------------
 
-    def next_offset(self, given: Json, limits: Limits) -> Json:
-        """The end of the batch that begins at `given`; `given` itself where there is nothing.
+    def next_offset(self, start_json: Json, limits: Limits) -> Json:
+        """The end of the batch that begins at `start_json`; the same where there is nothing.
 
         Raises:
             OffsetsGone: The log is not the one that was read, or lost what was not read yet, and
                 `failOnDataLoss` is true. Names each range.
         """
-        start = StreamOffset.decode(given)
+        start = StreamOffset.decode(start_json)
         if not start.is_initial:
-            self.commit(given)
+            self.commit(start_json)
         now = self._log.snapshot()
         snapshot = self._visible(now)
         checked = self._losses.check(start, snapshot, self._last_ends)
         fresh, lost = find_new(start, checked, snapshot)
         lost = checked.lost + lost
         self._tell(lost)
-        begins = {name: place.offset for name, place in checked.positions.items()} | fresh
+        begins = {name: position.offset for name, position in checked.positions.items()} | fresh
         has_to_move = start.is_initial or bool(lost)
         ends = self._ends(begins, snapshot, limits, has_to_move=has_to_move)
         end = self._offset(start, checked, fresh, ends, snapshot)
         self._last_ends |= {name: extent.end for name, extent in now.extents.items()}
-        shown = self._initial_lost + lost if start.is_initial else lost
+        lost_shown = self._initial_lost + lost if start.is_initial else lost
         left = left_over(now, ends)
         times = self._log.backend.first_times(left) if left else {}
         seconds = seconds_behind(left, times, self._clock.now_ms())
-        self._progress = report(now, ends, shown, seconds)
-        found = given if _says_the_same(start, end) else end.encode()
-        self._planned = given, found
-        return found
+        self._progress = report(now, ends, lost_shown, seconds)
+        next_end = start_json if _says_the_same(start, end) else end.encode()
+        self._planned = start_json, next_end
+        return next_end
 
     def _ends(
         self,
@@ -376,27 +376,27 @@ class MicroBatches:
         finds the same out about its start, and goes on from there.
         """
         snapshot = self._log.snapshot()
-        asked = {name: until.positions[name] for name in ranges}
+        planned = {name: until.positions[name] for name in ranges}
         checked = self._losses.check(
-            StreamOffset(positions=asked, topic_ids=until.topic_ids), snapshot
+            StreamOffset(positions=planned, topic_ids=until.topic_ids), snapshot
         )
         reasons = {TopicPartition(one.topic, one.partition): one for one in checked.lost}
-        kept: Ranges = {}
+        ranges_kept: Ranges = {}
         lost: list[LostOffsets] = []
         for name, (first, last) in ranges.items():
-            found = reasons.get(name)
-            if found is not None:
-                since = first if found.start >= last else max(found.start, first)
-                lost.append(_lost(name, since, last, found.reason))
-            place = checked.positions.get(name)
-            if place is None or place.offset > last:
+            reason = reasons.get(name)
+            if reason is not None:
+                since = first if reason.start >= last else max(reason.start, first)
+                lost.append(_lost(name, since, last, reason.reason))
+            position = checked.positions.get(name)
+            if position is None or position.offset > last:
                 continue
             log_start = snapshot.extents[name].start
             if first < log_start:
                 lost.append(_lost(name, first, log_start, deleted_before(log_start)))
-            kept[name] = max(first, log_start), min(last, place.offset)
+            ranges_kept[name] = max(first, log_start), min(last, position.offset)
         self._tell(lost)
-        return {name: bounds for name, bounds in kept.items() if bounds[0] < bounds[1]}
+        return {name: bounds for name, bounds in ranges_kept.items() if bounds[0] < bounds[1]}
 
     # -- telling -----------------------------------------------------------------------------
 

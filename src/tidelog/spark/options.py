@@ -351,7 +351,7 @@ def read_by_partition(
         name: The option.
         read: Reads a value; told first what errors begin with, option and partition.
     """
-    found: dict[TopicPartition, int] = {}
+    values_by_partition: dict[TopicPartition, int] = {}
     for topic, values in options.json(name).items():
         if not isinstance(values, dict):
             raise InvalidRequest(
@@ -363,8 +363,8 @@ def read_by_partition(
                     f"option {name}: {number!r} is no number of a partition of topic {topic}"
                 )
             partition = TopicPartition(topic, int(number))
-            found[partition] = read(f"option {name}, {partition}", value)
-    return found
+            values_by_partition[partition] = read(f"option {name}, {partition}", value)
+    return values_by_partition
 
 
 # The Kafka connector's defaults.

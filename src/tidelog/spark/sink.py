@@ -192,17 +192,17 @@ def check_columns(
         serdes: Names of serializers of the columns `key` and `value`.
     """
     names = schema.fieldNames()
-    known = _COLUMNS | {name: _SERDE_KINDS[serde] for name, serde in (serdes or {}).items()}
+    types_known = _COLUMNS | {name: _SERDE_KINDS[serde] for name, serde in (serdes or {}).items()}
     for field in schema:
         if field.name in _READ_ONLY:
             continue
-        kinds = known.get(field.name)
+        kinds = types_known.get(field.name)
         if kinds is None:
             raise InvalidRequest(f"column {field.name}: {nearest(field.name, _COLUMNS)}")
         if not isinstance(field.dataType, kinds):
             allowed = " or ".join(kind.typeName() for kind in kinds)
-            found = field.dataType.simpleString()
-            raise InvalidRequest(f"column {field.name} is {found}, {allowed} is needed")
+            type_text = field.dataType.simpleString()
+            raise InvalidRequest(f"column {field.name} is {type_text}, {allowed} is needed")
     if "value" not in names:
         raise InvalidRequest(f"there is no column value, only {', '.join(names)}")
     if topic is None and "topic" not in names:

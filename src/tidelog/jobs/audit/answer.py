@@ -163,11 +163,11 @@ def _buckets(plan: AuditPlan, runs: Sequence[Run], pair: Pair) -> Iterator[Bucke
     both = [_runs(runs, letter, pair) for letter in _SIDES]
     all_ms = (run.span_ms for side in both for run in side)
     span_ms = max(all_ms, default=plan.options["span_ms"])
-    there = [{run.partition for run in side} for side in both]
-    if there[0] != there[1]:
+    partitions = [{run.partition for run in side} for side in both]
+    if partitions[0] != partitions[1]:
         yield from _compared(pair, None, both[0], both[1], span_ms)
         return
-    for number in sorted(there[0]):
+    for number in sorted(partitions[0]):
         a, b = ([run for run in side if run.partition == number] for side in both)
         yield from _compared(pair, number, a, b, span_ms)
 
@@ -195,9 +195,9 @@ def _added(runs: Iterable[Run], span_ms: int) -> TimeSpans:
     """All spans of some runs, at least so long."""
     total = TimeSpans(span_ms)
     for run in runs:
-        mine = TimeSpans(run.span_ms)
-        mine.add(run.spans)
-        mine.widen(max(total.span_ms, run.span_ms))
-        total.widen(mine.span_ms)
-        total.add(mine.items())
+        spans = TimeSpans(run.span_ms)
+        spans.add(run.spans)
+        spans.widen(max(total.span_ms, run.span_ms))
+        total.widen(spans.span_ms)
+        total.add(spans.items())
     return total

@@ -108,14 +108,14 @@ def topic_id_of(log_dir: "LogDir", topic: str) -> str:
 
 def gaps(runs: Sequence[Run], start: int, end: int) -> list[tuple[int, int]]:
     """What of offsets [start, end) no run has, in order; runs of one partition, by offset."""
-    found, at = [], start
+    ranges, at = [], start
     for run in runs:
         if run.start > at:
-            found.append((at, run.start))
+            ranges.append((at, run.start))
         at = max(at, run.end)
     if at < end:
-        found.append((at, end))
-    return found
+        ranges.append((at, end))
+    return ranges
 
 
 OffsetRanges = dict[TopicPartition, tuple[int, int]]
@@ -208,14 +208,14 @@ def chosen(names: Iterable[str], patterns: Sequence[str] | None) -> set[str]:
     names = {name for name in names if not name.startswith("__")}
     if patterns is None:
         return names
-    found: set[str] = set()
+    topics: set[str] = set()
     for pattern in patterns:
         try:
             rule = re.compile(pattern)
         except re.error as error:
             raise InvalidRequest(f"topic pattern {pattern!r}: {error}") from error
-        found |= {pattern} & names or {name for name in names if rule.fullmatch(name)}
-    return found
+        topics |= {pattern} & names or {name for name in names if rule.fullmatch(name)}
+    return topics
 
 
 def topics_of(side: Side) -> list[str]:
@@ -228,7 +228,7 @@ def topics_of(side: Side) -> list[str]:
 
 
 def plan_side(
-    side: Side, topics: Iterable[str], scope: ReadScope, known: Iterable[Run]
+    side: Side, topics: Iterable[str], scope: ReadScope, known_runs: Iterable[Run]
 ) -> SidePlan:
     """The plan of a side.
 
@@ -236,12 +236,12 @@ def plan_side(
         side: Which one.
         topics: Names that it has.
         scope: What is asked.
-        known: Runs of this side.
+        known_runs: Runs of this side.
 
     Raises:
         UnknownTopic, InvalidRequest, ClusterFailure: As a read of these topics.
     """
-    names, runs = sorted(topics), sorted(known, key=lambda run: (*run.name, run.start))
+    names, runs = sorted(topics), sorted(known_runs, key=lambda run: (*run.name, run.start))
     if side.place.is_broker:
         with open_cluster(side.place) as cluster:
             return _plan_cluster(cluster, side, names, scope, runs)
@@ -258,52 +258,54 @@ def _missing(plan_: SidePlan, runs: Iterable[Run]) -> Iterator[tuple[TopicPartit
     """Keep runs, and say what they leave out of the cuts; runs that overlap are not believed."""
     by_name: dict[TopicPartition, list[Run]] = {}
     for run in runs:
-        mine = by_name.setdefault(TopicPartition(run.topic, run.partition), [])
-        if not mine or run.start >= mine[-1].end:
-            mine.append(run)
+        of_partition = by_name.setdefault(TopicPartition(run.topic, run.partition), [])
+        if not of_partition or run.start >= of_partition[-1].end:
+            of_partition.append(run)
     for name, (start, end) in sorted(plan_.cuts.items()):
-        mine = by_name.get(name, [])
-        plan_.kept += mine
-        yield from ((name, *gap) for gap in gaps(mine, start, end))
+        of_partition = by_name.get(name, [])
+        plan_.kept += of_partition
+        yield from ((name, *gap) for gap in gaps(of_partition, start, end))
 
 
 # -- directories ----------------------------------------------------------------------------------
 
 
 def _plan_directory(
-    side: Side, topics: Sequence[str], scope: ReadScope, known: Sequence[Run]
+    side: Side, topics: Sequence[str], scope: ReadScope, known_runs: Sequence[Run]
 ) -> SidePlan:
-    env, found = directory_env(side.place), SidePlan()
+    env, side_plan = directory_env(side.place), SidePlan()
 
     def look(log_dir: "LogDir") -> list[Run]:
-        found.cuts = _cuts(log_dir, side, topics, scope)
-        _note_settings(found, {topic: log_dir.topic(topic).config for topic in topics})
-        readers = (log_dir.reader(n.topic, n.partition) for n in found.cuts)
-        found.log_bytes = sum(reader.size_bytes() for reader in readers)
-        return list(runs_there(log_dir, known, found.cuts))
+        side_plan.cuts = _cuts(log_dir, side, topics, scope)
+        _note_settings(side_plan, {topic: log_dir.topic(topic).config for topic in topics})
+        readers = (log_dir.reader(n.topic, n.partition) for n in side_plan.cuts)
+        side_plan.log_bytes = sum(reader.size_bytes() for reader in readers)
+        return list(runs_there(log_dir, known_runs, side_plan.cuts))
 
     runs = with_directory(side.place.address, env, look)
     rounds: list[dict[TopicPartition, Wanted]] = []
-    for name, start, end in _missing(found, runs):
-        wanted = Wanted(
+    for name, start, end in _missing(side_plan, runs):
+        range_wanted = Wanted(
             start_offset=start, end_offset=end, start_ms=scope.start_ms, end_ms=scope.end_ms
         )
         # A plan takes one range of each partition.
-        place = next((one for one in rounds if name not in one), None)
-        if place is None:
-            rounds.append({name: wanted})
+        free_round = next((one for one in rounds if name not in one), None)
+        if free_round is None:
+            rounds.append({name: range_wanted})
         else:
-            place[name] = wanted
+            free_round[name] = range_wanted
     for one in rounds:
-        _add_splits(found, side, one, scope)
-    return found
+        _add_splits(side_plan, side, one, scope)
+    return side_plan
 
 
-def _note_settings(found: SidePlan, configs: Mapping[str, TopicConfig]) -> None:
+def _note_settings(side_plan: SidePlan, configs: Mapping[str, TopicConfig]) -> None:
     """What a topic's settings say of what may be gone."""
     stamp = TimestampType.LOG_APPEND_TIME
-    found.compacted = {name for name, config in configs.items() if config.is_compacted}
-    found.stamped = {n for n, config in configs.items() if config.message_timestamp_type is stamp}
+    side_plan.compacted = {name for name, config in configs.items() if config.is_compacted}
+    side_plan.stamped = {
+        n for n, config in configs.items() if config.message_timestamp_type is stamp
+    }
 
 
 def _cuts(log_dir: "LogDir", side: Side, topics: Sequence[str], scope: ReadScope) -> OffsetRanges:
@@ -318,15 +320,15 @@ def _cuts(log_dir: "LogDir", side: Side, topics: Sequence[str], scope: ReadScope
 
 
 def _add_splits(
-    found: SidePlan, side: Side, wanted: Mapping[TopicPartition, Wanted], scope: ReadScope
+    side_plan: SidePlan, side: Side, ranges: Mapping[TopicPartition, Wanted], scope: ReadScope
 ) -> None:
     from tidelog.record.columns.key_tables import COLUMNS
 
     env = directory_env(side.place)
     planned = plan(
         side.place.address,
-        list(wanted),
-        per_partition=wanted,
+        list(ranges),
+        per_partition=ranges,
         isolation=scope.isolation,
         columns=COLUMNS,
         split_bytes=scope.split_bytes,
@@ -334,14 +336,14 @@ def _add_splits(
         fail_on_data_loss=False,
         env=env,
     )
-    found.reports += [*planned.reports, *map(str, planned.lost)]
+    side_plan.reports += [*planned.reports, *map(str, planned.lost)]
     splits = [split for split in planned.splits if split.size_bytes]
 
     def mark_all(log_dir: "LogDir") -> list[Run]:
         return [_run_of(log_dir, side, split) for split in splits]
 
     runs = with_directory(side.place.address, env, mark_all)
-    found.parts += [
+    side_plan.parts += [
         ReadPart(run, encode_split(split)) for run, split in zip(runs, splits, strict=True)
     ]
 
@@ -383,21 +385,21 @@ def _plan_cluster(
     side: Side,
     topics: Sequence[str],
     scope: ReadScope,
-    known: Sequence[Run],
+    known_runs: Sequence[Run],
 ) -> SidePlan:
     names = [name for topic in topics for name in cluster.partitions(topic)]
     marks = cluster.watermarks(names, isolation=scope.isolation) if names else {}
     ids = _topic_ids(cluster, topics)
-    found = SidePlan(
+    side_plan = SidePlan(
         cuts={n: _limited(side, n, m.start, max(m.start, m.end)) for n, m in marks.items()}
     )
-    _note_settings(found, {t: config_of_broker(cluster.topic_settings(t)) for t in topics})
+    _note_settings(side_plan, {t: config_of_broker(cluster.topic_settings(t)) for t in topics})
     runs = [
         run
-        for run in known
-        if ids.get(run.topic) == run.topic_id != "" and _is_inside(run, found.cuts)
+        for run in known_runs
+        if ids.get(run.topic) == run.topic_id != "" and _is_inside(run, side_plan.cuts)
     ]
-    missing = [OffsetRange(*gap) for gap in _missing(found, runs)]
+    missing = [OffsetRange(*gap) for gap in _missing(side_plan, runs)]
     for one in split_ranges(missing, min_partitions=scope.tasks):
         name = one.name
         run = Run(
@@ -408,8 +410,8 @@ def _plan_cluster(
             end=one.end,
             topic_id=ids[name.topic],
         )
-        found.parts.append(ReadPart(run, None))
-    return found
+        side_plan.parts.append(ReadPart(run, None))
+    return side_plan
 
 
 def _is_inside(run: Run, cuts: OffsetRanges) -> bool:
@@ -420,8 +422,8 @@ def _is_inside(run: Run, cuts: OffsetRanges) -> bool:
 def _topic_ids(cluster: "Cluster", topics: Sequence[str]) -> dict[str, str]:
     from tidelog.storage.files import decode_topic_id
 
-    found = cluster.topic_ids(topics) if topics else {}
-    return {name: "" if one is None else decode_topic_id(one).hex for name, one in found.items()}
+    ids = cluster.topic_ids(topics) if topics else {}
+    return {name: "" if one is None else decode_topic_id(one).hex for name, one in ids.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,11 +466,13 @@ def pairs_of(
     back = {new: old for old, new in rename.items()}
     # What is renamed has taken its name: a topic of B that is called as A's stands for nothing.
     names_b = {back.get(name, name): name for name in on_b if name in back or name not in rename}
-    wanted = chosen(on_a | set(names_b), patterns)
-    if not wanted:
-        asked = "any topic" if patterns is None else ", ".join(patterns)
-        raise UnknownTopic(f"{a.place}: no topic is {asked}; there are: {', '.join(sorted(on_a))}")
-    return [Pair(name if name in on_a else None, names_b.get(name)) for name in sorted(wanted)]
+    names = chosen(on_a | set(names_b), patterns)
+    if not names:
+        requested = "any topic" if patterns is None else ", ".join(patterns)
+        raise UnknownTopic(
+            f"{a.place}: no topic is {requested}; there are: {', '.join(sorted(on_a))}"
+        )
+    return [Pair(name if name in on_a else None, names_b.get(name)) for name in sorted(names)]
 
 
 def _sides(
@@ -518,22 +522,22 @@ def positions_of(place: Place, group: str) -> dict[TopicPartition, int]:
         with open_cluster(place) as cluster:
             cluster.group(group)
             committed = cluster.committed(group)
-        found = {name: one.offset for name, one in committed.items() if one is not None}
+        positions = {name: one.offset for name, one in committed.items() if one is not None}
     else:
-        found = _standby_positions(place, group)
-    if not found:
+        positions = _standby_positions(place, group)
+    if not positions:
         raise UnknownGroup(f"{place}: group {group} has committed nothing")
-    return found
+    return positions
 
 
 def _standby_positions(place: Place, group: str) -> dict[TopicPartition, int]:
-    known = read_group_offsets(directory_env(place).files, place.address.rstrip("/"))
-    if known is None:
+    offsets = read_group_offsets(directory_env(place).files, place.address.rstrip("/"))
+    if offsets is None:
         raise InvalidRequest(f"{place}: it has no {GROUPS_FILE}, so no group is known")
-    if group not in known.groups:
-        there = ", ".join(sorted(known.groups))
-        raise UnknownGroup(f"{place}: no group {group}; there are: {there}")
-    return {TopicPartition(c.topic, c.partition): c.offset for c in known.groups[group]}
+    if group not in offsets.groups:
+        names = ", ".join(sorted(offsets.groups))
+        raise UnknownGroup(f"{place}: no group {group}; there are: {names}")
+    return {TopicPartition(c.topic, c.partition): c.offset for c in offsets.groups[group]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

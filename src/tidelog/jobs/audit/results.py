@@ -163,9 +163,9 @@ class Audited:
         return all(topic.is_equal for topic in self.topics)
 
 
-def difference_rows(found: Iterable[Difference]) -> Iterator[tuple[object, ...]]:
+def difference_rows(differences: Iterable[Difference]) -> Iterator[tuple[object, ...]]:
     """The rows of `DIFFERENCES_SCHEMA`."""
-    for one in found:
+    for one in differences:
         bucket = None if one.bucket_ms is None else timestamp(one.bucket_ms)
         sides = (*_last_cells(one.a), *_last_cells(one.b))
         yield one.topic, one.kind.value, one.key, bucket, one.bucket_ms, *sides
@@ -180,9 +180,9 @@ def _last_cells(last: Last | None) -> tuple[object, ...]:
     return last.partition, last.offset, time, ms, records, last.is_deleted
 
 
-def topic_rows(found: Iterable[TopicFigures]) -> Iterator[tuple[object, ...]]:
+def topic_rows(topics: Iterable[TopicFigures]) -> Iterator[tuple[object, ...]]:
     """The rows of `TOPICS_SCHEMA`."""
-    for one in found:
+    for one in topics:
         yield (
             one.topic,
             *one.keys,
@@ -196,9 +196,9 @@ def topic_rows(found: Iterable[TopicFigures]) -> Iterator[tuple[object, ...]]:
         )
 
 
-def bucket_rows(found: Iterable[Bucket]) -> Iterator[tuple[object, ...]]:
+def bucket_rows(buckets: Iterable[Bucket]) -> Iterator[tuple[object, ...]]:
     """The rows of `BUCKETS_SCHEMA`."""
-    for one in found:
+    for one in buckets:
         start = None if one.start_ms is None else timestamp(one.start_ms)
         yield (
             one.topic,

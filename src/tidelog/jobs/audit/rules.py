@@ -144,11 +144,11 @@ def compare(
         _found(_all(Kind.MISSING, alone_a), alone_a, np.zeros_like(alone_a)),
         _found(_all(Kind.EXTRA, alone_b), np.zeros_like(alone_b), alone_b),
     ]
-    found = np.concatenate(parts)
-    is_sure = ~(_are_in(found[:, A_AT:B_AT], unsure) | _are_in(found[:, B_AT:], unsure))
+    differences = np.concatenate(parts)
+    is_sure = ~(_are_in(differences[:, A_AT:B_AT], unsure) | _are_in(differences[:, B_AT:], unsure))
     is_pair = ~differs & ~_are_in(left, unsure)
     return Compared(
-        found=found[is_sure],
+        found=differences[is_sure],
         pairs=_pairs(left[is_pair], right[is_pair]),
         deleted=gone_a + gone_b,
         superseded=int((~is_sure).sum()),
@@ -248,8 +248,8 @@ def undelivered(rows: "Longs", partitions: Sequence[int], positions: Sequence[in
     """
     marked = rows[:, key_rows.PARTITION]
     plain = np.where(marked < 0, ~marked, marked)
-    place = np.searchsorted(np.asarray(partitions, np.int64), plain)
-    behind = rows[rows[:, key_rows.OFFSET] >= np.asarray(positions, np.int64)[place]]
+    slot = np.searchsorted(np.asarray(partitions, np.int64), plain)
+    behind = rows[rows[:, key_rows.OFFSET] >= np.asarray(positions, np.int64)[slot]]
     return _found(_all(Kind.UNDELIVERED, behind), np.zeros_like(behind), behind)
 
 
@@ -274,8 +274,8 @@ def displaced(pairs: "Longs") -> "Longs":
     pairs = pairs[order]
     groups = pairs[:, [PAIR_A_PARTITION, PAIR_B_PARTITION]]
     starts = np.flatnonzero((np.diff(groups, axis=0) != 0).any(axis=1)) + 1
-    found = [group[_displaced(group[:, PAIR_B_OFFSET])] for group in np.split(pairs, starts)]
-    moved: Longs = np.concatenate(found)
+    moved_groups = [group[_displaced(group[:, PAIR_B_OFFSET])] for group in np.split(pairs, starts)]
+    moved: Longs = np.concatenate(moved_groups)
     return moved
 
 

@@ -99,38 +99,38 @@ def read_later_records(
         UnknownTopic, CorruptData, ClusterFailure, StorageFailure: As a read of these topics.
     """
     topics = plan.compacted.intersection(topics)
-    asked = {name: cut for name, cut in plan.cuts.items() if name.topic in topics}
-    ends = {name: end for name, (_, end) in asked.items()}
-    found: list[Run] = []
+    compared = {name: cut for name, cut in plan.cuts.items() if name.topic in topics}
+    ends = {name: end for name, (_, end) in compared.items()}
+    runs: list[Run] = []
     for number in range(_ROUNDS):
         has_times = scope.has_times and number == 0
-        doubtful = _doubtful(side, asked, ends, scope if has_times else None)
+        doubtful = _doubtful(side, compared, ends, scope if has_times else None)
         beyond = {name: ends[name] for name in doubtful}
-        planned = _plan(side, asked, beyond, scope, _NO_TIMES)
-        found += read(planned.parts, _NO_TIMES)
+        planned = _plan(side, compared, beyond, scope, _NO_TIMES)
+        runs += read(planned.parts, _NO_TIMES)
         if has_times:
-            starts = {name: asked[name][0] for name in doubtful}
+            starts = {name: compared[name][0] for name in doubtful}
             for times in _outside(scope):
-                found += read(_plan(side, asked, starts, scope, times).parts, times)
+                runs += read(_plan(side, compared, starts, scope, times).parts, times)
         elif not planned.parts:
             break
         ends |= {name: planned.cuts[name][1] for name in doubtful if name in planned.cuts}
-    return found
+    return runs
 
 
 def _outside(scope: ReadScope) -> list[Times]:
     """The times that were not asked for."""
-    found: list[Times] = []
+    ranges: list[Times] = []
     if scope.start_ms is not None:
-        found.append((None, scope.start_ms))
+        ranges.append((None, scope.start_ms))
     if scope.end_ms is not None:
-        found.append((scope.end_ms, None))
-    return found
+        ranges.append((scope.end_ms, None))
+    return ranges
 
 
 def _plan(
     side: Side,
-    asked: Iterable[TopicPartition],
+    compared: Iterable[TopicPartition],
     starts: Mapping[TopicPartition, int],
     scope: ReadScope,
     times: Times,
@@ -138,10 +138,10 @@ def _plan(
     """What some partitions of those asked about have from an offset on, at these times."""
     if not starts:
         return SidePlan()
-    limits = {name: (starts[name], INT64_MAX) if name in starts else _NOTHING for name in asked}
+    limits = {name: (starts[name], INT64_MAX) if name in starts else _NOTHING for name in compared}
     topics = sorted({name.topic for name in starts})
-    wanted = replace(scope, start_ms=times[0], end_ms=times[1])
-    return plan_side(replace(side, limits=limits), topics, wanted, ())
+    later = replace(scope, start_ms=times[0], end_ms=times[1])
+    return plan_side(replace(side, limits=limits), topics, later, ())
 
 
 def _doubtful(
@@ -319,9 +319,9 @@ def run_audit(work: AuditWork, state: State) -> AuditOutcome:
     for _ in range(_TRIES):
         plans = {letter: _plan_audit(work, side, state) for letter, side in work.plan.sides.items()}
         made = _reduce(work, plans, state)
-        kept = [run for plan in plans.values() for run in plan.kept]
+        kept_runs = [run for plan in plans.values() for run in plan.kept]
         log_bytes += sum(run.log_bytes for run in made)
-        state = replace(state, runs=(*_others(work, state), *kept, *made))
+        state = replace(state, runs=(*_others(work, state), *kept_runs, *made))
         results, damaged = _compare(work, plans, state, ())
         behind = () if damaged else _read_later_records(work, plans, state, results)
         if behind:
@@ -340,7 +340,7 @@ def run_audit(work: AuditWork, state: State) -> AuditOutcome:
     return AuditOutcome(
         plans=plans,
         state=state,
-        kept=len(kept),
+        kept=len(kept_runs),
         results=results,
         keys=keys,
         log_bytes=log_bytes + key_bytes,
@@ -356,8 +356,10 @@ def _plan_audit(work: AuditWork, side: Side, state: State) -> SidePlan:
 
 def _others(work: AuditWork, state: State) -> list[Run]:
     """Runs of topics that are not asked about now."""
-    asked = {(letter, pair.on(letter)) for pair in work.plan.pairs for letter in work.plan.sides}
-    return [run for run in state.runs if (run.side, run.topic) not in asked]
+    requested = {
+        (letter, pair.on(letter)) for pair in work.plan.pairs for letter in work.plan.sides
+    }
+    return [run for run in state.runs if (run.side, run.topic) not in requested]
 
 
 def _reduce(work: AuditWork, plans: Mapping[str, SidePlan], state: State) -> list[Run]:
@@ -390,14 +392,14 @@ def _read_later_records(
     work: AuditWork, plans: Mapping[str, SidePlan], state: State, results: "Sequence[TopicResult]"
 ) -> list[Run]:
     """Records that are not compared, of topics where any key seems not to be equal."""
-    found: list[Run] = []
+    runs: list[Run] = []
     for letter, plan in plans.items():
         both = zip(work.plan.pairs, results, strict=True)
         topics = [pair.on(letter) for pair, result in both if "b" in plans and result.has_found]
-        known = [topic for topic in topics if topic is not None]
+        topic_names = [topic for topic in topics if topic is not None]
         read = partial(_read, work, state)
-        found += read_later_records(work.plan.sides[letter], plan, known, work.scope, read)
-    return found
+        runs += read_later_records(work.plan.sides[letter], plan, topic_names, work.scope, read)
+    return runs
 
 
 def _places(work: AuditWork) -> tuple[tuple[str, Place], ...]:
@@ -418,20 +420,20 @@ def _compare(
     parts, numbers = [], []
     for number, (pair, result) in enumerate(zip(work.plan.pairs, results, strict=True)):
         unsure = [run for run in behind if pair.on(run.side) == run.topic]
-        places = _positions_in(pair, work)
-        mine = list(_parts_of(work, state, pair, result, places, unsure))
-        parts += mine
-        numbers += [number] * len(mine)
+        offsets = _positions_in(pair, work)
+        topic_parts = list(_parts_of(work, state, pair, result, offsets, unsure))
+        parts += topic_parts
+        numbers += [number] * len(topic_parts)
     wants_order = Kind.REORDERED not in work.plan.ignore and "b" in work.plan.sides
     found_max, listener = work.plan.options["keys_max"], work.plan.options["listener"]
     compare = ComparePart(folder=work.folder, found_max=found_max, wants_order=wants_order)
     listener.note(f"comparing by {len(parts)} tasks")
     damaged: set[str] = set()
     for number, row in zip(numbers, run_parts(work.spark, parts, compare, COMPARED), strict=True):
-        counts, found = json.loads(str(row["counts"])), row["found"]
-        assert isinstance(found, bytes)
+        counts, differences = json.loads(str(row["counts"])), row["found"]
+        assert isinstance(differences, bytes)
         damaged |= set(counts.pop("damaged"))
-        results[number].add(counts, found, work.plan.ignore)
+        results[number].add(counts, differences, work.plan.ignore)
     return results, damaged
 
 
@@ -487,16 +489,16 @@ def _parts_of(
 
 def _runs_of(state: State, letter: str, topic: str | None) -> list[Run]:
     """The runs of one side of a topic, by partition and offset."""
-    mine = (run for run in state.runs if run.side == letter and run.topic == topic)
-    return sorted(mine, key=lambda run: (run.partition, run.start))
+    runs = (run for run in state.runs if run.side == letter and run.topic == topic)
+    return sorted(runs, key=lambda run: (run.partition, run.start))
 
 
 def _files_of(runs: Sequence[Run]) -> list[tuple[int, list[str]]]:
     """The files of each partition, in the order of offsets."""
-    found: dict[int, list[str]] = {}
+    files: dict[int, list[str]] = {}
     for run in runs:
-        found.setdefault(run.partition, []).extend(run.files)
-    return list(found.items())
+        files.setdefault(run.partition, []).extend(run.files)
+    return list(files.items())
 
 
 # -- the order of keys ----------------------------------------------------------------------------
@@ -505,19 +507,19 @@ def _files_of(runs: Sequence[Run]) -> list[tuple[int, list[str]]]:
 def _look_at_order(work: AuditWork, pair: Pair, result: TopicResult) -> Iterable[str]:
     """Add the keys whose last records stand in another order; notes of what was not looked at."""
     sizes = {place: sum(one[2] for one in s) for place, s in result.sections.items()}
-    wanted = [s for place, s in result.sections.items() if sizes[place] <= _PAIRS_MAX]
+    selected = [s for place, s in result.sections.items() if sizes[place] <= _PAIRS_MAX]
     if sum(sizes.values()) <= _PAIRS_HERE:
-        tables = [displaced_in(work.env, work.folder, sections) for sections in wanted]
+        tables = [displaced_in(work.env, work.folder, sections) for sections in selected]
     else:
         count = sum(sizes.values())
         work.plan.options["listener"].note(f"{pair.name}: looking at the order of {count:,} keys")
-        parts = [json.dumps(sections) for sections in wanted]
+        parts = [json.dumps(sections) for sections in selected]
         rows = run_parts(work.spark, parts, OrderPart(work.folder), ORDERED)
         cells = (row["displaced"] for row in rows)
         tables = [_pairs(cell) for cell in cells if isinstance(cell, bytes)]
-    found = found_of_pairs(np.concatenate([_pairs(b""), *tables]))
-    result.counts[Kind.REORDERED.value] += len(found)
-    result.found.append(found)
+    displaced = found_of_pairs(np.concatenate([_pairs(b""), *tables]))
+    result.counts[Kind.REORDERED.value] += len(displaced)
+    result.found.append(displaced)
     for (a, b), size in sizes.items():
         if size > _PAIRS_MAX:
             yield (
@@ -547,13 +549,15 @@ def seen_of(row: Sequence[int], work_sides: Mapping[str, Side], pair: Pair) -> S
 def _fetch_keys(
     work: AuditWork, state: State, results: Sequence[TopicResult]
 ) -> tuple[dict[Seen, bytes | None], int]:
-    wanted = [
+    records = [
         seen_of(row, work.plan.sides, pair)
         for pair, result in zip(work.plan.pairs, results, strict=True)
         for row in result.rows(work.plan.options["keys_max"]).tolist()
     ]
     ids = {(run.side, run.topic): run.topic_id for run in state.runs}
     fetch = KeyPart(places=_places(work), isolation=work.scope.isolation)
-    rows = run_parts(work.spark, key_parts(wanted, ids), fetch, KEYS)
+    rows = run_parts(work.spark, key_parts(records, ids), fetch, KEYS)
     cells = chain.from_iterable(read_cells(str(row["keys"])) for row in rows)
-    return {seen: key for seen, _, key in cells}, sum(int(str(row["log_bytes"])) for row in rows)
+    return {record: key for record, _, key in cells}, sum(
+        int(str(row["log_bytes"])) for row in rows
+    )

@@ -112,9 +112,9 @@ def encode_run(run: Run) -> str:
 
 def decode_run(fields: Mapping[str, object]) -> Run:
     """What `encode_run` made, out of its object; raises TypeError, ValueError, KeyError."""
-    known = dict(fields)
-    lists = {name: known.pop(name) for name in ("files", "spans", "marks", "lost")}
-    run = Run(**known)  # type: ignore[arg-type] # JSON; a wrong name is a TypeError
+    plain = dict(fields)
+    lists = {name: plain.pop(name) for name in ("files", "spans", "marks", "lost")}
+    run = Run(**plain)  # type: ignore[arg-type] # JSON; a wrong name is a TypeError
     return replace(
         run,
         files=tuple(map(str, _list(lists["files"]))),
@@ -160,16 +160,16 @@ def read_state(env: Env, folder: str, question: Mapping[str, object]) -> State:
     path = f"{folder}/{NOTE}"
     try:
         data = read_file(env.files, path, limit=_NOTE_LIMIT_BYTES)
-        found = _decode_state(data)
+        state = _decode_state(data)
     except (FileNotFoundError, CorruptFile):
         return new_state(env, question)
     for name, value in question.items():
-        if found.question.get(name) != value:
+        if state.question.get(name) != value:
             raise InvalidRequest(
-                f"{folder}: the state of an audit with {name}={found.question.get(name)!r}, not"
+                f"{folder}: the state of an audit with {name}={state.question.get(name)!r}, not"
                 f" {value!r}; give each audit a folder of its own"
             )
-    return found
+    return state
 
 
 def _decode_state(data: bytes) -> State:
@@ -206,7 +206,7 @@ def write_state(env: Env, folder: str, state: State) -> None:
 
 def remove_rows(env: Env, folder: str, keep: Iterable[str] = ()) -> None:
     """Remove files of rows, but those to be kept."""
-    kept = set(keep)
+    kept_names = set(keep)
     for entry in env.files.list_dir(folder):
-        if entry.name.endswith(ROWS_SUFFIX) and entry.name not in kept:
+        if entry.name.endswith(ROWS_SUFFIX) and entry.name not in kept_names:
             env.files.remove(f"{folder}/{entry.name}")

@@ -64,8 +64,8 @@ def write_rows(env: Env, path: str, rows: "Longs") -> None:
         path: Of the file.
         rows: int64[n, fields], by ascending hash (the first field, as an unsigned number).
     """
-    places = rows[:, 0].copy().view(np.uint64) >> np.uint64(64 - CHUNK_BITS)
-    counts = np.bincount(places.astype(np.int64), minlength=CHUNKS)
+    chunk_numbers = rows[:, 0].copy().view(np.uint64) >> np.uint64(64 - CHUNK_BITS)
+    counts = np.bincount(chunk_numbers.astype(np.int64), minlength=CHUNKS)
     data = np.ascontiguousarray(rows, "<i8").reshape(-1).view(np.uint8).data
     size = rows.shape[1] * 8
     ends = (np.cumsum(counts) * size).tolist()
@@ -94,12 +94,12 @@ def read_rows(env: Env, path: str, start: int = 0, end: int = CHUNKS) -> "Longs"
     file = env.files.open(path)
     try:
         chunks, fields = _read_footer(file.size(), file.pread, path)
-        before, wanted = int(chunks["rows"][:start].sum()), chunks[start:end]
-        counts = wanted["rows"].astype(np.int64)
+        before, selected = int(chunks["rows"][:start].sum()), chunks[start:end]
+        counts = selected["rows"].astype(np.int64)
         data = read_exactly(file, int(counts.sum()) * fields * 8, before * fields * 8)
     finally:
         file.close()
-    _check(memoryview(data), wanted, fields * 8, path, before)
+    _check(memoryview(data), selected, fields * 8, path, before)
     return np.frombuffer(data, "<i8").reshape(-1, fields).astype(np.int64)
 
 

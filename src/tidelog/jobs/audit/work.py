@@ -217,8 +217,8 @@ class ComparePart:
         behind = self._side(env, fields["behind"], start, end, counts)
         if counts["damaged"]:
             return json.dumps(counts), b""
-        found = self._compare(env, sides, fields, counts, _table_of(behind))
-        return json.dumps(counts), found.tobytes()
+        differences = self._compare(env, sides, fields, counts, _table_of(behind))
+        return json.dumps(counts), differences.tobytes()
 
     def _side(
         self,
@@ -251,13 +251,13 @@ class ComparePart:
     ) -> "Longs":
         a_rows, b_rows = sides
         assert a_rows is not None
-        found = [np.empty((0, rules.FOUND_FIELDS), np.int64)]
+        differences = [np.empty((0, rules.FOUND_FIELDS), np.int64)]
         counts["a_keys"], counts["b_keys"], counts["deleted"] = len(a_rows), 0, 0
         if b_rows is not None:
             table = KeyTable(max(len(a_rows), 1))
             table.add(a_rows)
             compared = rules.compare(table, b_rows, history=bool(fields["history"]), unsure=unsure)
-            found.append(compared.found)
+            differences.append(compared.found)
             counts["b_keys"], counts["deleted"] = len(b_rows), compared.deleted
             counts["superseded"] = compared.superseded
             if self.wants_order:
@@ -268,24 +268,24 @@ class ComparePart:
             by_number = {int(number): int(offset) for number, offset in positions.items()}
             partitions = sorted(by_number)
             offsets = [by_number[number] for number in partitions]
-            found.append(rules.undelivered(last, partitions, offsets))
-        return self._limited(np.concatenate(found), counts)
+            differences.append(rules.undelivered(last, partitions, offsets))
+        return self._limited(np.concatenate(differences), counts)
 
-    def _limited(self, found: "Longs", counts: dict[str, object]) -> "Longs":
+    def _limited(self, differences: "Longs", counts: dict[str, object]) -> "Longs":
         """Count all that was found, and keep so many of each kind."""
-        kept = []
+        limited = []
         for number, kind in enumerate(KINDS):
-            mine = found[found[:, KIND] == number]
-            counts[kind.value] = len(mine)
-            kept.append(mine[: self.found_max])
-        return np.concatenate(kept)
+            of_kind = differences[differences[:, KIND] == number]
+            counts[kind.value] = len(of_kind)
+            limited.append(of_kind[: self.found_max])
+        return np.concatenate(limited)
 
     def _keep_pairs(self, env: Env, pairs: "Longs") -> list[object]:
         """Write pairs to a file; its name, checksum, and the count of each pair of partitions."""
         order = np.lexsort((pairs[:, rules.PAIR_B_PARTITION], pairs[:, rules.PAIR_A_PARTITION]))
         pairs = pairs[order]
-        places = pairs[:, [rules.PAIR_A_PARTITION, rules.PAIR_B_PARTITION]]
-        groups, counts = np.unique(places, axis=0, return_counts=True)
+        partitions = pairs[:, [rules.PAIR_A_PARTITION, rules.PAIR_B_PARTITION]]
+        groups, counts = np.unique(partitions, axis=0, return_counts=True)
         name = f"{env.random.getrandbits(64):016x}{PAIRS_SUFFIX}"
         file = env.files.open(f"{self.folder}/{name}", write=True, create=True)
         try:
@@ -365,17 +365,17 @@ class Seen(NamedTuple):
     offset: int
 
 
-def key_parts(wanted: Sequence[Seen], topic_ids: Mapping[tuple[str, str], str]) -> list[str]:
+def key_parts(records: Sequence[Seen], topic_ids: Mapping[tuple[str, str], str]) -> list[str]:
     """The parts for `KeyPart` that read these records.
 
     Args:
-        wanted: Records.
+        records: Records.
         topic_ids: By side and topic.
     """
     parts: list[str] = []
     by_name: dict[tuple[str, str, int], list[int]] = {}
-    for seen in sorted(set(wanted)):
-        by_name.setdefault(seen[:3], []).append(seen.offset)
+    for record in sorted(set(records)):
+        by_name.setdefault(record[:3], []).append(record.offset)
     for name, offsets in by_name.items():
         topic_id = topic_ids.get(name[:2], "")
         parts += [
@@ -405,18 +405,18 @@ class KeyPart:
             run = Run(
                 side=side, topic=topic, partition=partition, start=0, end=0, topic_id=topic_id
             )
-            found, log_bytes = self._from_brokers(place, run, offsets), 0
+            records, log_bytes = self._from_brokers(place, run, offsets), 0
         else:
-            found, log_bytes = _from_directory(place, TopicPartition(topic, partition), offsets)
+            records, log_bytes = _from_directory(place, TopicPartition(topic, partition), offsets)
         cells = [
             [side, topic, partition, offset, create_ms, _text(key)]
-            for offset, create_ms, key in found
+            for offset, create_ms, key in records
         ]
         return json.dumps(cells), log_bytes
 
     def _from_brokers(self, place: Place, run: Run, offsets: Sequence[int]) -> "list[Found]":
 
-        found: list[Found] = []
+        records: list[Found] = []
         for offset in offsets:
             # What was deleted since is found without its key.
             task = broker_task(
@@ -429,8 +429,8 @@ class KeyPart:
                 fail_on_data_loss=False,
             )
             for batch in task.read():
-                found += _rows(batch)
-        return found
+                records += _rows(batch)
+        return records
 
 
 Found = tuple[int, int | None, bytes | None]
@@ -443,7 +443,7 @@ def _from_directory(
 
     def look(log_dir: "LogDir") -> tuple[list[Found], int]:
         reader = log_dir.reader(name.topic, name.partition)
-        found: list[Found] = []
+        records: list[Found] = []
         log_bytes = 0
         for offset in offsets:
             # What was deleted since is found without its key.
@@ -452,8 +452,8 @@ def _from_directory(
                     data = part.segment.view(part.start_position, part.end_position)
                     log_bytes += len(data)
                     for batch in _decoded(data, offset):
-                        found += _rows(batch)
-        return found, log_bytes
+                        records += _rows(batch)
+        return records, log_bytes
 
     return with_directory(place.address, directory_env(place), look)
 

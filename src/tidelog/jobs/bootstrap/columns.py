@@ -51,9 +51,9 @@ class RecordColumns:
 
     def check(self, names: list[str]) -> None:
         """Raise InvalidRequest, which names the nearest, for a column that is not there."""
-        for asked in (self.key, self.time, self.value, self.headers, self.partition):
-            if asked is not None and asked not in names:
-                raise InvalidRequest(f"no column {asked!r}: {nearest(asked, names)}")
+        for column in (self.key, self.time, self.value, self.headers, self.partition):
+            if column is not None and column not in names:
+                raise InvalidRequest(f"no column {column!r}: {nearest(column, names)}")
 
 
 def to_records(table: "DataFrame", columns: RecordColumns) -> "DataFrame":
@@ -66,16 +66,16 @@ def to_records(table: "DataFrame", columns: RecordColumns) -> "DataFrame":
 
     columns.check(table.columns)
     types = {field.name: field.dataType for field in table.schema}
-    found = {"value": _value(table, columns.value, types)}
+    columns_by_name = {"value": _value(table, columns.value, types)}
     if columns.key is not None:
-        found["key"] = _bytes(columns.key, types[columns.key])
+        columns_by_name["key"] = _bytes(columns.key, types[columns.key])
     if columns.time is not None:
-        found["timestamp"] = _time(columns.time, types[columns.time])
+        columns_by_name["timestamp"] = _time(columns.time, types[columns.time])
     if columns.headers is not None:
-        found["headers"] = _headers(columns.headers, types[columns.headers])
+        columns_by_name["headers"] = _headers(columns.headers, types[columns.headers])
     if columns.partition is not None:
-        found["partition"] = f.col(_quoted(columns.partition)).cast("int")
-    return table.select([column.alias(name) for name, column in found.items()])
+        columns_by_name["partition"] = f.col(_quoted(columns.partition)).cast("int")
+    return table.select([column.alias(name) for name, column in columns_by_name.items()])
 
 
 def _quoted(name: str) -> str:
@@ -245,18 +245,18 @@ def table_facts(records: "DataFrame", thresholds: Sequence[int]) -> tuple[TableF
             ],
         )
     )
-    found = [row.asDict() for row in rows.collect()]
-    timed = [row for row in found if row["hour"] is not None]
+    counted = [row.asDict() for row in rows.collect()]
+    timed = [row for row in counted if row["hour"] is not None]
     facts = TableFacts(
-        records=sum(row["records"] for row in found),
-        without_time=sum(row["records"] for row in found if row["hour"] is None),
-        null_keys=sum(row["null_keys"] for row in found),
+        records=sum(row["records"] for row in counted),
+        without_time=sum(row["records"] for row in counted if row["hour"] is None),
+        null_keys=sum(row["null_keys"] for row in counted),
         below={mark: sum(row[f"m{at}"] for row in timed) for at, mark in enumerate(marks)},
         hours={row["hour"]: row["records"] for row in timed},
         min_ms=min((row["min_ms"] for row in timed), default=None),
         max_ms=max((row["max_ms"] for row in timed), default=None),
     )
-    partitions = [row["partition"] for row in found if row["partition"] is not None]
+    partitions = [row["partition"] for row in counted if row["partition"] is not None]
     return facts, max(partitions, default=-1)
 
 

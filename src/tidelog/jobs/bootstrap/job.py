@@ -121,13 +121,13 @@ def written_now(path: str, topic: str, writer: str, *, env: Env) -> tuple[Partit
 def _result(
     segments: "Sequence[Segment]", number: int, first: int, end: int, append_ms: int
 ) -> PartitionResult:
-    mine = [segment for segment in segments if first <= segment.base_offset < end]
+    loaded = [segment for segment in segments if first <= segment.base_offset < end]
     return PartitionResult(
         partition=number,
         first_offset=first,
         end_offset=end,
-        size_bytes=sum(segment.size_bytes for segment in mine),
-        segments=len(mine),
+        size_bytes=sum(segment.size_bytes for segment in loaded),
+        segments=len(loaded),
         append_ms=append_ms,
     )
 
@@ -360,8 +360,8 @@ def ordered(records: "DataFrame", partitions: int, order: str, tasks: int | None
     """
     if order == Order.NONE:
         return records if tasks is None else records.repartition(tasks)
-    wanted = {Order.TIME: ("timestamp", "key"), Order.KEY: ("key", "timestamp")}[Order(order)]
-    by = ["partition", *(name for name in wanted if name in records.columns)]
+    columns = {Order.TIME: ("timestamp", "key"), Order.KEY: ("key", "timestamp")}[Order(order)]
+    by = ["partition", *(name for name in columns if name in records.columns)]
     numbered = with_partitions(records, partitions)
     if tasks is None:
         return numbered.repartitionByRange(*by).sortWithinPartitions(*by)

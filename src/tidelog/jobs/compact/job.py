@@ -167,8 +167,8 @@ class TierPart:
                 draw_uid=lambda: f"{env.random.getrandbits(128):032x}",
             )
             segments = [view.segment(decode_row(row)) for row in rows]
-            found = cleaner.rewritten(job, {each.base_offset: each for each in segments})
-        return (found.to_json(),)
+            rewritten = cleaner.rewritten(job, {each.base_offset: each for each in segments})
+        return (rewritten.to_json(),)
 
 
 SCHEMA: Final = (
@@ -312,9 +312,9 @@ class Borrowed:
         """Borrow a job; raises CleaningAborted where the broker lends it anew."""
         from tidelog.control.verbs import compact_wishes, read_lent
 
-        told = compact_wishes(self.name, roll=self._must_roll, is_asked=is_asked)
+        request = compact_wishes(self.name, roll=self._must_roll, is_asked=is_asked)
         self._must_roll = False  # the head that was found first is what is cleaned
-        return read_lent(self._holder.ask("lend", told))
+        return read_lent(self._holder.ask("lend", request))
 
     def clean(self, job: CleaningJob) -> Cleaned:
         """Clean by tasks, and let the broker swap in."""
@@ -326,12 +326,12 @@ class Borrowed:
 
     def _clean(self, job: CleaningJob) -> Cleaned:
         """The job by tasks, on the directory as it is called here."""
-        place = f"{self._directory}/{files.partition_dir_name(self.name)}"
+        partition_path = f"{self._directory}/{files.partition_dir_name(self.name)}"
         rules = replace(job.rules, dedupe_buffer_bytes=self._options.dedupe_buffer_bytes)
         with LogDir.open(self._directory) as log_dir:
             log = log_dir.reader(self.name.topic, self.name.partition)
             worker = SparkWorker(self._spark, log, self._part_bytes)
-            return worker.clean(replace(job, directory=place, rules=rules))
+            return worker.clean(replace(job, directory=partition_path, rules=rules))
 
 
 def check_directory(directory: str) -> None:
@@ -354,15 +354,15 @@ def names_of(
     """The partitions that are meant; raises UnknownTopic, InvalidRequest."""
     if topics is None:
         topics = [name for name, info in log_dir.topics().items() if info.config.is_compacted]
-    found: set[TopicPartition] = set()
+    names: set[TopicPartition] = set()
     for item in topics:
         topic = item.topic if isinstance(item, TopicPartition) else item
         info = log_dir.topic(topic)
         if not info.config.is_compacted:
             raise InvalidRequest(f"{topic} is not compacted: its cleanup.policy has no compact")
-        wanted = info.present if isinstance(item, str) else [item.partition]
-        found.update(TopicPartition(topic, number) for number in wanted)
-    return sorted(found)
+        numbers = info.present if isinstance(item, str) else [item.partition]
+        names.update(TopicPartition(topic, number) for number in numbers)
+    return sorted(names)
 
 
 def row_of(report: CleaningReport) -> tuple[object, ...]:
@@ -407,11 +407,11 @@ class SparkWorker:
         parts = [part.to_json() for part in parts_of(job, limit)]
         with failing_with_our_words(job):
             rows = run_parts(self._spark, parts, CleanPart(), _CLEANED)
-        found = [Cleaned.from_json(str(row["cleaned"])) for row in rows]
-        for row, one in zip(rows, found, strict=True):
+        results = [Cleaned.from_json(str(row["cleaned"])) for row in rows]
+        for row, one in zip(rows, results, strict=True):
             _take_names(job, one, str(row["attempt"]))
         os_env().files.sync_dir(job.directory)
-        return together(found)
+        return together(results)
 
 
 def _is_plain_partition(log: "LogView", job: CleaningJob) -> bool:

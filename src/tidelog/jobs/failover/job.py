@@ -53,18 +53,18 @@ class ByMap:
     refusals: Mapping[TopicPartition, str] = field(default_factory=dict)
 
 
-def topics_on_b(found: OffsetMap | None, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def topics_on_b(offset_map: OffsetMap | None, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Topic on B -> the topics on A that are copied into it; the same name where no map says so."""
     origins: dict[str, tuple[str, ...]] = {}
     for topic in topics:
-        names = {s.target for s in found.sources if s.topic == topic} if found else set()
+        names = {s.target for s in offset_map.sources if s.topic == topic} if offset_map else set()
         target = names.pop() if len(names) == 1 else topic
         origins[target] = (*origins.get(target, ()), topic)
     return origins
 
 
 def starts_by_map(
-    found: OffsetMap,
+    offset_map: OffsetMap,
     a: ClusterView | None,
     b: ClusterView,
     origins: Mapping[str, tuple[str, ...]],
@@ -74,7 +74,7 @@ def starts_by_map(
     """The starts that a map tells.
 
     Args:
-        found: The map.
+        offset_map: The map.
         a: Where the group comes from; None where it can't be asked.
         b: Where it goes to.
         origins: Topic on B -> topics on A.
@@ -90,38 +90,40 @@ def starts_by_map(
     for target, topics in origins.items():
         marks = b.watermarks(b.partitions(target))
         try:
-            check_target(found, b, target)
-            numbers = {topic: _source(found, a, topic) for topic in topics}
+            check_target(offset_map, b, target)
+            numbers = {topic: _source(offset_map, a, topic) for topic in topics}
         except OutsideMap as reason:
             refusals |= dict.fromkeys(marks, str(reason))
             continue
         if isinstance(positions, int):
-            places = _by_time(found, numbers, positions - margin.skew_ms)
+            places = _by_time(offset_map, numbers, positions - margin.skew_ms)
         else:
-            places = _by_positions(found, a, numbers, positions)
+            places = _by_positions(offset_map, a, numbers, positions)
         for partition, mark in marks.items():
             try:
-                check_end(found, partition, mark)
+                check_end(offset_map, partition, mark)
                 starts[partition] = _start(
-                    found, partition, _sources_of(found, partition, places), mark
+                    offset_map, partition, _sources_of(offset_map, partition, places), mark
                 )
             except OutsideMap as reason:
                 refusals[partition] = str(reason)
     return ByMap(starts=starts, refusals=refusals)
 
 
-def check_target(found: OffsetMap, b: ClusterView, topic: str) -> None:
+def check_target(offset_map: OffsetMap, b: ClusterView, topic: str) -> None:
     """Make sure that the map is about this topic of B; raises OutsideMap where it is not."""
-    if topic not in found.partition_counts:
+    if topic not in offset_map.partition_counts:
         raise OutsideMap(f"the map has no copy called {topic}")
-    known, there = found.target_ids.get(topic), b.topic_id(topic)
-    if known and there and known != there:
-        raise OutsideMap(f"the map is of another topic {topic} on B: id {known}, not {there}")
+    known_id, current_id = offset_map.target_ids.get(topic), b.topic_id(topic)
+    if known_id and current_id and known_id != current_id:
+        raise OutsideMap(
+            f"the map is of another topic {topic} on B: id {known_id}, not {current_id}"
+        )
 
 
-def check_end(found: OffsetMap, partition: TopicPartition, marks: Watermarks) -> None:
+def check_end(offset_map: OffsetMap, partition: TopicPartition, marks: Watermarks) -> None:
     """Make sure that B's log still has what the map speaks of; raises OutsideMap where not."""
-    end = found.ends.get(partition)
+    end = offset_map.ends.get(partition)
     if end is None:
         raise OutsideMap(f"the map does not know {partition} of B")
     if marks.end < end:
@@ -130,23 +132,23 @@ def check_end(found: OffsetMap, partition: TopicPartition, marks: Watermarks) ->
         )
 
 
-def _source(found: OffsetMap, a: ClusterView | None, topic: str) -> int:
+def _source(offset_map: OffsetMap, a: ClusterView | None, topic: str) -> int:
     if a is None:
-        return found.source_number(topic)
-    return found.source_number(topic, a.topic_id(topic), a.bootstrap)
+        return offset_map.source_number(topic)
+    return offset_map.source_number(topic, a.topic_id(topic), a.bootstrap)
 
 
-def _by_time(found: OffsetMap, numbers: Mapping[str, int], time_ms: int) -> "list[_Places]":
+def _by_time(offset_map: OffsetMap, numbers: Mapping[str, int], time_ms: int) -> "list[_Places]":
     """Everything that A appended from then on reached B later."""
     reason = "what A appended from that time on is not before this, says the mirror's map"
     return [
-        _Places(None, found.starts_by_arrival(number, time_ms), reason)
+        _Places(None, offset_map.starts_by_arrival(number, time_ms), reason)
         for number in numbers.values()
     ]
 
 
 def _by_positions(
-    found: OffsetMap,
+    offset_map: OffsetMap,
     a: ClusterView | None,
     numbers: Mapping[str, int],
     positions: Mapping[TopicPartition, Committed | None],
@@ -160,17 +162,17 @@ def _by_positions(
             continue  # nothing was ever appended there
         number = SourcePartition(numbers[source.topic], source.partition)
         try:
-            _check_source(found, number, source, position, mark)
+            _check_source(offset_map, number, source, position, mark)
             assert position is not None
             at = f"{position.offset} of {source}"
-            places.append(_Places(source, found.starts(number, position.offset), at))
+            places.append(_Places(source, offset_map.starts(number, position.offset), at))
         except OutsideMap as reason:
             places.append(_Places(source, None, str(reason)))
     return places
 
 
 def _check_source(
-    found: OffsetMap,
+    offset_map: OffsetMap,
     number: SourcePartition,
     source: TopicPartition,
     position: Committed | None,
@@ -183,7 +185,7 @@ def _check_source(
         return
     if position.offset > mark.end:
         raise OutsideMap(f"the position {position.offset} lies behind the end of A, {mark.end}")
-    copied = found.copied.get(number)
+    copied = offset_map.copied.get(number)
     if copied is not None and copied.end > mark.end:
         raise OutsideMap(
             f"{source} ends at {mark.end} on A, the mirror has read up to {copied.end}"
@@ -206,20 +208,20 @@ class _Places:
 
 
 def _sources_of(
-    found: OffsetMap, partition: TopicPartition, places: Iterable[_Places]
+    offset_map: OffsetMap, partition: TopicPartition, places: Iterable[_Places]
 ) -> list[_Places]:
     """Those whose records may be in a partition of B."""
-    if found.partitioning is not Partitioning.KEPT:
+    if offset_map.partitioning is not Partitioning.KEPT:
         return list(places)
     number = partition.partition
     return [p for p in places if p.source is None or p.source.partition == number]
 
 
 def _start(
-    found: OffsetMap, partition: TopicPartition, places: Iterable[_Places], marks: Watermarks
+    offset_map: OffsetMap, partition: TopicPartition, places: Iterable[_Places], marks: Watermarks
 ) -> Start:
     """The earliest of all places; raises OutsideMap where one of them is not known."""
-    end = Located(found.ends[partition], is_exact=True)
+    end = Located(offset_map.ends[partition], is_exact=True)
     best, reason = end, "the mirror has put nothing here that the group has not consumed"
     for one in places:
         if one.starts is None:
@@ -326,8 +328,8 @@ class FailoverPlan:
         topics = self.topics_on_a(partition.topic)
         if self.mapped[partition.topic].mapping is not PartitionMapping.SAME or len(topics) > 1:
             return None
-        found = self.positions.get(TopicPartition(topics[0], partition.partition))
-        return None if found is None else found.offset
+        committed = self.positions.get(TopicPartition(topics[0], partition.partition))
+        return None if committed is None else committed.offset
 
 
 def plan_failover(
@@ -409,23 +411,23 @@ def _positions(a: Watched | None, request: FailoverRequest) -> tuple[list[str], 
     topics = sorted(set(request.topics))
     if not topics:
         topics = sorted({p.topic for p in a.view.committed(request.group)})
-    wanted = [partition for topic in topics for partition in a.view.partitions(topic)]
-    found = a.view.committed(request.group, wanted)
-    if request.at_ms is None and not any(found.values()):
+    partitions = [partition for topic in topics for partition in a.view.partitions(topic)]
+    committed = a.view.committed(request.group, partitions)
+    if request.at_ms is None and not any(committed.values()):
         raise UnknownGroup(
             f"group {request.group} has committed nothing on {a.view.bootstrap}; is that its"
             " name? Where its positions are lost, --at TIME says up to when it had consumed"
         )
     if not topics:
         raise InvalidRequest("which topics? The group has none on A; give --topic")
-    return topics, found
+    return topics, committed
 
 
 def _references(
     a: Watched | None, positions: Positions, rest: Origins, request: FailoverRequest
 ) -> dict[TopicPartition, Reference]:
-    wanted = {name for names in rest.values() for name in names}
-    needed = {p: committed for p, committed in positions.items() if p.topic in wanted}
+    topics = {name for names in rest.values() for name in names}
+    needed = {p: committed for p, committed in positions.items() if p.topic in topics}
     if request.at_ms is not None:
         return dict.fromkeys(needed, _stated(request.at_ms))
     assert a is not None
@@ -447,11 +449,11 @@ def _margin(
         raise InvalidRequest("without --from the latency of A can't be measured; state it")
     on_a = sorted({name for names in rest.values() for name in names})
     now_ms = clock.now_ms()
-    found = measure([a], on_a, request.sampling, now_ms=now_ms)
-    found += measure([b], sorted(rest), request.sampling, now_ms=now_ms)
-    largest_ms = max(latency.max_ms for latency in found)
-    skew_ms = max(latency.skew_ms for latency in found)
-    return Margin(latency_ms=largest_ms, skew_ms=max(skew_ms, request.skew_ms)), found
+    latencies = measure([a], on_a, request.sampling, now_ms=now_ms)
+    latencies += measure([b], sorted(rest), request.sampling, now_ms=now_ms)
+    largest_ms = max(latency.max_ms for latency in latencies)
+    skew_ms = max(latency.skew_ms for latency in latencies)
+    return Margin(latency_ms=largest_ms, skew_ms=max(skew_ms, request.skew_ms)), latencies
 
 
 def _map(
@@ -497,22 +499,22 @@ def _sources(
     if at_ms is not None:
         return [_stated(at_ms)]
     names = rest[partition.topic]
-    found = sources_of(partition, mapped[partition.topic], references, names)
-    return [references[p] for p in found]
+    partitions = sources_of(partition, mapped[partition.topic], references, names)
+    return [references[p] for p in partitions]
 
 
 def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
     """What decided: the first that is not known, else the earliest."""
-    known: list[tuple[int, str]] = []
+    reasons: list[tuple[int, str]] = []
     for reference in sources:
         append_ms = reference.append_ms_min(margin, now_ms)
         if append_ms is not None:
-            known.append((append_ms, reference.reason))
+            reasons.append((append_ms, reference.reason))
         elif reference.is_from_future(margin, now_ms):
             return f"{reference.reason} is in the future; state --max-skew"
         elif not reference.is_bare:
             return reference.reason
-    return min(known)[1] if known else "nothing was ever appended on A"
+    return min(reasons)[1] if reasons else "nothing was ever appended on A"
 
 
 def active_members(view: ClusterView, group: str) -> str:

@@ -90,8 +90,8 @@ class BrokerLog:
             CorruptData: What came is no sound batch.
         """
         node_id, position = self._place(partition, start)
-        given = 0
-        while position.offset < end and given < _RECORDS_MAX:
+        count = 0
+        while position.offset < end and count < _RECORDS_MAX:
             data = self._fetch(node_id, position)
             next_offset = position.offset
             floor = 0 if position.offset == start else position.offset
@@ -101,7 +101,7 @@ class BrokerLog:
                 if isinstance(batch, RecordBatch):
                     for record in _stamped(batch):
                         if position.offset <= record.offset < end:
-                            given += 1
+                            count += 1
                             yield record
             if next_offset == position.offset:
                 return
@@ -272,17 +272,17 @@ def measure(
         TooFewRecords: Of a topic too few came on one of them, or none shows its create time.
         ClusterFailure: A cluster could not be read.
     """
-    found: list[TopicLatency] = []
-    wanted = list(topics)
+    latencies: list[TopicLatency] = []
+    topic_names = list(topics)
     for cluster in watched:
-        stamped, others = _by_kind(cluster, wanted)
+        stamped, others = _by_kind(cluster, topic_names)
         for topic in stamped:
-            found.append(_exact(cluster, topic, sampling, now_ms))
-            judge(found[-1], sampling)
-        found.extend(_at_tail(cluster, others, sampling))
-    for latency in found:
+            latencies.append(_exact(cluster, topic, sampling, now_ms))
+            judge(latencies[-1], sampling)
+        latencies.extend(_at_tail(cluster, others, sampling))
+    for latency in latencies:
         judge(latency, sampling)
-    return tuple(found)
+    return tuple(latencies)
 
 
 def _by_kind(cluster: Watched, topics: list[str]) -> tuple[list[str], list[str]]:
@@ -323,18 +323,18 @@ def _at_tail(cluster: Watched, topics: list[str], sampling: Sampling) -> Iterato
 
 def judge(latency: TopicLatency, sampling: Sampling) -> None:
     """Raise TooFewRecords where a sample is too small for a largest latency."""
-    place = f"{latency.topic} on {latency.cluster}"
+    log_text = f"{latency.topic} on {latency.cluster}"
     if latency.append_timed > latency.count:
         raise TooFewRecords(
-            f"the latency of {place} can't be measured: its timestamps are append times, and the"
+            f"the latency of {log_text} can't be measured: its timestamps are append times, and the"
             " batches, which hold create times too, can only be had without client settings;"
             " state it with --max-latency 2m"
         )
     if latency.count < sampling.records_min:
         seconds = sampling.for_ms / 1000
         raise TooFewRecords(
-            f"the latency of {place} can't be told from {latency.count} records in {seconds:g} s:"
-            f" {sampling.records_min} are needed; {_remedy(latency, sampling)}"
+            f"the latency of {log_text} can't be told from {latency.count} records in {seconds:g}"
+            f" s: {sampling.records_min} are needed; {_remedy(latency, sampling)}"
         )
 
 
@@ -354,11 +354,11 @@ class ConsumerTail:
 
     def arrivals(self, partitions: Iterable[TopicPartition], for_ms: int) -> Iterator[Arrival]:
         """The records appended from now on that come within `for_ms`."""
-        wanted = list(partitions)
-        with self._consumer(wanted) as poll:
-            self._warm_up(poll, len(wanted))
+        watched = list(partitions)
+        with self._consumer(watched) as poll:
+            self._warm_up(poll, len(watched))
             # What came while connecting was late for our reasons, not for the cluster's.
-            marks = self._cluster.watermarks(wanted)
+            marks = self._cluster.watermarks(watched)
             first = {p: mark.end for p, mark in marks.items()}
             yield from self._until(poll, first, self._clock.monotonic_ms() + for_ms)
 

@@ -164,9 +164,9 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
     """
     lowest: list[int] = []
     for reference in references:
-        known = reference.append_ms_min(margin, now_ms)
-        if known is not None:
-            lowest.append(known)
+        append_ms = reference.append_ms_min(margin, now_ms)
+        if append_ms is not None:
+            lowest.append(append_ms)
         elif not reference.is_bare:
             return None
     if not lowest:
@@ -195,13 +195,13 @@ def read_references(
     behind = {p: offset for p, offset in inside.items() if offset < marks[p].end}
     at = view.first_records(behind)
     before = _records_before(view, inside, marks)
-    found: dict[TopicPartition, Reference] = {}
+    references: dict[TopicPartition, Reference] = {}
     for partition, committed in positions.items():
         if partition in inside:
-            found[partition] = _reference(at.get(partition), before[partition])
+            references[partition] = _reference(at.get(partition), before[partition])
         else:
-            found[partition] = _unknown(partition, committed, marks[partition])
-    return found
+            references[partition] = _unknown(partition, committed, marks[partition])
+    return references
 
 
 def _refusal(committed: Committed, marks: Watermarks) -> str | None:
@@ -235,13 +235,13 @@ def _records_before(
 ) -> dict[TopicPartition, RemoteRecord | None]:
     """The last data record before each offset; mostly its neighbour, so all are asked at once."""
     near = view.first_records({p: at - 1 for p, at in offsets.items() if at > marks[p].start})
-    found: dict[TopicPartition, RemoteRecord | None] = {}
+    records: dict[TopicPartition, RemoteRecord | None] = {}
     for partition, offset in offsets.items():
         record = near.get(partition)
         if record is None or record.offset >= offset:
             record = last_before(view, partition, marks[partition].start, offset)
-        found[partition] = record
-    return found
+        records[partition] = record
+    return records
 
 
 def last_before(
@@ -310,11 +310,13 @@ def find_starts(
     """
     # Ends first: what is appended between the two questions then lies behind the start.
     marks = view.watermarks(times)
-    asked = {partition: time_ms for partition, time_ms in times.items() if time_ms is not None}
-    answers = view.offsets_for_times(asked)
+    search_times = {
+        partition: time_ms for partition, time_ms in times.items() if time_ms is not None
+    }
+    answers = view.offsets_for_times(search_times)
     # Ours finds all that there is; that it finds nothing by append time is the answer.
-    by_append = searched_by_append(view, {p.topic for p in asked if answers[p] is None})
-    unsure = [p for p in asked if answers[p] is None and p.topic not in by_append]
+    by_append = searched_by_append(view, {p.topic for p in search_times if answers[p] is None})
+    unsure = [p for p in search_times if answers[p] is None and p.topic not in by_append]
     latest = view.max_timestamps(unsure)
     starts = []
     for partition, time_ms in times.items():
@@ -426,41 +428,41 @@ def map_partitions(
     a: ClusterView,
     b: ClusterView,
     topic: str,
-    asked: PartitionMapping = PartitionMapping.AUTO,
+    requested: PartitionMapping = PartitionMapping.AUTO,
     *,
     topic_on_b: str | None = None,
 ) -> Mapped:
     """How the topic's partitions correspond; what was asked for counts where it can be."""
     topic_on_b = topic_on_b or topic
-    here, there = len(a.partitions(topic)), len(b.partitions(topic_on_b))
-    if here != there:
-        reason = f"{topic} has {here} partitions on A and {there} on B"
+    count_a, count_b = len(a.partitions(topic)), len(b.partitions(topic_on_b))
+    if count_a != count_b:
+        reason = f"{topic} has {count_a} partitions on A and {count_b} on B"
         return Mapped(PartitionMapping.ANY, reason)
-    if asked is not PartitionMapping.AUTO:
-        return Mapped(asked, "as asked for")
-    if here == 1:
+    if requested is not PartitionMapping.AUTO:
+        return Mapped(requested, "as asked for")
+    if count_a == 1:
         return Mapped(PartitionMapping.SAME, "there is one partition only")
-    return judge_keys(sample_keys(a, topic), sample_keys(b, topic_on_b), here)
+    return judge_keys(sample_keys(a, topic), sample_keys(b, topic_on_b), count_a)
 
 
 def sample_keys(view: ClusterView, topic: str) -> list[SampledKey]:
     """Keys of the last records of each partition."""
-    found: list[SampledKey] = []
+    keys: list[SampledKey] = []
     for partition, marks in view.watermarks(view.partitions(topic)).items():
         start = max(marks.end - _SAMPLE_PER_PARTITION, marks.start)
         records = view.records(partition, start, marks.end)
-        found.extend(SampledKey(partition.partition, record.key) for record in records)
-    return found
+        keys.extend(SampledKey(partition.partition, record.key) for record in records)
+    return keys
 
 
 def judge_keys(a: Iterable[SampledKey], b: Iterable[SampledKey], partition_count: int) -> Mapped:
     """SAME where one function of the key explains both samples, else ANY, and why."""
     names = []
     for cluster, sample in (("A", list(a)), ("B", list(b))):
-        if any(seen.key is None for seen in sample):
+        if any(sampled.key is None for sampled in sample):
             reason = f"records without a key on {cluster} go to any partition"
             return Mapped(PartitionMapping.ANY, reason)
-        distinct = {seen.key for seen in sample}
+        distinct = {sampled.key for sampled in sample}
         if len(distinct) < KEYS_MIN:
             reason = (
                 f"{len(distinct)} keys on {cluster} are too few to see how they are spread"
@@ -469,16 +471,16 @@ def judge_keys(a: Iterable[SampledKey], b: Iterable[SampledKey], partition_count
             return Mapped(PartitionMapping.ANY, reason)
         names.append(partitioner_of(sample, partition_count))
     if names[0] is None or names[0] != names[1]:
-        shown = [name or "no function known here" for name in names]
+        functions = [name or "no function known here" for name in names]
         return Mapped(
-            PartitionMapping.ANY, f"keys are spread by {shown[0]} on A, by {shown[1]} on B"
+            PartitionMapping.ANY, f"keys are spread by {functions[0]} on A, by {functions[1]} on B"
         )
     return Mapped(PartitionMapping.SAME, f"keys are spread by {names[0]} on both clusters")
 
 
 def partitioner_of(sample: Iterable[SampledKey], partition_count: int) -> str | None:
     """The function that explains all keys' partitions, None where none does."""
-    keys = {(seen.partition, seen.key) for seen in sample if seen.key is not None}
+    keys = {(sampled.partition, sampled.key) for sampled in sample if sampled.key is not None}
     for name, function in PARTITIONERS.items():
         if all(function(key, partition_count) == partition for partition, key in keys):
             return name

@@ -132,12 +132,12 @@ class DigestCounts(Closing):
         self._written = [0] * count
         self._made: set[int] = set()
 
-    def add(self, place: Side, digest: bytes) -> None:
+    def add(self, side: Side, digest: bytes) -> None:
         """Count one record."""
         bucket = int.from_bytes(digest[:4]) % len(self._buffers)
         buffer = self._buffers[bucket]
         buffer += digest
-        buffer.append(place)
+        buffer.append(side)
         self._buffered += _ENTRY_SIZE
         if self._buffered >= self._limit:
             self._spill()
@@ -150,16 +150,16 @@ class DigestCounts(Closing):
 
     def tally(self) -> dict[Counts, int]:
         """How many digests have the same counts; few combinations, however many digests."""
-        found: Counter[int] = Counter()
+        tallies: Counter[int] = Counter()
         for bucket in range(len(self._buffers)):
-            found.update(self._counted(bucket).values())
-        return {_unpacked(packed): number for packed, number in found.items()}
+            tallies.update(self._counted(bucket).values())
+        return {_unpacked(packed): number for packed, number in tallies.items()}
 
     def _counted(self, bucket: int) -> dict[bytes, int]:
         counts: dict[bytes, int] = {}
         for chunk in self._chunks(bucket):
-            for digest, place in _ENTRY.iter_unpack(chunk):
-                counts[digest] = counts.get(digest, 0) + _ONES[place]
+            for digest, side in _ENTRY.iter_unpack(chunk):
+                counts[digest] = counts.get(digest, 0) + _ONES[side]
         return counts
 
     def _chunks(self, bucket: int) -> Iterator[bytes]:
@@ -208,7 +208,7 @@ class DigestCounts(Closing):
 
 
 def _unpacked(packed: int) -> Counts:
-    return Counts(*(packed >> _COUNT_BITS * place & _COUNT_MASK for place in Side))
+    return Counts(*(packed >> _COUNT_BITS * side & _COUNT_MASK for side in Side))
 
 
 _COMMITTED: Final = IsolationLevel.READ_COMMITTED
@@ -409,19 +409,19 @@ class _Comparison:
         All of them where the brokers search by another time than records show.
         """
         by_append = searched_by_append(view, {p.topic for p in times})
-        asked = {
+        search_times = {
             p: None if ms == _UNKNOWN or p.topic in by_append else max(int(ms), 0)
             for p, ms in times.items()
             if ms != _NOTHING
         }
-        first = {start.partition: start.offset for start in find_starts(view, asked, {})}
+        first = {start.partition: start.offset for start in find_starts(view, search_times, {})}
         return [Range(r.partition, first.get(r.partition, r.end), r.end) for r in ranges]
 
-    def _scan(self, view: ClusterView, place: Side, ranges: Iterable[Range]) -> float:
+    def _scan(self, view: ClusterView, side: Side, ranges: Iterable[Range]) -> float:
         """Count the records of ranges; their earliest time."""
         earliest = _NOTHING
         for record in _records(view, ranges):
-            self._counts.add(place, digest_of(record, by_time=self._by_time))
+            self._counts.add(side, digest_of(record, by_time=self._by_time))
             time_ms = _UNKNOWN if record.timestamp is None else record.timestamp
             earliest = min(earliest, time_ms)
         return earliest
@@ -445,15 +445,15 @@ class _Comparison:
 
     def _examples(self, before: Iterable[Range]) -> Iterator[Example]:
         """Places of some of the missed records, by a further look at what is before."""
-        wanted: set[bytes] = set()
+        missed: set[bytes] = set()
         for digest, counts in self._counts.walk():
-            if _compare(counts)[2] and len(wanted) < _EXAMPLES:
-                wanted.add(digest)
+            if _compare(counts)[2] and len(missed) < _EXAMPLES:
+                missed.add(digest)
         for part in before:
             for record in _records(self._b, [part]):
                 digest = digest_of(record, by_time=self._by_time)
-                if digest in wanted:
-                    wanted.remove(digest)
+                if digest in missed:
+                    missed.remove(digest)
                     yield Example(part.partition, record.offset, record.timestamp)
 
 

@@ -97,14 +97,14 @@ class Counting:
             return Counter(), {}
         store = {} if self.place.is_broker else self.place.store
         place = Place(self.directory, store=store)
-        wanted = {
+        ranges = {
             TopicPartition(*name): Wanted(start_offset=cut[0], end_offset=cut[-1])
             for name, cut in cuts.items()
         }
         planned = plan(
             self.directory,
-            list(wanted),
-            per_partition=wanted,
+            list(ranges),
+            per_partition=ranges,
             isolation=self.isolation,
             columns=work.COLUMNS,
             split_bytes=JOB_SPLIT_BYTES,
@@ -119,8 +119,8 @@ class Counting:
         self.listener.note(f"counting unread records in {self.directory}: {len(parts)} tasks")
         count = work.CountSplit(place)
         rows = run_parts(self.spark, parts, count, _COUNTS, listener=self.listener)
-        found = {(name.topic, name.partition): end for name, (_, end) in planned.bounds.items()}
-        return _added(str(row["counts"]) for row in rows), found
+        ends = {(name.topic, name.partition): end for name, (_, end) in planned.bounds.items()}
+        return _added(str(row["counts"]) for row in rows), ends
 
     def _at_brokers(self, cuts: Mapping[Name, tuple[int, ...]]) -> work.Counts:
         if not cuts:
@@ -217,11 +217,11 @@ def lag(
         InvalidRequest: A directory that knows of no group.
         ClusterFailure: The brokers can't be asked.
     """
-    found = measure(spark, as_place(source), groups, topics, **options)
+    groups_lag = measure(spark, as_place(source), groups, topics, **options)
     return Lag(
-        partitions=spark.createDataFrame(list(partition_rows(found)), PARTITIONS_SCHEMA),
-        hours=spark.createDataFrame(list(hour_rows(found)), HOURS_SCHEMA),
-        found=found,
+        partitions=spark.createDataFrame(list(partition_rows(groups_lag)), PARTITIONS_SCHEMA),
+        hours=spark.createDataFrame(list(hour_rows(groups_lag)), HOURS_SCHEMA),
+        found=groups_lag,
     )
 
 
@@ -238,79 +238,82 @@ def measure(
     positions = None if table is None else read_positions(table)
     isolation = level_of(options["isolation"])
     if place.is_broker:
-        seen, own = observe_cluster(place, groups, topics, data, positions, isolation)
+        observed, own = observe_cluster(place, groups, topics, data, positions, isolation)
     else:
         check_no_data(place, data)
-        seen = observe_directory_lag(place, groups, topics, positions, isolation, listener)
-        own = {one.partition for group in seen.values() for one in group}
-    cuts = cuts_of(seen)
+        observed = observe_directory_lag(place, groups, topics, positions, isolation, listener)
+        own = {one.partition for group in observed.values() for one in group}
+    cuts = cuts_of(observed)
     counter = Counting(spark, place, data or place.address, isolation, listener)
     with described(spark, "lag", (topic for topic, _ in cuts)):
         counts, known_ends = counter.count(cuts, own)
     by_partition = work.by_partition(counts)
-    return [_group_lag(name, seen[name], cuts, by_partition, known_ends) for name in sorted(seen)]
+    return [
+        _group_lag(name, observed[name], cuts, by_partition, known_ends)
+        for name in sorted(observed)
+    ]
 
 
 def _group_lag(
     group: str,
-    seen: Sequence[Observation],
+    observations: Sequence[Observation],
     cuts: Mapping[Name, tuple[int, ...]],
     counts: Mapping[Name, work.Counts],
     counted_ends: Mapping[Name, int],
 ) -> GroupLag:
     """A group's lag, with what was counted in place of what was guessed by offsets."""
-    found, hours = GroupLag(group), Counter[tuple[str, str, int | None]]()
-    for one in seen:
+    result, hours = GroupLag(group), Counter[tuple[str, str, int | None]]()
+    for one in observations:
         name = (one.partition.topic, one.partition.partition)
         if one.next_offset >= one.end:
-            found.partitions.append(lag_of(one, replace(one, left=Count(0, is_exact=True))))
+            result.partitions.append(lag_of(one, replace(one, left=Count(0, is_exact=True))))
             continue
-        places = cuts[name]
-        start, end = places.index(one.next_offset), places.index(one.end)
+        cut_offsets = cuts[name]
+        start, end = cut_offsets.index(one.next_offset), cut_offsets.index(one.end)
         unread = work.unread_by_hour(counts.get(name, Counter()), start, end)
         for (clock, hour_ms), number in unread.items():
             hours[name[0], clock, hour_ms] += number
         records = sum(number for (clock, _), number in unread.items() if clock == "record")
         rest = max(one.end - max(counted_ends[name], one.next_offset), 0)
-        left = replace(one, left=Count(records + rest, is_exact=not rest))
-        found.partitions.append(lag_of(left, left))
-    found.hours = dict(hours)
-    return found
+        counted = replace(one, left=Count(records + rest, is_exact=not rest))
+        result.partitions.append(lag_of(counted, counted))
+    result.hours = dict(hours)
+    return result
 
 
 # -- rows -----------------------------------------------------------------------------------------
 
 
-def partition_rows(found: Iterable[GroupLag]) -> Iterator[tuple[object, ...]]:
+def partition_rows(groups: Iterable[GroupLag]) -> Iterator[tuple[object, ...]]:
     """The rows of `PARTITIONS_SCHEMA`."""
-    for group in found:
+    for group in groups:
         for one in group.partitions:
-            seen, unread = one.seen, one.seen.unread
+            observation, unread = one.seen, one.seen.unread
             clock = None if unread is None else unread.clock
             time_ms = None if unread is None else unread.time_ms
             yield (
                 group.group,
-                seen.partition.topic,
-                seen.partition.partition,
-                seen.committed,
-                seen.start,
-                seen.end,
+                observation.partition.topic,
+                observation.partition.partition,
+                observation.committed,
+                observation.start,
+                observation.end,
                 one.offset_lag,
                 one.lost,
-                seen.left.records,
-                seen.left.is_exact,
+                observation.left.records,
+                observation.left.is_exact,
                 None if unread is None else unread.offset,
                 None if time_ms is None else timestamp(time_ms),
                 one.behind_ms,
                 None if clock is None else clock.value,
-                seen.member,
+                observation.member,
                 one.state.value,
             )
 
 
-def hour_rows(found: Iterable[GroupLag]) -> Iterator[tuple[object, ...]]:
+def hour_rows(groups: Iterable[GroupLag]) -> Iterator[tuple[object, ...]]:
     """The rows of `HOURS_SCHEMA`, hours ascending, those without a time first."""
-    for group in found:
+    for group in groups:
         rows = sorted(group.hours.items(), key=lambda item: (*item[0][:2], item[0][2] or -1))
         for (topic, clock, hour_ms), number in rows:
             hour = None if hour_ms is None else timestamp(hour_ms)

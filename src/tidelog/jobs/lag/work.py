@@ -49,15 +49,15 @@ Positions = Mapping[str, Mapping[TopicPartition, int]]
 
 def read_positions(table: "DataFrame") -> Positions:
     """Positions out of a DataFrame; raises InvalidRequest where a column is missing."""
-    wanted = ("group", "topic", "partition", "offset")
-    missing = [name for name in wanted if name not in table.columns]
+    columns = ("group", "topic", "partition", "offset")
+    missing = [name for name in columns if name not in table.columns]
     if missing:
         raise InvalidRequest(f"positions need a column {missing[0]}; there are {table.columns}")
-    found: dict[str, dict[TopicPartition, int]] = {}
-    for row in table.select(*wanted).collect():
+    positions: dict[str, dict[TopicPartition, int]] = {}
+    for row in table.select(*columns).collect():
         name = TopicPartition(str(row["topic"]), int(row["partition"]))
-        found.setdefault(str(row["group"]), {})[name] = int(row["offset"])
-    return found
+        positions.setdefault(str(row["group"]), {})[name] = int(row["offset"])
+    return positions
 
 
 def check_groups(
@@ -108,7 +108,7 @@ def observe_cluster(
         own = None
         if data is not None:
             own = OwnLogs(stack.enter_context(Directory.open(data, env=env)), cluster)
-        seen = {}
+        observations = {}
         for name in cluster.groups() if groups is None else groups:
             # A group that was listed may be gone by the time it is asked about.
             if groups is None and not _is_there(cluster, name):
@@ -118,7 +118,7 @@ def observe_cluster(
             else:
                 partitions = _asked_partitions(cluster, place, name, topics)
             if partitions:
-                seen[name] = rules.observe(
+                observations[name] = rules.observe(
                     cluster,
                     name,
                     partitions,
@@ -127,8 +127,8 @@ def observe_cluster(
                     own=own,
                     isolation=isolation,
                 )
-        wanted = {one.partition for group in seen.values() for one in group}
-        return seen, {name for name in wanted if own is not None and own.has(name)}
+        partitions_seen = {one.partition for group in observations.values() for one in group}
+        return observations, {name for name in partitions_seen if own is not None and own.has(name)}
 
 
 def _is_there(cluster: "Cluster", group: str) -> bool:
@@ -156,8 +156,8 @@ def _committed_partitions(
     names = {name.topic for name in cluster.committed(group)}
     if topics is not None:
         names &= set(topics)
-    there = cluster.topics()
-    return [name for topic in sorted(names & set(there)) for name in cluster.partitions(topic)]
+    counts = cluster.topics()
+    return [name for topic in sorted(names & set(counts)) for name in cluster.partitions(topic)]
 
 
 def observe_directory_lag(
@@ -171,27 +171,27 @@ def observe_directory_lag(
     """Each group's observations; raises UnknownGroup, InvalidRequest where no group is known."""
     env = directory_env(place)
     with Directory.open(place.address, env=env) as directory:
-        known = positions
+        positions_known = positions
         if positions is None:
-            known = _known_positions(directory, env, place, groups, listener)
-        assert known is not None
-        _check_known(place, groups, known)
+            positions_known = _known_positions(directory, env, place, groups, listener)
+        assert positions_known is not None
+        _check_known(place, groups, positions_known)
         return {
             name: [
                 observe_directory(directory, env, partition, offset, isolation)
-                for partition, offset in sorted(places.items())
+                for partition, offset in sorted(offsets.items())
                 if topics is None or partition.topic in topics
             ]
-            for name, places in known.items()
+            for name, offsets in positions_known.items()
             if groups is None or name in groups
         }
 
 
-def _check_known(place: Place, groups: Sequence[str] | None, known: Positions) -> None:
-    unknown = set(groups or ()) - set(known)
+def _check_known(place: Place, groups: Sequence[str] | None, positions: Positions) -> None:
+    unknown = set(groups or ()) - set(positions)
     if unknown:
-        there = ", ".join(sorted(known))
-        raise UnknownGroup(f"{place}: no group {min(unknown)}; there are: {there}")
+        names = ", ".join(sorted(positions))
+        raise UnknownGroup(f"{place}: no group {min(unknown)}; there are: {names}")
 
 
 def _known_positions(
@@ -202,34 +202,36 @@ def _known_positions(
     listener: Listener,
 ) -> Positions:
     """What the directory itself knows of groups, in what it holds; groups may read other topics."""
-    found = read_groups(directory, env)
-    if found is None:
+    groups_read = read_groups(directory, env)
+    if groups_read is None:
         raise InvalidRequest(
             f"{place}: it has neither {OFFSETS_TOPIC} nor {GROUPS_FILE}, so no group is known; give"
             " the cluster (kafka://...), or positions"
         )
-    for note in found.notes:
+    for note in groups_read.notes:
         listener.note(note)
     for group in groups or ():
-        if group not in found.positions and found.may_be_elsewhere(group):
+        if group not in groups_read.positions and groups_read.may_be_elsewhere(group):
             raise UnknownGroup(
                 f"{place}: group {group} is kept by another broker, if there is one: this directory"
                 f" has not its partition of {OFFSETS_TOPIC}"
             )
-    if found.missing:
-        count = f"{len(found.missing)} of {found.partitions} partitions of {OFFSETS_TOPIC}"
+    if groups_read.missing:
+        count = (
+            f"{len(groups_read.missing)} of {groups_read.partitions} partitions of {OFFSETS_TOPIC}"
+        )
         listener.note(f"{count} are not in {place}: their groups are not told")
-    return {name: _present(directory, places) for name, places in found.positions.items()}
+    return {name: _present(directory, offsets) for name, offsets in groups_read.positions.items()}
 
 
 def _present(
-    directory: Directory, places: Mapping[TopicPartition, int]
+    directory: Directory, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """Positions in what a directory holds."""
     topics = directory.topics()
     return {
         name: offset
-        for name, offset in places.items()
+        for name, offset in offsets.items()
         if name.topic in topics and name.partition in topics[name.topic].present
     }
 
@@ -307,14 +309,14 @@ class CountSplit:
         split = decode_split(text)
         options = ReadOptions(rows=_ROWS, fail_on_data_loss=False, env=directory_env(self.place))
         counts: Counts = Counter()
-        places = np.array(cuts, np.int64)
+        cut_offsets = np.array(cuts, np.int64)
         for batch in read(split, COLUMNS, options=options):
             times = {
                 ClockName.RECORD: _times(batch.column("timestamp")),
                 ClockName.APPEND: _times(batch.column("appendTimestamp")),
             }
             offsets = _longs(batch.column("offset"))
-            count_rows((split.topic, split.partition), offsets, times, places, counts)
+            count_rows((split.topic, split.partition), offsets, times, cut_offsets, counts)
         return (encode_counts(counts),)
 
 
@@ -342,11 +344,11 @@ class CountRows:
             names = np.array(batch.column("topic").to_pylist(), object)
             for topic, number in sorted(set(zip(names.tolist(), numbers.tolist(), strict=True))):
                 chosen = pa.array((names == topic) & (numbers == number))
-                mine = table.filter(chosen).combine_chunks().to_batches()[0]
-                times = _broker_times(mine)
-                places = np.array(self.cuts[topic, number], np.int64)
-                offsets = _longs(mine.column("offset"))
-                count_rows((topic, number), offsets, times, places, counts)
+                rows = table.filter(chosen).combine_chunks().to_batches()[0]
+                times = _broker_times(rows)
+                cut_offsets = np.array(self.cuts[topic, number], np.int64)
+                offsets = _longs(rows.column("offset"))
+                count_rows((topic, number), offsets, times, cut_offsets, counts)
         yield pa.RecordBatch.from_pydict({"counts": [encode_counts(counts)]})
 
 
@@ -409,24 +411,24 @@ def _hours(times_ms: "Longs") -> list[tuple[int, int]]:
     hours = np.where(times_ms < 0, -1, times_ms // HOUR_MS)
     first, last = int(hours.min()), int(hours.max())
     if last - first < _SPAN_MAX:
-        found = np.bincount(hours - first)
-        return [(first + at, int(found[at])) for at in np.flatnonzero(found).tolist()]
+        counts = np.bincount(hours - first)
+        return [(first + at, int(counts[at])) for at in np.flatnonzero(counts).tolist()]
     values, numbers = np.unique(hours, return_counts=True)
     return list(zip(values.tolist(), numbers.tolist(), strict=True))
 
 
 def by_partition(counts: Counts) -> dict[tuple[str, int], Counts]:
     """Counts by topic and partition."""
-    found: dict[tuple[str, int], Counts] = {}
+    partitioned: dict[tuple[str, int], Counts] = {}
     for cell, number in counts.items():
-        found.setdefault((cell.topic, cell.partition), Counter())[cell] = number
-    return found
+        partitioned.setdefault((cell.topic, cell.partition), Counter())[cell] = number
+    return partitioned
 
 
 def unread_by_hour(counts: Counts, start: int, end: int) -> dict[tuple[str, int | None], int]:
     """Records of one partition in intervals [start, end), by clock and hour."""
-    found: Counter[tuple[str, int | None]] = Counter()
+    unread: Counter[tuple[str, int | None]] = Counter()
     for cell, number in counts.items():
         if start <= cell.interval < end:
-            found[cell.clock, cell.hour_ms] += number
-    return dict(found)
+            unread[cell.clock, cell.hour_ms] += number
+    return dict(unread)

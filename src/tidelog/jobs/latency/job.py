@@ -117,8 +117,8 @@ def measure_brokers(
         notes += [f"{name}: left out, its brokers know no append times" for name in others]
         if not topics:
             raise InvalidRequest(f"{place}: of none of its topics brokers know append times")
-    found = _read(spark, place, topics, delays_ms, _range(wanted))
-    of, times = [name.topic for name in found], list(found.values())
+    by_name = _read(spark, place, topics, delays_ms, _range(wanted))
+    of, times = [name.topic for name in by_name], list(by_name.values())
     by_topic = joined(sorted(set(of)), of, times, [one.late for one in times], delays_ms)
     return LatencyResult(by_topic, 0, notes)
 
@@ -141,12 +141,12 @@ def _read(
         .load()
     )
     rows = table.mapInArrow(ReduceRows(delays_ms), _BROKER_REDUCED).toArrow().to_pylist()
-    found = {}
+    by_name = {}
     for row in rows:
         name = TopicPartition(row["topic"], row["partition"])
-        assert name not in found, f"{name} was read in pieces"
-        found[name] = _decoded(row)
-    return found
+        assert name not in by_name, f"{name} was read in pieces"
+        by_name[name] = _decoded(row)
+    return by_name
 
 
 def _has_range(wanted: Wanted) -> bool:
@@ -157,12 +157,12 @@ def _range(wanted: Wanted) -> dict[str, str]:
     """Options that read a range of append times; brokers stamp a partition in order."""
     if not _has_range(wanted):
         return {}
-    found = {"clock": "append", "startingOffsetsByTimestampStrategy": "latest"}
+    bounds = {"clock": "append", "startingOffsetsByTimestampStrategy": "latest"}
     if wanted.start_ms is not None:
-        found["startingTimestamp"] = str(max(wanted.start_ms, 0))
+        bounds["startingTimestamp"] = str(max(wanted.start_ms, 0))
     if wanted.end_ms is not None:
-        found["endingTimestamp"] = str(max(wanted.end_ms, 0))
-    return found
+        bounds["endingTimestamp"] = str(max(wanted.end_ms, 0))
+    return bounds
 
 
 def _stamped_topics(place: Place) -> tuple[list[str], list[str]]:
@@ -172,8 +172,8 @@ def _stamped_topics(place: Place) -> tuple[list[str], list[str]]:
     with open_cluster(place) as cluster:
         counts = {name: n for name, n in cluster.topics().items() if not name.startswith("__")}
         for name, topic in describe(cluster, counts).items():
-            found = topic.settings
-            is_known = found.get(STAMPS) == _STAMPED or found.get(LOOKUPS) == ClockName.APPEND
+            settings = topic.settings
+            is_known = settings.get(STAMPS) == _STAMPED or settings.get(LOOKUPS) == ClockName.APPEND
             (stamped if is_known else others).append(name)
     return stamped, others
 
@@ -209,11 +209,11 @@ class ReduceRows:
         counter = TimesCounter(self.delays_ms)
         for batch in batches:
             for part in _parts(batch):
-                mine = part.column("topic")[0].as_py(), part.column("partition")[0].as_py()
-                if name is not None and mine != name:
+                part_name = part.column("topic")[0].as_py(), part.column("partition")[0].as_py()
+                if name is not None and part_name != name:
                     yield _row(name, counter)
                     counter = TimesCounter(self.delays_ms)
-                name = mine
+                name = part_name
                 append_ms, create_ms = (
                     _ms(part.column(of)) for of in ("appendTimestamp", "createTimestamp")
                 )
@@ -301,12 +301,12 @@ def latency(
         UnknownTopic, InvalidRequest, InvalidTime: Before anything is read.
     """
     measured = measure(spark, as_place(source), topics, **options)
-    found = measured.topics
+    by_topic = measured.topics
     return Latency(
-        hours=spark.createDataFrame(list(hour_rows(found)), HOURS_SCHEMA),
-        watermarks=spark.createDataFrame(list(watermark_rows(found)), WATERMARKS_SCHEMA),
-        topics=spark.createDataFrame(list(topic_rows(found)), TOPICS_SCHEMA),
-        found=found,
+        hours=spark.createDataFrame(list(hour_rows(by_topic)), HOURS_SCHEMA),
+        watermarks=spark.createDataFrame(list(watermark_rows(by_topic)), WATERMARKS_SCHEMA),
+        topics=spark.createDataFrame(list(topic_rows(by_topic)), TOPICS_SCHEMA),
+        found=by_topic,
         log_bytes=measured.log_bytes,
         notes=measured.notes,
     )
@@ -325,17 +325,17 @@ def measure(
         raise InvalidRequest(f"delays_ms={list(delays_ms)}: a delay is 0 or more")
     env = os_env() if place.is_broker else directory_env(place)
     now_ms = env.clock.now_ms()
-    wanted = whole_hours(point_ms(options["start"], now_ms), point_ms(options["end"], now_ms))
+    times = whole_hours(point_ms(options["start"], now_ms), point_ms(options["end"], now_ms))
     if place.is_broker:
         listener.note(f"reading {place}, a task for each partition")
         chosen = [topics] if isinstance(topics, str | TopicPartition) else topics
         names = None if chosen is None else list(chosen)
         with described(spark, "latency", names or ["all topics"]):
-            return measure_brokers(spark, place, names, tuple(sorted(delays_ms)), wanted)
+            return measure_brokers(spark, place, names, tuple(sorted(delays_ms)), times)
     planned = plan(
         place.address,
         topics,
-        wanted=wanted,
+        wanted=times,
         clock=ClockName.APPEND,
         columns=_COLUMNS,
         split_bytes=options["split_bytes"],
@@ -348,12 +348,14 @@ def measure(
     topic_names = sorted({name.topic for name in planned.bounds})
     with described(spark, "latency", topic_names):
         rows = run_parts(spark, list(map(encode_split, splits)), work, _REDUCED, listener=listener)
-        found = list(map(_decoded, rows))
-        each_late = _true_late(spark, splits, found, work)
+        split_times = list(map(_decoded, rows))
+        each_late = _true_late(spark, splits, split_times, work)
     return LatencyResult(
-        joined(topic_names, [split.topic for split in splits], found, each_late, work.delays_ms),
-        sum(one.log_bytes for one in found),
-        [*planned.reports, *(line for one in found for line in one.lost)],
+        joined(
+            topic_names, [split.topic for split in splits], split_times, each_late, work.delays_ms
+        ),
+        sum(one.log_bytes for one in split_times),
+        [*planned.reports, *(line for one in split_times for line in one.lost)],
     )
 
 
@@ -417,27 +419,27 @@ def _decoded(row: PartRow) -> "SplitTimes":
 def _true_late(
     spark: "SparkSession",
     splits: Sequence[Split],
-    found: Sequence["SplitTimes"],
+    split_times: Sequence["SplitTimes"],
     work: ReduceSplit,
 ) -> "list[Late]":
     """Each split's late records, with the splits before it taken into account."""
     from tidelog.scan.split_times import correct, decode_late
 
-    each_late = [one.late for one in found]
+    each_late = [one.late for one in split_times]
     unknown = {}
-    for number, head in _heads(splits, found):
-        known = found[number].recount(*head)
-        if known is None:
+    for number, head in _heads(splits, split_times):
+        recounted = split_times[number].recount(*head)
+        if recounted is None:
             unknown[number] = head
         else:
-            each_late[number] = correct(found[number], *known, head[1])
+            each_late[number] = correct(split_times[number], *recounted, head[1])
     parts = [json.dumps([encode_split(splits[n]), *unknown[n]]) for n in unknown]
     rows = run_parts(spark, parts, RecountHead(work), _RECOUNTED)
     for number, row in zip(unknown, rows, strict=True):
         alone, behind = (
             decode_late(str(row[f"{name}_lost"]), _bytes(row[name])) for name in ("alone", "behind")
         )
-        each_late[number] = correct(found[number], alone, behind, unknown[number][1])
+        each_late[number] = correct(split_times[number], alone, behind, unknown[number][1])
     return each_late
 
 
@@ -447,14 +449,14 @@ def _bytes(cell: object) -> bytes:
 
 
 def _heads(
-    splits: Sequence[Split], found: Sequence["SplitTimes"]
+    splits: Sequence[Split], split_times: Sequence["SplitTimes"]
 ) -> Iterator[tuple[int, tuple[int, int]]]:
     """Number of each split whose head must be counted again, largest time before it, head's end."""
     numbered = groupby(enumerate(splits), key=lambda each: each[1].topic_partition)
     for _, group in numbered:
         largest_ms = INT64_MIN
         for number, _split in group:
-            end = found[number].head_end(largest_ms)
+            end = split_times[number].head_end(largest_ms)
             if end is not None:
                 yield number, (largest_ms, end)
-            largest_ms = max(largest_ms, found[number].largest_ms)
+            largest_ms = max(largest_ms, split_times[number].largest_ms)

@@ -67,7 +67,7 @@ class LatencyResult:
 def joined(
     names: Iterable[str],
     of: Sequence[str],
-    found: Sequence["SplitTimes"],
+    split_times: Sequence["SplitTimes"],
     each_late: "Sequence[Late]",
     delays_ms: Sequence[int],
 ) -> dict[str, TopicTimes]:
@@ -76,14 +76,14 @@ def joined(
     Args:
         names: All topics.
         of: The topic of each split.
-        found: What was found in it.
+        split_times: What was found in it.
         each_late: Its late records, with what lay before it taken into account.
         delays_ms: Watermark delays.
     """
     topics = {
         name: TopicTimes(late=TopicLateness(lost=dict.fromkeys(delays_ms, 0))) for name in names
     }
-    for name, one, late in zip(of, found, each_late, strict=True):
+    for name, one, late in zip(of, split_times, each_late, strict=True):
         topic = topics[name]
         topic.records += one.records
         topic.without += one.records - one.both
@@ -103,9 +103,9 @@ def skew_ms(histogram: LatencyHistogram) -> int | None:
     return -histogram.min_ms if histogram.min_ms < 0 else None
 
 
-def hour_rows(found: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
+def hour_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
     """The rows of `HOURS_SCHEMA`."""
-    for name, topic in found.items():
+    for name, topic in topics.items():
         clocks = ((ClockName.APPEND, topic.by_append), (ClockName.RECORD, topic.by_create))
         for clock, by_hour in clocks:
             for hour_ms, histogram in by_hour.items():
@@ -124,17 +124,17 @@ def hour_rows(found: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
                 )
 
 
-def watermark_rows(found: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
+def watermark_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
     """The rows of `WATERMARKS_SCHEMA`."""
-    for name, topic in found.items():
+    for name, topic in topics.items():
         records = topic.late.records
         for delay, lost in topic.late.lost.items():
             yield name, delay, lost, records, lost / records if records else None
 
 
-def topic_rows(found: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
+def topic_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
     """The rows of `TOPICS_SCHEMA`."""
-    for name, topic in found.items():
+    for name, topic in topics.items():
         late = topic.late
         yield (
             name,

@@ -113,10 +113,10 @@ class DirectoryTarget:
         """Write a batch, or find it written; all of the batch is visible, or nothing."""
         # The same whenever the batch comes again: what a dead driver staged for it goes, too.
         commit_id = batch_commit_id(StreamBatch(self.mirror_id, batch_id))
-        known = self._find(batch_id)
-        if known is not None:
+        earlier = self._find(batch_id)
+        if earlier is not None:
             drop_staged(self.options, commit_id)
-            return self._written(known, batch_id)
+            return self._written(earlier, batch_id)
         task = DirectoryTask(options=self.options, routes=self.routes, commit_id=commit_id)
         try:
             reports = _run(rows, task)
@@ -147,7 +147,7 @@ class DirectoryTarget:
         now_ms = self.options.env().clock.now_ms()
         noted = decode_ledger_rows(result.note) if result.note else LedgerRows()
         placed = place(noted, result.partitions, self.routes, now_ms)
-        ends = {name: found.end_offset for name, found in result.partitions.items()}
+        ends = {name: attached.end_offset for name, attached in result.partitions.items()}
         return Written(
             map_batch=map_batch(batch_id, placed, ends),
             records=noted.records,
@@ -232,11 +232,11 @@ def place(
     rows = []
     for row in noted.rows:
         name = TopicPartition(routes.pairs[row.source][2], row.target_partition)
-        found = ranges.get(name)
-        if found is None or found.first_offset + row.target_end > found.end_offset:
+        attached = ranges.get(name)
+        if attached is None or attached.first_offset + row.target_end > attached.end_offset:
             raise CorruptData(f"what the mirror noted for {name} does not fit the commit's range")
-        arrival_ms = found.append_time_ms if found.append_time_ms >= 0 else now_ms
-        rows.append(moved(row, found.first_offset, arrival_ms))
+        arrival_ms = attached.append_time_ms if attached.append_time_ms >= 0 else now_ms
+        rows.append(moved(row, attached.first_offset, arrival_ms))
     return replace(noted, rows=tuple(rows))
 
 
@@ -266,24 +266,24 @@ def nobody(_done: BatchDone) -> None:
     """Told to nobody."""
 
 
-def routes_of(plan: MirrorPlan, found: OffsetMap) -> Routes:
+def routes_of(plan: MirrorPlan, offset_map: OffsetMap) -> Routes:
     """Where each topic goes, as tasks need it."""
     return Routes(
         pairs=tuple((pair.place, pair.topic, pair.target) for pair in plan.pairs),
-        counts=tuple((topic, found.partition_counts[topic]) for topic in plan.targets),
+        counts=tuple((topic, offset_map.partition_counts[topic]) for topic in plan.targets),
         partitioning=plan.partitioning,
     )
 
 
 def target_of(
-    plan: MirrorPlan, sink: "Mapping[str, str]", mirror_id: str, found: OffsetMap
+    plan: MirrorPlan, sink: "Mapping[str, str]", mirror_id: str, offset_map: OffsetMap
 ) -> DirectoryTarget | BrokerTarget:
     """Who takes the batches; raises InvalidRequest for options that the sink does not know."""
-    given, routes = plan.target.options() | dict(sink), routes_of(plan, found)
+    texts, routes = plan.target.options() | dict(sink), routes_of(plan, offset_map)
     if plan.target.is_broker:
-        options = read_sink_options(given | {"delivery": "exactly-once"})
+        options = read_sink_options(texts | {"delivery": "exactly-once"})
         return BrokerTarget(options=options, routes=routes, mirror_id=mirror_id)
-    return DirectoryTarget(options=read_sink_options(given), routes=routes, mirror_id=mirror_id)
+    return DirectoryTarget(options=read_sink_options(texts), routes=routes, mirror_id=mirror_id)
 
 
 @dataclass(slots=True)
@@ -341,11 +341,11 @@ class Batches:
         """Take up what has come at the places, durably; lines for people."""
         if self.growth is None:
             return ()
-        found, notes = self.growth.look(self.found)
-        if found is not self.found:
-            write_map(self.env.files, self.path, found)
-            self.found = found
-            self.target = replace(self.target, routes=routes_of(self.growth.plan, found))
+        offset_map, notes = self.growth.look(self.found)
+        if offset_map is not self.found:
+            write_map(self.env.files, self.path, offset_map)
+            self.found = offset_map
+            self.target = replace(self.target, routes=routes_of(self.growth.plan, offset_map))
         return notes
 
     def _write(self, rows: "DataFrame", batch_id: int) -> None:
@@ -481,30 +481,30 @@ class ServerBatches:
         """Raise InvalidRequest where the server sees another folder than the client."""
         path = f"{self.options['checkpoint']}/{STATE_FILE}"
         try:
-            found = decode_state(files.read_file(env.files, path)).mirror_id
+            mirror_id = decode_state(files.read_file(env.files, path)).mirror_id
         except FileNotFoundError:
-            found = "nothing"
-        if found != self.mirror_id:
+            mirror_id = "nothing"
+        if mirror_id != self.mirror_id:
             raise InvalidRequest(
-                f"{path}: the Spark Connect server finds {found} there, the client has written"
+                f"{path}: the Spark Connect server finds {mirror_id} there, the client has written"
                 f" mirror {self.mirror_id}: name a checkpoint that both see at one path"
             )
 
     def _open(self, env: Env) -> Batches:
         """What writes the batch; its map is that on disk: another query may have been here."""
         path = f"{self.options['checkpoint']}/{MAP_FILE}"
-        found = read_map(env.files, path)
-        known = self._batches
-        if known is None or len(known.grown_plan.pairs) != len(found.sources):
-            known = self._batches = self._begin(env, path, found)
-        known.found = found
-        return known
+        offset_map = read_map(env.files, path)
+        batches = self._batches
+        if batches is None or len(batches.grown_plan.pairs) != len(offset_map.sources):
+            batches = self._batches = self._begin(env, path, offset_map)
+        batches.found = offset_map
+        return batches
 
-    def _begin(self, env: Env, path: str, found: OffsetMap) -> Batches:
-        plan = as_mapped(self.plan, found)
+    def _begin(self, env: Env, path: str, offset_map: OffsetMap) -> Batches:
+        plan = as_mapped(self.plan, offset_map)
         growth = growth_of(plan, self.options, env)
-        target = target_of(plan, self.options["sink_options"] or {}, self.mirror_id, found)
-        return Batches(target=target, found=found, path=path, env=env, growth=growth)
+        target = target_of(plan, self.options["sink_options"] or {}, self.mirror_id, offset_map)
+        return Batches(target=target, found=offset_map, path=path, env=env, growth=growth)
 
 
 @contextmanager

@@ -36,13 +36,13 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
     """
     plan = started.plan
     rows: list[SummaryRow] = []
-    pairs, found = plan.pairs, started.found
+    pairs, offset_map = plan.pairs, started.found
     for number, facts in read_sources(plan, env).items():
         pair = pairs[number]
         for partition, end in enumerate(facts.ends):
             place = SourcePartition(number, partition)
             before = started.start_map.copied.get(place)
-            after = found.copied.get(place)
+            after = offset_map.copied.get(place)
             done = 0 if after is None else after.end
             begun = done if before is None and after is None else 0
             if before is not None:
@@ -68,15 +68,15 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
 
 def lags_by_batch(query: "StreamingQuery") -> dict[int, int]:
     """How many offsets all sources had left behind each of the last batches, as Spark kept them."""
-    found: dict[int, int] = {}
+    lag_sums: dict[int, int] = {}
     for progress in query.recentProgress:
-        told = json.loads(progress.json)
-        texts = [source.get("latestOffset") for source in told.get("sources", ())]
+        fields = json.loads(progress.json)
+        texts = [source.get("latestOffset") for source in fields.get("sources", ())]
         parsed = [text if isinstance(text, dict) else json.loads(text or "{}") for text in texts]
         lags = [one["metrics"]["offsetsBehindLatest"] for one in parsed if "metrics" in one]
         if lags:
-            found[int(told["batchId"])] = sum(lags)
-    return found
+            lag_sums[int(fields["batchId"])] = sum(lags)
+    return lag_sums
 
 
 _SUMMARY: Final = (

@@ -122,16 +122,16 @@ def _open_directory(place: Place, env: Env) -> "LogDir":
 
 def read_configs(place: Place, topics: Iterable[str], env: Env) -> dict[str, TopicConfig]:
     """Settings in force of those of the topics that are there; raises ClusterFailure."""
-    wanted = set(topics)
+    names = set(topics)
     if place.is_broker:
         from tidelog.remote.topics import describe
 
         with open_cluster(place) as cluster:
-            counts = {name: count for name, count in cluster.topics().items() if name in wanted}
-            found = describe(cluster, counts)
-        return {name: config_of_broker(topic.settings) for name, topic in found.items()}
+            counts = {name: count for name, count in cluster.topics().items() if name in names}
+            described = describe(cluster, counts)
+        return {name: config_of_broker(topic.settings) for name, topic in described.items()}
     with _open_directory(place, env) as log_dir:
-        return {name: info.config for name, info in log_dir.topics().items() if name in wanted}
+        return {name: info.config for name, info in log_dir.topics().items() if name in names}
 
 
 def partition_counts(place: Place, env: Env) -> dict[str, int]:
@@ -186,7 +186,7 @@ def first_offsets(
     )
 
 
-def as_mapped(plan: MirrorPlan, found: OffsetMap) -> MirrorPlan:
+def as_mapped(plan: MirrorPlan, offset_map: OffsetMap) -> MirrorPlan:
     """The plan with the numbers that its map gives: named topics, then what patterns have found.
 
     Raises:
@@ -194,7 +194,8 @@ def as_mapped(plan: MirrorPlan, found: OffsetMap) -> MirrorPlan:
     """
     places = {source.place.address: number for number, source in enumerate(plan.sources)}
     pairs = [
-        Pair(places.get(source.place, -1), source.topic, source.target) for source in found.sources
+        Pair(places.get(source.place, -1), source.topic, source.target)
+        for source in offset_map.sources
     ]
     named = pairs[: len(plan.named)]
     if sorted(named) != sorted(plan.named) or any(pair.place < 0 for pair in pairs):
@@ -210,7 +211,7 @@ def as_mapped(plan: MirrorPlan, found: OffsetMap) -> MirrorPlan:
 
 
 def widened(
-    found: OffsetMap,
+    offset_map: OffsetMap,
     plan: MirrorPlan,
     sources: Mapping[int, TopicFacts],
     targets: Mapping[str, TopicFacts],
@@ -218,7 +219,7 @@ def widened(
     """The map with topics and partitions that came since.
 
     Args:
-        found: The map.
+        offset_map: The map.
         plan: With all pairs.
         sources: Of pairs that are new or have more partitions, by number.
         targets: Of all topics that these go into.
@@ -226,10 +227,12 @@ def widened(
     Raises:
         InvalidRequest: As `grown`.
     """
-    known = {topic: facts for topic, facts in targets.items() if topic in found.partition_counts}
-    new = {topic: facts for topic, facts in targets.items() if topic not in known}
-    found = grown(found, known)
-    first = len(found.sources)
+    known_targets = {
+        topic: facts for topic, facts in targets.items() if topic in offset_map.partition_counts
+    }
+    new = {topic: facts for topic, facts in targets.items() if topic not in known_targets}
+    offset_map = grown(offset_map, known_targets)
+    first = len(offset_map.sources)
     copied = {
         SourcePartition(number, partition): Copied(start, start)
         for number, facts in sources.items()
@@ -241,15 +244,18 @@ def widened(
         for partition, end in enumerate(facts.ends)
     }
     return dataclasses.replace(
-        found,
-        target_ids={**found.target_ids, **{t: facts.topic_id for t, facts in new.items()}},
-        partition_counts={**found.partition_counts, **{t: f.partitions for t, f in new.items()}},
+        offset_map,
+        target_ids={**offset_map.target_ids, **{t: facts.topic_id for t, facts in new.items()}},
+        partition_counts={
+            **offset_map.partition_counts,
+            **{t: f.partitions for t, f in new.items()},
+        },
         sources=(
-            *found.sources,
+            *offset_map.sources,
             *(_source_topic(plan, n, sources[n]) for n in range(first, len(plan.pairs))),
         ),
-        copied={**copied, **found.copied},
-        ends={**ends, **found.ends},
+        copied={**copied, **offset_map.copied},
+        ends={**ends, **offset_map.ends},
     )
 
 
@@ -263,34 +269,35 @@ def _source_topic(plan: MirrorPlan, number: int, facts: TopicFacts) -> SourceTop
     )
 
 
-def grown(found: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap:
+def grown(offset_map: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap:
     """The map, with partitions that the target was given since.
 
     Raises:
         InvalidRequest: The target's topic is another one by its id, or has lost partitions; or
             keys choose among another number of partitions now.
     """
-    ends = dict(found.ends)
+    ends = dict(offset_map.ends)
     for topic, facts in targets.items():
-        known = found.target_ids.get(topic)
-        if known and facts.topic_id and known != facts.topic_id:
+        known_id = offset_map.target_ids.get(topic)
+        if known_id and facts.topic_id and known_id != facts.topic_id:
             raise InvalidRequest(
-                f"{topic} at {found.target} was created anew (id {facts.topic_id}, the mirror wrote"
-                f" to {known}): begin with a new checkpoint"
+                f"{topic} at {offset_map.target} was created anew (id {facts.topic_id}, the mirror"
+                f" wrote to {known_id}): begin with a new checkpoint"
             )
-        count = found.partition_counts[topic]
+        count = offset_map.partition_counts[topic]
         if facts.partitions < count or (
-            facts.partitions != count and found.partitioning is Partitioning.KEY
+            facts.partitions != count and offset_map.partitioning is Partitioning.KEY
         ):
             raise InvalidRequest(
-                f"{topic} at {found.target} had {count} partitions and has {facts.partitions}: keys"
-                " would go elsewhere than before, or copies have gone; begin with a new checkpoint"
+                f"{topic} at {offset_map.target} had {count} partitions and has {facts.partitions}:"
+                " keys would go elsewhere than before, or copies have gone; begin with a new"
+                " checkpoint"
             )
         for number in range(count, facts.partitions):
             ends[TopicPartition(topic, number)] = 0
     counts = {topic: facts.partitions for topic, facts in targets.items()}
-    counts = {**found.partition_counts, **counts}
-    return dataclasses.replace(found, partition_counts=counts, ends=ends)
+    counts = {**offset_map.partition_counts, **counts}
+    return dataclasses.replace(offset_map, partition_counts=counts, ends=ends)
 
 
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
@@ -355,15 +362,15 @@ def find_targets(
 
     for topic, one in planned.items():
         list(check_all(topic, one.facts))
-    found: dict[str, TopicFacts] = {}
+    targets: dict[str, TopicFacts] = {}
     notes: list[Finding] = []
     made: list[str] = []
     with taken_back(plan.target, made, env):
         for topic, one in planned.items():
-            found[topic] = _as_planned(plan, topic, one, env, made)
+            targets[topic] = _as_planned(plan, topic, one, env, made)
             # Once more: brokers have defaults of their own for a topic that was made.
-            notes += check_all(topic, found[topic])
-    return found, notes
+            notes += check_all(topic, targets[topic])
+    return targets, notes
 
 
 def check_targets(
@@ -407,7 +414,7 @@ def _find_or_plan(
     """Find a topic, or plan how it is made. Changes nothing."""
     count = max(source.partitions for source in sources)
     try:
-        there = read_topic(plan.target, topic, IsolationLevel.READ_UNCOMMITTED, env)
+        existing = read_topic(plan.target, topic, IsolationLevel.READ_UNCOMMITTED, env)
     except UnknownTopic as error:
         if not create:
             error.add_note(f"with create, {topic} is made at {plan.target} like its source")
@@ -416,11 +423,11 @@ def _find_or_plan(
         config = TopicConfig.parse(check_new(new)[0])[0]
         empty = (0,) * count
         return _Planned(TopicFacts(topic_id="", config=config, starts=empty, ends=empty), new)
-    if not create or plan.partitioning is not Partitioning.KEPT or there.partitions >= count:
-        return _Planned(there)
-    added = (0,) * (count - there.partitions)
+    if not create or plan.partitioning is not Partitioning.KEPT or existing.partitions >= count:
+        return _Planned(existing)
+    added = (0,) * (count - existing.partitions)
     return _Planned(
-        replace(there, starts=there.starts + added, ends=there.ends + added), is_short=True
+        replace(existing, starts=existing.starts + added, ends=existing.ends + added), is_short=True
     )
 
 
@@ -566,11 +573,11 @@ def with_topics(plan: MirrorPlan, env: Env) -> MirrorPlan:
         InvalidRequest: There is nothing to copy.
         InvalidTopic, ClusterFailure: As their names say.
     """
-    found = plan.with_found(_new_pairs(plan, _counts(plan, env)))
-    if not found.pairs:
+    grown_plan = plan.with_found(_new_pairs(plan, _counts(plan, env)))
+    if not grown_plan.pairs:
         patterns = ", ".join(f"{one.pattern} at {one.place}" for one in plan.sources)
         raise InvalidRequest(f"nothing to mirror yet: no topic is like {patterns}")
-    return found
+    return grown_plan
 
 
 def _counts(plan: MirrorPlan, env: Env) -> list[Mapping[str, int]]:
@@ -580,8 +587,10 @@ def _counts(plan: MirrorPlan, env: Env) -> list[Mapping[str, int]]:
 
 def _new_pairs(plan: MirrorPlan, counts: Sequence[Mapping[str, int]]) -> list[Pair]:
     # A topic that is being made has no partitions for a moment.
-    there = [[topic for topic, count in one.items() if count] for one in counts]
-    return [pair for place, topics in enumerate(there) for pair in plan.matches(place, topics)]
+    topics_by_place = [[topic for topic, count in one.items() if count] for one in counts]
+    return [
+        pair for place, topics in enumerate(topics_by_place) for pair in plan.matches(place, topics)
+    ]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -604,7 +613,7 @@ class Growth:
     _told: dict[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
     _asked_ms: int | None = None
 
-    def look(self, found: OffsetMap) -> tuple[OffsetMap, tuple[str, ...]]:
+    def look(self, offset_map: OffsetMap) -> tuple[OffsetMap, tuple[str, ...]]:
         """The map with what is new, the same one where nothing is; and lines for people.
 
         Raises:
@@ -616,22 +625,22 @@ class Growth:
         counts = _counts(self.plan, self.env)
         plan = self.plan.with_found(_new_pairs(self.plan, counts))
         notes: list[str] = []
-        if numbers := _changed(plan, counts, found):
-            found, notes = self._take_up(plan, numbers, found)
+        if numbers := _changed(plan, counts, offset_map):
+            offset_map, notes = self._take_up(plan, numbers, offset_map)
             self.plan = plan
-        return found, (*notes, *self._compare())
+        return offset_map, (*notes, *self._compare())
 
     def _take_up(
-        self, plan: MirrorPlan, numbers: Sequence[int], found: OffsetMap
+        self, plan: MirrorPlan, numbers: Sequence[int], offset_map: OffsetMap
     ) -> tuple[OffsetMap, list[str]]:
         sources = {number: _facts(plan, number, self.env) for number in numbers}
-        first = len(found.sources)
+        first = len(offset_map.sources)
         targets, findings = find_targets(
             plan, sources, self.env, create=self.create, force=self.force, is_new_from=first
         )
         notes = [_note(plan, number, facts, first) for number, facts in sources.items()]
         notes += lines(finding for finding in findings if finding.is_loss)
-        return widened(found, plan, sources, targets), notes
+        return widened(offset_map, plan, sources, targets), notes
 
     # -- settings ----------------------------------------------------------------------------
 
@@ -644,20 +653,24 @@ class Growth:
         models: dict[str, Pair] = {}
         for pair in self.plan.pairs:
             models.setdefault(pair.target, pair)
-        there = read_configs(self.plan.target, models, self.env)
+        target_configs = read_configs(self.plan.target, models, self.env)
         for number, source in enumerate(self.plan.sources):
-            mine = {topic: pair for topic, pair in models.items() if pair.place == number}
-            wanted = read_configs(source.place, {pair.topic for pair in mine.values()}, self.env)
-            for topic, pair in mine.items():
+            copies = {topic: pair for topic, pair in models.items() if pair.place == number}
+            source_configs = read_configs(
+                source.place, {pair.topic for pair in copies.values()}, self.env
+            )
+            for topic, pair in copies.items():
                 # Who reads or writes what was deleted says so.
-                if topic in there and pair.topic in wanted:
-                    yield from self._compare_one(topic, pair, wanted[pair.topic], there[topic])
+                if topic in target_configs and pair.topic in source_configs:
+                    yield from self._compare_one(
+                        topic, pair, source_configs[pair.topic], target_configs[topic]
+                    )
 
     def _compare_one(
-        self, topic: str, pair: Pair, wanted: TopicConfig, there: TopicConfig
+        self, topic: str, pair: Pair, source_config: TopicConfig, target_config: TopicConfig
     ) -> Iterator[str]:
         source, target = self.plan.sources[pair.place].place, self.plan.target
-        apart = different(wanted, there, target)
+        apart = different(source_config, target_config, target)
         is_news = apart != self._told.get(topic, {})
         self._told[topic] = apart
         if apart and self.settings is Settings.SYNC:
@@ -685,13 +698,16 @@ def _set_to(name: str, text: str) -> str | None:
     return text if text or name == _MAY_BE_EMPTY else None
 
 
-def _changed(plan: MirrorPlan, counts: Sequence[Mapping[str, int]], found: OffsetMap) -> list[int]:
+def _changed(
+    plan: MirrorPlan, counts: Sequence[Mapping[str, int]], offset_map: OffsetMap
+) -> list[int]:
     """Numbers of pairs that the map lacks, or lacks partitions of."""
-    known = Counter(place.source for place in found.copied)
+    partitions_known = Counter(place.source for place in offset_map.copied)
     return [
         number
         for number, pair in enumerate(plan.pairs)
-        if number >= len(found.sources) or counts[pair.place].get(pair.topic, 0) > known[number]
+        if number >= len(offset_map.sources)
+        or counts[pair.place].get(pair.topic, 0) > partitions_known[number]
     ]
 
 
@@ -723,16 +739,16 @@ def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
         UnknownTopic: A topic that was named is not there.
         ClusterFailure: A cluster can't be asked.
     """
-    found: dict[int, TopicFacts] = {}
+    facts: dict[int, TopicFacts] = {}
     named = len(plan.named)
     for number, pair in enumerate(plan.pairs):
         try:
             place = plan.sources[pair.place].place
-            found[number] = read_topic(place, pair.topic, plan.isolation, env)
+            facts[number] = read_topic(place, pair.topic, plan.isolation, env)
         except UnknownTopic:
             if number < named:
                 raise
-    return found
+    return facts
 
 
 def check_start(plan: MirrorPlan, checkpoint: str, env: Env, *, create: bool) -> None:

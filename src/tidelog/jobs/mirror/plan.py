@@ -74,8 +74,8 @@ class MirrorSource:
 
     def question(self) -> list[object]:
         """What a restart must ask again, as JSON has it."""
-        asked: list[object] = [str(self.place), sorted(self.topics.items())]
-        return asked if self.pattern is None else [*asked, self.pattern, self.name]
+        request: list[object] = [str(self.place), sorted(self.topics.items())]
+        return request if self.pattern is None else [*request, self.pattern, self.name]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -148,8 +148,8 @@ class MirrorPlan:
             InvalidTopic: No topic can have the name that one of them would get.
         """
         source = self.sources[place]
-        known = {pair.topic for pair in self.found if pair.place == place}
-        new = [topic for topic in source.found(topics) if topic not in known]
+        known_topics = {pair.topic for pair in self.found if pair.place == place}
+        new = [topic for topic in source.found(topics) if topic not in known_topics]
         pairs = [Pair(place, topic, source.name.replace(TOPIC_WORD, topic)) for topic in new]
         for pair in pairs:
             check_topic_name(pair.target)
@@ -311,12 +311,12 @@ class MirrorState:
     question: Mapping[str, object]
     starts: tuple[tuple[int, int, int], ...]
 
-    def with_starts(self, found: OffsetMap) -> "MirrorState":
+    def with_starts(self, offset_map: OffsetMap) -> "MirrorState":
         """The same, with the starts of partitions that only the map knows: they came later."""
         known = {(number, partition) for number, partition, _ in self.starts}
         later = tuple(
             (place.source, place.partition, copied.start)
-            for place, copied in sorted(found.copied.items())
+            for place, copied in sorted(offset_map.copied.items())
             if place not in known
         )
         return replace(self, starts=(*self.starts, *later))

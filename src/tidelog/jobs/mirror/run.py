@@ -93,7 +93,7 @@ def source_options(
     source = plan.sources[number]
     place = source.place
     columns = [*_COLUMNS, *([] if place.is_broker else [_CREATE_TIME])]
-    found = (
+    options = (
         place.options()
         | _subscribed(source)
         | {
@@ -104,8 +104,8 @@ def source_options(
         }
     )
     if plan.target.is_broker and not place.is_broker:
-        found["splitBytes"] = _ONE_TASK_BYTES
-    return found
+        options["splitBytes"] = _ONE_TASK_BYTES
+    return options
 
 
 def _subscribed(source: MirrorSource) -> dict[str, str]:
@@ -119,12 +119,12 @@ def starting_offsets(plan: MirrorPlan, number: int, state: MirrorState) -> str:
     if plan.start == "earliest":
         return "earliest"
     pairs: list[Pair] = plan.pairs
-    found: dict[str, dict[str, int]] = {}
+    offsets: dict[str, dict[str, int]] = {}
     for pair_number, partition, offset in state.starts:
         pair = pairs[pair_number]
         if pair.place == number:
-            found.setdefault(pair.topic, {})[str(partition)] = offset
-    return json.dumps(found)
+            offsets.setdefault(pair.topic, {})[str(partition)] = offset
+    return json.dumps(offsets)
 
 
 def read_rows(
@@ -140,8 +140,8 @@ def read_rows(
 
     parts = []
     for number, source in enumerate(plan.sources):
-        given = source_options(plan, number, state, batch_records=batch_records) | dict(more)
-        rows = spark.readStream.format("tidelog").options(**given).load()
+        options = source_options(plan, number, state, batch_records=batch_records) | dict(more)
+        rows = spark.readStream.format("tidelog").options(**options).load()
         if not source.place.is_broker:
             # The files of a LogAppendTime topic still hold when producers made their records.
             stamped = col("timestampType") == lit(int(TimestampType.LOG_APPEND_TIME))
@@ -311,10 +311,12 @@ def _start(
         more=options["source_options"] or {},
     )
     rows = select(rows if transform is None else transform(rows), plan.partitioning)
-    shown: Batches | ClientBatches = batches
+    batches_shown: Batches | ClientBatches = batches
     sent: Batches | ServerBatches = batches
     if is_connect(spark):
-        shown = ClientBatches(plan=plan, path=path, env=env, watch=watch, after=start_map.batch_id)
+        batches_shown = ClientBatches(
+            plan=plan, path=path, env=env, watch=watch, after=start_map.batch_id
+        )
         # Of the others nothing goes to the server, nor could it.
         plain: MirrorOptions = {
             **options,
@@ -325,11 +327,11 @@ def _start(
         }
         sent = ServerBatches(plan=plan, options=plain, mirror_id=mirror_id)
     started = _query(rows, sent, options, plan.title)
-    if isinstance(shown, ClientBatches):
-        shown.started = started
+    if isinstance(batches_shown, ClientBatches):
+        batches_shown.started = started
     return Mirror(
         started=started,
-        batches=shown,
+        batches=batches_shown,
         findings=opened.findings,
         notes=notes,
         start_map=start_map,
@@ -344,8 +346,8 @@ def _open(plan: MirrorPlan, options: MirrorOptions, env: Env) -> _Opened:
         plan = with_topics(plan, env)
     else:
         state.ensure_asked(plan)
-        found = read_map(env.files, f"{options['checkpoint']}/{MAP_FILE}")
-        plan = as_mapped(plan, found)
+        offset_map = read_map(env.files, f"{options['checkpoint']}/{MAP_FILE}")
+        plan = as_mapped(plan, offset_map)
     sources = read_sources(plan, env)
     targets, findings = find_targets(
         plan,
@@ -357,10 +359,12 @@ def _open(plan: MirrorPlan, options: MirrorOptions, env: Env) -> _Opened:
     )
     was_resumed = state is not None
     if state is None:
-        state, found = _begin(plan, options, env, sources, targets)
+        state, offset_map = _begin(plan, options, env, sources, targets)
     else:
-        found = _go_on(options, env, targets)
-    return _Opened(plan=plan, state=state, found=found, findings=findings, was_resumed=was_resumed)
+        offset_map = _go_on(options, env, targets)
+    return _Opened(
+        plan=plan, state=state, found=offset_map, findings=findings, was_resumed=was_resumed
+    )
 
 
 def _begin(
@@ -373,28 +377,28 @@ def _begin(
     """A new mirror's checkpoint; the state comes last, so half of one is none."""
     check_empty(options["checkpoint"], env)
     starts = first_offsets(plan, sources)
-    found = first_map(plan, sources, targets, starts)
+    offset_map = first_map(plan, sources, targets, starts)
     state = MirrorState(
         mirror_id=uuid.UUID(int=env.random.getrandbits(_ID_BITS)).hex,
         question=plan.question(),
         starts=starts,
     )
-    write_map(env.files, f"{options['checkpoint']}/{MAP_FILE}", found)
+    write_map(env.files, f"{options['checkpoint']}/{MAP_FILE}", offset_map)
     path = f"{options['checkpoint']}/{STATE_FILE}"
     files.write_atomically(env.files, path, encode_state(state))
-    return state, found
+    return state, offset_map
 
 
 def _go_on(options: MirrorOptions, env: Env, targets: Mapping[str, TopicFacts]) -> OffsetMap:
     """The map of a mirror that ran before."""
-    found = grown(read_map(env.files, f"{options['checkpoint']}/{MAP_FILE}"), targets)
+    offset_map = grown(read_map(env.files, f"{options['checkpoint']}/{MAP_FILE}"), targets)
     metadata = f"{options['checkpoint']}/{SPARK_DIR}/metadata"
-    if found.batch_id >= 0 and not env.files.exists(metadata):
+    if offset_map.batch_id >= 0 and not env.files.exists(metadata):
         raise InvalidRequest(
             f"{metadata} has gone, and with it how far the mirror was: it would copy everything"
             " once more; begin with a new checkpoint, on a topic that is empty"
         )
-    return found
+    return offset_map
 
 
 def _query(

@@ -108,7 +108,7 @@ def _row(
     create_ms: "Longs",
     arrival_ms: int,
 ) -> MapRow:
-    known = create_ms[create_ms != NO_TIMESTAMP]
+    known_ms = create_ms[create_ms != NO_TIMESTAMP]
     return MapRow(
         *group,
         flags=flags,
@@ -116,8 +116,8 @@ def _row(
         source_end=int(source[-1]) + 1,
         target_start=int(target.min()),
         target_end=int(target.max()) + 1,
-        create_ms_min=int(known.min()) if len(known) else NO_TIMESTAMP,
-        create_ms_max=int(known.max()) if len(known) == len(create_ms) else NO_TIMESTAMP,
+        create_ms_min=int(known_ms.min()) if len(known_ms) else NO_TIMESTAMP,
+        create_ms_max=int(known_ms.max()) if len(known_ms) == len(create_ms) else NO_TIMESTAMP,
         arrival_ms=arrival_ms,
     )
 
@@ -147,14 +147,16 @@ class Ledger:
 
     def take(self, batch: RoutedRows) -> None:
         """Note a record batch."""
-        places, arrival = self._number(batch), self.arrival_ms
+        positions, arrival = self._number(batch), self.arrival_ms
         self.records += len(batch.offset)
         keys = np.stack([batch.source, batch.partition, batch.target], axis=1)
         groups, inverse = _unique_rows(keys)
         for number, (pair, partition, target) in enumerate(groups):
             chosen = slice(None) if len(groups) == 1 else inverse == number
             offsets, group = batch.offset[chosen], (pair, partition, target)
-            rows = rows_of_group(group, offsets, places[chosen], batch.create_ms[chosen], arrival)
+            rows = rows_of_group(
+                group, offsets, positions[chosen], batch.create_ms[chosen], arrival
+            )
             self.rows = append_rows(self.rows, rows)
             self._note_copied((pair, partition), int(offsets.min()), int(offsets.max()) + 1)
         if len(self.rows) > TASK_ROWS_MAX:
@@ -165,14 +167,14 @@ class Ledger:
         topics = np.array([self.topics[n] for n in range(len(self.topics))], np.int32)
         keys = np.stack([topics[batch.source], batch.target], axis=1)
         groups, inverse = _unique_rows(keys)
-        places = np.empty(len(batch.offset), np.int64)
+        positions = np.empty(len(batch.offset), np.int64)
         for number, (topic, partition) in enumerate(groups):
             chosen = slice(None) if len(groups) == 1 else inverse == number
             count = len(batch.offset) if len(groups) == 1 else int((inverse == number).sum())
             start = self.counts.get((topic, partition), 0)
-            places[chosen] = self.place(topic, partition, start, count)
+            positions[chosen] = self.place(topic, partition, start, count)
             self.counts[(topic, partition)] = start + count
-        return places
+        return positions
 
     def place(self, topic: int, partition: int, start: int, count: int) -> "Longs":  # noqa: ARG002 - others know
         """Where the records `start` to `start + count` of a partition go."""
@@ -352,17 +354,17 @@ class Origins:
         if self._routes.partitioning is Partitioning.KEPT:
             return _ints(batch, "partition")
         topics = self._target_of[pairs]
-        found = np.empty(len(pairs), np.int32)
+        chosen_numbers = np.empty(len(pairs), np.int32)
         for number, (_, count) in enumerate(self._routes.counts):
             chosen = topics == number
             if chosen.any():
                 keys = batch.column("key").filter(pa.array(chosen))
-                found[chosen] = choose_partitions(keys, count, keyless=self._turn % count)
+                chosen_numbers[chosen] = choose_partitions(keys, count, keyless=self._turn % count)
         if self._routes.partitioning is Partitioning.ANY:
             given = batch.column(TARGET_PARTITION)
-            asked = np.asarray(given.fill_null(0)).astype(np.int32)
-            return np.where(np.asarray(given.is_valid()), asked, found)
-        return found
+            given_numbers = np.asarray(given.fill_null(0)).astype(np.int32)
+            return np.where(np.asarray(given.is_valid()), given_numbers, chosen_numbers)
+        return chosen_numbers
 
     def _for_sink(self, batch: pa.RecordBatch, rows: RoutedRows) -> pa.RecordBatch:
         """Columns as the sink takes them; "no time", -1 ms, stays that instead of becoming now."""
@@ -514,7 +516,9 @@ class SentLedger:
 
     def noted(self, arrival_ms: int) -> LedgerRows:
         """All rows, once every one of them has its offset."""
-        offsets = {key: np.frombuffer(found, np.int64) for key, found in self._offsets.items()}
+        offsets = {
+            key: np.frombuffer(reported, np.int64) for key, reported in self._offsets.items()
+        }
         ledger = PlacedLedger(self._topic_of, offsets, arrival_ms)
         for rows in self._waiting:
             ledger.take(rows)
@@ -535,9 +539,9 @@ class PlacedLedger(Ledger):
 
     def place(self, topic: int, partition: int, start: int, count: int) -> "npt.NDArray[np.int64]":
         """Where the rows `start` to `start + count` of a partition went."""
-        found = self._known[topic, partition][start : start + count]
-        assert len(found) == count, "every row was reported"
-        return found
+        offsets = self._known[topic, partition][start : start + count]
+        assert len(offsets) == count, "every row was reported"
+        return offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

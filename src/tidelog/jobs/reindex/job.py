@@ -130,14 +130,14 @@ def reindex(
             built without `zone_cache`; nothing was changed.
         UnknownTopic: No such topic or partition.
     """
-    found = run(spark, as_place(source), topics, **options)
+    result = run(spark, as_place(source), topics, **options)
     return Reindex(
-        partitions=spark.createDataFrame(list(partition_rows(found)), PARTITIONS_SCHEMA),
-        findings=spark.createDataFrame(list(finding_rows(found)), FINDINGS_SCHEMA),
-        done=found.done,
-        top=found.top,
-        outcome=found.outcome,
-        problems=found.problems,
+        partitions=spark.createDataFrame(list(partition_rows(result)), PARTITIONS_SCHEMA),
+        findings=spark.createDataFrame(list(finding_rows(result)), FINDINGS_SCHEMA),
+        done=result.done,
+        top=result.top,
+        outcome=result.outcome,
+        problems=result.problems,
     )
 
 
@@ -253,7 +253,7 @@ class _Job:
     def top(self, done: Iterable[PartDone], *, mends: bool) -> list[Finding]:
         """What is wrong at the top of the directory, which the driver looks at."""
         check = DirectoryCheck(self.env.files, self.place.address)
-        found = check.load()
+        findings = check.load()
         check.partitions.clear()  # the tasks have looked at these
         check.repair_facts = {
             TopicPartition(one.topic, one.partition): RepairFacts(
@@ -261,11 +261,11 @@ class _Job:
             )
             for one in done
         }
-        found += check.findings()
+        findings += check.findings()
         checkpoints = {f"{self.place}/{name}" for name in OFFSET_CHECKPOINTS}
-        if not mends or not any(f.repairable and f.path in checkpoints for f in found):
-            return found
-        repair(self.env, check, [f for f in found if f.path in checkpoints])
+        if not mends or not any(f.repairable and f.path in checkpoints for f in findings):
+            return findings
+        repair(self.env, check, [f for f in findings if f.path in checkpoints])
         return self.top(done, mends=False)
 
 
@@ -309,19 +309,19 @@ class DoPart:
 
 def _by_partition(names: Iterable[TopicPartition], parts: Iterable[PartDone]) -> list[PartDone]:
     """The parts of each partition together; one without a finished segment is there too."""
-    found = {name: PartDone(topic=name.topic, partition=name.partition) for name in names}
+    merged = {name: PartDone(topic=name.topic, partition=name.partition) for name in names}
     for part in parts:
-        one = found[TopicPartition(part.topic, part.partition)]
+        one = merged[TopicPartition(part.topic, part.partition)]
         one.segments += part.segments
         one.log_bytes += part.log_bytes
         one.add(part)
-    return list(found.values())
+    return list(merged.values())
 
 
-def partition_rows(found: ReindexResult) -> Iterator[tuple[object, ...]]:
+def partition_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
     """The rows of `PARTITIONS_SCHEMA`."""
-    for one in found.done:
-        left = {finding.path for finding in one.left}
+    for one in result.done:
+        open_paths = {finding.path for finding in one.left}
         yield (
             one.topic,
             one.partition,
@@ -329,23 +329,23 @@ def partition_rows(found: ReindexResult) -> Iterator[tuple[object, ...]]:
             one.log_bytes,
             sum(finding.severity is Severity.ERROR for finding in one.left),
             sum(finding.severity is Severity.WARNING for finding in one.left),
-            len({finding.path for finding in one.found if finding.repairable} - left),
+            len({finding.path for finding in one.found if finding.repairable} - open_paths),
             one.maps_there,
             one.maps_built,
             one.problems,
         )
 
 
-def finding_rows(found: ReindexResult) -> Iterator[tuple[object, ...]]:
+def finding_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
     """The rows of `FINDINGS_SCHEMA`: what was found at first, then what only shows now."""
-    for one in found.done:
-        left = {finding.path for finding in one.left}
+    for one in result.done:
+        open_paths = {finding.path for finding in one.left}
         for finding in one.found:
-            yield _row(finding, "open" if finding.path in left else "repaired")
+            yield _row(finding, "open" if finding.path in open_paths else "repaired")
         for finding in one.left:
             if finding not in one.found:
                 yield _row(finding, "open")
-    for finding in found.top:
+    for finding in result.top:
         yield _row(finding, "open")
 
 

@@ -98,9 +98,9 @@ def check_partition(env: Env, directory: str, name: TopicPartition, *, mends: bo
     done = PartDone(topic=name.topic, partition=name.partition)
     check, done.found = _look(env, directory, name, done, mends=mends)
     done.left = done.found
-    wanted = [one for one in done.found if one.repairable and not _is_missing_map(env, one)]
-    if mends and wanted:
-        done.problems += repair(env, check, wanted)
+    repairable = [one for one in done.found if one.repairable and not _is_missing_map(env, one)]
+    if mends and repairable:
+        done.problems += repair(env, check, repairable)
         done.problems = list(dict.fromkeys(done.problems))
         check, done.left = _look(env, directory, name, done, mends=mends)
     repair_facts = check.repair_facts.get(name, RepairFacts(is_whole=False))
@@ -118,19 +118,19 @@ def _look(
     check = DirectoryCheck(env.files, directory, Selection(name.topic, name.partition))
     check.load()  # what it finds in the list of topics is for who looks at the whole directory
     check.work_with(CheckOptions(body_check=_body_check()))
-    found = list(check.findings())
+    findings = list(check.findings())
     done.log_bytes = check.log_bytes()
     names = (each for place in check.partitions.values() for each in place.file_names())
     all_names = list(names)
     done.segments = sum(each.endswith(files.LOG_SUFFIX) for each in all_names)
     if not mends:
         # Building counts them segment by segment (`build_zones`).
-        faulty = {finding.path for finding in found if finding.path.endswith(files.ZONES_SUFFIX)}
+        faulty = {finding.path for finding in findings if finding.path.endswith(files.ZONES_SUFFIX)}
         maps = sum(each.endswith(files.ZONES_SUFFIX) for each in all_names)
         done.maps_there = maps - sum(env.files.exists(path) for path in faulty)
     done.is_blind = bool(check.unseen)
     done.problems += [str(failure) for failure in check.unseen]
-    return check, found
+    return check, findings
 
 
 def _body_check() -> "BodyCheck":
@@ -188,17 +188,17 @@ def verify_zones(
     def verify(segment: ClosedSegment, done: PartDone) -> None:
         path = cache.path_of(segment)
         finding = note(path, "missing", "building puts it there; until then more is read")
-        found = None
+        zone_map = None
         try:
-            found = zone_map_files.open_map(segment, path)
+            zone_map = zone_map_files.open_map(segment, path)
         except FileNotFoundError:
-            found = _beside(segment)
-            path = path if found is None else _path_beside(segment)
+            zone_map = _beside(segment)
+            path = path if zone_map is None else _path_beside(segment)
         except (CorruptData, UnsupportedVersion) as error:
             finding = _wrong(path, str(error))
-        if found is not None:
+        if zone_map is not None:
             done.maps_there += 1
-            if _says_the_same(found, segment, done):
+            if _says_the_same(zone_map, segment, done):
                 return
             finding = _wrong(path, "it does not say what the log says")
         done.found.append(finding)
@@ -207,7 +207,7 @@ def verify_zones(
     return _each_segment(env, directory, name, bases, verify)
 
 
-def _says_the_same(found: ZoneMap, segment: ClosedSegment, done: PartDone) -> bool:
+def _says_the_same(zone_map: ZoneMap, segment: ClosedSegment, done: PartDone) -> bool:
     """Whether a map is what would be built now; of a damaged log nobody knows, which is said."""
     try:
         fresh = ZoneMap.decode(zone_map_files.build(segment))
@@ -216,10 +216,10 @@ def _says_the_same(found: ZoneMap, segment: ClosedSegment, done: PartDone) -> bo
         done.is_blind = True
         return True
     try:
-        found.verify()
+        zone_map.verify()
     except CorruptData:
         return False
-    return (found.total, found.latency, list(found.zones())) == (
+    return (zone_map.total, zone_map.latency, list(zone_map.zones())) == (
         fresh.total,
         fresh.latency,
         list(fresh.zones()),
@@ -232,8 +232,12 @@ def _fitting(segment: ClosedSegment, cache: ZoneCache) -> bool:
 
 def _beside(segment: ClosedSegment) -> ZoneMap | None:
     """The map beside a segment's log; None where there is none of its append times."""
-    found = segment.zones
-    return found if found is not None and zone_map_files.knows_times_of(found, segment) else None
+    zone_map = segment.zones
+    return (
+        zone_map
+        if zone_map is not None and zone_map_files.knows_times_of(zone_map, segment)
+        else None
+    )
 
 
 def _path_beside(segment: ClosedSegment) -> str:

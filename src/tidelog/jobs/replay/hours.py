@@ -106,17 +106,17 @@ def tally(
     clocks = {RECORD: _micros(rows, "timestamp")}
     if "appendTimestamp" in rows.schema.names:
         clocks[APPEND] = _micros(rows, "appendTimestamp")
-    wanted = _inside(clocks[APPEND if on_append else RECORD], times)
+    selected = _inside(clocks[APPEND if on_append else RECORD], times)
     partitions = np.asarray(rows.column("partition")).astype(np.int64)
-    found: list[tuple[int, str, int, int]] = []
+    counts: list[tuple[int, str, int, int]] = []
     for name, micros in clocks.items():
-        known = wanted & (micros >= 0)
-        found += _pairs(name, partitions[known], micros[known] // _US_PER_HOUR)
+        known = selected & (micros >= 0)
+        counts += _pairs(name, partitions[known], micros[known] // _US_PER_HOUR)
     sizes = _sizes(rows)
-    for partition in np.unique(partitions[wanted]).tolist():
-        mine = wanted & (partitions == partition)
-        found.append((partition, _SIZES, int(mine.sum()), int(sizes[mine].sum())))
-    columns = list(zip(*found, strict=True)) or [(), (), (), ()]
+    for partition in np.unique(partitions[selected]).tolist():
+        of_partition = selected & (partitions == partition)
+        counts.append((partition, _SIZES, int(of_partition.sum()), int(sizes[of_partition].sum())))
+    columns = list(zip(*counts, strict=True)) or [(), (), (), ()]
     return pa.RecordBatch.from_arrays(
         [pa.array(column, one.type) for column, one in zip(columns, _SCHEMA, strict=True)],
         schema=_SCHEMA,
@@ -130,13 +130,13 @@ def _micros(rows: pa.RecordBatch, name: str) -> "Longs":
 
 
 def _inside(micros: "Longs", times: tuple[int | None, int | None]) -> "npt.NDArray[np.bool_]":
-    wanted = np.ones(len(micros), np.bool_)
+    selected = np.ones(len(micros), np.bool_)
     if times == (None, None):
-        return wanted
-    wanted &= micros >= max(times[0] or 0, 0) * 1000
+        return selected
+    selected &= micros >= max(times[0] or 0, 0) * 1000
     if times[1] is not None:
-        wanted &= micros < times[1] * 1000
-    return wanted
+        selected &= micros < times[1] * 1000
+    return selected
 
 
 def _pairs(name: str, partitions: "Longs", hours: "Longs") -> list[tuple[int, str, int, int]]:

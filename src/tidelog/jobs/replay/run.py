@@ -529,17 +529,17 @@ class Replay:
         if (transform := self._options["transform"]) is not None:
             rows = transform(rows)
         rows = target.arrange(rows, min(len(progress.chunk), _TASKS_MAX))
-        seen = Observation()
+        observation = Observation()
         target.write(
             Chunk(
                 # The last thing before the write: surely run, and in tasks that count once.
-                rows=rows.observe(seen, *_amounts(rows.columns)),
+                rows=rows.observe(observation, *_amounts(rows.columns)),
                 job_id=progress.job_id,
                 number=progress.number,
                 may_be_there=is_doubtful,
             )
         )
-        amounts = seen.get
+        amounts = observation.get
         return _Written(int(amounts["records"]), int(amounts["size_bytes"] or 0))
 
 
@@ -573,10 +573,10 @@ def _text(side: int | str | None) -> str:
     return "" if side is None else str(side)
 
 
-def _keeps(asked: str | None, partitions: int, target: "Target | None") -> bool:
+def _keeps(requested: str | None, partitions: int, target: "Target | None") -> bool:
     """Whether records keep the numbers of their partitions."""
-    if asked is not None or target is None:
-        return asked != ReplayPartitions.KEY
+    if requested is not None or target is None:
+        return requested != ReplayPartitions.KEY
     return partitions == target.partitions
 
 
@@ -598,7 +598,7 @@ def _conditions(clock: str, times: Times) -> "list[Column]":
     if times == (None, None):
         return []
     start_ms, end_ms = max(times[0] or 0, 0), times[1]
-    found = [f.col(clock) >= f.timestamp_millis(f.lit(min(start_ms, _SPARK_MS_MAX)))]
+    conditions = [f.col(clock) >= f.timestamp_millis(f.lit(min(start_ms, _SPARK_MS_MAX)))]
     if end_ms is not None and end_ms < _SPARK_MS_MAX:
-        found.append(f.col(clock) < f.timestamp_millis(f.lit(end_ms)))
-    return found
+        conditions.append(f.col(clock) < f.timestamp_millis(f.lit(end_ms)))
+    return conditions
