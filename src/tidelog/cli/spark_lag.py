@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -151,39 +150,12 @@ def table(
     found: "Sequence[GroupLag]", show: LagShow
 ) -> tuple[tuple[Column, ...], list[list[Cell]]]:
     """The columns and rows of a table."""
-    from tidelog.jobs.lag.job import hour_rows
+    from tidelog.jobs.lag.job import hour_rows, partition_rows
 
     if show is LagShow.HOURS:
         # A time column takes the ms alone.
         return HOURS, as_cells([[*row[:3], *row[4:]] for row in hour_rows(found)])
-    return PARTITIONS, list(chain.from_iterable(map(_partition_rows, found)))
-
-
-def _partition_rows(group: "GroupLag") -> list[list[Cell]]:
-    rows: list[list[Cell]] = []
-    for one in group.partitions:
-        seen, unread = one.seen, one.seen.unread
-        rows.append(
-            [
-                group.group,
-                seen.partition.topic,
-                seen.partition.partition,
-                seen.committed,
-                seen.start,
-                seen.end,
-                one.offset_lag,
-                one.lost,
-                seen.left.records,
-                seen.left.is_exact,
-                None if unread is None else unread.offset,
-                None if unread is None else unread.time_ms,
-                one.behind_ms,
-                None if unread is None or unread.clock is None else unread.clock.value,
-                seen.member,
-                one.state.value,
-            ]
-        )
-    return rows
+    return PARTITIONS, as_cells(map(list, partition_rows(found, as_time=int)))
 
 
 def limits(found: "Sequence[GroupLag]", request: Request) -> list[str]:

@@ -9,7 +9,7 @@ one, otherwise as the brokers send it.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Unpack
 
@@ -284,8 +284,10 @@ def _group_lag(
 # -- rows -----------------------------------------------------------------------------------------
 
 
-def partition_rows(groups: Iterable[GroupLag]) -> Iterator[tuple[object, ...]]:
-    """The rows of `PARTITIONS_SCHEMA`."""
+def partition_rows(
+    groups: Iterable[GroupLag], as_time: Callable[[int], object] = timestamp
+) -> Iterator[tuple[object, ...]]:
+    """The rows of `PARTITIONS_SCHEMA`; `as_time` converts times in ms."""
     for group in groups:
         for one in group.partitions:
             observation, unread = one.seen, one.seen.unread
@@ -303,7 +305,7 @@ def partition_rows(groups: Iterable[GroupLag]) -> Iterator[tuple[object, ...]]:
                 observation.left.records,
                 observation.left.is_exact,
                 None if unread is None else unread.offset,
-                None if time_ms is None else timestamp(time_ms),
+                None if time_ms is None else as_time(time_ms),
                 one.behind_ms,
                 None if clock is None else clock.value,
                 observation.member,
