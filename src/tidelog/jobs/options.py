@@ -6,6 +6,9 @@ options of the command of them, and docs/jobs.md has a table of them (tools/job_
 options are light: `--help` imports no more of a job. What a text of the command line means that is
 no plain value (times, settings of stores) is read by the command.
 
+A job that needs its options before Spark is there (replay, bootstrap, audit, mirror) takes them in
+the object that it plans with; the steps read the same checked dict, and none of them copies it.
+
 Invariant: the keywords of a function, in order and with defaults, are the keys of its TypedDict.
 """
 

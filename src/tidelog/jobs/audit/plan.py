@@ -1,8 +1,8 @@
 """Plan of an audit's reads: topics in pairs, the end of each partition, and parts for tasks.
 
-Owns the two sides before anything is read (pairs, limits, a group's positions), the cut of each
-partition, and whether an earlier run is still valid. Not owned: the text of the state (`state`) and
-the order of steps (`run`).
+Owns the options and the two sides before anything is read (`AuditPlan`: pairs, limits, a group's
+positions), the cut of each partition, and whether an earlier run is still valid. Not owned: the
+text of the state (`state`) and the order of steps (`run`).
 
 A partition is cut at its end as of the moment when the audit looks at it (an offset map or the
 caller may choose an earlier offset), so later appends play no part. Runs that are known and still

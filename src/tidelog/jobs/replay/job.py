@@ -1,6 +1,6 @@
 """`replay`: records of one topic in a range of time once more, to a topic, Parquet or a console.
 
-1. The offsets that hold the range are found and fixed (`places`).
+1. The offsets that hold the range are found and fixed (`source_ranges`).
 2. The target's settings are checked against the records to come (`target_check`).
 3. Chunk after chunk is read, filtered by the records' own times, and written under the chunk's
    number (`run`, `places`), held to a rate (`chunks`), and noted in the journal (`run`).
