@@ -62,9 +62,9 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.server.admin.topic_rules import ensure_brokers
 from tidelog.server.api.context import Long, RequestContext, long_if_many
 from tidelog.server.api.guards import CLUSTER_DENIED_TEXT, needs_cluster
-from tidelog.server.api.leader_epochs import numbers_of
 from tidelog.server.api.metadata import FEATURES
 from tidelog.server.api.node import Node
+from tidelog.server.partitions.partitions import numbers_of
 from tidelog.server.runtime.errors import Refusal, errors_in, set_error
 from tidelog.server.security.operations import Operation
 from tidelog.storage import files

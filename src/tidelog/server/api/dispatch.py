@@ -255,5 +255,7 @@ def _versions_in_v0(correlation_id: int, *, legacy: bool) -> Pieces:
     from tidelog.protocol.messages.metadata import ApiVersionsRequest
     from tidelog.server.api.metadata import answer as versions
 
-    asked = ReceivedRequest(API_VERSIONS, 0, correlation_id, None, ApiVersionsRequest())
-    return write_response(asked, versions(legacy=legacy, error_code=ErrorCode.UNSUPPORTED_VERSION))
+    request = ReceivedRequest(API_VERSIONS, 0, correlation_id, None, ApiVersionsRequest())
+    return write_response(
+        request, versions(legacy=legacy, error_code=ErrorCode.UNSUPPORTED_VERSION)
+    )

@@ -24,7 +24,6 @@ from tidelog.protocol.messages.fetch import (
 )
 from tidelog.protocol.requests import ReceivedRequest
 from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
-from tidelog.server.api.leader_epochs import find_partition
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.fetch import (
     PartitionRead,
@@ -119,9 +118,9 @@ def _session_request(context: RequestContext, request: FetchRequest) -> SessionR
         by_id=by_id,
         is_follower=request.replica_id >= 0 or request.replica_state.replica_id >= 0,
         asked=[
-            (_key(topic.topic_id if by_id else topic.topic, asked.partition), asked)
+            (_key(topic.topic_id if by_id else topic.topic, partition.partition), partition)
             for topic in request.topics
-            for asked in topic.partitions
+            for partition in topic.partitions
         ],
         forgotten=[
             _key(topic.topic_id if by_id else topic.topic, number)
@@ -203,34 +202,34 @@ def _name(node: Node, cached: CachedPartition) -> str | None:
 
 
 def _read(node: Node, cached: CachedPartition) -> PartitionRead:
-    known = cached.partition
-    if known is not None and not known.is_gone:
-        return _read_of(cached, known)
+    cached_partition = cached.partition
+    if cached_partition is not None and not cached_partition.is_gone:
+        return _read_of(cached, cached_partition)
     cached.partition = None  # what is gone leaves memory
     name = _name(node, cached)
     if name is None:
         return _read_of(cached, None, ErrorCode.UNKNOWN_TOPIC_ID)
     topic, number = cached.key
-    found = find_partition(node, name, number)
-    if isinstance(found, int):
-        return _read_of(cached, None, found)
+    partition = node.partitions.find(name, number)
+    if isinstance(partition, int):
+        return _read_of(cached, None, partition)
     if not isinstance(topic, str) and node.topics.find_by_id(topic) is None:
         return _read_of(cached, None, ErrorCode.INCONSISTENT_TOPIC_ID)
-    cached.partition = found
-    return _read_of(cached, found)
+    cached.partition = partition
+    return _read_of(cached, partition)
 
 
 def _read_of(
     cached: CachedPartition, partition: Partition | None, refusal: int = 0
 ) -> PartitionRead:
-    (topic, number), asked = cached.key, cached.asked
+    (topic, number), request = cached.key, cached.asked
     read = PartitionRead(
         partition,
         number,
-        asked.fetch_offset,
-        asked.partition_max_bytes,
-        asked.current_leader_epoch,
-        asked.last_fetched_epoch,
+        request.fetch_offset,
+        request.partition_max_bytes,
+        request.current_leader_epoch,
+        request.last_fetched_epoch,
         None if isinstance(topic, str) else topic,
         refusal,
     )
@@ -314,12 +313,12 @@ def _refused(version: int, request: FetchRequest) -> FetchResponse:
                 topic=topic.topic,
                 partitions=[
                     PartitionData(
-                        partition_index=asked.partition,
+                        partition_index=partition.partition,
                         error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
                         high_watermark=-1,
                         records=b"",
                     )
-                    for asked in topic.partitions
+                    for partition in topic.partitions
                 ],
             )
             for topic in topics
@@ -440,8 +439,8 @@ async def long_fetch(
             code = ErrorCode.INVALID_REQUEST
         partitions = {}
         refused: list[PartitionRead] = []
-        for key, asked in _taken(context, request):
-            cached = CachedPartition(key, asked)
+        for key, partition in _taken(context, request):
+            cached = CachedPartition(key, partition)
             if code:
                 refused.append(_read_of(cached, None, code))
             else:
@@ -465,8 +464,8 @@ def _taken(context: RequestContext, request: FetchRequest) -> Iterator[Asked]:
         topic = request.topics.pop()
         topic.partitions.reverse()
         while topic.partitions:
-            asked = topic.partitions.pop()
-            yield (topic.topic_id if by_id else topic.topic, asked.partition), asked
+            partition = topic.partitions.pop()
+            yield (topic.topic_id if by_id else topic.topic, partition.partition), partition
 
 
 def _refusal(context: RequestContext, reads: Sequence[PartitionRead]) -> FetchResponse:

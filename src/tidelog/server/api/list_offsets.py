@@ -29,7 +29,6 @@ from tidelog.protocol.messages.list_offsets import (
 )
 from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
 from tidelog.server.api.guards import Access, Denied, Guarded
-from tidelog.server.api.leader_epochs import find_partition
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.fetch import tell_failure
 from tidelog.server.partitions.offset_lookup import (
@@ -112,30 +111,32 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
 def response_of(rows: Iterable[tuple[str, list[PartitionResponse]]]) -> ListOffsetsResponse:
     """Make the response of rows by topic."""
     return ListOffsetsResponse(
-        topics=[ListOffsetsTopicResponse(name=name, partitions=found) for name, found in rows]
+        topics=[
+            ListOffsetsTopicResponse(name=name, partitions=partitions) for name, partitions in rows
+        ]
     )
 
 
-def _refused(wanted: ListOffsetsPartition, code: int) -> PartitionResponse:
-    return PartitionResponse(partition_index=wanted.partition_index, error_code=code)
+def _refused(lookup: ListOffsetsPartition, code: int) -> PartitionResponse:
+    return PartitionResponse(partition_index=lookup.partition_index, error_code=code)
 
 
 async def _find(
-    context: RequestContext, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition
+    context: RequestContext, request: ListOffsetsRequest, topic: str, lookup: ListOffsetsPartition
 ) -> PartitionResponse:
-    node, version, time_ms = context.node, context.version, wanted.timestamp
-    number, epoch = wanted.partition_index, wanted.current_leader_epoch
-    partition = find_partition(node, topic, number)
+    node, version, time_ms = context.node, context.version, lookup.timestamp
+    number, epoch = lookup.partition_index, lookup.current_leader_epoch
+    partition = node.partitions.find(topic, number)
     if isinstance(partition, int):
         is_unknown = _is_unknown_time(time_ms, version)
-        return _refused(wanted, ErrorCode.UNSUPPORTED_VERSION if is_unknown else partition)
+        return _refused(lookup, ErrorCode.UNSUPPORTED_VERSION if is_unknown else partition)
     code = _problem(partition.log, version, epoch, time_ms)
     if code:
-        return _refused(wanted, code)
+        return _refused(lookup, code)
     if version == 0:
-        return await _old_style(node, request, partition, wanted)
+        return await _old_style(node, request, partition, lookup)
     if request.by_append_time and time_ms >= 0:
-        return await _appended(node, partition, _end_offset(request, partition), wanted)
+        return await _appended(node, partition, _end_offset(request, partition), lookup)
     row = find_row(node, version, request, partition, epoch, time_ms)
     return _partition_response(number, await row() if callable(row) else row)
 
@@ -224,15 +225,15 @@ def _row_of(match: Match) -> Row:
 
 
 async def _appended(
-    node: Node, partition: Partition, end: int, wanted: ListOffsetsPartition
+    node: Node, partition: Partition, end: int, lookup: ListOffsetsPartition
 ) -> PartitionResponse:
     """The first record appended at a time or later, and how many before it have unknown times."""
     log = partition.log
     try:
-        match, unknown = await node.reads.run(find_appended, log, wanted.timestamp, end)
+        match, unknown = await node.reads.run(find_appended, log, lookup.timestamp, end)
     except (OSError, TidelogError) as error:
-        return _refused(wanted, _code_of(log, error))
-    response = _partition_response(wanted.partition_index, _row_of(match))
+        return _refused(lookup, _code_of(log, error))
+    response = _partition_response(lookup.partition_index, _row_of(match))
     response.without_append_time = unknown
     return response
 
@@ -252,7 +253,7 @@ def _partition_response(number: int, row: Row) -> PartitionResponse:
 
 
 async def _old_style(
-    node: Node, request: ListOffsetsRequest, partition: Partition, wanted: ListOffsetsPartition
+    node: Node, request: ListOffsetsRequest, partition: Partition, lookup: ListOffsetsPartition
 ) -> PartitionResponse:
     """Starts of segments that were written before a time, the newest first.
 
@@ -262,21 +263,21 @@ async def _old_style(
     try:
         starts = await node.reads.run(_starts, log.segments, log.log_start_offset)
     except OSError as error:
-        return _refused(wanted, _code_of(log, error))
+        return _refused(lookup, _code_of(log, error))
     if log.segments[-1].size_bytes:
         starts.append((log.log_end_offset, node.env.clock.now_ms()))
-    if wanted.timestamp == EARLIEST_TIMESTAMP:
+    if lookup.timestamp == EARLIEST_TIMESTAMP:
         starts = starts[:1]
-    elif wanted.timestamp != LATEST_TIMESTAMP:
-        before = [number for number, (_, ms) in enumerate(starts, 1) if ms <= wanted.timestamp]
+    elif lookup.timestamp != LATEST_TIMESTAMP:
+        before = [number for number, (_, ms) in enumerate(starts, 1) if ms <= lookup.timestamp]
         starts = starts[: before[-1]] if before else []
-    count = max(wanted.max_num_offsets, 0)
+    count = max(lookup.max_num_offsets, 0)
     offsets = [offset for offset, _ in reversed(starts)][:count]
     end = _end_offset(request, partition)
     if offsets and offsets[0] > end:
         offsets = [end, *(offset for offset in offsets if offset <= end)]
     return PartitionResponse(
-        partition_index=wanted.partition_index,
+        partition_index=lookup.partition_index,
         error_code=0,
         old_style_offsets=sorted(offsets, reverse=True),
     )
@@ -308,14 +309,14 @@ async def offset_for_leader_epoch(
     )
 
 
-def _epoch_end(node: Node, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
-    number, epoch, end = wanted.partition, NO_LEADER_EPOCH, NO_OFFSET
-    partition = find_partition(node, topic, number)
+def _epoch_end(node: Node, topic: str, lookup: OffsetForLeaderPartition) -> EpochEndOffset:
+    number, epoch, end = lookup.partition, NO_LEADER_EPOCH, NO_OFFSET
+    partition = node.partitions.find(topic, number)
     if isinstance(partition, int):
         return EpochEndOffset(partition=number, error_code=partition)
-    code = epoch_problem(partition.log, wanted.current_leader_epoch)
+    code = epoch_problem(partition.log, lookup.current_leader_epoch)
     if not code:
-        epoch, end = end_of_epoch(partition.log, wanted.leader_epoch)
+        epoch, end = end_of_epoch(partition.log, lookup.leader_epoch)
     return EpochEndOffset(partition=number, error_code=code, leader_epoch=epoch, end_offset=end)
 
 
@@ -335,7 +336,7 @@ def _answer_rows(
     for name, _, rows in topics:
         if len(rows) > 1 and len({row[0] for row in rows}) < len(rows):
             return None
-        found = []
+        topic_facts = []
         for number, epoch, time in rows:
             partition = node.partitions.find_used(name, number)
             if partition is None:
@@ -343,8 +344,8 @@ def _answer_rows(
             row = find_row(node, version, request, partition, epoch, time)
             if type(row) is not tuple:
                 return None
-            found.append((number, *row))
-        facts.append(found)
+            topic_facts.append((number, *row))
+        facts.append(topic_facts)
     return facts, None, None
 
 

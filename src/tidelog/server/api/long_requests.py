@@ -88,8 +88,8 @@ async def answer_long(
         if request.api is ADD_PARTITIONS_TO_TXN:
             await _add_partitions(context, parts, response, handle, slices)
         else:
-            async for said, joins in _answers(context, parts, handle, slices):
-                await response.add(said, joins, slices)
+            async for part_response, joins in _answers(context, parts, handle, slices):
+                await response.add(part_response, joins, slices)
         return await response.end(slices)
 
 
@@ -125,13 +125,13 @@ async def _add_partitions(
     """Check the partitions of all parts, then add all of them or none."""
     from tidelog.server.api.transactions import WholeAdd  # few clients have so many
 
-    whole, said = WholeAdd(context), []
+    whole, answers = WholeAdd(context), []
     async for answer, joins in _answers(whole.context, parts, handle, slices):
         assert isinstance(answer, AddPartitionsToTxnResponse)
         whole.take(answer, joins=joins > 0)
-        said.append((answer, joins))
+        answers.append((answer, joins))
     await whole.finish(slices)
-    for answer, joins in said:
+    for answer, joins in answers:
         await response.add(answer, joins, slices)
 
 
@@ -165,10 +165,10 @@ def _paths_of(key: int, version: int) -> Paths | None:
 
 
 def _paths(request: LongRequest) -> Paths:
-    found = _paths_of(request.api.key, request.version)
-    if found is None:
+    paths = _paths_of(request.api.key, request.version)
+    if paths is None:
         raise _too_long(request)
-    return found
+    return paths
 
 
 def _too_long(request: LongRequest) -> CorruptMessage:
@@ -326,10 +326,10 @@ _NESTED: Final[dict[type, tuple[str, ...]]] = {}
 
 def _nested(kind: type) -> tuple[str, ...]:
     """The fields of a declaration that are lists or hold some; none of another type."""
-    known = _NESTED.get(kind)
-    if known is None:
-        known = _NESTED[kind] = tuple(_lists_of(kind)) if hasattr(kind, _FIELDS) else ()
-    return known
+    names = _NESTED.get(kind)
+    if names is None:
+        names = _NESTED[kind] = tuple(_lists_of(kind)) if hasattr(kind, _FIELDS) else ()
+    return names
 
 
 def _lists_of(kind: "type[DataclassInstance]") -> Iterator[str]:

@@ -46,9 +46,9 @@ from tidelog.server.admin.topic_rules import NEW_PARTITIONS_MAX, ensure_name
 from tidelog.server.api import topic_changes
 from tidelog.server.api.context import Answer, Long, RequestContext, sees_topics
 from tidelog.server.api.guards import Access, Denied, Guarded
-from tidelog.server.api.leader_epochs import AT_ONCE, numbers_of, read_in_slices, unread
 from tidelog.server.api.node import Node
 from tidelog.server.api.table import ROWS
+from tidelog.server.partitions.partitions import numbers_of
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.operations import Operation, ResourceType
@@ -72,6 +72,10 @@ CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 TOPICS_AT_ONCE: Final = 1000
 
 
+# So many epochs are read at once without a thought.
+EPOCHS_AT_ONCE: Final = 16
+
+
 @dataclass(slots=True)
 class Found:
     """A topic that was asked for: what there is of it, or the answer that says why not."""
@@ -82,38 +86,38 @@ class Found:
 
 def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
     """The broker and the topics asked for."""
-    asked = request.topics
-    if asked is not None and context.version < FIRST_WITH_IDS and any(map(_has_no_name, asked)):
-        return _refused(asked)
-    found = _look_up(context, asked)
-    wanted = _to_create(context, request, found)
-    infos = [each.info for each in found if each.info is not None]
+    topics = request.topics
+    if topics is not None and context.version < FIRST_WITH_IDS and any(map(_has_no_name, topics)):
+        return _refused(topics)
+    lookups = _look_up(context, topics)
+    new_topics = _to_create(context, request, lookups)
+    infos = [each.info for each in lookups if each.info is not None]
     stale = [info for info in infos if not _is_fresh(context.node, info)]
-    unknown = unread(context.node, stale)
-    if not wanted and len(unknown) <= AT_ONCE and len(found) <= TOPICS_AT_ONCE:
-        return _answer(context, request, [_topic(context.node, each) for each in found])
-    return _later(context, request, wanted)
+    unknown = context.node.partitions.unread_epochs(stale)
+    if not new_topics and len(unknown) <= EPOCHS_AT_ONCE and len(lookups) <= TOPICS_AT_ONCE:
+        return _answer(context, request, [_topic(context.node, each) for each in lookups])
+    return _later(context, request, new_topics)
 
 
 async def _later(
-    context: RequestContext, request: MetadataRequest, wanted: Sequence[str]
+    context: RequestContext, request: MetadataRequest, new_topics: Sequence[str]
 ) -> MetadataResponse | Long:
     """Create and read what it takes, then answer; what is new is told to who asks again.
 
     So does Kafka: there are clients that take the answer for what was there when they asked.
     """
     node = context.node
-    for name in wanted:
+    for name in new_topics:
         await _create(node, name)
-    found = _look_up(context, request.topics)
-    infos = [each.info for each in found if each.info is not None]
-    await read_in_slices(node, unread(node, infos))
-    told, slices = [], Slices(node.env.clock)
-    for each in _without(wanted, _look_up(context, request.topics)):
-        told.append(_topic(node, each))
+    lookups = _look_up(context, request.topics)
+    infos = [each.info for each in lookups if each.info is not None]
+    await node.partitions.read_epochs(node.partitions.unread_epochs(infos), node.env.clock)
+    topics, slices = [], Slices(node.env.clock)
+    for each in _without(new_topics, _look_up(context, request.topics)):
+        topics.append(_topic(node, each))
         await slices.rest()
-    response = _answer(context, request, told)
-    return Long(response, told) if len(told) > TOPICS_AT_ONCE else response
+    response = _answer(context, request, topics)
+    return Long(response, topics) if len(topics) > TOPICS_AT_ONCE else response
 
 
 async def _create(node: Node, name: str) -> None:
@@ -130,22 +134,22 @@ async def _create(node: Node, name: str) -> None:
                 await topic_changes.create(node, name, node.config.num_partitions)
 
 
-def _without(names: Sequence[str], found: Sequence[Found]) -> list[Found]:
+def _without(names: Sequence[str], lookups: Sequence[Found]) -> list[Found]:
     """What was found, and of topics with these names that they are not there."""
     hidden = frozenset(names)
     return [
         _unknown(each.info.name) if each.info is not None and each.info.name in hidden else each
-        for each in found
+        for each in lookups
     ]
 
 
 def _answer(
-    context: RequestContext, request: MetadataRequest, told: list[MetadataTopic]
+    context: RequestContext, request: MetadataRequest, topics: list[MetadataTopic]
 ) -> MetadataResponse:
     node, here = context.node, context.here
     wants_cluster = request.include_cluster_authorized_operations
     if request.include_topic_authorized_operations:
-        for topic in told:
+        for topic in topics:
             if (
                 topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID
             ):  # as Kafka: of what is not there, too
@@ -158,7 +162,7 @@ def _answer(
         ],
         cluster_id=node.cluster_id,
         controller_id=node.node_id,
-        topics=told,
+        topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS if wants_cluster else NO_OPERATIONS,
     )
 
@@ -167,14 +171,14 @@ def _has_no_name(topic: MetadataRequestTopic) -> bool:
     return topic.name is None or topic.topic_id != NO_UUID
 
 
-def _refused(asked: Iterable[MetadataRequestTopic]) -> MetadataResponse:
+def _refused(topics: Iterable[MetadataRequestTopic]) -> MetadataResponse:
     """Versions before 12 know names alone; as Kafka, nothing else is said then."""
     return MetadataResponse(
         topics=[
             MetadataTopic(
                 error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id
             )
-            for topic in asked
+            for topic in topics
         ]
     )
 
@@ -182,16 +186,16 @@ def _refused(asked: Iterable[MetadataRequestTopic]) -> MetadataResponse:
 # -- which topics --------------------------------------------------------------------------------
 
 
-def _look_up(context: RequestContext, asked: Sequence[MetadataRequestTopic] | None) -> list[Found]:
+def _look_up(context: RequestContext, topics: Sequence[MetadataRequestTopic] | None) -> list[Found]:
     """What was asked for, each topic once; where one is named by its id, only ids count."""
     node = context.node
-    if asked is None or (context.version == 0 and not asked):
+    if topics is None or (context.version == 0 and not topics):
         return [Found(info) for info in node.topics.all().values()]
-    ids = {topic.topic_id: None for topic in asked if topic.topic_id != NO_UUID}
-    if ids or any(topic.name is None for topic in asked):
+    ids = {topic.topic_id: None for topic in topics if topic.topic_id != NO_UUID}
+    if ids or any(topic.name is None for topic in topics):
         return [_by_id(node, topic_id) for topic_id in ids or {NO_UUID: None}]
     return [
-        _by_name(node, name) for name in {topic.name: None for topic in asked} if name is not None
+        _by_name(node, name) for name in {topic.name: None for topic in topics} if name is not None
     ]
 
 
@@ -226,7 +230,7 @@ def _unknown(name: str) -> Found:
 
 
 def _to_create(
-    context: RequestContext, request: MetadataRequest, found: Iterable[Found]
+    context: RequestContext, request: MetadataRequest, lookups: Iterable[Found]
 ) -> list[str]:
     """Topics that are made because somebody asks for them."""
     config = context.node.config
@@ -234,7 +238,7 @@ def _to_create(
         return []
     names = [
         each.missing.name
-        for each in found
+        for each in lookups
         if each.missing is not None
         and each.missing.name is not None
         and each.missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -260,11 +264,11 @@ class _Described:
 _DESCRIBED: Final[WeakKeyDictionary[Node, dict[str, _Described]]] = WeakKeyDictionary()
 
 
-def _topic(node: Node, found: Found) -> MetadataTopic:
-    if found.info is None:
-        assert found.missing is not None
-        return found.missing
-    info = found.info
+def _topic(node: Node, lookup: Found) -> MetadataTopic:
+    if lookup.info is None:
+        assert lookup.missing is not None
+        return lookup.missing
+    info = lookup.info
     return MetadataTopic(
         error_code=0,
         name=info.name,
@@ -275,19 +279,19 @@ def _topic(node: Node, found: Found) -> MetadataTopic:
 
 
 def _is_fresh(node: Node, info: TopicInfo) -> bool:
-    known = _DESCRIBED.setdefault(node, {}).get(info.name)
+    described = _DESCRIBED.setdefault(node, {}).get(info.name)
     changes = node.partitions.epoch_changes
-    return known is not None and known.info is info and known.epoch_changes == changes
+    return described is not None and described.info is info and described.epoch_changes == changes
 
 
 def _partitions(node: Node, info: TopicInfo) -> list[MetadataPartition]:
-    kept = _DESCRIBED.setdefault(node, {})
+    described = _DESCRIBED.setdefault(node, {})
     if not _is_fresh(node, info):
-        if len(kept) > len(node.topics.all()):
-            kept.clear()  # some were deleted
+        if len(described) > len(node.topics.all()):
+            described.clear()  # some were deleted
         partitions = [_partition(node, info.name, number) for number in numbers_of(info)]
-        kept[info.name] = _Described(info, node.partitions.epoch_changes, partitions)
-    return kept[info.name].partitions
+        described[info.name] = _Described(info, node.partitions.epoch_changes, partitions)
+    return described[info.name].partitions
 
 
 def _partition(node: Node, topic: str, number: int) -> MetadataPartition:
@@ -370,14 +374,12 @@ async def describe_topic_partitions(
     limit = max(min(request.response_partition_limit, PARTITIONS_MAX), 1)
     counts = {name: _count(node.topics.find(name)) for name in names}
     parts, cursor = split(names, counts, request.cursor, limit)
-    await read_in_slices(
-        node,
-        [
-            TopicPartition(part.name, number)
-            for part in parts
-            for number in range(part.first, part.end)
-        ],
-    )
+    partitions = [
+        TopicPartition(part.name, number)
+        for part in parts
+        for number in range(part.first, part.end)
+    ]
+    await node.partitions.read_epochs(partitions, node.env.clock)
     described = [_described(node, part) for part in parts]
     return DescribeTopicPartitionsResponse(topics=described, next_cursor=cursor)
 
@@ -443,7 +445,7 @@ def _described(node: Node, part: Part) -> DescribedTopic:
             name=part.name,
             topic_authorized_operations=TOPIC_OPERATIONS,
         )
-    there = set(numbers_of(info))
+    numbers = set(numbers_of(info))
     return DescribedTopic(
         error_code=0,
         name=info.name,
@@ -452,7 +454,7 @@ def _described(node: Node, part: Part) -> DescribedTopic:
         partitions=[
             _described_partition(node, info.name, number)
             for number in range(part.first, part.end)
-            if number in there
+            if number in numbers
         ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
@@ -592,8 +594,8 @@ def _may_see(
     """Whether a topic may be looked up; if not, its refusal is added."""
     topics, name = access.context.node.topics, topic.name
     if topic.topic_id != NO_UUID:
-        known = access.name_of(topic.topic_id)
-        if known is None or access.may_topic(Operation.DESCRIBE, known):
+        topic_name = access.name_of(topic.topic_id)
+        if topic_name is None or access.may_topic(Operation.DESCRIBE, topic_name):
             return True
         refusals.append(
             MetadataTopic(

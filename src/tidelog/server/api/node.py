@@ -144,8 +144,8 @@ class Node(Services):
     @cached_property
     def cluster_id(self) -> str:
         """The cluster's name, from meta.properties."""
-        found = read_meta_properties(self.env.files, self.log_dir.path) or {}
-        return found.get("cluster.id") or encode_topic_id(random_topic_id(self.env.random))
+        properties = read_meta_properties(self.env.files, self.log_dir.path) or {}
+        return properties.get("cluster.id") or encode_topic_id(random_topic_id(self.env.random))
 
     @cached_property
     def removals(self) -> Removals:
@@ -249,8 +249,8 @@ class Node(Services):
 
     def resume_groups(self) -> None:
         """Begin to read the groups that there were, or that a standby knew of its leader's."""
-        files, place = self.env.files, f"{self.log_dir.path}/{GROUPS_FILE}"
-        if self.topics.find(OFFSETS_TOPIC) is not None or files.exists(place):
+        files, path = self.env.files, f"{self.log_dir.path}/{GROUPS_FILE}"
+        if self.topics.find(OFFSETS_TOPIC) is not None or files.exists(path):
             self.groups.resume()
 
     def resume_transactions(self) -> None:

@@ -33,7 +33,6 @@ from tidelog.protocol.messages.share_fetch import (
     SharePartitionData,
 )
 from tidelog.server.api.context import Long, RequestContext
-from tidelog.server.api.leader_epochs import find_partition
 from tidelog.server.partitions.fetch import tell_failure
 from tidelog.server.partitions.fetch_sessions import FIRST_EPOCH, LAST_EPOCH
 from tidelog.server.partitions.partition import Partition
@@ -102,7 +101,7 @@ class Member:
             return ErrorCode.UNKNOWN_TOPIC_ID
         if not self._may_read(info.name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        return find_partition(node, info.name, named.number)
+        return node.partitions.find(info.name, named.number)
 
     def _may_read(self, topic: str) -> bool:
         return _may(self.context, "TOPIC", topic)

@@ -55,7 +55,6 @@ from tidelog.protocol.messages.transactions import (
 from tidelog.server.admin.topic_rules import ensure_name
 from tidelog.server.api.context import MANY, Long, RequestContext, long_if_many
 from tidelog.server.api.guards import TOPIC_DENIED_TEXT, Access, Denied, Guarded, needs_cluster
-from tidelog.server.api.leader_epochs import find_partition
 from tidelog.server.api.node import LOGGER, Node
 from tidelog.server.regexes import UnusableRegex, find_matches
 from tidelog.server.runtime.errors import Refusal
@@ -513,7 +512,7 @@ async def describe_producers(
 async def _partition(
     context: RequestContext, topic: str, number: int
 ) -> DescribeProducersPartitionResponse:
-    found = find_partition(context.node, topic, number)
+    found = context.node.partitions.find(topic, number)
     if isinstance(found, int):
         why = _no_topic(topic) if context.node.topics.find(topic) is None else Refusal(found)
         return DescribeProducersPartitionResponse(

@@ -96,11 +96,11 @@ class Control:
         """Carry out a request; its answer as a frame."""
         try:
             verb, arguments = channel.read_request(message)
-            found = self.verbs.get(verb)
-            if found is None:
-                known = ", ".join(self.verbs)
-                raise InvalidRequest(f"no verb {verb!r} on the control channel; there are: {known}")
-            return encode_frame(channel.answer(await found(arguments)))
+            carry_out = self.verbs.get(verb)
+            if carry_out is None:
+                verbs = ", ".join(self.verbs)
+                raise InvalidRequest(f"no verb {verb!r} on the control channel; there are: {verbs}")
+            return encode_frame(channel.answer(await carry_out(arguments)))
         except TidelogError as error:
             return encode_frame(channel.refusal(error))
 
@@ -135,9 +135,11 @@ class Control:
 
     async def _flush(self, _: Mapping[str, object]) -> _Result:
         """Sync all that was appended, beside the loop."""
-        found = [each for each in self._node.partitions.opened() if each.failure is None]
-        ended = await asyncio.gather(*(each.flushed() for each in found), return_exceptions=True)
-        for partition, failure in zip(found, ended, strict=True):
+        partitions = [each for each in self._node.partitions.opened() if each.failure is None]
+        ended = await asyncio.gather(
+            *(each.flushed() for each in partitions), return_exceptions=True
+        )
+        for partition, failure in zip(partitions, ended, strict=True):
             if failure is not None and not partition.is_gone:
                 raise failure
         return {}
@@ -213,9 +215,9 @@ class Control:
         """Compact one partition now; see docs/compaction.md."""
         from tidelog.control.verbs import encode_report, read_compact_wishes
 
-        wanted = read_compact_wishes(arguments)
+        request = read_compact_wishes(arguments)
         report = await self._compaction().clean_now(
-            wanted.name, roll=wanted.roll, is_asked=wanted.is_asked
+            request.name, roll=request.roll, is_asked=request.is_asked
         )
         return encode_report(report)
 
@@ -223,10 +225,10 @@ class Control:
         """A partition's cleaning for the asker to carry out; see docs/control.md."""
         from tidelog.control.verbs import encode_lent, read_compact_wishes
 
-        wanted = read_compact_wishes(arguments)
+        request = read_compact_wishes(arguments)
         lending = self._compaction().lending
-        found = await lending.begin(wanted.name, roll=wanted.roll, is_asked=wanted.is_asked)
-        return encode_lent(*found)
+        lent = await lending.begin(request.name, roll=request.roll, is_asked=request.is_asked)
+        return encode_lent(*lent)
 
     async def _take_back(self, arguments: Mapping[str, object]) -> _Result:
         """Swap in what the asker has made of it."""
@@ -241,14 +243,14 @@ class Control:
 
     def _partitions_of(self, verb: str, arguments: Mapping[str, object]) -> list[TopicPartition]:
         """The partitions that a change is about; what can't be read is refused by the verb."""
-        found = []
-        for told in _told_of(verb, arguments):
-            topic, number = told.get("topic"), told.get("partition")
+        names = []
+        for entry in _told_of(verb, arguments):
+            topic, number = entry.get("topic"), entry.get("partition")
             if isinstance(topic, str) and isinstance(number, int):
-                found.append(TopicPartition(topic, number))
+                names.append(TopicPartition(topic, number))
             elif isinstance(topic, str) and self._node.topics.find(topic) is not None:
-                found += self._node.log_dir.partitions(topic)
-        return found
+                names += self._node.log_dir.partitions(topic)
+        return names
 
     async def _open(self, names: Iterable[TopicPartition]) -> None:
         """Open partitions beside the loop; what the work does on it finds them open."""

@@ -345,12 +345,12 @@ class Compaction:
         self._workers.append(worker)
         while not self._is_stopping:
             try:
-                found = await self._take_next()
+                name = await self._take_next()
             except Exception:  # noqa: BLE001 - a cleaner that ended would never be missed
                 LOGGER.exception("looking for something to compact has failed")
-                found = None
-            if found is not None:
-                await self._clean(worker, found)
+                name = None
+            if name is not None:
+                await self._clean(worker, name)
                 continue
             await asyncio.get_running_loop().run_in_executor(self._threads, worker.rest)
             await self._pause(self._node.config.log_cleaner_backoff_ms)
@@ -358,10 +358,10 @@ class Compaction:
     async def _take_next(self) -> TopicPartition | None:
         """Choose, one cleaner at a time; what is chosen is nobody else's."""
         async with self._choosing:
-            found = await self._choose()
-            if found is not None:
-                self._at_work.add(found)
-            return found
+            name = await self._choose()
+            if name is not None:
+                self._at_work.add(name)
+            return name
 
     async def _pause(self, delay_ms: int) -> None:
         if self._is_stopping:
@@ -436,9 +436,9 @@ class Compaction:
         return {name: failure.reason for name, failure in self._failures.items()}
 
     def _forget(self, info: "TopicInfo") -> None:
-        for known in (self._failures, self._seen):
-            for name in [name for name in known if name.topic == info.name]:
-                known.pop(name)
+        for states in (self._failures, self._seen):
+            for name in [name for name in states if name.topic == info.name]:
+                states.pop(name)
 
     @contextmanager
     def _held(self, name: TopicPartition) -> Iterator[None]:
@@ -460,11 +460,11 @@ class Compaction:
         for name in list(self._compacted()):
             if self._is_stopping:
                 return None
-            found = await self._look(name)
-            if found is None or found.decision.due is None:
+            state = await self._look(name)
+            if state is None or state.decision.due is None:
                 continue
-            if best is None or found.decision.ratio > best.decision.ratio:
-                best = found
+            if best is None or state.decision.ratio > best.decision.ratio:
+                best = state
         return None if best is None else best.name
 
     def _compacted(self) -> Iterator[TopicPartition]:
@@ -493,15 +493,15 @@ class Compaction:
             log_dir = LogDirOnLoop(node.log_dir, self._gate)
             loop = asyncio.get_running_loop()
             active_base, synced_end = partition.log.active.base_offset, partition.log.recovery_point
-            found = await loop.run_in_executor(self._threads, inspect_log, log_dir, name)
+            state = await loop.run_in_executor(self._threads, inspect_log, log_dir, name)
         except (InvalidRequest, Closed, UnknownTopic) as error:
             LOGGER.debug("%s is not compacted: %s", name, error)
             return None
         except TidelogError as error:
             self._fail(name, error)
             return None
-        self._note(found, partition, active_base, synced_end)
-        return found
+        self._note(state, partition, active_base, synced_end)
+        return state
 
     def _is_news(self, name: TopicPartition, log: "Log") -> bool:
         """Whether a look may find more than the last one; an idle head may have to be rolled."""
@@ -510,26 +510,30 @@ class Compaction:
             log.roll(RollReason.COMPACTION_LAG)
         if len(log.segments) == 1:
             return False
-        seen = self._seen.get(name)
-        return seen is None or seen.active_base != log.active.base_offset or seen.until_ms <= now_ms
+        last_look = self._seen.get(name)
+        return (
+            last_look is None
+            or last_look.active_base != log.active.base_offset
+            or last_look.until_ms <= now_ms
+        )
 
     def _note(
-        self, found: CleaningState, partition: Partition, active_base: int, synced_end: int
+        self, state: CleaningState, partition: Partition, active_base: int, synced_end: int
     ) -> None:
         """Remember a look, by how the log was when that began: a sync may have ended meanwhile."""
-        decision, log = found.decision, partition.log
-        self._node.metrics.cleaner.looked(found.name, decision.ratio)
+        decision, log = state.decision, partition.log
+        self._node.metrics.cleaner.looked(state.name, decision.ratio)
         if synced_end < active_base:
             # A roll's sync is under way, or a crash has left records unsynced: the next look sees.
             is_synced = log.recovery_point >= active_base
             if not is_synced and not partition.is_gone and partition.failure is None:
                 partition.flush_later()
         elif decision.due is None:
-            horizons = () if found.history is None else found.history.horizons_ms
-            later = [time for time in horizons if time > found.now_ms]
+            horizons = () if state.history is None else state.history.horizons_ms
+            later = [time for time in horizons if time > state.now_ms]
             until_ms = min(later, default=INT64_MAX)
-            until_ms = min(until_ms, found.now_ms + LOOK_AGAIN_MS)
-            self._seen[found.name] = _Seen(active_base, until_ms)
+            until_ms = min(until_ms, state.now_ms + LOOK_AGAIN_MS)
+            self._seen[state.name] = _Seen(active_base, until_ms)
 
     # -- asked from outside ------------------------------------------------------------------
 

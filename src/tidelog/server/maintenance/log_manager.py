@@ -166,7 +166,7 @@ class Background:
 
     def _unlink(self, partition: Partition) -> None:
         if not partition.is_gone and partition.failure is None:
-            self._act(partition.name, lambda found: found.log.deleter.unlink_due())
+            self._act(partition.name, lambda opened: opened.log.deleter.unlink_due())
             delay_ms = self._next_unlink_ms(partition.log)
             if delay_ms is not None:
                 self._unlink_in(delay_ms, partition)

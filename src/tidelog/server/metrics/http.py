@@ -107,8 +107,8 @@ class MetricsServer:
         self._listener = await asyncio.start_server(
             self._serve, host, port, limit=REQUEST_BYTES_MAX
         )
-        found: int = self._listener.sockets[0].getsockname()[1]
-        return found
+        chosen_port: int = self._listener.sockets[0].getsockname()[1]
+        return chosen_port
 
     async def stop(self) -> None:
         """Listen no more, and let go of who is asking."""

@@ -363,16 +363,16 @@ class Clients:
             self._make_room(self._node.env.clock.monotonic_ms())
         self._look_at(iter(tuple(self._clients)))
 
-    def _look_at(self, left: Iterator[Client]) -> None:
+    def _look_at(self, clients: Iterator[Client]) -> None:
         clock = self._node.env.clock
         begun_ms = now_ms = clock.monotonic_ms()
-        for number, client in enumerate(left):
+        for number, client in enumerate(clients):
             if client in self._clients:
                 self._look_at_one(client, now_ms)
             if number % LOOKS_IN_A_ROW == 0:
                 now_ms = clock.monotonic_ms()
                 if now_ms - begun_ms >= SLICE_MS:
-                    self._node.timers.after(1, lambda: self._look_at(left))
+                    self._node.timers.after(1, lambda: self._look_at(clients))
                     return
         limit_ms = self._node.config.connections_max_idle_ms
         delay_ms = IDLE_CHECK_MS if limit_ms < 0 else min(limit_ms, IDLE_CHECK_MS)

@@ -416,8 +416,8 @@ class Connection(asyncio.BufferedProtocol):
         A few calls for a large request cost less than one for each packet of it. Where others wait
         for room each byte is a sign that it goes on.
         """
-        wanted = 0 if self._clients.in_flight.is_full else self._frames.missing_bytes
-        out.wake_at(min(wanted, WAKE_BYTES_MAX) or 1)
+        wake_bytes = 0 if self._clients.in_flight.is_full else self._frames.missing_bytes
+        out.wake_at(min(wake_bytes, WAKE_BYTES_MAX) or 1)
 
     def _look_again(self) -> None:
         """Go on after a pause that was not the client's."""
@@ -464,15 +464,15 @@ class Connection(asyncio.BufferedProtocol):
             footprint.end_read()
         began_ns, size_bytes = self._looked_ns, len(frame) + LENGTH_BYTES
         self._key = key = key_of(frame)
-        said = self._answer(self._node, self.facts, frame)
-        if said is None or type(said) is list:
-            self._send(said, key, size_bytes, began_ns, more=more)
+        outcome = self._answer(self._node, self.facts, frame)
+        if outcome is None or type(outcome) is list:
+            self._send(outcome, key, size_bytes, began_ns, more=more)
             if footprint.request_bytes:
                 footprint.release_request()
         else:  # no other request is looked at until there is an answer to this one
             self._flush()
             footprint.work_on(size_bytes)
-            reply = cast("Reply[Pieces | None]", said)
+            reply = cast("Reply[Pieces | None]", outcome)
             self._pending.wait(reply, Asked(key, size_bytes, began_ns))
             if self._transport is None:
                 self._pending.lose_client()
@@ -485,9 +485,9 @@ class Connection(asyncio.BufferedProtocol):
             self._give_up("an error of our own")
         self._end_if_done()
 
-    def _told(self, pieces: Pieces | None, asked: Asked) -> None:
+    def _told(self, pieces: Pieces | None, request: Asked) -> None:
         """Send what came later, and go on with what has come meanwhile."""
-        self._send(pieces, asked.key, asked.size_bytes, asked.began_ns)
+        self._send(pieces, request.key, request.size_bytes, request.began_ns)
         self.footprint.release_request()
         if self._gate is not None:
             self._flush()

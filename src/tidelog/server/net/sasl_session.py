@@ -169,7 +169,7 @@ class Gate:
             return _illegal(request)
         raise NotLoggedIn("a token before a handshake")
 
-    def _handshake(self, request: ReceivedRequest, asked: SaslHandshakeRequest) -> Outcome:
+    def _handshake(self, request: ReceivedRequest, handshake: SaslHandshakeRequest) -> Outcome:
         if self._state is State.WANTS_TOKENS:
             return start(self._out_of_turn(request))
         if self._state is State.OPEN and not self._may_renew():
@@ -177,12 +177,12 @@ class Gate:
             return write_response(
                 request, SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
             )
-        exchange = self._door.exchange(asked.mechanism)
+        exchange = self._door.exchange(handshake.mechanism)
         if exchange is None:
             return start(self._unsupported(request))
-        is_another = self._login is not None and asked.mechanism != self._login_mechanism
+        is_another = self._login is not None and handshake.mechanism != self._login_mechanism
         # As with Kafka who comes by another one than before hears so when he goes on.
-        self._exchange, self._mechanism = None if is_another else exchange, asked.mechanism
+        self._exchange, self._mechanism = None if is_another else exchange, handshake.mechanism
         self._has_bare_tokens = request.version == 0
         self._state = State.WANTS_TOKENS
         mechanisms = list(self._door.mechanisms)
@@ -199,10 +199,10 @@ class Gate:
     async def _unsupported(self, request: ReceivedRequest) -> Pieces:
         await self._fail("other", LoginFailed("a mechanism that is not enabled"))
         mechanisms = list(self._door.mechanisms)
-        said = SaslHandshakeResponse(
+        response = SaslHandshakeResponse(
             error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms
         )
-        return write_response(request, said)
+        return write_response(request, response)
 
     async def _out_of_turn(self, request: ReceivedRequest) -> Pieces:
         await self._fail(self._mechanism, LoginFailed("a handshake where a token should come"))
@@ -221,15 +221,15 @@ class Gate:
         except LoginFailed as error:
             await self._fail(self._mechanism, error)
             usual = failure_text(self._mechanism, is_renewal=self._login is not None)
-            said = SaslAuthenticateResponse(
+            response = SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
                 error_message=error.client_message or usual,
             )
-            return write_response(request, said)
-        said = SaslAuthenticateResponse(error_code=0, error_message="", auth_bytes=answer)
+            return write_response(request, response)
+        response = SaslAuthenticateResponse(error_code=0, error_message="", auth_bytes=answer)
         if self._state is State.OPEN:
-            said.session_lifetime_ms = self._begin_session()
-        return write_response(request, said)
+            response.session_lifetime_ms = self._begin_session()
+        return write_response(request, response)
 
     async def _bare(self, token: bytes) -> Pieces | None:
         """The same for clients of version 0, which hear nothing of a failure but the end."""
@@ -300,7 +300,7 @@ class Gate:
 
 
 def _illegal(request: ReceivedRequest) -> Pieces:
-    said = SaslAuthenticateResponse(
+    response = SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_TOO_LATE
     )
-    return write_response(request, said)
+    return write_response(request, response)

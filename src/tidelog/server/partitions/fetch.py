@@ -328,12 +328,12 @@ class PartitionRead:
 
     # -- before the read ---------------------------------------------------------------------
 
-    def prepare(self, order: ReadOrder, left: int, whole_first: bool) -> Limits | None:
+    def prepare(self, order: ReadOrder, bytes_left: int, whole_first: bool) -> Limits | None:
         """Set the result as it is without records; the limits of the read, None for no read.
 
         Args:
             order: What the fetch asks of all its partitions.
-            left: Bytes that are left for this partition and those behind it.
+            bytes_left: Bytes that are left for this partition and those behind it.
             whole_first: Whether the first batch comes whole though it is larger.
         """
         partition = self.partition
@@ -364,7 +364,7 @@ class PartitionRead:
         self.seen_end = end_offset
         if offset >= end_offset:
             return None
-        most = min(self.max_bytes, left)
+        most = min(self.max_bytes, bytes_left)
         if most < 0:
             self._refuse(order, ErrorCode.UNKNOWN_SERVER_ERROR)
             return None
@@ -428,16 +428,16 @@ class PartitionRead:
         if is_exposed:
             source.ensure_blocking()
             limits = replace(limits, max_bytes=min(limits.max_bytes, TIER_BYTES))
-        found = find_range(segments, offset, limits, source, partition.read_ends)
-        if found is None or found.end <= found.start:
+        byte_range = find_range(segments, offset, limits, source, partition.read_ends)
+        if byte_range is None or byte_range.end <= byte_range.start:
             return
         if order.is_committed:
-            self.aborted = aborted_transactions(segments, offset, found, source)
-        times = _append_times(found, source) if order.with_append_times else ()
+            self.aborted = aborted_transactions(segments, offset, byte_range, source)
+        times = _append_times(byte_range, source) if order.with_append_times else ()
         if is_exposed:
-            self._take(_exposed(found, source))
+            self._take(_exposed(byte_range, source))
         else:
-            self._take(source.records(found.segment, found.start, found.end))
+            self._take(source.records(byte_range.segment, byte_range.start, byte_range.end))
         self.append_times = times
 
     def _take(self, records: Records) -> None:
@@ -473,26 +473,30 @@ def _converted(
             max_bytes=min(limits.max_bytes, TIER_BYTES),
             whole_first=limits.whole_first or not is_whole,
         )
-        found = find_range(segments, at, part, source)
-        if found is None or not found.size_bytes:
+        byte_range = find_range(segments, at, part, source)
+        if byte_range is None or not byte_range.size_bytes:
             break
-        data = source.read(found.segment, found.start, found.end)
+        data = source.read(byte_range.segment, byte_range.start, byte_range.end)
         records = down_convert(data, known_magic(version), offset)
         if records:
             return records if is_whole else records[: limits.max_bytes]
-        at = found.next_offset
+        at = byte_range.next_offset
     return b""
 
 
-def _exposed(found: ByteRange, source: SegmentBytes) -> bytearray:
+def _exposed(byte_range: ByteRange, source: SegmentBytes) -> bytearray:
     """The records with their append times as headers."""
-    times = source.append_times(found.segment)
-    return expose_append_times(source.read(found.segment, found.start, found.end), times.time_at)
+    times = source.append_times(byte_range.segment)
+    return expose_append_times(
+        source.read(byte_range.segment, byte_range.start, byte_range.end), times.time_at
+    )
 
 
-def _append_times(found: ByteRange, source: SegmentBytes) -> list[int]:
+def _append_times(byte_range: ByteRange, source: SegmentBytes) -> list[int]:
     """Of each run of offsets the first one and its append time in ms, -1 for unknown."""
-    runs = source.append_times(found.segment).runs(found.first_offset, found.next_offset)
+    runs = source.append_times(byte_range.segment).runs(
+        byte_range.first_offset, byte_range.next_offset
+    )
     rows: list[int] = []
     for first, _, append_ms in runs:
         rows += (first, UNKNOWN_MS if append_ms is None else append_ms)
@@ -500,12 +504,12 @@ def _append_times(found: ByteRange, source: SegmentBytes) -> list[int]:
 
 
 def aborted_transactions(
-    segments: Sequence["Segment"], offset: int, found: ByteRange, source: SegmentBytes
+    segments: Sequence["Segment"], offset: int, byte_range: ByteRange, source: SegmentBytes
 ) -> list[AbortedTransaction]:
     """The aborted transactions among the records, in the order of their markers."""
     aborted: list[AbortedTransaction] = []
-    for segment in segments[segments.index(found.segment) :]:
-        entries, is_complete = source.txn_index(segment).collect(offset, found.next_offset)
+    for segment in segments[segments.index(byte_range.segment) :]:
+        entries, is_complete = source.txn_index(segment).collect(offset, byte_range.next_offset)
         aborted += (
             AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
             for entry in entries
@@ -543,10 +547,10 @@ class Reading:
         is_whole = order.version >= WHOLE_FIRST_SINCE
         for read in self._reads[at:end] if at or end else self._reads:
             size_bytes = self.size_bytes
-            left = order.max_bytes - size_bytes
-            if left < 0 < at:
-                left = 0  # a limit below 0 refuses the first partition
-            limits = read.prepare(order, left, is_whole and not size_bytes)
+            bytes_left = order.max_bytes - size_bytes
+            if bytes_left < 0 < at:
+                bytes_left = 0  # a limit below 0 refuses the first partition
+            limits = read.prepare(order, bytes_left, is_whole and not size_bytes)
             if limits is not None:
                 try:
                     read.find(order, limits, may_block=False)
@@ -654,8 +658,8 @@ def available_bytes(partition: Partition, offset: int, limits: Limits) -> int:
     Raises:
         ColdRead, OSError, TidelogError: As `find_range`.
     """
-    found = find_range(partition.log.segments, offset, limits, partition.loop_bytes)
-    return 0 if found is None else found.size_bytes
+    byte_range = find_range(partition.log.segments, offset, limits, partition.loop_bytes)
+    return 0 if byte_range is None else byte_range.size_bytes
 
 
 # Partitions remembered of a connection; one that reads more is not counted to the last record.

@@ -269,8 +269,8 @@ class IncrementalFetching(Fetching):
         session = self._session
         if session.epoch != self._epoch:
             return SessionAnswer(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id)
-        told = list(self._told(answered))
-        return SessionAnswer(0, session.session_id, told)
+        changes = list(self._told(answered))
+        return SessionAnswer(0, session.session_id, changes)
 
     def preview(self, answered: Results[ResultT]) -> Results[ResultT]:
         """What has changed."""
@@ -375,8 +375,8 @@ class FetchSessions:
 
     def _has_room_for(self, partitions: int) -> bool:
         """Whether so many more may be remembered."""
-        known = sum(len(session.partitions) for session in self._sessions.values())
-        return known + partitions <= self.partitions_max
+        count = sum(len(session.partitions) for session in self._sessions.values())
+        return count + partitions <= self.partitions_max
 
     def _new_id(self) -> int:
         while True:

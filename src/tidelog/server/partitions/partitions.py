@@ -16,15 +16,18 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
+from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
-from tidelog.errors import TidelogError, UnknownTopic
+from tidelog.errors import StorageFailure, TidelogError, UnknownTopic
 from tidelog.garbage import take_as_old
 from tidelog.server.partitions.partition import (
     OLD_EVERY,
     Partition,
 )
+from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.threads import Work
 from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.files import partition_dir_name
 from tidelog.storage.log.leader_epochs import LeaderEpochs, read_next_epoch
 from tidelog.storage.log.log import Log
@@ -75,8 +78,8 @@ class Holds:
     async def _wait(self, topics: Iterable[str], counts: Callable[[Hold], bool]) -> None:
         names = list(topics)
         held = self._held
-        while found := [held[name] for name in names if name in held and counts(held[name])]:
-            await found[0].ended.wait()
+        while holds := [held[name] for name in names if name in held and counts(held[name])]:
+            await holds[0].ended.wait()
 
     @asynccontextmanager
     async def hold(
@@ -104,6 +107,14 @@ class Holds:
 
 # Partitions that are opened in threads at a time, for whomever.
 OPENINGS: Final = 3
+
+
+_UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def numbers_of(info: TopicInfo) -> Collection[int]:
+    """The partitions that a topic has here: of another program's topics those with a directory."""
+    return info.present if info.foreign else range(info.partitions)
 
 
 class Partitions:
@@ -134,8 +145,8 @@ class Partitions:
             UnknownTopic: No such topic or partition.
             StorageFailure: It could not be opened.
         """
-        found = self._used.get((topic, partition))
-        return self._use(TopicPartition(topic, partition)) if found is None else found
+        used = self._used.get((topic, partition))
+        return self._use(TopicPartition(topic, partition)) if used is None else used
 
     def _use(self, name: TopicPartition) -> Partition:
         # Said without the nearest name: looking for it takes long, and requests name many.
@@ -144,11 +155,27 @@ class Partitions:
         log = self._log_dir.log(name.topic, name.partition)
         if self.has_kernels and log.failure is None:
             log.use_kernels()
-        found = Partition(log, syncs_all=self._syncs_all)
-        self._open[name] = self._used[(name.topic, name.partition)] = found
+        opened = Partition(log, syncs_all=self._syncs_all)
+        self._open[name] = self._used[(name.topic, name.partition)] = opened
         if self._next_epochs.pop(name, None) != log.leader_epoch:
             self.epoch_changes += 1
-        return found
+        return opened
+
+    def find(self, topic: str, number: int) -> Partition | int:
+        """A partition, opened at its first use, or Kafka's error code.
+
+        It costs little to say what is not there: a request may name very many of them.
+        """
+        partition = self._used.get((topic, number))
+        if partition is not None:
+            return partition
+        name = TopicPartition(topic, number)
+        try:
+            return self._use(name) if self._is_there(name) else _UNKNOWN
+        except StorageFailure:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        except TidelogError as error:
+            return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
 
     def find_used(self, topic: str, partition: int) -> Partition | None:
         """A partition that is open, None where it was not used yet or is not there."""
@@ -158,8 +185,8 @@ class Partitions:
 
     def unopened(self, names: Iterable[tuple[str, int]]) -> list[TopicPartition]:
         """Those of these partitions that are there and that `get` would have to open itself."""
-        left = [TopicPartition(*name) for name in names if name not in self._used]
-        return [name for name in left if self.must_open(name)]
+        unused = [TopicPartition(*name) for name in names if name not in self._used]
+        return [name for name in unused if self.must_open(name)]
 
     def must_open(self, name: TopicPartition) -> bool:
         """Whether `get` would have to open it; False where there is no such partition."""
@@ -170,7 +197,7 @@ class Partitions:
     def _is_there(self, name: TopicPartition) -> bool:
         if (info := self._log_dir.topics().get(name.topic)) is None:
             return False
-        return name.partition in (info.present if info.foreign else range(info.partitions))
+        return name.partition in numbers_of(info)
 
     async def open_beside(
         self, names: Iterable[TopicPartition], work: Work, *, to_write: bool = False
@@ -214,16 +241,16 @@ class Partitions:
         Raises:
             UnknownTopic, StorageFailure: As `LogDir.reopen`; it stays offline, and is read still.
         """
-        found = self.get(topic, partition)
-        if found.failure is None:
+        offline = self.get(topic, partition)
+        if offline.failure is None:
             return False
-        let_go = found.log.give_up()  # here: what it left for later belongs to this thread
+        let_go = offline.log.give_up()  # here: what it left for later belongs to this thread
         log = await work.run(self._reopened, let_go, topic, partition)
-        if found.is_gone:
+        if offline.is_gone:
             return False
         if self.has_kernels:
             log.use_kernels()
-        found.use(log)
+        offline.use(log)
         self.epoch_changes += 1
         return True
 
@@ -241,18 +268,30 @@ class Partitions:
         one in its checkpoint, or a later one. So thousands can be told without opening any.
         """
         name = TopicPartition(topic, partition)
-        found = self._open.get(name)
-        if found is not None:
-            return found.log.leader_epoch
+        opened = self._open.get(name)
+        if opened is not None:
+            return opened.log.leader_epoch
         if name not in self._next_epochs:
             self._next_epochs[name] = read_next_epoch(
                 self._log_dir.env.files, f"{self._log_dir.path}/{partition_dir_name(name)}"
             )
         return self._next_epochs[name]
 
-    def knows_epoch(self, name: TopicPartition) -> bool:
-        """Whether `leader_epoch` answers without a look at the disk."""
-        return name in self._open or name in self._next_epochs
+    def unread_epochs(self, topics: Iterable[TopicInfo]) -> list[TopicPartition]:
+        """Partitions of these topics for which `leader_epoch` has to look at the disk."""
+        return [
+            name
+            for info in topics
+            for name in (TopicPartition(info.name, number) for number in numbers_of(info))
+            if name not in self._open and name not in self._next_epochs
+        ]
+
+    async def read_epochs(self, names: Iterable[TopicPartition], clock: Clock) -> None:
+        """Read leader epochs in slices: one takes a fraction of a millisecond."""
+        slices = Slices(clock)
+        for name in names:
+            self.leader_epoch(name.topic, name.partition)
+            await slices.rest()
 
     def find_open(self, name: TopicPartition) -> Partition | None:
         """A partition that was used already, None where it was not."""
@@ -287,10 +326,10 @@ def epoch_problem(log: Log, epoch: int) -> int:
 
 def epochs_of(log: Log) -> LeaderEpochs:
     """All epochs, the present one too: a log notes it with its first record, Kafka at once."""
-    known = log.leader_epochs
-    if known.latest_epoch >= log.leader_epoch:
-        return known
-    epochs = LeaderEpochs(known.entries)
+    noted = log.leader_epochs
+    if noted.latest_epoch >= log.leader_epoch:
+        return noted
+    epochs = LeaderEpochs(noted.entries)
     epochs.assign(log.leader_epoch, log.log_end_offset)
     return epochs
 

@@ -186,9 +186,9 @@ class SegmentBytes:
         return FilePiece(file, segment.log_path, start, end - start, is_begun=True)
 
     def _file_of(self, segment: Segment) -> File:
-        kept = self._kept
-        if kept is not None and kept[0]() is segment:
-            held = kept[1]
+        last = self._kept
+        if last is not None and last[0]() is segment:
+            held = last[1]
             if held.file is not None:
                 held.is_used = True
                 return held.file
@@ -348,12 +348,12 @@ class ReadEnds:
         found = self._places.get(offset)
         return None if found is None or found[0]() is not segment else found[1]
 
-    def note(self, found: "ByteRange") -> None:
+    def note(self, byte_range: "ByteRange") -> None:
         """A read has found these bytes."""
         places = self._places
         if len(places) >= READ_ENDS_MAX:
             places.clear()
-        places[found.next_offset] = ref(found.segment), found.end
+        places[byte_range.next_offset] = ref(byte_range.segment), byte_range.end
 
 
 def find_range(
@@ -394,10 +394,10 @@ def find_range(
         if first is None:
             first = _first_reaching(segment, offset, source)
         if first is not None:
-            found = _range_from(segment, first, offset, limits, source)
-            if ends is not None and found.size_bytes:
-                ends.note(found)
-            return found
+            byte_range = _range_from(segment, first, offset, limits, source)
+            if ends is not None and byte_range.size_bytes:
+                ends.note(byte_range)
+            return byte_range
         if offset < segment.end_offset:
             source.ensure_reaches(segment, offset)
     return None
@@ -454,16 +454,16 @@ def _first_reaching(segment: Segment, offset: int, source: SegmentBytes) -> Fram
         return None
     next_offset = segment.base_offset
     end = segment.end_offset if segment.has_known_end else INT64_MAX
-    limit, found = segment_limit(next_offset, end), None
+    limit, frame_found = segment_limit(next_offset, end), None
     for frame in _frames_to(segment, offset, source):
         if not next_offset <= frame.base_offset <= frame.last_offset < limit:
             return _in_order_reaching(segment, offset, limit, source)
-        if found is not None:
+        if frame_found is not None:
             break
         if frame.last_offset >= offset:
-            found = frame
+            frame_found = frame
         next_offset = frame.last_offset + 1
-    return found
+    return frame_found
 
 
 def _in_order_reaching(
@@ -472,9 +472,9 @@ def _in_order_reaching(
     """The same where batches are out of order; raises where the wrong one may be what is asked."""
     walked = _frames_to(segment, offset, source)
     first = next(walked)
-    found = ((frame.position, frame) for frame in chain((first,), walked))
+    positions = ((frame.position, frame) for frame in chain((first,), walked))
     base, path, knows_next = segment.base_offset, segment.log_path, first.position == 0
-    for _, frame in in_order(found, base, limit, path, knows_next=knows_next):
+    for _, frame in in_order(positions, base, limit, path, knows_next=knows_next):
         if frame.last_offset >= offset:
             return frame
     return None
@@ -498,14 +498,14 @@ def _range_from(
         part = _visible_end(segment, limits.end_offset, source)
     visible_end, behind = part
     start, size_bytes, base_offset, _, _ = first
-    wanted = limits.max_bytes
-    if wanted < size_bytes and limits.whole_first:
-        wanted = size_bytes
-    if start >= visible_end or (wanted < size_bytes and start + wanted < visible_end):
+    max_bytes = limits.max_bytes
+    if max_bytes < size_bytes and limits.whole_first:
+        max_bytes = size_bytes
+    if start >= visible_end or (max_bytes < size_bytes and start + max_bytes < visible_end):
         return ByteRange(segment, start, start, offset, base_offset)
-    if start + wanted >= visible_end:
+    if start + max_bytes >= visible_end:
         return ByteRange(segment, start, visible_end, behind, base_offset)
-    end, next_offset = _end_within(segment, first, start + wanted, source)
+    end, next_offset = _end_within(segment, first, start + max_bytes, source)
     return ByteRange(segment, start, end, next_offset, base_offset)
 
 

@@ -41,8 +41,8 @@ class ProducerIds:
 
     def next(self) -> int | None:
         """The next id of the block at hand; None where it is used up: `take` knows more."""
-        found = next(self._ids, _NONE_LEFT)
-        return None if found == _NONE_LEFT else found
+        producer_id = next(self._ids, _NONE_LEFT)
+        return None if producer_id == _NONE_LEFT else producer_id
 
     async def take(self) -> int:
         """The next id, from a new block where the one at hand is used up.
@@ -52,10 +52,10 @@ class ProducerIds:
             StorageFailure: The block could not be noted; no id was handed out.
         """
         async with self._is_taking:
-            while (found := self.next()) is None:
+            while (producer_id := self.next()) is None:
                 block = await self._work.run(self._take_block)
                 self._ids, self._end = iter(block), block.stop
-        return found
+        return producer_id
 
     def _take_block(self) -> range:
         path = self._log_dir.path

@@ -185,9 +185,9 @@ class CleanerTally:
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted."""
-        for known in (self.failing, self.ratios, self.last_ms):
-            for name in [name for name in known if name.topic == topic]:
-                known.pop(name)
+        for figures in (self.failing, self.ratios, self.last_ms):
+            for name in [name for name in figures if name.topic == topic]:
+                figures.pop(name)
 
 
 class Counters(Metrics):

@@ -166,11 +166,11 @@ async def in_slices(clock: Clock, items: Iterable[_Item]) -> list[_Item]:
 
     What the iterable looks at may change meanwhile: iterate over a copy.
     """
-    found, slices = [], Slices(clock)
+    results, slices = [], Slices(clock)
     for item in items:
-        found.append(item)
+        results.append(item)
         await slices.rest()
-    return found
+    return results
 
 
 _Result = TypeVar("_Result")
