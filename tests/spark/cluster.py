@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.worlds.kafka.broker import free_port
+from tests.worlds.spark.settings import QUICK_JVM
 
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
@@ -73,6 +74,8 @@ class Processes:
         }
         if self.java_home is not None:
             found["JAVA_HOME"] = self.java_home
+        else:
+            found["JDK_JAVA_OPTIONS"] = QUICK_JVM
         return found | dict(self.variables)
 
     def start(self, name: str, *command: str) -> Path:
