@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 
-class ClassicMembers:
-    """What they ask. Belongs to the loop's thread."""
+class ClassicInConsumer:
+    """JoinGroup, SyncGroup, Heartbeat, LeaveGroup in a consumer group. For the loop's thread."""
 
     def __init__(self, updates: ConsumerUpdates, migration: Migration, regexes: Regexes) -> None:
         self._updates = updates

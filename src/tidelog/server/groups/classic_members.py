@@ -25,7 +25,7 @@ from tidelog.server.groups.requests import (
 from tidelog.server.runtime.reply import Reply
 
 if TYPE_CHECKING:
-    from tidelog.server.groups.classic_in_consumer import ClassicMembers
+    from tidelog.server.groups.classic_in_consumer import ClassicInConsumer
 
 # What the protocols of one member, and of all members of a group, may take. Kafka has no such
 # bound; a group near this one could not be written, since its record would be too large.
@@ -46,14 +46,14 @@ MEMBER_ID_BYTES: Final = 32_767
 _UUID_BYTES: Final = 37  # with its dash
 
 
-class Membership:
-    """What members ask. Belongs to the loop's thread."""
+class ClassicMembers:
+    """JoinGroup, SyncGroup, Heartbeat, LeaveGroup of all groups. For the loop's thread."""
 
     def __init__(
         self,
         context: GroupContext,
         rebalances: Rebalances,
-        in_consumer_groups: "Callable[[], ClassicMembers]",
+        in_consumer_groups: "Callable[[], ClassicInConsumer]",
     ) -> None:
         self._context = context
         self._table = context.table

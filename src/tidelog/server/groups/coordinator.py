@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.config.group import GroupSettings
 from tidelog.error_codes import ErrorCode
 from tidelog.server.coordinator.state_topic import PartitionedMap, is_accepted
-from tidelog.server.groups.classic_members import Membership
+from tidelog.server.groups.classic_members import ClassicMembers
 from tidelog.server.groups.classic_rebalance import Rebalances
 from tidelog.server.groups.committed_offsets import DeletedTopic, PendingOffsets
 from tidelog.server.groups.modern_group import ConsumerGroup, ShareGroup
@@ -34,7 +34,7 @@ from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.types import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
-    from tidelog.server.groups.classic_in_consumer import ClassicMembers
+    from tidelog.server.groups.classic_in_consumer import ClassicInConsumer
     from tidelog.server.groups.consumer_heartbeat import ConsumerHeartbeats
     from tidelog.server.groups.consumer_updates import ConsumerUpdates
     from tidelog.server.groups.migration import Migration
@@ -108,7 +108,9 @@ class GroupCoordinator:
         )
         self._rebalances = Rebalances(self._context)
         self.default_assignor = config.group_consumer_assignors[0]
-        self.members = Membership(self._context, self._rebalances, lambda: self._in_consumer_groups)
+        self.members = ClassicMembers(
+            self._context, self._rebalances, lambda: self._in_consumer_groups
+        )
         self.commits = Commits(self._context, self._rebalances)
         self.resume()
         services.topics.on_deleted.append(self.forget_topic)
@@ -131,10 +133,10 @@ class GroupCoordinator:
         return updates, migration, Regexes(updates, self._services.work)
 
     @cached_property
-    def _in_consumer_groups(self) -> "ClassicMembers":
-        from tidelog.server.groups.classic_in_consumer import ClassicMembers
+    def _in_consumer_groups(self) -> "ClassicInConsumer":
+        from tidelog.server.groups.classic_in_consumer import ClassicInConsumer
 
-        return ClassicMembers(*self._consumers)
+        return ClassicInConsumer(*self._consumers)
 
     @cached_property
     def heartbeats(self) -> "ConsumerHeartbeats":

@@ -198,15 +198,15 @@ class Standby:
         self._services.env.files.sync_dir(self._services.log_dir.path)
 
 
-class Asked(NamedTuple):
-    """What the coordinator of transactions is to be asked, and what is held meanwhile.
+class GuardedPartition(NamedTuple):
+    """A partition, and its guard while the transaction coordinator verifies a transaction.
 
     Attributes:
-        place: The partition that a transaction has to be open in.
-        guard: None where it is open already.
+        partition: The partition in which the transaction has to be open.
+        guard: None if it is open already.
     """
 
-    place: TopicPartition
+    partition: TopicPartition
     guard: Guard | None
 
 
@@ -269,13 +269,15 @@ class OffsetsTopic(StateTopic[LoadedShard]):
 
     # -- transactions ------------------------------------------------------------------------
 
-    def guard(self, group_id: str, producer: tuple[int, int], *, raises_epochs: bool) -> Asked:
+    def guard(
+        self, group_id: str, producer: tuple[int, int], *, raises_epochs: bool
+    ) -> GuardedPartition:
         """What a producer holds while the coordinator of transactions is asked for a group's."""
         number = self.number_of(group_id)
         name = TopicPartition(OFFSETS_TOPIC, number)
         partition = self.partition(number)
         if partition is None:
-            return Asked(name, None)
+            return GuardedPartition(name, None)
         guard = partition.transactions.guard(
             partition.log.producer_states(),
             producer,
@@ -283,7 +285,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
             raises_epochs=raises_epochs,
             now_ms=self._clock.now_ms(),
         )
-        return Asked(name, guard)
+        return GuardedPartition(name, guard)
 
     def append_pending(
         self,
