@@ -14,7 +14,7 @@ Source: Kafka 4.3's ProducerStateManager, UnifiedLog and Partition; KIP-98 (mark
 """
 
 from collections import deque
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
@@ -501,38 +501,5 @@ class Markers(Protocol):
             UNKNOWN_TOPIC_OR_PARTITION (deleted meanwhile) or one that says that a later coordinator
             or producer was there (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED); it asks
             again, later, for all others.
-        """
-        ...
-
-
-class Coordinator(Protocol):
-    """Knows which partitions are in a transaction."""
-
-    def verify_or_add(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Collection[TopicPartition],
-        *,
-        add: bool,
-    ) -> Awaitable[Mapping[TopicPartition, ErrorCode]]:
-        """Let a producer write to partitions as part of its transaction.
-
-        Args:
-            transactional_id: Whose transaction.
-            producer_id: As the client gave it.
-            producer_epoch: Likewise.
-            partitions: Where it wants to write; for group offsets that of `__consumer_offsets`.
-            add: Take them into the transaction, which begins where none is open (KIP-890's second
-                part, Produce from version 12 on); else they must be in it already.
-
-        Returns:
-            A code for each partition. With `add`: NONE once the coordinator's note is safe,
-            CONCURRENT_TRANSACTIONS while the one before is being ended (to be asked again soon).
-            Without: NONE, or TRANSACTION_ABORTABLE for one that is not in the transaction. Either
-            way INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, COORDINATOR_LOAD_IN_PROGRESS,
-            NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE, INVALID_TXN_STATE. Source: those are the
-            coordinator's own; what Produce makes of them is said in KIP-890.
         """
         ...

@@ -208,7 +208,23 @@ class TransactionCoordinator:
         *,
         add: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """As `partitions.partition.Coordinator`."""
+        """Let a producer write to partitions as part of its transaction (KIP-890).
+
+        Args:
+            transactional_id: Of the transaction.
+            producer_id: As the client sent it.
+            producer_epoch: As the client sent it.
+            partitions: Where it wants to write; for group offsets that of `__consumer_offsets`.
+            add: Add them to the transaction, which begins if none is open (Produce from version 12
+                on); otherwise they must be in it already.
+
+        Returns:
+            A code for each partition. With `add`: NONE once the addition is durable,
+            CONCURRENT_TRANSACTIONS while the transaction before is being ended (the client tries
+            again). Without: NONE, or TRANSACTION_ABORTABLE for one that is not in the transaction.
+            In both cases INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_TXN_STATE,
+            COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
+        """
         producer = ProducerRef(producer_id, producer_epoch)
         if not add:
             return self.verify(transactional_id, producer, partitions)
