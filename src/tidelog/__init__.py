@@ -297,9 +297,9 @@ def __getattr__(name: str) -> object:
     with collection_paused():
         module = import_module(f"tidelog.{home}")
         take_modules_as_old()
-    found: object = getattr(module, "open_directory" if name == "open" else name)
-    globals()[name] = found
-    return found
+    value: object = getattr(module, "open_directory" if name == "open" else name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -324,9 +324,9 @@ def _as_partitions(
     """Return what names topics or partitions: one of `kinds`, or some of what `lists` are of."""
     if argument is None and type(None) in kinds:
         return None
-    found = _as_name(argument, kinds | lists, name)
-    if found is not None:
-        return found if kinds & {str, TopicPartition} else [found]
+    partitions = _as_name(argument, kinds | lists, name)
+    if partitions is not None:
+        return partitions if kinds & {str, TopicPartition} else [partitions]
     if lists and isinstance(argument, Iterable) and not isinstance(argument, bytes | Mapping):
         some = [_as_name(one, lists, name) for one in argument]
         if None not in some:
@@ -359,13 +359,13 @@ def _as_times(argument: object, name: str) -> object:
     form = "give a dict from TopicPartition(topic, number) to ms since 1970"
     if not isinstance(argument, Mapping):
         raise InvalidRequest(f"{name} is {argument!r:.60} ({type(argument).__name__}); {form}")
-    found = {}
+    times = {}
     for key, value in argument.items():
         partition, ms = _as_name(key, frozenset(), name), as_time(value, f"{name}[{key!s}]")
         if partition is None or not isinstance(ms, int):
             raise InvalidRequest(f"{name} has {key!r:.60}: {value!r:.60}; {form}")
-        found[partition] = ms
-    return found
+        times[partition] = ms
+    return times
 
 
 _WORDS: Final = {
@@ -451,11 +451,11 @@ def _as_columns(argument: object, name: str) -> object:
 
 def _as_settings(argument: object, name: str) -> object:
     """Return settings as Kafka writes them: numbers, flags and lists as text."""
-    found = _as_changes(argument, name)
-    for key, value in cast("Mapping[str, object]", found or {}).items():
+    settings = _as_changes(argument, name)
+    for key, value in cast("Mapping[str, object]", settings or {}).items():
         if value is None:
             raise ConfigError(key, "None", "text, or left out for its default")
-    return found
+    return settings
 
 
 def _as_changes(argument: object, name: str) -> object:

@@ -213,9 +213,12 @@ def _check_compaction(question: _Question, name: TopicPartition, splits: "Sequen
     if question.inexact == MARK:
         return
     limit = min((split.compacted_max for split in splits), default=INT64_MAX)
-    found = question.source.compacted_to([name])[name]
-    if found > limit:
-        reason = f"compacted up to {found} since the table was planned; ask again (or inexact=mark)"
+    compacted_to = question.source.compacted_to([name])[name]
+    if compacted_to > limit:
+        reason = (
+            f"compacted up to {compacted_to} since the table was planned; ask again"
+            " (or inexact=mark)"
+        )
         start = splits[0].start_offset
         raise OffsetsGone((LostOffsets(name.topic, name.partition, start, limit, reason),))
 

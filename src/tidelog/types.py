@@ -163,9 +163,9 @@ class RecordCount(int):
         cls, records: int, *, without_time: int | None = 0, is_least: bool = False
     ) -> "RecordCount":
         """Make the number, which compares and adds as an int."""
-        found = super().__new__(cls, records)
-        found.without_time, found.is_least = without_time, is_least
-        return found
+        count = super().__new__(cls, records)
+        count.without_time, count.is_least = without_time, is_least
+        return count
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,14 +137,14 @@ def audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptio
     --state says that it has been. Exit code 0: equal; 1: differences; 2: an error; 3: usage.
     """
     try:
-        found = _audit(surroundings, request, options)
+        audited = _audit(surroundings, request, options)
     except (TidelogError, Refused, OSError) as error:
         code, line = describe(error)
         if code is ExitCode.USAGE:
             raise  # with the code that it has in every command
         surroundings.say(line)
         return FAILED
-    return EQUAL if found.is_equal else DIFFERENT
+    return EQUAL if audited.is_equal else DIFFERENT
 
 
 def _audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptions) -> Audited:
@@ -161,15 +161,15 @@ def _audit(surroundings: Surroundings, request: AuditCommand, options: AuditOpti
     with open_session(surroundings, request.spark, name="audit", zone=request.zone) as spark:
         began_ms = surroundings.env.clock.monotonic_ms()
         with progress.shown(spark):
-            found = measure(spark, plan)
+            audited = measure(spark, plan)
         seconds = (surroundings.env.clock.monotonic_ms() - began_ms) / 1000
-    columns, rows = table(found, request.show, request.key_as)
+    columns, rows = table(audited, request.show, request.key_as)
     output.print_rows(surroundings, columns, rows, request.kind, zone=request.zone)
-    for line in [*lines(found), took(found, seconds)]:
+    for line in [*lines(audited), took(audited, seconds)]:
         surroundings.say(line)
     if request.html is not None:
-        save_report(surroundings, request.html, page(request, options["group"], found))
-    return found
+        save_report(surroundings, request.html, page(request, options["group"], audited))
+    return audited
 
 
 def _places(surroundings: Surroundings, request: AuditCommand) -> tuple[Place, Place | None]:
@@ -184,21 +184,22 @@ def _places(surroundings: Surroundings, request: AuditCommand) -> tuple[Place, P
 
 
 def table(
-    found: Audited, show: AuditShow, key_as: Encoding
+    audited: Audited, show: AuditShow, key_as: Encoding
 ) -> tuple[tuple[Column, ...], list[list[Cell]]]:
     """The columns and rows of a table."""
     if show is AuditShow.DIFFERENCES:
         read = decoder(key_as)
-        return DIFFERENCES, [_difference_cells(one, read(one.key)) for one in found.differences]
+        return DIFFERENCES, [_difference_cells(one, read(one.key)) for one in audited.differences]
     if show is AuditShow.TOPICS:
-        return TOPICS, [_topic_cells(one) for one in found.topics]
+        return TOPICS, [_topic_cells(one) for one in audited.topics]
     if show is AuditShow.BUCKETS:
         return BUCKETS, [
             [one.topic, one.partition, one.start_ms, one.span_ms, *one.records, one.is_equal]
-            for one in found.buckets
+            for one in audited.buckets
         ]
     return CUTS, [
-        [side, name.topic, name.partition, *cut] for (side, name), cut in sorted(found.cuts.items())
+        [side, name.topic, name.partition, *cut]
+        for (side, name), cut in sorted(audited.cuts.items())
     ]
 
 
@@ -220,29 +221,31 @@ def _topic_cells(one: TopicFigures) -> list[Cell]:
     return [one.topic, *sides, *judged, *kinds]
 
 
-def lines(found: Audited) -> list[str]:
+def lines(audited: Audited) -> list[str]:
     """What there is to say of each topic, and what went wrong."""
-    said = []
-    for one in found.topics:
+    lines_of_topics = []
+    for one in audited.topics:
         kinds = ", ".join(f"{count:,} {kind.value}" for kind, count in one.kinds.items())
         keys = " and ".join(f"{count:,}" for count in one.keys)
-        said.append(f"{one.topic}: {kinds or 'equal'}; {keys} keys")
-    said += [f"note: {line}" for line in found.notes]
-    return [*said, f"a difference was overlooked by a chance below {found.chance:.1g}"]
+        lines_of_topics.append(f"{one.topic}: {kinds or 'equal'}; {keys} keys")
+    lines_of_topics += [f"note: {line}" for line in audited.notes]
+    return [*lines_of_topics, f"a difference was overlooked by a chance below {audited.chance:.1g}"]
 
 
-def took(found: Audited, seconds: float) -> str:
+def took(audited: Audited, seconds: float) -> str:
     """How much was read in what time."""
-    records = sum(sum(one.records) for one in found.topics)
-    share = f", {found.log_bytes / found.all_bytes:.1%} of the logs" if found.all_bytes else ""
+    records = sum(sum(one.records) for one in audited.topics)
+    share = (
+        f", {audited.log_bytes / audited.all_bytes:.1%} of the logs" if audited.all_bytes else ""
+    )
     speed = records / seconds / 1e6 if seconds else 0.0
     return (
-        f"{records:,} records compared, {found.log_bytes / 1e9:.3f} GB read{share}, in"
+        f"{records:,} records compared, {audited.log_bytes / 1e9:.3f} GB read{share}, in"
         f" {seconds:.1f} s: {speed:.1f} M/s"
     )
 
 
-def page(request: AuditCommand, group: str | None, found: Audited) -> Report:
+def page(request: AuditCommand, group: str | None, audited: Audited) -> Report:
     """The page."""
     whom = request.b if request.b is not None else f"group {group}"
     sections: list[Section] = [
@@ -250,11 +253,11 @@ def page(request: AuditCommand, group: str | None, found: Audited) -> Report:
             f"Every key of {request.a} followed to {whom}: whether its last record is the same, and"
             " where it isn't, in which hour of create time the two part."
         ),
-        Items(lines(found), "In short"),
-        *_plots(found, request.zone),
+        Items(lines(audited), "In short"),
+        *_plots(audited, request.zone),
     ]
     for show in AuditShow:
-        columns, rows = table(found, show, request.key_as)
+        columns, rows = table(audited, show, request.key_as)
         title = show.value.capitalize()
         if len(rows) > _ROWS_SHOWN:
             title = f"{title}, the first {_ROWS_SHOWN:,} of {len(rows):,}"
@@ -262,24 +265,24 @@ def page(request: AuditCommand, group: str | None, found: Audited) -> Report:
     return Report(f"Audit of {request.a}", sections)
 
 
-def _plots(found: Audited, zone: str | None) -> list[Section]:
+def _plots(audited: Audited, zone: str | None) -> list[Section]:
     """Differences by hour of create time for the topics that have most, and records beside."""
-    by_topic = Counter(one.topic for one in found.differences)
+    by_topic = Counter(one.topic for one in audited.differences)
     sections: list[Section] = []
     for topic, _ in by_topic.most_common(_PLOTTED):
         kinds: dict[str, Counter[int]] = {}
-        for one in found.differences:
+        for one in audited.differences:
             if one.topic == topic and one.bucket_ms is not None:
                 kinds.setdefault(_group(one.kind), Counter())[one.bucket_ms // HOUR_MS] += 1
         series = {name: {h: float(n) for h, n in hours.items()} for name, hours in kinds.items()}
         title = f"{topic}: keys that are not equal, by hour where the two part"
         sections.append(plot_by_hour({"": series}, "keys", title=title, zone=zone))
     by_side = {"A": Counter[int](), "B": Counter[int]()}
-    for bucket in found.buckets:
+    for bucket in audited.buckets:
         if bucket.start_ms is not None:
             for side, records in zip(by_side.values(), bucket.records, strict=True):
                 side[bucket.start_ms // HOUR_MS] += records
-    if found.buckets:
+    if audited.buckets:
         panels = {
             side: {"records": {h: float(n) for h, n in hours.items()}}
             for side, hours in by_side.items()

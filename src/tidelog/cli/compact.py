@@ -51,19 +51,19 @@ def show_plan(
     code = ExitCode.OK
     for name in names:
         try:
-            found = preview(directory.log_dir, name)
+            plan_preview = preview(directory.log_dir, name)
         except InvalidRequest as error:  # it has a tier: the others are told all the same
             surroundings.say(str(error))
             code = ExitCode.ERROR
             continue
-        rows.extend(_rows(name, found))
-        plan = found.plan
+        rows.extend(_rows(name, plan_preview))
+        plan = plan_preview.plan
         surroundings.say(
             f"{name}: {'due' if plan.is_due else 'not due'}: {plan.reason};"
             f" {plan.read_bytes} bytes to read, {plan.written_bytes:.0f} to write,"
             f" {plan.garbage_bytes:.0f} to free"
         )
-        if found.has_versions:
+        if plan_preview.has_versions:
             surroundings.say(f"{name}: keys and garbage are told as if the last record won")
     if not names:
         surroundings.say("no topic has cleanup.policy=compact")
@@ -71,12 +71,12 @@ def show_plan(
     return code
 
 
-def _rows(name: TopicPartition, found: "Preview") -> Iterator[list[Cell]]:
+def _rows(name: TopicPartition, plan_preview: "Preview") -> Iterator[list[Cell]]:
     from tidelog.storage.compaction.generations import Decision
 
-    plan = found.plan
+    plan = plan_preview.plan
     for segment, decision in zip(plan.segments, plan.decisions, strict=True):
-        row = found.generations.row(segment.base_offset)
+        row = plan_preview.generations.row(segment.base_offset)
         is_moved = decision in (Decision.CLEAN, Decision.MERGE)
         is_mapped = plan.is_due and plan.map_from < segment.end_offset <= plan.map_to
         yield [
@@ -240,8 +240,10 @@ class CompactCommand:
 
         with open_directory(self.surroundings, self.data) as directory:
             names = self._names(directory)
-        wanted = [(name, compact_wishes(name, roll=roll, is_asked=not if_due)) for name in names]
-        return [read_compact_report(name, holder.ask("compact", told)) for name, told in wanted]
+        requests = [(name, compact_wishes(name, roll=roll, is_asked=not if_due)) for name in names]
+        return [
+            read_compact_report(name, holder.ask("compact", wishes)) for name, wishes in requests
+        ]
 
 
 def _row(one: "Compacted") -> list[Cell]:

@@ -72,22 +72,22 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
             clock=options.clock,
             isolation=options.isolation,
         )
-        found = scan.counts(zone_cache=options.zone_cache)
+        counts = scan.counts(zone_cache=options.zone_cache)
     rows: list[list[Cell]] = [
         [name.partition, one.records, one.without_time, one.told, one.log_bytes, one.sidecar_bytes]
-        for name, one in found.partitions.items()
+        for name, one in counts.partitions.items()
     ]
     if options.kind is Format.TABLE and len(rows) > 1:
-        columns = ([row[place] for row in rows] for place in range(1, 6))
+        columns = ([row[index] for row in rows] for index in range(1, 6))
         rows.append([None, *(_sum(column) for column in columns)])
     names = ("partition", "records", "without_time", "told", "log_bytes_read", "sidecar_bytes_read")
     output.print_rows(surroundings, [output.number(name) for name in names], rows, options.kind)
-    for line in found.reports:
+    for line in counts.reports:
         surroundings.say(f"note: {line}")
-    if any(one.without_time is None for one in found.partitions.values()):
+    if any(one.without_time is None for one in counts.partitions.values()):
         surroundings.say("brokers don't tell how many records have no known append time")
-    elif found.without_time:
-        number = f"{'at least ' if found.is_least else ''}{found.without_time}"
+    elif counts.without_time:
+        number = f"{'at least ' if counts.is_least else ''}{counts.without_time}"
         surroundings.say(
             f"{number} records have no time on the {options.clock} clock and lie in no range"
         )

@@ -118,21 +118,21 @@ def _examine(surroundings: Surroundings, meant: _Target, kind: Format, *, mends:
 
     held = repair.lock(surroundings.env, meant.path) if mends else None
     try:
-        check, found = _look(surroundings, meant)
-        left = found
-        if mends and any(finding.repairable for finding in found):
-            for line in repair.repair(surroundings.env, check, found):
+        check, findings = _look(surroundings, meant)
+        left = findings
+        if mends and any(finding.repairable for finding in findings):
+            for line in repair.repair(surroundings.env, check, findings):
                 surroundings.say(f"note: {line}")
             check, left = _look(surroundings, meant)
     finally:
         if held is not None:
             held.close()
-    _print(surroundings, found, left, kind)
+    _print(surroundings, findings, left, kind)
     for failure in check.unseen:
         surroundings.say(f"could not look: {describe(failure)[1]}")
     if check.unseen:
         return Verdict.BLIND
-    _sum_up(surroundings, check, found, left)
+    _sum_up(surroundings, check, findings, left)
     return Verdict.FINDINGS if any(finding.counts for finding in left) else Verdict.SOUND
 
 
@@ -141,7 +141,7 @@ def _look(surroundings: Surroundings, meant: _Target) -> "tuple[DirectoryCheck, 
     from tidelog.storage.checks import CheckOptions, DirectoryCheck
 
     check = DirectoryCheck(surroundings.env.files, meant.path, meant.selection)
-    found = check.load()
+    findings = check.load()
     total = check.log_bytes()
     with byte_progress(surroundings, "checking", total) as show:
         done = 0
@@ -155,8 +155,8 @@ def _look(surroundings: Surroundings, meant: _Target) -> "tuple[DirectoryCheck, 
             body_check=_body_check(total), progress=progress, metadata=_metadata_reader
         )
         check.work_with(options)
-        found += check.findings()
-    return check, found
+        findings += check.findings()
+    return check, findings
 
 
 def _metadata_reader() -> "Callable[[bytes], object]":
@@ -181,7 +181,10 @@ def _body_check(total_bytes: int) -> "BodyCheck":
 
 
 def _print(
-    surroundings: Surroundings, found: "Sequence[Finding]", left: "Sequence[Finding]", kind: Format
+    surroundings: Surroundings,
+    findings: "Sequence[Finding]",
+    left: "Sequence[Finding]",
+    kind: Format,
 ) -> None:
     columns = [
         output.text("severity"),
@@ -192,15 +195,15 @@ def _print(
         output.text("damage"),
         output.text("remedy"),
     ]
-    if found or left or kind is not Format.TABLE:
-        output.print_rows(surroundings, columns, _rows(found, left), kind)
+    if findings or left or kind is not Format.TABLE:
+        output.print_rows(surroundings, columns, _rows(findings, left), kind)
 
 
-def _rows(found: "Sequence[Finding]", left: "Sequence[Finding]") -> list[list[Cell]]:
+def _rows(findings: "Sequence[Finding]", left: "Sequence[Finding]") -> list[list[Cell]]:
     """What was found at first, and what only showed after a repair."""
     open_paths = {finding.path for finding in left}
-    shown = set(found)
-    rows = [_row(each, repaired=each.path not in open_paths) for each in found]
+    shown = set(findings)
+    rows = [_row(each, repaired=each.path not in open_paths) for each in findings]
     return rows + [_row(each, repaired=False) for each in left if each not in shown]
 
 
@@ -219,19 +222,19 @@ def _row(finding: "Finding", *, repaired: bool) -> list[Cell]:
 def _sum_up(
     surroundings: Surroundings,
     check: "DirectoryCheck",
-    found: "Sequence[Finding]",
+    findings: "Sequence[Finding]",
     left: "Sequence[Finding]",
 ) -> None:
     from tidelog.storage.checks import Severity
 
     counts = Counter(finding.severity for finding in left)
     partitions = f"{len(check.partitions)} partition{'s'[: len(check.partitions) != 1]}"
-    repaired = len({f.path for f in found if f.repairable} - {f.path for f in left})
+    repaired = len({f.path for f in findings if f.repairable} - {f.path for f in left})
     mended = f"; {repaired} file{'s'[: repaired != 1]} repaired" if repaired else ""
     if not counts[Severity.ERROR] and not counts[Severity.WARNING]:
         surroundings.say(f"{check.path}: sound, {partitions}{mended}")
         return
     repairable = len({finding.path for finding in left if finding.repairable})
     hint = f"; --repair builds {repairable} of the files anew" if repairable else ""
-    told = ", ".join(f"{counts[each]} {each}{'s'[: counts[each] != 1]}" for each in counts)
-    surroundings.say(f"{check.path}: {told} in {partitions}{mended}{hint}")
+    severities = ", ".join(f"{counts[each]} {each}{'s'[: counts[each] != 1]}" for each in counts)
+    surroundings.say(f"{check.path}: {severities} in {partitions}{mended}{hint}")

@@ -257,14 +257,14 @@ def _codec(batch: Batch) -> str:
 
 
 def _flags(batch: Batch) -> str | None:
-    found = []
+    flags = []
     if batch.is_transactional:
-        found.append("transactional")
+        flags.append("transactional")
     if batch.is_control:
-        found.append("control")
+        flags.append("control")
     if batch.delete_horizon_ms is not None:
-        found.append(f"delete horizon {batch.delete_horizon_ms}")
-    return ",".join(found) or None
+        flags.append(f"delete horizon {batch.delete_horizon_ms}")
+    return ",".join(flags) or None
 
 
 def _record_rows(
@@ -323,11 +323,11 @@ def _offset_rows(dump: DumpFile) -> Iterator[Row]:
         yield [slot, offset, position]
 
 
-def _check_offset_entry(dump: DumpFile, slot: int, offset: int, found: BatchFacts | None) -> None:
-    if found is None:
+def _check_offset_entry(dump: DumpFile, slot: int, offset: int, batch: BatchFacts | None) -> None:
+    if batch is None:
         dump.find(f"slot {slot}: no batch begins at its position")
-    elif found.last_offset != offset:
-        dump.find(f"slot {slot}: it names offset {offset}, the batch ends at {found.last_offset}")
+    elif batch.last_offset != offset:
+        dump.find(f"slot {slot}: it names offset {offset}, the batch ends at {batch.last_offset}")
 
 
 def _note_tail(dump: DumpFile, index: Index) -> None:
@@ -364,11 +364,11 @@ def _time_rows(dump: DumpFile) -> Iterator[Row]:
 
 def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
     """For each batch's last offset the largest timestamp up to it."""
-    largest, found = -1, {}
+    largest, largest_by_offset = -1, {}
     for batch in batches:
         largest = max(largest, batch.max_timestamp)
-        found[batch.last_offset] = largest
-    return found
+        largest_by_offset[batch.last_offset] = largest
+    return largest_by_offset
 
 
 def dump_append_time(dump: DumpFile) -> Dumped:
@@ -403,12 +403,12 @@ def _append_rows(dump: DumpFile) -> Iterator[Row]:
 def _topic_id(dump: DumpFile, data: bytes) -> uuid.UUID:
     """The id that the partition's directory has; without one, what the file says itself."""
     try:
-        found = text_files.read_partition_metadata(dump.file_system, dump.beside("."))
+        topic_id = text_files.read_partition_metadata(dump.file_system, dump.beside("."))
     except CorruptData as error:
         dump.note(f"{error}; the topic id is taken from the file itself")
-        found = None
-    if found is not None or len(data) < append_times.HEADER_SIZE:
-        return found or uuid.UUID(int=0)
+        topic_id = None
+    if topic_id is not None or len(data) < append_times.HEADER_SIZE:
+        return topic_id or uuid.UUID(int=0)
     return uuid.UUID(bytes=_TOPIC_ID.unpack_from(data)[0])
 
 
@@ -470,8 +470,8 @@ def _text_rows(dump: DumpFile, rows_of: _Rows) -> Iterator[Row]:
 
 
 def _offset_checkpoint(data: bytes) -> Iterator[Row]:
-    for place, offset in text_files.decode_offset_checkpoint(data).items():
-        yield [place.topic, place.partition, offset]
+    for name, offset in text_files.decode_offset_checkpoint(data).items():
+        yield [name.topic, name.partition, offset]
 
 
 def _epochs(data: bytes) -> Iterator[Row]:
@@ -585,8 +585,8 @@ def dump_zones(dump: DumpFile) -> Dumped:
 
 def _zone_rows(dump: DumpFile) -> Iterator[Row]:
     try:
-        found = ZoneMap.decode(dump.read(), report=dump.find)
-        found.verify()
+        zone_map = ZoneMap.decode(dump.read(), report=dump.find)
+        zone_map.verify()
     except CorruptData as error:
         dump.find_error(error)
         return
@@ -595,22 +595,22 @@ def _zone_rows(dump: DumpFile) -> Iterator[Row]:
         return
     log_path = dump.beside(files.log_file_name(dump.base_offset))
     if dump.file_system.exists(log_path):
-        _check_siblings(dump, found)
+        _check_siblings(dump, zone_map)
     else:
         dump.note("no log file beside it: its zones are not checked against one")
         log_path = ""
-    if found.base_offset != dump.base_offset:
-        dump.find(f"it is of base offset {found.base_offset}")
-    dump.note(_summary(found))
-    for number, zone in enumerate(found.zones()):
+    if zone_map.base_offset != dump.base_offset:
+        dump.find(f"it is of base offset {zone_map.base_offset}")
+    dump.note(_summary(zone_map))
+    for number, zone in enumerate(zone_map.zones()):
         if log_path:
             _check_zone(dump, log_path, number, zone)
         yield [number, *_cells(zone)]
 
 
-def _summary(found: ZoneMap) -> str:
-    latency = found.latency.total()
-    text = f"{found.zone_count} zones of {found.total.size_bytes} bytes; latency of "
+def _summary(zone_map: ZoneMap) -> str:
+    latency = zone_map.latency.total()
+    text = f"{zone_map.zone_count} zones of {zone_map.total.size_bytes} bytes; latency of "
     if not latency.count:
         return f"{text}no record is known"
     return f"{text}{latency.count} records from {latency.min_ms} to {latency.max_ms} ms"
@@ -635,11 +635,11 @@ def _check_zone(dump: DumpFile, log_path: str, number: int, zone: Zone) -> None:
         )
 
 
-def _check_siblings(dump: DumpFile, found: ZoneMap) -> None:
+def _check_siblings(dump: DumpFile, zone_map: ZoneMap) -> None:
     for suffix in files.SUMMED_SUFFIXES:
         path = dump.beside(files.file_name(dump.base_offset, suffix))
         there = dump.file_system.exists(path)
-        known = found.siblings.get(suffix)
+        known = zone_map.siblings.get(suffix)
         if there and FileSum(*_sum(dump, path, 0, dump.file_system.stat(path).size)) != known:
             dump.find(f"{path} is not the file that was there when it was built")
         elif known is not None and not there:

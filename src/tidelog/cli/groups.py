@@ -44,9 +44,9 @@ def groups() -> None:
 def list_groups(surroundings: Surroundings, access: Access, kind: Format) -> None:
     """List all groups with their states."""
     with open_cluster(surroundings, access) as cluster:
-        found = cluster.group_listings()
+        listings = cluster.group_listings()
     columns = [output.text(name) for name in ("group", "state", "kind")]
-    rows = [[group.name, group.state, group.kind] for group in found]
+    rows = [[group.name, group.state, group.kind] for group in listings]
     output.print_rows(surroundings, columns, rows, kind)
     if not rows:
         surroundings.say(f"{access.bootstrap} has no consumer groups")
@@ -62,25 +62,25 @@ def list_groups(surroundings: Surroundings, access: Access, kind: Format) -> Non
 def describe(surroundings: Surroundings, group: str, access: Access, kind: Format) -> None:
     """Show a group's members, and what it committed."""
     with open_cluster(surroundings, access) as cluster:
-        found = cluster.group(group)
+        described = cluster.group(group)
         committed = cluster.committed(group)
         marks = _marks(cluster, committed)
     members: list[list[Cell]] = [
         [member.member_id, member.client_id, member.host, " ".join(map(str, member.partitions))]
-        for member in found.members
+        for member in described.members
     ]
-    offsets = _offset_rows(found, committed, marks)
+    offsets = _offset_rows(described, committed, marks)
     if kind is Format.JSON:
-        shown: dict[str, Cell] = {
-            "group": found.name,
-            "state": found.state,
+        content: dict[str, Cell] = {
+            "group": described.name,
+            "state": described.state,
             "members": [dict(zip(_MEMBERS, row, strict=True)) for row in members],
             "offsets": [dict(zip(_OFFSETS, row, strict=True)) for row in offsets],
         }
-        output.print_object(surroundings, shown)
+        output.print_object(surroundings, content)
         return
     if kind is Format.TABLE:
-        surroundings.stdout.write(f"group  {found.name}\nstate  {found.state}\n\n")
+        surroundings.stdout.write(f"group  {described.name}\nstate  {described.state}\n\n")
     if members:
         output.print_rows(surroundings, [output.text(n) for n in _MEMBERS], members, kind)
         surroundings.stdout.write("\n")
@@ -92,14 +92,14 @@ def _marks(
     cluster: "Cluster", committed: "Mapping[TopicPartition, Committed | None]"
 ) -> "dict[TopicPartition, Watermarks]":
     """Where logs begin and end, of the topics that are still there."""
-    there: list[TopicPartition] = []
+    existing: list[TopicPartition] = []
     for topic in sorted({name.topic for name in committed}):
         try:
             known = set(cluster.partitions(topic))
         except UnknownTopic:
             continue
-        there += [name for name in committed if name in known]
-    return cluster.watermarks(there)
+        existing += [name for name in committed if name in known]
+    return cluster.watermarks(existing)
 
 
 def _offset_rows(
@@ -110,8 +110,8 @@ def _offset_rows(
     owners = {name: member.client_id for member in group.members for name in member.partitions}
     rows: list[list[Cell]] = []
     for name in sorted({*committed, *owners}):
-        found, mark = committed.get(name), marks.get(name)
-        offset = None if found is None else found.offset
+        commit, mark = committed.get(name), marks.get(name)
+        offset = None if commit is None else commit.offset
         end = None if mark is None else mark.end
         lag = None if offset is None or end is None else max(end - offset, 0)
         rows.append([name.topic, name.partition, offset, end, lag, owners.get(name)])
@@ -130,8 +130,10 @@ def delete(surroundings: Surroundings, names: tuple[str, ...], access: Access, y
     with open_cluster(surroundings, access) as cluster:
         if not yes:
             counts = {name: len(cluster.committed(cluster.group(name).name)) for name in names}
-            told = ", ".join(f"{name} with offsets of {n} partitions" for name, n in counts.items())
-            raise UsageProblem(f"{told} would go; add --yes to do it")
+            listed = ", ".join(
+                f"{name} with offsets of {n} partitions" for name, n in counts.items()
+            )
+            raise UsageProblem(f"{listed} would go; add --yes to do it")
         failed = _delete_each(surroundings, cluster, names)
     for error in failed[1:]:
         surroundings.say(str(error))

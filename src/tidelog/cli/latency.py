@@ -87,10 +87,10 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
             end_ms=end_ms,
             zone_cache=options.zone_cache,
         )
-    found = by_topic.get(topic, TopicLatency())
-    rows = list(_hour_rows(topic, found))
+    measured = by_topic.get(topic, TopicLatency())
+    rows = list(_hour_rows(topic, measured))
     output.print_rows(surroundings, _hour_columns(), rows, options.kind, zone=options.zone)
-    _say(surroundings, topic, found)
+    _say(surroundings, topic, measured)
 
 
 def _hour_columns() -> list[output.Column]:
@@ -112,9 +112,9 @@ def _percent_name(percent: float) -> str:
     return f"p{percent:g}_ms".replace(".", "")
 
 
-def _hour_rows(topic: str, found: "TopicLatency") -> Iterator[list[Cell]]:
-    hours = found.by_hour.step_ms // 3_600_000
-    for hour_ms, histogram in found.by_hour.items():
+def _hour_rows(topic: str, measured: "TopicLatency") -> Iterator[list[Cell]]:
+    hours = measured.by_hour.step_ms // 3_600_000
+    for hour_ms, histogram in measured.by_hour.items():
         yield [
             topic,
             hour_ms,
@@ -133,19 +133,19 @@ def skew_ms(histogram: LatencyHistogram) -> int | None:
     return -histogram.min_ms if histogram.min_ms < 0 else None
 
 
-def _say(surroundings: Surroundings, topic: str, found: "TopicLatency") -> None:
-    if not found.total.count:
+def _say(surroundings: Surroundings, topic: str, measured: "TopicLatency") -> None:
+    if not measured.total.count:
         surroundings.say(f"{topic}: no record of the range has both an append and a create time")
         return
     surroundings.say(
         f"{topic}: percentiles are off by at most {RELATIVE_ERROR:.1%} of their value; min and max"
-        f" are exact; {found.told} of {found.told + found.stats.rows} records by zone maps"
+        f" are exact; {measured.told} of {measured.told + measured.stats.rows} records by zone maps"
     )
-    skew = skew_ms(found.total)
+    skew = skew_ms(measured.total)
     if skew is not None:
         surroundings.say(f"{topic}: producers' clocks were ahead, by up to {skew} ms")
-    if found.without:
-        surroundings.say(f"{topic}: {found.without} records lack one of the two times")
+    if measured.without:
+        surroundings.say(f"{topic}: {measured.without} records lack one of the two times")
 
 
 def _print_late(
@@ -168,7 +168,7 @@ def _print_late(
         append_range=append_times and (max(append_times[0], 0), append_times[1]),
     )
     topic = partitions[0].topic if partitions else ""
-    found = by_topic.get(topic, TopicLateness())
+    late = by_topic.get(topic, TopicLateness())
     columns = [
         output.text("topic"),
         output.number("delay_ms"),
@@ -177,23 +177,29 @@ def _print_late(
         output.number("lost_share"),
     ]
     rows: list[list[Cell]] = [
-        [topic, delay, lost, found.records, lost / found.records if found.records else None]
-        for delay, lost in found.lost.items()
+        [
+            topic,
+            delay,
+            lost,
+            late.records,
+            lost / late.records if late.records else None,
+        ]
+        for delay, lost in late.lost.items()
     ]
     output.print_rows(surroundings, columns, rows, options.kind)
-    _say_late(surroundings, topic, found)
+    _say_late(surroundings, topic, late)
 
 
-def _say_late(surroundings: Surroundings, topic: str, found: "TopicLateness") -> None:
+def _say_late(surroundings: Surroundings, topic: str, late: "TopicLateness") -> None:
     surroundings.say(
-        f"{topic}: {found.out_of_order} of {found.records} records are behind one before them in"
-        f" their partition, by up to {found.late_ms_max} ms"
+        f"{topic}: {late.out_of_order} of {late.records} records are behind one before them in"
+        f" their partition, by up to {late.late_ms_max} ms"
     )
     for share in LOST_SHARES:
         error = f", off by at most {RELATIVE_ERROR:.1%}" if share else ""
         surroundings.say(
-            f"{topic}: a watermark delay of {found.delay_for(share)} ms loses at most"
+            f"{topic}: a watermark delay of {late.delay_for(share)} ms loses at most"
             f" {share:.2%}{error}"
         )
-    if found.without_time:
-        surroundings.say(f"{topic}: {found.without_time} records have no create time")
+    if late.without_time:
+        surroundings.say(f"{topic}: {late.without_time} records have no create time")

@@ -221,8 +221,8 @@ class _Table:
 
     def _write_chunk(self, chunk: list[list[str]]) -> None:
         for cells in chunk:
-            for place, cell in enumerate(cells):
-                self._widths[place] = max(self._widths[place], len(cell))
+            for index, cell in enumerate(cells):
+                self._widths[index] = max(self._widths[index], len(cell))
         if not self._has_heading:
             self._has_heading = True
             heading = self._line([_heading(column) for column in self._columns])
@@ -295,16 +295,16 @@ def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
     def decode(data: bytes | None) -> Cell:
         if data is None:
             return None
-        found = read(data)
-        if found is None:
+        content = read(data)
+        if content is None:
             raise SerdeError(f"the {name} {_excerpt(data)} can't be told from no value")
-        if write(found) != data and not is_json:
+        if write(content) != data and not is_json:
             raise SerdeError(f"{_excerpt(data)} as {name} would become other bytes")
         if is_json and text_only:
-            return json.dumps(found, ensure_ascii=False)
-        if isinstance(found, float) and not math.isfinite(found):
-            return str(found)  # JSON has no word for it
-        return found if isinstance(found, str | int | float | list | dict) else str(found)
+            return json.dumps(content, ensure_ascii=False)
+        if isinstance(content, float) and not math.isfinite(content):
+            return str(content)  # JSON has no word for it
+        return content if isinstance(content, str | int | float | list | dict) else str(content)
 
     return decode
 
@@ -397,6 +397,6 @@ def typed_bytes(text: str, encoding: Encoding) -> bytes:
     """
     if encoding is Encoding.AUTO:
         return text.encode()
-    found = encoder(encoding, text_only=True)(text)
-    assert found is not None
-    return found
+    data = encoder(encoding, text_only=True)(text)
+    assert data is not None
+    return data

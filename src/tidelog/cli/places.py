@@ -308,11 +308,11 @@ _TARGET: Final = re.compile(r"(?P<topic>[^:]+)(?::(?P<partition>[0-9]{1,10}))?",
 
 def parse_target(target: str) -> tuple[str, int | None]:
     """Topic and partition, None for all of them; raises UsageProblem."""
-    found = _TARGET.fullmatch(target)
-    if found is None:
+    match = _TARGET.fullmatch(target)
+    if match is None:
         raise UsageProblem(f"{target}: a topic, or TOPIC:P for one partition, as in flights:0")
-    number = found["partition"]
-    return found["topic"], None if number is None else int(number)
+    number = match["partition"]
+    return match["topic"], None if number is None else int(number)
 
 
 def parse_choice(target: str) -> str | TopicPartition:

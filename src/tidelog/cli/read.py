@@ -112,10 +112,10 @@ def _offsets(text: str | None) -> tuple[int | None, int | None]:
         return None, None
     if text.isascii() and text.isdigit():
         return int(text), int(text) + 1
-    found = _OFFSETS.fullmatch(text)
-    if found is None:
+    match = _OFFSETS.fullmatch(text)
+    if match is None:
         raise UsageProblem(f"--offset {text!r}: write A..B (B is not included), A.., ..B or A")
-    start, end = (None if side is None else int(side) for side in found.groups())
+    start, end = (None if side is None else int(side) for side in match.groups())
     if start is not None and end is not None and start > end:
         raise UsageProblem(f"--offset {text}: the end lies before the start")
     return start, end
@@ -274,7 +274,7 @@ class _ClusterSource:
         isolation = self._options.isolation
         with (
             closing(client.consumer(isolation_level=isolation.name.lower())) as consumer,
-            closing(self._cluster.source.told_times(isolation)) as told,
+            closing(self._cluster.source.append_time_lookup(isolation)) as append_times,
         ):
             places = [Place(n.topic, n.partition, at) for n, at in nexts.items()]
             with client.typed("read records"):
@@ -289,7 +289,7 @@ class _ClusterSource:
                         record = as_record(decoded(message))
                         nexts[name] = record.offset + 1
                         if end is None or record.offset < end:
-                            timed = (record, told.time_of(name, record))
+                            timed = (record, append_times.time_of(name, record))
                             yield name, self._matches([timed])
                     elif error.code() in (codes.AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE):
                         mark = client.watermarks([name])[name]

@@ -159,19 +159,21 @@ class RowMaker:
         try:
             return decode(data)
         except SerdeError as error:
-            place = f"{TopicPartition(self._options.topic, partition)} offset {record.offset}"
+            where = f"{TopicPartition(self._options.topic, partition)} offset {record.offset}"
             raise SerdeError(
-                f"{place}: {name}: {error}; --{name}-as bytes writes all of them as base64"
+                f"{where}: {name}: {error}; --{name}-as bytes writes all of them as base64"
             ) from error
 
 
-def chosen(topic: str, found: list[TopicPartition], number: int | None) -> list[TopicPartition]:
+def chosen(
+    topic: str, partitions: list[TopicPartition], number: int | None
+) -> list[TopicPartition]:
     """All partitions, or the one of that number; raises UsageProblem for one that is not there."""
     if number is None:
-        return found
-    if not 0 <= number < len(found):
-        raise UsageProblem(f"{topic} has partitions 0 to {len(found) - 1}, not {number}")
-    return [found[number]]
+        return partitions
+    if not 0 <= number < len(partitions):
+        raise UsageProblem(f"{topic} has partitions 0 to {len(partitions) - 1}, not {number}")
+    return [partitions[number]]
 
 
 def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName) -> None:

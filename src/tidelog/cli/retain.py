@@ -38,7 +38,7 @@ def retain(
     directory's lock. Without a topic all are looked at. `tidelog why` explains each segment.
     """
     with open_directory(surroundings, data, writable=True) as directory:
-        found = directory.retain(topic, dry_run=dry_run)
+        due = directory.retain(topic, dry_run=dry_run)
         names = directory.topics() if topic is None else [topic]
         unknown = [name for name in sorted(names) if not directory.log_dir.knows_age_limit(name)]
     rows: list[list[output.Cell]] = [
@@ -50,12 +50,12 @@ def retain(
             str(one.rule),
             one.reason,
         ]
-        for one in found
+        for one in due
     ]
     output.print_rows(surroundings, _COLUMNS, rows, kind)
-    total = sum(one.size_bytes for one in found)
+    total = sum(one.size_bytes for one in due)
     verb = "would be deleted" if dry_run else "deleted"
-    surroundings.say(f"{len(found)} segments of {total} bytes {verb}")
+    surroundings.say(f"{len(due)} segments of {total} bytes {verb}")
     for name in unknown:
         surroundings.say(
             f"note: {name} has no retention.ms of its own, and no broker's default is known:"

@@ -135,14 +135,14 @@ def lag(surroundings: Surroundings, request: Request, options: LagOptions) -> Ex
         progress.shown(spark),
     ):
         groups, topics = list(request.groups), list(request.topics)
-        found = measure(spark, place, groups or None, topics or None, **options)
-    columns, rows = table(found, request.show)
+        report = measure(spark, place, groups or None, topics or None, **options)
+    columns, rows = table(report, request.show)
     output.print_rows(surroundings, columns, rows, request.kind, zone=request.zone)
-    broken = limits(found, request)
+    broken = limits(report, request)
     for line in broken:
         surroundings.say(line)
     if request.report is not None:
-        save_report(surroundings, request.report, page(str(place), found, broken, request.zone))
+        save_report(surroundings, request.report, page(str(place), report, broken, request.zone))
     return ExitCode.FINDINGS if broken else ExitCode.OK
 
 

@@ -259,7 +259,7 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
     end = options.end
     after_ms = None if end is None else times.read_point(surroundings, end, options.zone)
     with open_topics(surroundings, options.place) as directory:
-        found = directory.diff(
+        difference = directory.diff(
             _chosen(options.topic, options.partition),
             before_ms,
             after_ms,
@@ -267,12 +267,12 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
             inexact=options.inexact,
         )
         stats = _new_stats()
-        reader = found.to_arrow(stats=stats)
+        reader = difference.to_arrow(stats=stats)
         if options.kind.is_columns:
             write_columns(surroundings, reader.schema, reader, None, options.kind)
         else:
             _print_diff(surroundings, reader, options)
-        _say(surroundings, found, stats, whole=True)
+        _say(surroundings, difference, stats, whole=True)
 
 
 def _print_diff(

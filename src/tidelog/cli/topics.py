@@ -66,8 +66,8 @@ def _partition_rows(cluster: "RemoteDirectory", topic: str) -> list[list[Cell]]:
     largest = cluster.cluster.max_timestamps(names)
     rows: list[list[Cell]] = []
     for name in names:
-        found = largest[name]
-        time_ms = None if found is None else found.timestamp
+        record = largest[name]
+        time_ms = None if record is None else record.timestamp
         mark = marks[name]
         rows.append([name.partition, mark.start, mark.end, stable[name], time_ms])
     return rows
@@ -141,14 +141,14 @@ def _remote_topic_row(info: "RemoteTopic") -> list[Cell]:
 
 def _log_sizes(directory: "Directory", info: "TopicInfo", number: int) -> list[int]:
     """Sizes of a partition's log files, by their names alone."""
-    place = files.partition_dir_name(TopicPartition(info.name, number))
-    path = f"{directory.path}/{place}"
+    folder = files.partition_dir_name(TopicPartition(info.name, number))
+    path = f"{directory.path}/{folder}"
     file_system = directory.log_dir.env.files
     parsed = ((e.name, files.parse_file_name(e.name)) for e in file_system.list_dir(path))
     return [
         file_system.stat(f"{path}/{name}").size
-        for name, found in parsed
-        if found is not None and found[1] == files.LOG_SUFFIX
+        for name, parts in parsed
+        if parts is not None and parts[1] == files.LOG_SUFFIX
     ]
 
 

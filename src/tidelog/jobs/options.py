@@ -21,7 +21,6 @@ from typing import Final, TypeVar, cast, get_args, get_origin
 
 from tidelog.arguments import kinds_of, reads_arguments
 from tidelog.errors import InvalidChoice, InvalidRequest
-from tidelog.timespec import parse_point
 from tidelog.types import Isolation, IsolationLevel
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -78,7 +77,11 @@ def isolation(default: Isolation, text: str = "") -> Option:
 
 def point_ms(time: int | str | None, now_ms: int) -> int | None:
     """A point in time in ms, read where it is text; None for no bound. Raises InvalidTime."""
-    return parse_point(time, now_ms=now_ms) if isinstance(time, str) else time
+    if not isinstance(time, str):
+        return time
+    from tidelog.timespec import parse_point  # `--help` reads no times
+
+    return parse_point(time, now_ms=now_ms)
 
 
 def options_of(kind: type) -> dict[str, tuple[object, Option]]:

@@ -216,7 +216,7 @@ CLIENT_ID: Final = "tidelog-follow"
 _RECEIVE_BYTES: Final = 1 << 20
 
 
-class LeaderClient:
+class BrokerConnection:
     """One broker that is asked."""
 
     def __init__(

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         MemberDescription,
     )
 
-    from tidelog.remote.time_lookup import ToldSearch
+    from tidelog.remote.time_lookup import AppendTimeSearch
 
 
 _DEAD: Final = "DEAD"
@@ -331,29 +331,32 @@ class Cluster(Closing, Client):
 
     def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """When the records at these offsets were appended, in ms, where brokers tell it."""
-        return self._told_search.append_times(offsets)
+        return self._append_time_search.append_times(offsets)
 
     def first_appended(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record appended at a time or later, of partitions whose brokers tell times."""
-        return self._told_search.first_appended(marks, time_ms)
+        return self._append_time_search.first_appended(marks, time_ms)
 
-    def told_appended(
+    def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, Appended]:
         """A search by append time, of partitions whose brokers make one: ours, in plain text."""
-        return self._told_search.told_appended(marks, time_ms)
+        return self._append_time_search.search_append_times(marks, time_ms)
 
     @cached_property
-    def _told_search(self) -> "ToldSearch":
-        from tidelog.remote.time_lookup import ToldSearch, batch_fetch  # few questions need it
+    def _append_time_search(self) -> "AppendTimeSearch":
+        from tidelog.remote.time_lookup import (  # few questions need it
+            AppendTimeSearch,
+            batch_fetch,
+        )
 
         if not is_direct(self._config):
-            return ToldSearch(None)
+            return AppendTimeSearch(None)
         name = self._config.get("client.id", "tidelog")
         fetch = partial(batch_fetch, self.bootstrap, name, self._clock, self.timeout_s)
-        return ToldSearch(fetch)
+        return AppendTimeSearch(fetch)
 
     # -- groups ------------------------------------------------------------------------------
 

@@ -191,11 +191,11 @@ def _move(
     old: Committed | None,
     mark: Watermarks,
     target: Target,
-    found: OffsetAndTimestamp | None,
+    record: OffsetAndTimestamp | None,
     counter: Counter,
 ) -> Move:
-    new, why = _destination(mark, target, found)
-    stay = Move(partition=partition, old=old, new=old, found=found, action=Action.STAY, why=why)
+    new, why = _destination(mark, target, record)
+    stay = Move(partition=partition, old=old, new=old, found=record, action=Action.STAY, why=why)
     if new is None:
         return stay
     change = replace(stay, new=new)

@@ -55,7 +55,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.header import ATTRIBUTES_AT, MAGIC_2
 from tidelog.remote import client as codes
-from tidelog.remote.broker_connection import Connect, LeaderClient
+from tidelog.remote.broker_connection import BrokerConnection, Connect
 from tidelog.types import NO_LEADER_EPOCH, IsolationLevel, TopicPartition
 
 __all__ = [
@@ -245,9 +245,9 @@ class Leader:
     """
 
     def __init__(self, host: str, port: int, connect: Connect) -> None:
-        self._bootstrap = LeaderClient(host, port, connect)
+        self._bootstrap = BrokerConnection(host, port, connect)
         self._connect = connect
-        self._nodes: dict[int, LeaderClient] = {}
+        self._nodes: dict[int, BrokerConnection] = {}
         self.refused: dict[str, int] = {}
 
     @property
@@ -256,11 +256,11 @@ class Leader:
         return self._bootstrap.place
 
     @property
-    def bootstrap(self) -> LeaderClient:
+    def bootstrap(self) -> BrokerConnection:
         """The broker that was named."""
         return self._bootstrap
 
-    def node(self, node_id: int) -> LeaderClient:
+    def node(self, node_id: int) -> BrokerConnection:
         """One broker; raises ClusterFailure where nobody named it."""
         client = self._nodes.get(node_id)
         if client is None:
@@ -282,7 +282,9 @@ class Leader:
         nodes = {}
         for broker in answer.brokers:
             client = clients.pop((broker.host, broker.port), None)
-            nodes[broker.node_id] = client or LeaderClient(broker.host, broker.port, self._connect)
+            nodes[broker.node_id] = client or BrokerConnection(
+                broker.host, broker.port, self._connect
+            )
         for client_left in clients.values():
             client_left.close()
         self._nodes = nodes

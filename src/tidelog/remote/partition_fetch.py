@@ -38,7 +38,7 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.record.batch_walk import is_cut, view_batch
 from tidelog.record.offset_order import Reach, first_known_offset, lies_behind_gap
 from tidelog.remote import client as codes
-from tidelog.remote.broker_connection import Connect, LeaderClient, split_server
+from tidelog.remote.broker_connection import BrokerConnection, Connect, split_server
 from tidelog.types import (
     INT16_MAX,
     INT64_MAX,
@@ -169,15 +169,15 @@ class PartitionFetch:
         self._seams = seams
         self._bootstrap = bootstrap
         self._servers = [self._client(*split_server(server)) for server in bootstrap.split(",")]
-        self._leader: LeaderClient | None = None
+        self._leader: BrokerConnection | None = None
         self._leader_epoch = NO_LEADER_EPOCH
         self._has_replicas = False
         self._deadline_ms = 0
         self._unknown_count = 0
         self._reason: ClusterFailure | None = None
 
-    def _client(self, host: str, port: int) -> LeaderClient:
-        return LeaderClient(host, port, self._seams.connect, client_id=self._settings.client_id)
+    def _client(self, host: str, port: int) -> BrokerConnection:
+        return BrokerConnection(host, port, self._seams.connect, client_id=self._settings.client_id)
 
     @property
     def place(self) -> str:
@@ -400,7 +400,7 @@ class PartitionFetch:
 
     # -- leaders -----------------------------------------------------------------------------
 
-    def _find_leader(self) -> LeaderClient:
+    def _find_leader(self) -> BrokerConnection:
         """The broker that leads the partition.
 
         Raises:
@@ -445,7 +445,7 @@ class PartitionFetch:
                 f"{self._bootstrap}: topic {self._name.topic} was deleted and created anew"
             )
 
-    def _ask_any(self, ask: Callable[[LeaderClient], _Answer]) -> _Answer:
+    def _ask_any(self, ask: Callable[[BrokerConnection], _Answer]) -> _Answer:
         """What the first server that can be reached answers; it is asked first next time."""
         failed: ClusterFailure | None = None
         for number, server in enumerate(self._servers):

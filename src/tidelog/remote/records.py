@@ -2,12 +2,14 @@
 
 `ClusterRecords` is a `RecordSource`. It reads a partition from its leader with the wire client, or
 through librdkafka if the connection isn't plain text. `read` needs Arrow; `records` needs neither
-numpy nor Arrow and is meant for small numbers. `ToldTimes` finds append times of records that
-librdkafka returned, by fetching the same batches again, because librdkafka drops the fields that
-tidelog's brokers add to a response. An append time that can't be found is unknown, never an error.
-Brokers keep no history of compaction, so every table of the past of a compacted topic is inexact.
+numpy nor Arrow and is meant for small numbers. `AppendTimeLookup` finds append times of records
+that librdkafka returned, by fetching the same batches again, because librdkafka drops the fields
+that tidelog's brokers add to a response. An append time that can't be found is unknown, never an
+error. Brokers keep no history of compaction, so every table of the past of a compacted topic is
+inexact.
 
-`remote.time_lookup` turns times into offsets. `ToldTimes` is for one owner and must be closed.
+`remote.time_lookup` turns times into offsets. `AppendTimeLookup` is for one owner and must be
+closed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -139,7 +141,7 @@ class _Told:
         self.runs = AppendRuns(part.append_times)
 
 
-class ToldTimes:
+class AppendTimeLookup:
     """When records of any partition were appended."""
 
     def __init__(
@@ -456,10 +458,10 @@ class ClusterRecords(RecordSource):
         with closing(self._plain_fetch(isolation, name)) as fetch:
             yield from fetched_records(fetch, start, end)
 
-    def told_times(self, isolation: IsolationLevel) -> "ToldTimes":
+    def append_time_lookup(self, isolation: IsolationLevel) -> "AppendTimeLookup":
         """What tells append times of records that came through librdkafka; to be closed."""
         fetch = partial(self._plain_fetch, isolation) if self.is_direct else None
-        return ToldTimes(fetch, self.env.clock, rest_ms=self._timeout_ms)
+        return AppendTimeLookup(fetch, self.env.clock, rest_ms=self._timeout_ms)
 
     def _plain_fetch(self, isolation: IsolationLevel, name: TopicPartition) -> "PartitionFetch":
         """A fetch that needs neither numpy nor Arrow."""

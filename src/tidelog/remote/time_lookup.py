@@ -249,7 +249,7 @@ def first_appended(
         InvalidRequest: The brokers don't know append times.
         ClusterFailure: They can't be asked.
     """
-    answers = cluster.told_appended(marks, time_ms)
+    answers = cluster.search_append_times(marks, time_ms)
     rest = {name: mark for name, mark in marks.items() if name not in answers}
     for name, hit in first_on_clock(cluster, rest, time_ms, ClockName.APPEND).items():
         # Stamps prove the answer; how many records without one lie before it, nobody tells.
@@ -261,7 +261,7 @@ def without_append_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks]
 ) -> dict[TopicPartition, int | None]:
     """How many records of each log have no known append time, None where that is not told."""
-    answers = cluster.told_appended(marks, INT64_MAX)
+    answers = cluster.search_append_times(marks, INT64_MAX)
     return {name: answers[name].without_time if name in answers else None for name in marks}
 
 
@@ -391,7 +391,7 @@ def _by_append_time(
     if times[0] > 0:
         first = first_appended(cluster, marks, times[0])
     else:
-        first = cluster.told_appended(marks, 0)
+        first = cluster.search_append_times(marks, 0)
     behind = first_appended(cluster, marks, max(times[1], 0)) if times[1] < INT64_MAX else {}
     spans = {}
     for name, mark in marks.items():
@@ -426,7 +426,7 @@ class AppendRuns:
         return self._times[slot] if slot >= 0 else UNKNOWN_MS
 
 
-class ToldSearch:
+class AppendTimeSearch:
     """Questions to the leaders of partitions."""
 
     def __init__(self, open_fetch: Callable[[TopicPartition], PartitionFetch] | None) -> None:
@@ -452,7 +452,7 @@ class ToldSearch:
                 times[name] = append_ms
         return times
 
-    def told_appended(
+    def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, Appended]:
         """Return what brokers of ours say of a search by append time; no entry where none does.

@@ -161,7 +161,7 @@ class ClusterView(Protocol):
         """The first record appended at a time or later, of partitions whose brokers tell times."""
         ...
 
-    def told_appended(
+    def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, Appended]:
         """A search by append time, of partitions whose brokers make one: ours, in plain text."""

@@ -247,23 +247,23 @@ def header_versions(headers: "Column", name: str) -> "Longs":
     Only 8 bytes, a big-endian int64, are a version. Source: KIP-280.
     """
     assert isinstance(headers, pa.ListArray)
-    found = np.full(len(headers), MISSING_VERSION, np.int64)
+    versions = np.full(len(headers), MISSING_VERSION, np.int64)
     pairs = headers.flatten()
     assert isinstance(pairs, pa.StructArray)
     is_named = pc.equal(pairs.field("key"), pa.scalar(name, pa.string()))
     at = np.flatnonzero(np.asarray(is_named))
     if not len(at):
-        return found
+        return versions
     records = np.repeat(np.arange(len(headers)), np.diff(np.asarray(headers.offsets)))[at]
     is_last = np.append(records[1:] != records[:-1], True)
     at, records = at[is_last], records[is_last]
     values: list[bytes | None] = [cell.as_py() for cell in pairs.field("value").take(pa.array(at))]
     is_version = np.array([value is not None and len(value) == _VERSION_SIZE for value in values])
     whole = [value for value in values if value is not None and len(value) == _VERSION_SIZE]
-    told = np.frombuffer(b"".join(whole), ">i8")
+    own_versions = np.frombuffer(b"".join(whole), ">i8")
     # A record that has one beats one that has none, whatever it is, as in a cleaning.
-    found[records[is_version]] = np.maximum(told, MISSING_VERSION + 1)
-    return found
+    versions[records[is_version]] = np.maximum(own_versions, MISSING_VERSION + 1)
+    return versions
 
 
 def rows_at(

@@ -10,7 +10,12 @@ from tidelog.env import ManualClock
 from tidelog.errors import ClusterFailure
 from tidelog.protocol.messages import METADATA
 from tidelog.protocol.messages.metadata import MetadataRequest
-from tidelog.remote.broker_connection import LeaderClient, Patience, SocketTransport, connect_socket
+from tidelog.remote.broker_connection import (
+    BrokerConnection,
+    Patience,
+    SocketTransport,
+    connect_socket,
+)
 
 
 @pytest.fixture
@@ -64,7 +69,7 @@ def test_nor_for_a_connection() -> None:
         host, port = server.getsockname()
         connect = partial(connect_socket, is_stopped=lambda: True)
         connect_socket(host, port).close()
-        client = LeaderClient(host, port, connect)
+        client = BrokerConnection(host, port, connect)
         with pytest.raises(ClusterFailure, match="told to stop"):
             client.ask(METADATA, MetadataRequest())
         client.close()
@@ -84,4 +89,4 @@ def test_nor_for_a_connection() -> None:
 )
 def test_an_address_that_can_not_be_is_a_failure_of_the_cluster(host: str, port: int) -> None:
     with pytest.raises(ClusterFailure, match="could not connect"):
-        LeaderClient(host, port, connect_socket).ask(METADATA, MetadataRequest())
+        BrokerConnection(host, port, connect_socket).ask(METADATA, MetadataRequest())

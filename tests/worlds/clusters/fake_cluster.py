@@ -121,7 +121,7 @@ class FakeCluster:
     def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         return {}
 
-    def told_appended(
+    def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, Appended]:
         return {}

@@ -116,7 +116,7 @@ class MemoryCluster:
     def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         return {}
 
-    def told_appended(
+    def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, Appended]:
         return {}

@@ -8,7 +8,7 @@ from tests.worlds.clusters.fake_leader import FakeLeader, leader_of_twelve
 
 from tidelog.protocol.messages import FETCH
 from tidelog.record.record import Record
-from tidelog.remote.records import ToldTimes, fetched_records
+from tidelog.remote.records import AppendTimeLookup, fetched_records
 from tidelog.types import TimestampType, TopicPartition
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def record(offset: int, stamp_ms: int | None = None) -> Record:
 
 def open_times(
     leader: FakeLeader, opened: "Callable[[TopicPartition], PartitionFetch] | None" = None
-) -> ToldTimes:
+) -> AppendTimeLookup:
     opened = opened or (lambda _name: open_fetch(leader))
-    return ToldTimes(opened, leader.env.clock, rest_ms=REST_MS)
+    return AppendTimeLookup(opened, leader.env.clock, rest_ms=REST_MS)
 
 
 def test_each_record_has_the_time_that_the_broker_tells(leader: FakeLeader) -> None:
@@ -67,7 +67,7 @@ def test_a_broker_that_tells_nothing_is_not_asked_again(leader: FakeLeader) -> N
 
 
 def test_nobody_is_asked_where_leaders_can_not_be(leader: FakeLeader) -> None:
-    times = ToldTimes(None, leader.env.clock, rest_ms=REST_MS)
+    times = AppendTimeLookup(None, leader.env.clock, rest_ms=REST_MS)
     assert times.time_of(NAME, record(0)) is None
     assert times.time_of(NAME, record(0, stamp_ms=9_000)) == 9_000
     times.close()
