@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Final, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from tidelog.env import FileSystem
-from tidelog.errors import CorruptFile
+from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.storage.files import (
     CLEAN_SHUTDOWN_FILE,
     PARTITION_METADATA_FILE,
@@ -350,6 +350,14 @@ class Fields:
             raise self._problem(name, "a list")
         return value
 
+    def check_version(self, newest: int, name: str) -> None:
+        """Raise UnsupportedVersion, with this name, where a later release wrote it."""
+        version = self.content.get("version")
+        if type(version) is not int or version < 1:
+            raise CorruptFile(f"version {version!r}, a number from 1 on expected")
+        if version > newest:
+            raise UnsupportedVersion(f"{name} of version {version}, {newest} is known")
+
     def mapping(self, name: str) -> "Fields":
         """An object inside."""
         return Fields.of(self.content.get(name), f"`{name}` of {self.what}")
@@ -400,3 +408,13 @@ def read_json(data: bytes, what: str) -> Fields:
     except (ValueError, RecursionError) as error:
         raise CorruptFile(f"{what} is not JSON: {error}") from error
     return Fields.of(content, what)
+
+
+def read_versioned(data: Buffer, name: str, newest: int) -> Fields:
+    """The object in the JSON text of a file; raises CorruptFile, UnsupportedVersion."""
+    try:
+        content = Fields.of(json.loads(bytes(data)), "the file")
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(f"not JSON: {error}") from error
+    content.check_version(newest, name)
+    return content

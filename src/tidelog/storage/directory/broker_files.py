@@ -46,6 +46,7 @@ from tidelog.record.builder import build_batch
 from tidelog.record.header import HEADER_SIZE
 from tidelog.storage import files
 from tidelog.storage.files import read_file, write_atomically
+from tidelog.storage.text_files import Fields, read_versioned
 from tidelog.types import INT64_MAX, Buffer, NewRecord
 
 CLUSTER_FILE: Final = "tidelog-cluster.json"
@@ -144,21 +145,11 @@ def decode_cluster(data: Buffer) -> ClusterState:
         CorruptFile: It is not what `encode_cluster` writes.
         UnsupportedVersion: A later release wrote it.
     """
-    try:
-        content: object = json.loads(bytes(data))
-    except (ValueError, RecursionError) as error:
-        raise CorruptFile(f"not JSON: {error}") from None
-    if not isinstance(content, dict) or type(content.get("version")) is not int:
-        raise CorruptFile("an object with a version expected")
-    version = content["version"]
-    settings, groups = content.get("settings", {}), content.get("groups", {})
-    if version > CLUSTER_VERSION:
-        text = f"{CLUSTER_FILE} of version {version}, {CLUSTER_VERSION} is known"
-        raise UnsupportedVersion(text)
-    if version < 1 or content.get("quotas") != []:
-        raise CorruptFile("a version from 1 on and an empty list `quotas` expected")
-    if not isinstance(settings, dict) or not isinstance(groups, dict):
-        raise CorruptFile("`settings` and `groups` are objects")
+    content = read_versioned(data, CLUSTER_FILE, CLUSTER_VERSION).content
+    settings = Fields.of(content.get("settings", {}), "`settings`").content
+    groups = Fields.of(content.get("groups", {}), "`groups`").content
+    if content.get("quotas") != []:
+        raise CorruptFile("an empty list `quotas` expected")
     return ClusterState(
         settings={_broker(who): _texts(who, given) for who, given in settings.items()},
         groups={_group(who): _texts(who, given) for who, given in groups.items()},
@@ -285,20 +276,12 @@ def decode_group_offsets(data: Buffer) -> GroupOffsets:
         CorruptFile: It is not what `encode_group_offsets` writes.
         UnsupportedVersion: A later release wrote it.
     """
-    try:
-        content: object = json.loads(bytes(data))
-    except (ValueError, RecursionError) as error:
-        raise CorruptFile(f"not JSON: {error}") from error
-    if not isinstance(content, dict) or type(content.get("version")) is not int:
-        raise CorruptFile("a JSON object with a version expected")
-    if content["version"] > GROUPS_VERSION:
-        raise UnsupportedVersion(
-            f"{GROUPS_FILE} of version {content['version']}, {GROUPS_VERSION} is known"
-        )
-    fetched_ms, groups = content.get("fetched_ms"), content.get("groups")
-    if type(fetched_ms) is not int or not isinstance(groups, dict):
-        raise CorruptFile("`fetched_ms` must be a number and `groups` an object")
-    return GroupOffsets(fetched_ms, {name: _commits(name, found) for name, found in groups.items()})
+    content = read_versioned(data, GROUPS_FILE, GROUPS_VERSION)
+    groups = Fields.of(content.value("groups"), "`groups`").content
+    return GroupOffsets(
+        content.integer("fetched_ms"),
+        {name: _commits(name, entries) for name, entries in groups.items()},
+    )
 
 
 def _commits(group: str, entries: object) -> list[GroupOffset]:
@@ -372,16 +355,14 @@ def read_next(fs: FileSystem, directory: str) -> int | None:
     """
     path = f"{directory}/{PRODUCER_IDS_FILE}"
     try:
-        content = json.loads(files.read_file(fs, path))
-        version, next_id = content["version"], content["next"]
+        content = read_versioned(files.read_file(fs, path), PRODUCER_IDS_FILE, _VERSION)
+        next_id = content.integer("next")
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise CorruptFile(f"not a note of producer ids: {error}", path=path) from error
-    if type(version) is not int or type(next_id) is not int or not 0 <= next_id < INT64_MAX:
-        raise CorruptFile(f"version {version!r} and id {next_id!r}, numbers expected", path=path)
-    if version != _VERSION:
-        raise UnsupportedVersion(f"{path}: version {version}, {_VERSION} is known")
+    except CorruptFile as error:
+        raise error.located(path) from error
+    if not 0 <= next_id < INT64_MAX:
+        raise CorruptFile(f"next id {next_id}, 0 to {INT64_MAX - 1} expected", path=path)
     return next_id
 
 

@@ -3,7 +3,8 @@
 `OpenPartitions` alone holds open logs, readers, their handles and maps. It knows no lock, registry
 or checkpoint file: `TopicAdmin` names the partitions and `OffsetCheckpoints` keeps their offsets.
 Opening a log reads, may recover and syncs, which is too long for an event loop, so a thread can do
-it (`LogOpenings`).
+it. Such a log counts as open only once the directory's thread has taken it, which waits if the log
+is not open yet. So no partition is ever opened twice.
 
 A partition has at most one open log. A log that is offline because its disk failed stays until
 `reopen` replaces it.
@@ -92,7 +93,9 @@ class OpenPartitions:
         self._tiers = TierAccess.over(tier_files_of(context.env))
         self._logs: dict[TopicPartition, Log] = {}
         self._readers: dict[TopicPartition, LogReader] = {}
-        self._openings = LogOpenings()
+        # Logs that threads are opening. Such a thread touches nothing but the partition's own files
+        # and what all logs may use from any thread.
+        self._openings: dict[TopicPartition, Future[Log]] = {}
 
     @property
     def tier_files(self) -> TierFiles:
@@ -140,10 +143,14 @@ class OpenPartitions:
         return log
 
     def _take(self, name: TopicPartition) -> Log | None:
-        """Take a log that a thread has opened; None where none has. Errors as of `log`."""
-        log = self._openings.take(name)
-        if log is not None:
-            self._logs[name] = log
+        """Wait for a log that a thread opens; None where no opening has begun, or ever will.
+
+        Errors as of `log`: why it could not be opened is raised once.
+        """
+        opening = self._openings.pop(name, None)
+        if opening is None or opening.cancel() or opening.cancelled():
+            return None
+        log = self._logs[name] = opening.result()
         return log
 
     def open_in_thread(
@@ -169,7 +176,10 @@ class OpenPartitions:
         self._context.ensure_writable()
         self._topics.topic_of(name)
         open_log = self._open_to_write if to_write else self._open
-        return self._openings.begin(name, lambda: open_log(name), submit)
+        opening = self._openings.get(name)
+        if opening is None:
+            opening = self._openings[name] = submit(lambda: open_log(name))
+        return opening
 
     def _open_to_write(self, name: TopicPartition) -> Log:
         log = self._open(name)
@@ -180,7 +190,8 @@ class OpenPartitions:
 
     def is_opened(self, name: TopicPartition) -> bool:
         """Whether `log` need open nothing: it is open, or a thread has ended opening it."""
-        return name in self._logs or self._openings.is_over(name)
+        opening = self._openings.get(name)
+        return name in self._logs or (opening is not None and opening.done())
 
     def _open(self, name: TopicPartition, *, recovery_point: int | None = None) -> Log:
         info = self._topics.topic_of(name)
@@ -301,12 +312,15 @@ class OpenPartitions:
             del self._logs[name]
             self._checkpoints.given_up[name] = log.recovery_point
         ends = [log.give_up() for log in logs.values()]
-        opening = [name for name in self._openings.names() if name.topic in topics]
-        ends += [self._openings.leave(name) for name in opening]
+        names = [name for name in self._openings if name.topic in topics]
+        openings = [self._openings.pop(name) for name in names]
 
         def wait() -> None:
             for end in ends:
                 end()
+            for opening in openings:
+                if not (opening.cancel() or opening.cancelled() or opening.exception() is not None):
+                    opening.result().abandon()
 
         return wait
 
@@ -361,7 +375,7 @@ class OpenPartitions:
         failure: StorageFailure | None = None
         # Damage that a clean stop has left changes nothing; other damage is met again by recovery.
         has_new_damage = False
-        for name in self._openings.names():
+        for name in list(self._openings):
             with suppress(TidelogError, OSError):  # nobody has seen it open
                 self._take(name)
         for log in self._logs.values():
@@ -384,54 +398,3 @@ class OpenPartitions:
             reader.close()
         self._pool.close()
         self._maps.clear()
-
-
-class LogOpenings:
-    """Logs that threads are opening. Belongs to the directory's thread.
-
-    A thread touches nothing but the partition's own files and what all logs may use from any
-    thread. The log counts as open only once the directory's thread has taken it, which waits if the
-    log is not open yet. So no partition is ever opened twice.
-    """
-
-    def __init__(self) -> None:
-        self._begun: dict[TopicPartition, Future[Log]] = {}
-
-    def begin(
-        self, name: TopicPartition, open_log: Callable[[], Log], submit: Submit
-    ) -> "Future[Log]":
-        """Open a partition in a thread; return the opening that is under way where there is one."""
-        opening = self._begun.get(name)
-        if opening is None:
-            opening = self._begun[name] = submit(open_log)
-        return opening
-
-    def is_over(self, name: TopicPartition) -> bool:
-        """Whether an opening has ended, well or not, and was not taken yet."""
-        opening = self._begun.get(name)
-        return opening is not None and opening.done()
-
-    def take(self, name: TopicPartition) -> Log | None:
-        """Wait for the log; None where its opening never began, or never will.
-
-        Raises:
-            TidelogError: Why it could not be opened; raised once.
-        """
-        opening = self._begun.pop(name, None)
-        if opening is None or opening.cancel() or opening.cancelled():
-            return None
-        return opening.result()
-
-    def leave(self, name: TopicPartition) -> Callable[[], None]:
-        """Give up an opening. The returned function, for any thread, waits and abandons the log."""
-        opening = self._begun.pop(name)
-
-        def end() -> None:
-            if not (opening.cancel() or opening.cancelled() or opening.exception() is not None):
-                opening.result().abandon()
-
-        return end
-
-    def names(self) -> list[TopicPartition]:
-        """All partitions whose opening was begun and not taken yet."""
-        return list(self._begun)

@@ -40,7 +40,6 @@ from tidelog.errors import (
     TidelogError,
     TopicExists,
     UnknownTopic,
-    UnsupportedVersion,
 )
 from tidelog.storage.files import (
     CLUSTER_METADATA_TOPIC,
@@ -55,7 +54,12 @@ from tidelog.storage.files import (
     read_file,
     write_atomically,
 )
-from tidelog.storage.text_files import read_partition_metadata, write_partition_metadata
+from tidelog.storage.text_files import (
+    Fields,
+    read_partition_metadata,
+    read_versioned,
+    write_partition_metadata,
+)
 from tidelog.types import Buffer, TopicPartition
 
 TOPICS_VERSION: Final = 1
@@ -129,34 +133,19 @@ def decode_topics(data: Buffer) -> TopicsText:
         CorruptFile: It is not what `encode_topics` writes.
         UnsupportedVersion: A later release wrote it.
     """
-    try:
-        found: object = json.loads(bytes(data))
-    except (ValueError, RecursionError) as error:
-        raise CorruptFile(f"not JSON: {error}") from error
-    content = _mapping(found, "the file")
-    version = content.get("version")
-    if type(version) is not int or version < 1:
-        raise CorruptFile(f"version {version!r}, a number from 1 on expected")
-    if version > TOPICS_VERSION:
-        raise UnsupportedVersion(f"{TOPICS_FILE} of version {version}, {TOPICS_VERSION} is known")
-    topics = _mapping(content.get("topics"), "`topics`")
-    deleted = _mapping(content.get("deleted", {}), "`deleted`")
+    content = read_versioned(data, TOPICS_FILE, TOPICS_VERSION)
+    topics = Fields.of(content.value("topics"), "`topics`").content
+    deleted = Fields.of(content.content.get("deleted", {}), "`deleted`").content
     return TopicsText(
         {name: _decode_entry(name, value) for name, value in topics.items()},
         {name: _decode_deleted(name, value) for name, value in deleted.items()},
     )
 
 
-def _mapping(value: object, what: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise CorruptFile(f"{what} is {type(value).__name__}, a JSON object expected")
-    return value
-
-
 def _decode_entry(name: str, value: object) -> TopicEntry:
-    entry = _mapping(value, f"topic {name[:80]!r}")
-    topic_id, count = entry.get("id"), entry.get("partitions")
-    config = _mapping(entry.get("config"), f"`config` of topic {name[:80]!r}")
+    entry = Fields.of(value, f"topic {name[:80]!r}")
+    topic_id, count = entry.value("id"), entry.value("partitions")
+    config = Fields.of(entry.value("config"), f"`config` of topic {name[:80]!r}").content
     texts = {key: text for key, text in config.items() if isinstance(text, str)}
     try:
         check_topic_name(name)

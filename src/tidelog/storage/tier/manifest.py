@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
-from tidelog.errors import CorruptFile, InvalidRequest, TierConflict, UnsupportedVersion
+from tidelog.errors import CorruptFile, InvalidRequest, TierConflict
 from tidelog.record.coding import crc32c
 from tidelog.storage import files
 from tidelog.storage.clocks.zone_map import FileSum, Zone
@@ -545,9 +545,7 @@ def unseal(data: bytes, middle: bytes, what: str) -> Fields:
 
 def manifest_of(fields: Fields) -> Manifest:
     """The manifest in these fields; errors as `decode_manifest`."""
-    version = fields.integer("version")
-    if version != MANIFEST_VERSION:
-        raise UnsupportedVersion(f"manifest of version {version}, {MANIFEST_VERSION} is known")
+    fields.check_version(MANIFEST_VERSION, "manifest")
     manifest = Manifest(
         topic=fields.text("topic"),
         topic_id=fields.text("topicId"),

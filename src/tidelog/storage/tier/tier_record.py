@@ -158,9 +158,7 @@ def decode_record(data: bytes) -> TierRecord:
         UnsupportedVersion: A later release wrote it.
     """
     fields = unseal(data, _MIDDLE, "the record of the tier")
-    version = fields.integer("version")
-    if version != RECORD_VERSION:
-        raise UnsupportedVersion(f"{TIER_FILE} of version {version}, {RECORD_VERSION} is known")
+    fields.check_version(RECORD_VERSION, TIER_FILE)
     return TierRecord(
         url=fields.text("url"),
         folder=fields.text("folder"),
