@@ -647,19 +647,11 @@ class Wait:
             return 1
         limits = Limits(end, read.max_bytes, whole_first=False)
         try:
-            return available_bytes(partition, read.offset, limits)
+            segments = partition.log.segments
+            byte_range = find_range(segments, read.offset, limits, partition.loop_bytes)
         except (ColdRead, OSError, TidelogError):
             return enough
-
-
-def available_bytes(partition: Partition, offset: int, limits: Limits) -> int:
-    """Bytes from an offset on that a reader may see, as many as the limits allow.
-
-    Raises:
-        ColdRead, OSError, TidelogError: As `find_range`.
-    """
-    byte_range = find_range(partition.log.segments, offset, limits, partition.loop_bytes)
-    return 0 if byte_range is None else byte_range.size_bytes
+        return 0 if byte_range is None else byte_range.size_bytes
 
 
 # Partitions remembered of a connection; one that reads more is not counted to the last record.
