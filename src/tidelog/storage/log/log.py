@@ -235,13 +235,7 @@ class Log(LogAccess):
         guard = self.guard
         if guard.failure is not None or guard.is_closed:
             guard.ensure_writable()
-        if self._has_append_times:
-            append_ms, now_ms = self._clock.next_and_now_ms(moment)
-            stamp_ms = append_ms
-        else:
-            append_ms, now_ms, stamp_ms = self._times_ms()
-        end, epoch = self._list.all[-1].end_offset, self._epochs.leader_epoch
-        context = AppendContext(terms, end, epoch, now_ms, append_ms, stamp_ms)
+        context = self._context(terms, *self._times_ms(moment))
         return self._rules.validator.validate(data, context)
 
     def _context(
@@ -251,14 +245,14 @@ class Log(LogAccess):
         epoch = self._epochs.leader_epoch
         return AppendContext(terms, end_offset, epoch, now_ms, append_ms, stamp_ms)
 
-    def _times_ms(self) -> tuple[int, int, int]:
+    def _times_ms(self, moment: Moment | None = None) -> tuple[int, int, int]:
         """Append time (-1 where the append clock is off), wall time, and stamp of an append.
 
         Raises:
             ClockJump: As `append`.
         """
         if self._has_append_times:
-            append_ms, now_ms = self._clock.next_and_now_ms()
+            append_ms, now_ms = self._clock.next_and_now_ms(moment)
             return append_ms, now_ms, append_ms
         now_ms = self.context.env.clock.now_ms()
         return UNKNOWN_MS, now_ms, self._clock.next_ms() if self._stamps_alone else now_ms
