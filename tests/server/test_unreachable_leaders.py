@@ -15,8 +15,7 @@ from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.env import os_env
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure
-from tidelog.jobs.audit.plan import Question as AuditQuestion
-from tidelog.jobs.audit.plan import Side, plan_side
+from tidelog.jobs.audit.plan import ReadScope, Side, plan_side
 from tidelog.jobs.mirror.places import find_targets, read_sources, read_topic
 from tidelog.jobs.mirror.plan import MirrorPlan, MirrorSource
 from tidelog.jobs.source_ranges import Question as ReplayQuestion
@@ -118,7 +117,7 @@ def test_a_spark_job_fails_when_it_is_planned(half: str) -> None:
 
 
 CLIENT = {"request.timeout.ms": str(int(TIMEOUT_S * 1000))}
-AUDITED = AuditQuestion(
+AUDITED = ReadScope(
     start_ms=None, end_ms=None, isolation=IsolationLevel.READ_COMMITTED, split_bytes=1, tasks=1
 )
 PLANS: dict[str, Callable[[Place, Place], object]] = {
