@@ -196,6 +196,27 @@ def log_file_name(base_offset: int) -> str:
     return file_name(base_offset, LOG_SUFFIX)
 
 
+def cleaned_path(directory: str, base_offset: int, suffix: str) -> str:
+    """Path of a segment's file that a cleaning has written, until it gets its name."""
+    return f"{directory}/{file_name(base_offset, suffix)}{CLEANED_SUFFIX}"
+
+
+def cleaned_overlay(fs: FileSystem, directory: str, base_offset: int) -> dict[str, str]:
+    """The `.cleaned` files of a segment by their final names; `.removed` for those that are none.
+
+    See `SegmentContext.overlay`.
+    """
+    return {
+        file_name(base_offset, suffix): file_name(base_offset, suffix)
+        + (
+            CLEANED_SUFFIX
+            if fs.exists(cleaned_path(directory, base_offset, suffix))
+            else REMOVED_SUFFIX
+        )
+        for suffix in LOG_FIRST
+    }
+
+
 def parse_file_name(name: str) -> tuple[int, str] | None:
     """The base offset and the whole suffix (`.index`, `.index.deleted`), None for another name."""
     match = _FILE_NAME.fullmatch(name)

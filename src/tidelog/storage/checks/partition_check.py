@@ -6,7 +6,7 @@ finishes those.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -385,8 +385,7 @@ class PartitionCheck:
         yield from self._check_epochs()
         yield from self._check_append_time_checkpoint()
         yield from self._check_metadata()
-        yield from self._check_notes()
-        yield from self._check_history()
+        yield from self._check_facts()
 
     # -- snapshots ---------------------------------------------------------------------------
 
@@ -482,28 +481,36 @@ class PartitionCheck:
                 path, damage, "this partition belongs to another topic: restore the right"
             )
 
-    def _check_notes(self) -> Iterator[Finding]:
-        """Why and when segments were rolled: primary, but no answer about records rests on it."""
-        path = self.partition.path(SEGMENT_NOTES_FILE)
-        remedy = "why and when these segments were rolled is unknown; their file times count again"
-        try:
-            data = self.partition.read(SEGMENT_NOTES_FILE)
-            problems = [] if data is None else decode_notes(data)[1]
-        except CorruptFile as error:
-            problems = [error.reason]
-        for problem in problems:
-            yield warning(path, problem, remedy)
+    def _check_facts(self) -> Iterator[Finding]:
+        """Primary files on which no answer about records rests."""
+        for name, decode, remedy in _FACT_FILES:
+            try:
+                data = self.partition.read(name)
+                problems = [] if data is None else decode(data)
+            except CorruptFile as error:
+                problems = [error.reason]
+            for problem in problems:
+                yield warning(self.partition.path(name), problem, remedy)
 
-    def _check_history(self) -> Iterator[Finding]:
-        """What compaction has taken: primary, only tables of the past rest on it."""
-        path = self.partition.path(HISTORY_FILE)
-        try:
-            data = self.partition.read(HISTORY_FILE)
-            if data is not None:
-                CompactionHistory.decode(data)
-        except CorruptFile as error:
-            remedy = "tables of the past are unknown until the next compaction"
-            yield warning(path, error.reason, remedy)
+
+def _history_problems(data: bytes) -> list[str]:
+    CompactionHistory.decode(data)
+    return []
+
+
+# Primary files that hold facts on segments: their problems, and what a damaged file means.
+_FACT_FILES: Final[tuple[tuple[str, Callable[[bytes], list[str]], str], ...]] = (
+    (
+        SEGMENT_NOTES_FILE,
+        lambda data: decode_notes(data)[1],
+        "why and when these segments were rolled is unknown; their file times count again",
+    ),
+    (
+        HISTORY_FILE,
+        _history_problems,
+        "tables of the past are unknown until the next compaction",
+    ),
+)
 
 
 def _offsets_of(names: list[str], suffix: str) -> list[int]:

@@ -14,7 +14,7 @@
 - `leader-epoch-checkpoint`: the epochs of the batches.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -33,7 +33,7 @@ from tidelog.storage.log.producers import (
 )
 from tidelog.storage.segment.index import Index, OffsetIndex, TimeIndex
 from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnIndex
-from tidelog.types import INT64_MAX, NO_TIMESTAMP
+from tidelog.types import INT64_MAX
 
 # Reopening restarts the count of bytes since the last entry, so an interval may be passed over a
 # few times; beyond that entries are missing.
@@ -59,16 +59,27 @@ def check_offset_index(
     """What is wrong in a `.index`."""
     index = OffsetIndex(facts.base_offset, data=data, size_limit=INT64_MAX)
     yield from _check_tail(path, index, facts, rules)
-    last_offset, last_position = -1, -1
-    for slot, (offset, position) in enumerate(index.entries()):
-        at = slot * index.ENTRY_SIZE
-        if offset <= last_offset or position <= last_position:
-            damage = f"entry {slot} ({offset}, {position}) does not follow ({last_offset}, "
-            yield derived(path, f"{damage}{last_position})", position=at, offset=offset)
-        else:
-            yield from _check_offset_entry(path, facts, slot, offset, position)
-        last_offset, last_position = offset, position
+    yield from _check_entries(path, index, facts, _check_offset_entry, offset_field=0)
     yield from _check_density(path, index, facts, rules)
+
+
+def _check_entries(
+    path: str,
+    index: OffsetIndex | TimeIndex,
+    facts: LogFacts,
+    check: Callable[[str, LogFacts, int, int, int], Iterator[Finding]],
+    *,
+    offset_field: int,
+) -> Iterator[Finding]:
+    """The order of an index's entries, and each entry in order against the log by `check`."""
+    last = (-1, -1)
+    for slot, entry in enumerate(index.entries()):
+        if entry[0] <= last[0] or entry[1] <= last[1]:
+            damage, at = f"entry {slot} {entry} does not follow {last}", slot * index.ENTRY_SIZE
+            yield derived(path, damage, position=at, offset=entry[offset_field])
+        else:
+            yield from check(path, facts, slot, *entry)
+        last = entry
 
 
 def _check_offset_entry(
@@ -120,15 +131,7 @@ def check_time_index(
     """
     index = TimeIndex(facts.base_offset, data=data, size_limit=INT64_MAX)
     yield from _check_tail(path, index, facts, rules)
-    last_timestamp, last_offset = NO_TIMESTAMP, -1
-    for slot, (timestamp, offset) in enumerate(index.entries()):
-        if timestamp <= last_timestamp or offset <= last_offset:
-            damage = f"entry {slot} ({timestamp}, {offset}) does not follow ({last_timestamp}, "
-            at = slot * index.ENTRY_SIZE
-            yield derived(path, f"{damage}{last_offset})", position=at, offset=offset)
-        else:
-            yield from _check_time_entry(path, facts, slot, timestamp, offset)
-        last_timestamp, last_offset = timestamp, offset
+    yield from _check_entries(path, index, facts, _check_time_entry, offset_field=1)
     yield from _check_last_time(path, index, facts, rules, indexed_to)
 
 

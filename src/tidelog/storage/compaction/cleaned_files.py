@@ -200,8 +200,7 @@ class CleanedFiles:
 
     def path(self, suffix: str) -> str:
         """Where one of its files is."""
-        name = files.file_name(self._base, suffix)
-        return f"{self._job.directory}/{name}{files.CLEANED_SUFFIX}"
+        return files.cleaned_path(self._job.directory, self._base, suffix)
 
     def has_room(self, size_bytes: int, source: SourceSegment, position: int) -> bool:
         """Whether so many bytes fit, and then all that is still ahead of a position as it is."""
@@ -486,7 +485,8 @@ def build_zones(
         UnsupportedCompression: A codec that nobody defined.
         OSError: The disk failed.
     """
-    name, overlay = TopicPartition(job.topic, job.partition), _overlay(job, base_offset, env)
+    name = TopicPartition(job.topic, job.partition)
+    overlay = files.cleaned_overlay(env.files, job.directory, base_offset)
     with open_context(
         env, job.directory, name, job.topic_id, TopicConfig(), overlay=overlay
     ) as context:
@@ -497,14 +497,3 @@ def build_zones(
             return zone_map_files.build(segment, check_crc=False)
         finally:
             segment.unload()
-
-
-def _overlay(job: CleaningJob, base_offset: int, env: Env) -> dict[str, str]:
-    """The cleaned files by the names that they are to have, and those that there are none of."""
-    overlay = {}
-    for suffix in files.SEGMENT_SUFFIXES:
-        name = files.file_name(base_offset, suffix)
-        cleaned = f"{name}{files.CLEANED_SUFFIX}"
-        is_there = env.files.exists(f"{job.directory}/{cleaned}")
-        overlay[name] = cleaned if is_there else f"{name}{files.REMOVED_SUFFIX}"
-    return overlay

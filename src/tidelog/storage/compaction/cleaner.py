@@ -247,8 +247,8 @@ def _in_order(job: CleaningJob, cleaned: Cleaned) -> Sequence[CleanedGroup]:
 
 
 def _size_of(log: "LogAccess", base_offset: int) -> tuple[int, int]:
-    name = files.log_file_name(base_offset) + files.CLEANED_SUFFIX
-    return base_offset, log.context.env.files.stat(f"{log.context.directory}/{name}").size
+    path = files.cleaned_path(log.context.directory, base_offset, files.LOG_SUFFIX)
+    return base_offset, log.context.env.files.stat(path).size
 
 
 def _ensure_there(log: "LogAccess", segments: Sequence[ClosedSegment]) -> None:

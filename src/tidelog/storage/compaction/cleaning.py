@@ -92,7 +92,6 @@ class CleaningRun:
         """Remove the `.cleaned` files of the job's groups, those of earlier attempts too."""
         for group in self._job.groups:
             for suffix in files.SEGMENT_SUFFIXES:
-                name = files.file_name(group.bases[0], suffix)
-                path = f"{self._job.directory}/{name}{files.CLEANED_SUFFIX}"
+                path = files.cleaned_path(self._job.directory, group.bases[0], suffix)
                 if self._env.files.exists(path):
                     self._env.files.remove(path)

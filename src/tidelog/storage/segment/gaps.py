@@ -28,7 +28,7 @@ from tidelog.storage.segment.closed_segment import as_closed
 from tidelog.storage.segment.compaction_history import HISTORY_FILE
 from tidelog.storage.segment.log_end import has_copied_gaps
 from tidelog.storage.segment.segment import ColdRead, Segment, SegmentContext, iterate_batches
-from tidelog.types import TopicPartition
+from tidelog.types import INT64_MAX, TopicPartition
 
 GAP_REASON: Final = (
     "they lie between two segments and in none; the topic is not compacted and never was, so a"
@@ -90,8 +90,8 @@ class Losses:
 
     __slots__ = ("checked", "lost")
 
-    def __init__(self) -> None:
-        self.checked = 0
+    def __init__(self, checked: int = 0) -> None:
+        self.checked = checked
         self.lost: list[tuple[int, LostOffsets]] = []
 
     def ensure_none(
@@ -127,23 +127,8 @@ class Losses:
                 raise OffsetsGone(tuple(losses))
 
 
-class _SteppedOver(Losses):
-    """Losses of which a search is not told: it goes on in what is left."""
-
-    __slots__ = ()
-
-    def ensure_none(
-        self,
-        segments: Sequence[Segment],
-        number: int,
-        floor_offset: int,
-        *,
-        may_block: bool = True,
-    ) -> None:
-        """Do nothing."""
-
-
-NO_LOSSES: Final = _SteppedOver()
+# For a search that goes on in what is left: all segments count as looked at.
+NO_LOSSES: Final = Losses(checked=INT64_MAX)
 
 
 def ensure_no_gap(segment: Segment, start: int, end: int) -> None:

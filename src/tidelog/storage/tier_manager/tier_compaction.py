@@ -129,8 +129,7 @@ class Workplace:
 
     def path(self, base_offset: int, suffix: str) -> str:
         """Where a file of a segment that is written anew lies meanwhile."""
-        name = files.file_name(base_offset, suffix)
-        return f"{self.directory}/{name}{files.CLEANED_SUFFIX}"
+        return files.cleaned_path(self.directory, base_offset, suffix)
 
 
 def aliases_of(segments: Iterable[RemoteSegment], directory: str) -> dict[str, str]:
@@ -252,17 +251,8 @@ def _add_zones(workplace: Workplace, base: int, end: int) -> None:
 
 def _shown(workplace: Workplace, base: int, end: int) -> ClosedSegment:
     """The `.cleaned` files as a segment."""
-    context = workplace.context
-    overlay = {}
-    for suffix in files.LOG_FIRST:
-        name = files.file_name(base, suffix)
-        is_there = context.env.files.exists(workplace.path(base, suffix))
-        overlay[name] = f"{name}{files.CLEANED_SUFFIX if is_there else files.REMOVED_SUFFIX}"
-    return ClosedSegment(_over(context, overlay), base, end)
-
-
-def _over(context: SegmentContext, overlay: Mapping[str, str]) -> SegmentContext:
-    return replace(context, overlay=overlay)
+    overlay = files.cleaned_overlay(workplace.context.env.files, workplace.directory, base)
+    return ClosedSegment(replace(workplace.context, overlay=overlay), base, end)
 
 
 def _forget(segment: ClosedSegment) -> None:
