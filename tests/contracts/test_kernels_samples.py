@@ -11,7 +11,7 @@ from tests.worlds.records.plain_sampling import sample_plain
 
 from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.storage.compaction.generations.estimates import KeySamples
-from tidelog.storage.compaction.generations.sampling import LogFile, Sampled, sample_segment
+from tidelog.storage.compaction.generations.sampling import Sampled, sample_segment
 
 SEED = bytes(range(16))
 GENERATIONS = "tidelog.storage.compaction.generations"
@@ -48,13 +48,13 @@ class MemoryFile:
 
 def _plain(data: bytes, shift: int) -> tuple[Sampled, list[tuple[int, int, int]]]:
     samples = KeySamples(shift)
-    found = sample_plain(LogFile(MemoryFile(data), "log"), SEED, samples, lambda _: None)
+    found = sample_plain(MemoryFile(data), "log", SEED, samples)
     return found, sorted(samples)
 
 
 def _kernels(data: bytes, shift: int) -> tuple[Sampled, list[tuple[int, int, int]]]:
     samples = KeySamples(shift)
-    found = sample_segment(LogFile(MemoryFile(data), "log"), SEED, samples, lambda _: None)
+    found = sample_segment(MemoryFile(data), "log", SEED, samples)
     return found, sorted(samples)
 
 

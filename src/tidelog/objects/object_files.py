@@ -55,9 +55,8 @@ class Listing:
 class Listings:
     """Listings of one store, by folder. Safe for several threads."""
 
-    def __init__(self, store: ObjectStore, *, objects_max: int = OBJECTS_MAX) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._objects_max = objects_max
         self._found: OrderedDict[str, Listing] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -75,7 +74,7 @@ class Listings:
             listing = Listing(by_name, frozenset(folders))
             with self._lock:
                 self._found[folder] = listing
-                while len(self._found) > 1 and self._held() > self._objects_max:
+                while len(self._found) > 1 and self._held() > OBJECTS_MAX:
                     self._found.popitem(last=False)
         return listing
 

@@ -283,19 +283,6 @@ def test_a_live_writer_vouches_for_an_open_end() -> None:
     assert times.runs(105, 125) == [(105, 110, 1000), (110, 125, 1003)]
 
 
-def test_the_opening_batch_is_as_long_as_the_log_says() -> None:
-    asked = []
-
-    def batch_end(offset: int) -> int:
-        asked.append(offset)
-        return offset + 4
-
-    data = cut(2)(gapped().encode())
-    times, _ = AppendTimes.decode(data, BASE, TOPIC, batch_end=batch_end)
-    assert asked == [110]
-    assert times.runs(110, 120) == [(110, 114, 1003), (114, 120, None)]
-
-
 def test_a_limited_file_is_whole_when_it_is_written_again() -> None:
     times, _ = decode(cut(2)(gapped().encode()))
     again, damage = decode(times.encode())

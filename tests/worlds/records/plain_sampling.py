@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from tidelog.env import File
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.coding import read_varint
@@ -14,20 +15,17 @@ from tidelog.storage.compaction.generations.estimates import KeySamples
 from tidelog.storage.compaction.generations.sampling import (
     CHUNK_BYTES,
     NO_HORIZON,
-    LogFile,
     Sampled,
-    Wait,
 )
 from tidelog.storage.open_files import walk_file
 from tidelog.types import INT64_MAX, Buffer
 
 
-def sample_plain(log: LogFile, seed: bytes, samples: KeySamples, wait: Wait) -> Sampled:
+def sample_plain(file: File, path: str, seed: bytes, samples: KeySamples) -> Sampled:
     """As `sample_segment`."""
-    found, end = Sampled(), log.file.size()
-    wait(end)
-    batches = walk_file(log.file, log.path, 0, end, chunk_bytes=CHUNK_BYTES)
-    for _, batch in in_order(batches, 0, INT64_MAX, log.path):
+    found = Sampled()
+    batches = walk_file(file, path, 0, file.size(), chunk_bytes=CHUNK_BYTES)
+    for _, batch in in_order(batches, 0, INT64_MAX, path):
         found.due_ms = max(found.due_ms, horizon_of(batch))
         if not batch.is_control:
             samples.add(_look(batch, seed, found))

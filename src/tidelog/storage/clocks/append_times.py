@@ -28,7 +28,7 @@ Source: docs/format.md#append-times.
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple, Self, overload
@@ -390,7 +390,6 @@ class AppendTimes:
         topic_id: UUID,
         *,
         open_end: bool = False,
-        batch_end: Callable[[int], int] | None = None,
     ) -> tuple[Self, str | None]:
         """What a file is believed to say, and what is wrong with it.
 
@@ -401,9 +400,6 @@ class AppendTimes:
             open_end: The caller knows that no row is missing at the end: a writer is alive, and
                 the log's end was read before the file. Else a file without an end row counts as
                 damaged, which after a hard stop it may well be.
-            batch_end: Next offset behind the record batch that starts at the offset given. Asked
-                where the file is damaged, for the last row; without it that row is believed for
-                one record.
 
         Returns:
             The times, and None for a whole file or what is damaged. A damaged file must be
@@ -417,10 +413,7 @@ class AppendTimes:
         if damage is None and times.is_open and not open_end:
             damage = f"no end row behind row {times.row_count - 1}: later rows may be lost"
         if damage is not None and times.is_open:
-            sure_end = (opened_at := times._offsets[-1]) + 1
-            if batch_end is not None:
-                sure_end = max(sure_end, batch_end(opened_at))
-            times.mark_unknown(sure_end)
+            times.mark_unknown(times._offsets[-1] + 1)  # the last row is believed for one record
         return times, damage
 
     def _append(self, ms: int, offset: int, batch_crc: int) -> bytes:

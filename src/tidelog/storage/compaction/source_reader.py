@@ -266,12 +266,10 @@ class Opened:
     table: "Longs"
 
 
-def opened_groups(
-    piece: Piece, wanted: "Mask", arena: Arena, *, limit_bytes: int = OPENED_BYTES
-) -> Iterator[tuple[int, int, Opened]]:
+def opened_groups(piece: Piece, wanted: "Mask", arena: Arena) -> Iterator[tuple[int, int, Opened]]:
     """All batches of a piece in groups, each with the bodies of those that are wanted.
 
-    A group has about `limit_bytes` of bodies, or one batch that has more. Its bodies may lie in
+    A group has about `OPENED_BYTES` of bodies, or one batch that has more. Its bodies may lie in
     `arena`, so it is good until the next one is taken.
 
     Returns:
@@ -289,14 +287,12 @@ def opened_groups(
     start = 0
     while start < len(piece.table):
         arena.clear()
-        end, opened = _open_some(piece, wanted, start, limit_bytes, arena)
+        end, opened = _open_some(piece, wanted, start, arena)
         yield start, end, opened
         start = end
 
 
-def _open_some(
-    piece: Piece, wanted: "Mask", start: int, limit_bytes: int, arena: Arena
-) -> tuple[int, Opened]:
+def _open_some(piece: Piece, wanted: "Mask", start: int, arena: Arena) -> tuple[int, Opened]:
     """Open batches from a row on until there are enough bytes: the row behind, and the batches."""
     table = piece.table[start:].copy()
     slots = np.flatnonzero(wanted[start:])
@@ -304,7 +300,7 @@ def _open_some(
     frames = lz4_frames(table[slots])
     with piece.located():
         for slot, frame in zip(slots.tolist(), frames, strict=True):
-            if arena.used >= limit_bytes:
+            if arena.used >= OPENED_BYTES:
                 behind = slot
                 break
             at, body = arena.used, _open(piece, table[slot], frame, arena)

@@ -8,7 +8,6 @@ Imports numpy and numba. Owns no file. Memory: a chunk, and what of it is decomp
 Plain reference: `tests/worlds/records/plain_sampling.py`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -39,9 +38,6 @@ CHUNK_BYTES: Final = 4 << 20
 NO_HORIZON: Final = -1
 
 
-Wait = Callable[[int], None]
-
-
 @dataclass(slots=True, kw_only=True)
 class Sampled:
     """What one pass over a segment has found.
@@ -57,22 +53,14 @@ class Sampled:
     due_ms: int = NO_HORIZON
 
 
-@dataclass(frozen=True, slots=True)
-class LogFile:
-    """A finished log file to look at: open, and its name for errors."""
-
-    file: File
-    path: str
-
-
-def sample_segment(log: LogFile, seed: bytes, samples: KeySamples, wait: Wait) -> Sampled:
+def sample_segment(file: File, path: str, seed: bytes, samples: KeySamples) -> Sampled:
     """Read every record of a log file.
 
     Args:
-        log: The file.
+        file: A finished log file.
+        path: Its name, for errors.
         seed: The secret by which keys are sampled.
         samples: Takes the records of sampled keys.
-        wait: Called with the bytes to read before they are read; it may take its time.
 
     Raises:
         CorruptData: A batch or a record is damaged; located.
@@ -80,14 +68,13 @@ def sample_segment(log: LogFile, seed: bytes, samples: KeySamples, wait: Wait) -
         OSError: The disk failed.
     """
     work = _Pass(seed, samples)
-    position, end, read_bytes = 0, log.file.size(), CHUNK_BYTES
+    position, end, read_bytes = 0, file.size(), CHUNK_BYTES
     while position < end:
-        wait(min(read_bytes, end - position))
-        chunk = log.file.pread(min(read_bytes, end - position), position)
+        chunk = file.pread(min(read_bytes, end - position), position)
         try:
             used = work.take(chunk)
         except CorruptData as error:
-            raise error.located(log.path, position) from error
+            raise error.located(path, position) from error
         if not used and len(chunk) >= end - position:
             break  # an incomplete batch at the end
         position += used

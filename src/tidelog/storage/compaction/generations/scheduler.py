@@ -247,12 +247,11 @@ class Generations:
         """Whether it matters that a log is idle: some tombstones will have had their time."""
         return any(row.due_ms != UNKNOWN for row in self._known.rows.values())
 
-    def sample(self, cleanable_end: int, wait: Callable[[int], None] | None = None) -> None:
+    def sample(self, cleanable_end: int) -> None:
         """Read the keys of finished segments that were not yet read, up to an offset.
 
         Args:
             cleanable_end: Where to stop, exclusive: what can't be cleaned yet is read later.
-            wait: Called with the bytes to read before they are read; it may take its time.
 
         Raises:
             MissingDependency: numpy or numba is not installed.
@@ -261,11 +260,11 @@ class Generations:
         for segment in self._segments:
             row = self._known.rows[segment.base_offset]
             if row.records == UNKNOWN and segment.end_offset <= cleanable_end:
-                self._sample(segment, row, wait or _go_on)
+                self._sample(segment, row)
 
-    def _sample(self, segment: SourceSegment, row: SegmentRow, wait: Callable[[int], None]) -> None:
+    def _sample(self, segment: SourceSegment, row: SegmentRow) -> None:
         try:
-            from tidelog.storage.compaction.generations.sampling import LogFile, sample_segment
+            from tidelog.storage.compaction.generations.sampling import sample_segment
         except ImportError as error:
             raise MissingDependency(
                 f"compaction by what is alive needs tidelog[arrow]: {error}"
@@ -273,8 +272,7 @@ class Generations:
         path = f"{self._directory}/{files.log_file_name(segment.base_offset)}"
         file = self._env.files.open(path)
         try:
-            log = LogFile(file, path)
-            sampled = sample_segment(log, self._known.seed, self._known.samples, wait)
+            sampled = sample_segment(file, path, self._known.seed, self._known.samples)
         except (CorruptData, UnsupportedCompression) as error:
             self.problems.append(f"{error}; its keys are not in the sample")
             return
@@ -478,10 +476,6 @@ class Generations:
         self._is_changed = False
         self.bytes_written += size
         return size
-
-
-def _go_on(size_bytes: int) -> None:
-    """Read at once."""
 
 
 # Bytes of a slot of the offset map, of which verified keys take about as much again.
