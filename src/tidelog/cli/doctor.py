@@ -154,7 +154,7 @@ def _look(surroundings: Surroundings, meant: _Target) -> "tuple[DirectoryCheck, 
         options = CheckOptions(
             body_check=_body_check(total), progress=progress, metadata=_metadata_reader
         )
-        check.work_with(options)
+        check.options = options
         findings += check.findings()
     return check, findings
 

@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 from random import Random
+from uuid import UUID
 
 import pytest
 from tests.faults.damage import DamageFileSystem
@@ -16,7 +17,6 @@ from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32c
 from tidelog.storage import files
 from tidelog.storage.compaction.generations import (
-    CleaningOutcome,
     Demand,
     Generations,
 )
@@ -30,7 +30,14 @@ from tidelog.storage.compaction.generations.statistics import (
     read_statistics,
     reconcile,
 )
-from tidelog.storage.compaction.job import Cleaned, CleanedGroup, CleanedSource, SourceSegment
+from tidelog.storage.compaction.job import (
+    Cleaned,
+    CleanedGroup,
+    CleanedSource,
+    CleaningJob,
+    CompactionRules,
+    SourceSegment,
+)
 from tidelog.storage.open_files import DecodedFiles
 from tidelog.types import NewRecord
 
@@ -189,7 +196,7 @@ def test_what_was_read_or_written_is_not_read_again() -> None:
     again.sample(30)
     assert (again.bytes_read, again.facts(0)) == (0, made.facts(0))
     # What one look changes, and does not store, another does not see.
-    again.note(_finding(segments, 0, 5))
+    _note(again, segments, 0, 5)
     third = Generations.load(env, DIRECTORY, segments, 0, kept)
     assert third.facts(0) == made.facts(0)
     assert path not in watch.read_bytes
@@ -246,17 +253,7 @@ def _noted(mapped_to: int, tombstones: int = 0) -> Generations:
     made = Generations.load(env, DIRECTORY, segments, 0)
     made.sample(30)
     after = [_segment(0, 20, 50), segments[2]]
-    made.note(
-        CleaningOutcome(
-            map_from=0,
-            swept_to=None,
-            cleaned=_cleaned(mapped_to, tombstones),
-            segments=after,
-            dropped=frozenset(),
-            now_ms=1000,
-            delete_retention_ms=60,
-        )
-    )
+    made.note(_job(0), _cleaned(mapped_to, tombstones), after, is_full=False)
     return made
 
 
@@ -296,16 +293,27 @@ def _counting(machine: DamageFileSystem, env: Env) -> Generations:
     return Generations.load(env, DIRECTORY, SEGMENTS, 0)
 
 
-def _finding(segments: list[SourceSegment], map_from: int, keys: int) -> CleaningOutcome:
-    return CleaningOutcome(
+def _job(map_from: int) -> CleaningJob:
+    return CleaningJob(
+        directory=DIRECTORY,
+        topic="t",
+        partition=0,
+        topic_id=UUID(int=0),
+        sources=(),
+        groups=(),
         map_from=map_from,
-        swept_to=None,
-        cleaned=replace(_cleaned(30), keys=keys),
-        segments=[_segment(0, 20, 50), segments[2]],
-        dropped=frozenset(),
+        map_to=30,
+        log_start_offset=0,
+        upper_bound_offset=30,
         now_ms=1000,
-        delete_retention_ms=60,
+        rules=CompactionRules(delete_retention_ms=60),
+        seed=bytes(16),
     )
+
+
+def _note(made: Generations, segments: list[SourceSegment], map_from: int, keys: int) -> None:
+    after = [_segment(0, 20, 50), segments[2]]
+    made.note(_job(map_from), replace(_cleaned(30), keys=keys), after, is_full=False)
 
 
 def test_the_keys_of_a_map_mend_the_live_size() -> None:
@@ -315,7 +323,7 @@ def test_the_keys_of_a_map_mend_the_live_size() -> None:
     before = made.plan(DEMAND, 0, 60).space
     assert before.live_bytes == 400
     assert before.bound_bytes == pytest.approx(99 * 400 * 0.9)
-    made.note(_finding(SEGMENTS, 0, 10))
+    _note(made, SEGMENTS, 0, 10)
     made.store()
     again = Generations.load(env, DIRECTORY, [_segment(0, 20, 50), SEGMENTS[2]], 0)
     for known in (made, again):
@@ -341,18 +349,11 @@ def test_a_map_of_segments_that_were_not_sampled_counts_nothing() -> None:
     known.rows[10] = replace(known.rows[10], records=-1)
     files.write_atomically(machine, f"{DIRECTORY}/{STATISTICS_FILE}", encode(known))
     made = Generations.load(env, DIRECTORY, SEGMENTS, 0)
-    made.note(_finding(SEGMENTS, 0, 10))
+    _note(made, SEGMENTS, 0, 10)
     made.store()
     found, _ = read_statistics(machine, DIRECTORY)
     assert found is not None
     assert found.statistics.counted is None
-
-
-def _finding_with_one_that_waits(map_to: int, keys: int) -> CleaningOutcome:
-    """Segments of [0, 20), [20, 30), [30, 40)."""
-    finding = _finding(SEGMENTS, 0, keys)
-    segments = [*finding.segments, _segment(30, 40)]
-    return replace(finding, segments=segments, cleaned=replace(finding.cleaned, mapped_to=map_to))
 
 
 @pytest.mark.parametrize(("is_sampled", "counted"), [(False, 10), (True, None)])
@@ -365,7 +366,8 @@ def test_a_segment_that_waits_is_no_hindrance_where_it_was_not_sampled(
     known.rows[30] = _row(waiting, 30, 10 if is_sampled else -1)
     files.write_atomically(machine, f"{DIRECTORY}/{STATISTICS_FILE}", encode(known))
     made = Generations.load(env, DIRECTORY, [*SEGMENTS, waiting], 0)
-    made.note(_finding_with_one_that_waits(30, 10))
+    after = [_segment(0, 20, 50), SEGMENTS[2], waiting]
+    made.note(_job(0), replace(_cleaned(30), keys=10), after, is_full=False)
     made.store()
     found, _ = read_statistics(machine, DIRECTORY)
     assert found is not None

@@ -117,7 +117,7 @@ def _look(
 ) -> tuple[DirectoryCheck, list[Finding]]:
     check = DirectoryCheck(env.files, directory, Selection(name.topic, name.partition))
     check.load()  # what it finds in the list of topics is for who looks at the whole directory
-    check.work_with(CheckOptions(body_check=_body_check()))
+    check.options = CheckOptions(body_check=_body_check())
     findings = list(check.findings())
     done.log_bytes = check.log_bytes()
     names = (each for place in check.partitions.values() for each in place.file_names())

@@ -185,7 +185,7 @@ class DirectoryCheck:
         fs: Its file system.
         path: Where it is.
         selection: What of it is checked; the files at the top only where all of it is.
-        options: How to work.
+        options: How to work; may be set until `findings` is called.
         repair_facts: What a repair needs of each partition that was checked.
         partitions: Each of these partitions.
         refused: How partitions are parted that an opening would refuse.
@@ -231,11 +231,6 @@ class DirectoryCheck:
             raise self._unknown(names)
         return findings
 
-    def work_with(self, options: CheckOptions) -> None:
-        """Take other options, once it is known how much there is to do."""
-        self.options = options
-        self.partitions = {name: replace(p, options=options) for name, p in self.partitions.items()}
-
     def log_bytes(self) -> int:
         """Bytes of all log files that will be read, for progress."""
         return sum(
@@ -253,7 +248,9 @@ class DirectoryCheck:
         for name, partition in self.partitions.items():
             try:
                 refused = find_parting(partition)
-                check = PartitionCheck(replace(partition, is_refused=refused is not None))
+                check = PartitionCheck(
+                    replace(partition, is_refused=refused is not None), self.options
+                )
                 yield from check.findings()
                 if refused is not None:
                     damage, self.refused[name] = refused
@@ -304,7 +301,6 @@ class DirectoryCheck:
             was_clean=was_clean,
             recorded=NOTHING_RECORDED,
             log_start=log_start,
-            options=self.options,
         )
 
     def _own_id(self, directory: str) -> uuid.UUID | None:

@@ -151,7 +151,6 @@ class CheckedPartition:
         was_clean: Whether the directory was closed cleanly and is not open now.
         recorded: What is recorded of the log's end.
         log_start: Log start offset of the directory's checkpoint, 0 where it has none.
-        options: How to work.
         is_refused: Whether an opening for writing refuses the partition, and so cuts nothing.
     """
 
@@ -164,7 +163,6 @@ class CheckedPartition:
     was_clean: bool
     recorded: RecordedEnd
     log_start: int
-    options: CheckOptions
     is_refused: bool = False
 
     def path(self, name: str) -> str:

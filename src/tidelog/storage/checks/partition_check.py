@@ -16,6 +16,7 @@ from tidelog.record.coding import crc32c
 from tidelog.storage import files, text_files
 from tidelog.storage.checks.findings import (
     CheckedPartition,
+    CheckOptions,
     Finding,
     Severity,
     derived,
@@ -61,6 +62,7 @@ class SegmentCheck:
         base_offset: The segment's base offset.
         end_offset: Base offset of the next segment; no bound for the last one.
         replay: What earlier segments left; this one adds to it.
+        options: How to work.
         facts: What the log file says, once it was read.
     """
 
@@ -68,6 +70,7 @@ class SegmentCheck:
     base_offset: int
     end_offset: int
     replay: LogReplay
+    options: CheckOptions = field(default_factory=CheckOptions)
     facts: LogFacts = field(init=False)
     _doubted: set[str] = field(default_factory=set)
     _sums: dict[str, FileSum] = field(default_factory=dict)
@@ -100,7 +103,7 @@ class SegmentCheck:
 
         def progress(position: int) -> None:
             nonlocal reached
-            self.partition.options.progress(position - reached)
+            self.options.progress(position - reached)
             reached = position
 
         check = LogCheck(
@@ -110,7 +113,7 @@ class SegmentCheck:
             end_offset=self.end_offset,
             was_clean=self.partition.was_clean,
             is_refused=self.partition.is_refused,
-            body_check=self.partition.options.body_check,
+            body_check=self.options.body_check,
             progress=progress,
         )
         for finding in check.findings():
@@ -294,8 +297,9 @@ class PartitionCheck:
         replay: Producers and epochs at the end of what was read.
     """
 
-    def __init__(self, partition: CheckedPartition) -> None:
+    def __init__(self, partition: CheckedPartition, options: CheckOptions) -> None:
         self.partition = partition
+        self._options = options
         self.repair_facts = RepairFacts()
         self.replay = LogReplay(at_batch=self._compare_snapshots, epochs=self.repair_facts.epochs)
         self._snapshots: list[int] = []
@@ -335,7 +339,7 @@ class PartitionCheck:
             self.replay.watched_offset = checkpoint.last_base_offset
 
     def _check_segment(self, base: int, end: int) -> Iterator[Finding]:
-        check = SegmentCheck(self.partition, base, end, self.replay)
+        check = SegmentCheck(self.partition, base, end, self.replay, self._options)
         try:
             for finding in check.findings():
                 if finding.path == check.facts.path and finding.severity is Severity.ERROR:

@@ -154,7 +154,7 @@ def test_the_kernel_finds_what_the_plain_pass_finds(env: SeededEnv, seed: int) -
     change(env, 0, bytes(data))
     check = DirectoryCheck(BytesFileSystem.copy_of(env.files, PATH), PATH)  # type: ignore[arg-type]
     plain = [*check.load(), *check.findings()]
-    check.work_with(CheckOptions(body_check=check_body))
+    check.options = CheckOptions(body_check=check_body)
     by_kernel = list(check.findings())
     places = [(each.path, each.position, each.severity) for each in plain]
     assert [(each.path, each.position, each.severity) for each in by_kernel] == places

@@ -5,12 +5,11 @@ docs/generations.md has the model, what it costs, and what is proven of which se
 
 from tidelog.storage.compaction.generations.estimates import SegmentFacts
 from tidelog.storage.compaction.generations.planning import Decision, Demand, GenerationPlan
-from tidelog.storage.compaction.generations.scheduler import CleaningOutcome, Generations
+from tidelog.storage.compaction.generations.scheduler import Generations
 from tidelog.storage.compaction.generations.statistics import STATISTICS_FILE
 
 __all__ = [
     "STATISTICS_FILE",
-    "CleaningOutcome",
     "Decision",
     "Demand",
     "GenerationPlan",

@@ -134,35 +134,6 @@ def due_after(old: Sequence[SegmentRow], group: CleanedGroup, horizon_ms: int) -
     return max(row.due_ms for row in old)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleaningOutcome:
-    """A cleaning that is in place.
-
-    Attributes:
-        map_from: First offset whose key was mapped, inclusive.
-        swept_to: Of a full pass, up to where it let tombstones go that were due, as far as nothing
-            older kept them; None where it was none.
-        cleaned: What it tells.
-        segments: All finished segments of the partition as they are now, in order.
-        dropped: Base offsets of groups whose expired tombstones were let go.
-        now_ms: When it began, as its job says: delete horizons count from it.
-        delete_retention_ms: As its job says.
-    """
-
-    map_from: int
-    swept_to: int | None
-    cleaned: Cleaned
-    segments: Sequence[SourceSegment]
-    dropped: frozenset[int]
-    now_ms: int
-    delete_retention_ms: int
-
-    @property
-    def horizon_ms(self) -> int:
-        """When tombstones may go that this cleaning has met for the first time."""
-        return min(self.now_ms + self.delete_retention_ms, INT64_MAX)
-
-
 class Generations:
     """What is remembered of a partition, and what is to be done next.
 
@@ -384,25 +355,40 @@ class Generations:
 
     # -- afterwards ------------------------------------------------------------------------------
 
-    def note(self, outcome: CleaningOutcome) -> None:
-        """Take in what a cleaning has done, once its segments are in place."""
-        self._count(outcome)
+    def note(
+        self,
+        job: CleaningJob,
+        cleaned: Cleaned,
+        segments: Sequence[SourceSegment],
+        *,
+        is_full: bool,
+    ) -> None:
+        """Take in what a cleaning has done, once its segments are in place.
+
+        Args:
+            job: The cleaning.
+            cleaned: What it has made.
+            segments: All finished segments of the partition as they are now, in order.
+            is_full: Whether it was a full pass.
+        """
+        self._count(job, cleaned)
+        dropped = {each.bases[0] for each in job.groups if job.lets_go(each, cleaned.mapped_to)}
         rows = self._known.rows
-        new = {each.base_offset: each for each in outcome.segments}
-        for group in outcome.cleaned.groups:
+        new = {each.base_offset: each for each in segments}
+        for group in cleaned.groups:
             old = [rows.pop(base) for base in group.bases]
-            if group.base_offset in outcome.dropped:
-                self._forget_expired(old, group, outcome.now_ms)
+            if group.base_offset in dropped:
+                self._forget_expired(old, group, job.now_ms)
             if segment := new.get(group.base_offset):
-                rows[group.base_offset] = self._row_after(old, group, segment, outcome)
+                rows[group.base_offset] = _row_after(old, group, segment, job, cleaned.mapped_to)
         self._known.rows = {
             base: rows.get(base) or new_row(segment, base) for base, segment in new.items()
         }
-        self._segments = tuple(outcome.segments)
-        self._weigh(outcome)
-        if outcome.swept_to is not None:
-            self._known.swept_to = outcome.swept_to
-            self._known.swept_ms = outcome.now_ms
+        self._segments = tuple(segments)
+        self._weigh(cleaned)
+        if is_full:
+            self._known.swept_to = _swept_to(job, cleaned)
+            self._known.swept_ms = job.now_ms
         self._is_changed = True
 
     def _forget_expired(self, old: Iterable[SegmentRow], group: CleanedGroup, now_ms: int) -> None:
@@ -411,50 +397,25 @@ class Generations:
             self._known.samples.forget_tombstones(group.base_offset, group.end_offset)
             self._known.note_lost(before - len(self._known.samples))
 
-    def _count(self, outcome: CleaningOutcome) -> None:
+    def _count(self, job: CleaningJob, cleaned: Cleaned) -> None:
         """Hold the sample against the number of keys in the map, where both are of the same."""
-        start, end = outcome.map_from, outcome.cleaned.mapped_to
+        start, end = job.map_from, cleaned.mapped_to
         statistics, samples = self._known, self._known.samples
         mapped = [row for row in statistics.rows.values() if row.end_offset > start]
         # What was not mapped, as it has to wait, was not sampled either.
         is_same = all((row.records != UNKNOWN) == (row.end_offset <= end) for row in mapped)
         # A sample of all keys needs no help; a count that can't be is nobody's.
-        if samples.shift and is_same and 0 < outcome.cleaned.keys <= end - start:
+        if samples.shift and is_same and 0 < cleaned.keys <= end - start:
             sampled = samples.count_between(start, end)
-            new = MappedKeys(shift=samples.shift, keys=outcome.cleaned.keys, sampled=sampled)
+            new = MappedKeys(shift=samples.shift, keys=cleaned.keys, sampled=sampled)
             statistics.counted = better(statistics.counted, new, samples)
 
-    def _row_after(
-        self,
-        old: Sequence[SegmentRow],
-        group: CleanedGroup,
-        segment: SourceSegment,
-        outcome: CleaningOutcome,
-    ) -> SegmentRow:
-        mapped_to = outcome.cleaned.mapped_to
-        proven = [after_cleaning(row.cleaned_to, outcome.map_from, mapped_to) for row in old]
-        return SegmentRow(
-            base_offset=segment.base_offset,
-            end_offset=segment.end_offset,
-            size_bytes=segment.size_bytes,
-            last_modified_ms=segment.last_modified_ms,
-            cleaned_to=after_merging(proven),
-            records=group.records_after - group.markers_after,
-            record_bytes=bytes_after([row.record_bytes for row in old], group),
-            weight_bytes=bytes_after([row.record_bytes for row in old], group),
-            due_ms=due_after(old, group, outcome.horizon_ms),
-            runs=max(row.runs for row in old) + 1,
-            # A batch that gets a delete horizon may grow.
-            found_bytes=sum(row.found_bytes for row in old)
-            + max(group.bytes_before - group.bytes_after, 0),
-        )
-
-    def _weigh(self, outcome: CleaningOutcome) -> None:
+    def _weigh(self, cleaned: Cleaned) -> None:
         """Let the sample stand for the whole of segments that have nothing but last records."""
-        mapped_to, samples = outcome.cleaned.mapped_to, self._known.samples
+        mapped_to, samples = cleaned.mapped_to, self._known.samples
         bases = sorted(self._known.rows)
         sampled = dict(zip(bases, samples.count(bases), strict=True))
-        for group in outcome.cleaned.groups:
+        for group in cleaned.groups:
             row = self._known.rows.get(group.base_offset)
             if row is not None and row.cleaned_to >= mapped_to:
                 weight = sampled[group.base_offset][1] << samples.shift
@@ -476,6 +437,30 @@ class Generations:
         self._is_changed = False
         self.bytes_written += size
         return size
+
+
+def _row_after(
+    old: Sequence[SegmentRow],
+    group: CleanedGroup,
+    segment: SourceSegment,
+    job: CleaningJob,
+    mapped_to: int,
+) -> SegmentRow:
+    """The row of a cleaned segment, from those of the segments that it was made of."""
+    proven = [after_cleaning(row.cleaned_to, job.map_from, mapped_to) for row in old]
+    record_bytes = bytes_after([row.record_bytes for row in old], group)
+    horizon_ms = min(job.now_ms + job.rules.delete_retention_ms, INT64_MAX)
+    return replace(
+        new_row(segment, after_merging(proven)),
+        records=group.records_after - group.markers_after,
+        record_bytes=record_bytes,
+        weight_bytes=record_bytes,
+        due_ms=due_after(old, group, horizon_ms),
+        runs=max(row.runs for row in old) + 1,
+        # A batch that gets a delete horizon may grow.
+        found_bytes=sum(row.found_bytes for row in old)
+        + max(group.bytes_before - group.bytes_after, 0),
+    )
 
 
 # Bytes of a slot of the offset map, of which verified keys take about as much again.
@@ -595,18 +580,8 @@ class SpaceBound:
         memory, plan = self._memory, self._plan
         assert memory is not None
         assert plan is not None
-        dropped = [group for group in job.groups if job.lets_go(group, cleaned.mapped_to)]
-        memory.note(
-            CleaningOutcome(
-                map_from=job.map_from,
-                swept_to=_swept_to(job, cleaned) if plan.is_full else None,
-                cleaned=cleaned,
-                segments=identities(log.swaps.cleanable_segments()),
-                dropped=frozenset(group.bases[0] for group in dropped),
-                now_ms=job.now_ms,
-                delete_retention_ms=job.rules.delete_retention_ms,
-            )
-        )
+        segments = identities(log.swaps.cleanable_segments())
+        memory.note(job, cleaned, segments, is_full=plan.is_full)
         memory.store()
         return memory.clean_end(log.log_start_offset)
 
