@@ -8,7 +8,7 @@ import posixpath
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidelog.config import TopicConfig
 from tidelog.env import FileSystem
@@ -69,19 +69,15 @@ _REMEDY: Final = {
 _ANY: Final = "--repair keeps the lines that can be right; what is missing is found out anew"
 
 
-class OffsetBounds(NamedTuple):
-    """What offsets a checkpoint may have for a partition: 0 up to the log end, if that is known."""
-
-    log_end: int | None
-
-    def takes(self, offset: int) -> bool:
-        """Whether a checkpoint may say so."""
-        return offset >= 0 and (self.log_end is None or offset <= self.log_end)
+# The log end of each partition, which no offset of a checkpoint may pass; None where it is unknown.
+LogEnds = Mapping[TopicPartition, int | None]
 
 
-def check_offset_checkpoint(
-    fs: FileSystem, path: str, bounds: Mapping[TopicPartition, OffsetBounds]
-) -> Iterator[Finding]:
+def _can_be(offset: int, log_end: int | None) -> bool:
+    return offset >= 0 and (log_end is None or offset <= log_end)
+
+
+def check_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> Iterator[Finding]:
     """What is wrong in a checkpoint; nothing where there is none."""
     remedy = _REMEDY.get(path.rpartition("/")[2], _ANY)
     try:
@@ -90,21 +86,18 @@ def check_offset_checkpoint(
         yield derived(path, error.reason, position=error.at, remedy=remedy)
         return
     for name, offset in offsets.items():
-        allowed = bounds.get(name)
-        if allowed is not None and not allowed.takes(offset):
-            damage = f"{name}: offset {offset}, the log ends at {allowed.log_end}"
+        if name in log_ends and not _can_be(offset, log_ends[name]):
+            damage = f"{name}: offset {offset}, the log ends at {log_ends[name]}"
             yield derived(path, damage, severity=Severity.WARNING, offset=offset, remedy=remedy)
 
 
-def rebuild_offset_checkpoint(
-    fs: FileSystem, path: str, bounds: Mapping[TopicPartition, OffsetBounds]
-) -> bytes:
+def rebuild_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> bytes:
     """The text of a checkpoint with those of its lines that can be right."""
     data = read_if_there(fs, path) or b""
     offsets: dict[TopicPartition, int] = {}
     for line in data.decode("utf-8", "replace").split("\n")[2:]:
         entry = _read_line(line)
-        if entry is not None and entry[0] in bounds and bounds[entry[0]].takes(entry[1]):
+        if entry is not None and entry[0] in log_ends and _can_be(entry[1], log_ends[entry[0]]):
             offsets[entry[0]] = entry[1]
     return text_files.encode_offset_checkpoint(dict(sorted(offsets.items())))
 
@@ -335,7 +328,7 @@ class DirectoryCheck:
         yield from self._check_meta_properties()
         for name in OFFSET_CHECKPOINTS:
             path = f"{self.path}/{name}"
-            yield from check_offset_checkpoint(self.fs, path, self.bounds())
+            yield from check_offset_checkpoint(self.fs, path, self.log_ends())
         yield from self._check_broker_files()
         yield from check_metadata(
             self.fs, self.path, was_clean=self._was_clean(), replay=self.options.metadata()
@@ -352,10 +345,10 @@ class DirectoryCheck:
             except (CorruptFile, UnsupportedVersion) as error:
                 yield Finding(f"{self.path}/{name}", error_text(error), remedy)
 
-    def bounds(self) -> dict[TopicPartition, OffsetBounds]:
-        """First and last offset that a checkpoint may name for each partition."""
+    def log_ends(self) -> LogEnds:
+        """The log end of each checked partition, None where damage hides it."""
         return {
-            name: OffsetBounds(repair_facts.log_end if repair_facts.is_whole else None)
+            name: repair_facts.log_end if repair_facts.is_whole else None
             for name, repair_facts in self.repair_facts.items()
         }
 

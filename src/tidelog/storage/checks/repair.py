@@ -70,7 +70,7 @@ def repair(env: Env, check: DirectoryCheck, findings: Iterable[Finding]) -> list
     for checkpoint in OFFSET_CHECKPOINTS:
         path = f"{check.path}/{checkpoint}"
         if path in paths:
-            text = rebuild_offset_checkpoint(check.fs, path, check.bounds())
+            text = rebuild_offset_checkpoint(check.fs, path, check.log_ends())
             files.write_atomically(check.fs, path, text)
     return problems
 

@@ -14,6 +14,7 @@ from tidelog.record.coding import crc32c
 from tidelog.record.header import CRC_AT, LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT
 from tidelog.storage import files
 from tidelog.storage.checks.findings import Finding, Severity, derived
+from tidelog.storage.checks.flipped_bits import flipped_bit
 from tidelog.storage.checks.log_check import LogFacts
 from tidelog.storage.clocks.zone_map import FileSum, Zone, ZoneMap
 
@@ -21,10 +22,6 @@ ReadBytes = Callable[[int, int], bytes]
 
 
 READ_BYTES: Final = 4 << 20
-
-
-# Which bit of a batch's head was flipped is looked for by trying, in zones up to this size.
-SEARCH_BYTES: Final = 1 << 20
 
 
 _STALE: Final = "--repair builds it anew"
@@ -143,7 +140,7 @@ def _cut(zone_map: ZoneMap, context: ZoneMapContext) -> Finding:
 def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Finding]:
     """Say which bit was changed; where it is not one, that bytes were, if the log does not tell."""
     facts = context.facts
-    flipped = _flipped_bit(zone, content, context) if len(content) <= SEARCH_BYTES else None
+    flipped = _flipped_bit(zone, content, context)
     if flipped is not None:
         position, bit, start = flipped
         field = next(name for end, name in _OUTSIDE if position - start < end)
@@ -169,18 +166,14 @@ def _flipped_bit(
     zone: Zone, content: bytes, context: ZoneMapContext
 ) -> tuple[int, int, int] | None:
     """Position, bit and start of the batch, where one flipped bit before a checksum is all."""
-    trial = bytearray(content)
+    flipped = flipped_bit(content, zone.crc)
+    if flipped is None or flipped[0] < 0:
+        return None
+    position, bit = zone.position + flipped[0], flipped[1]
     starts = {*context.facts.positions_in(zone.position, zone.end_position)}
     starts |= {start for start, _ in context.damaged if zone.position <= start < zone.end_position}
-    for start in sorted(starts):
-        first = start - zone.position
-        for at in range(first, min(first + CRC_AT, len(trial))):
-            for bit in range(8):
-                trial[at] ^= 1 << bit
-                if crc32c(trial) == zone.crc:
-                    return zone.position + at, bit, start
-                trial[at] ^= 1 << bit
-    return None
+    start = max((each for each in starts if each <= position), default=None)
+    return None if start is None or position - start >= CRC_AT else (position, bit, start)
 
 
 def _check_bounds(

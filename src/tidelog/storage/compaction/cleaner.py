@@ -182,16 +182,14 @@ class CleaningReport:
 # -- swapping in ---------------------------------------------------------------------------------
 
 
-def swap_in(
-    log_dir: "DirectoryAccess", log: "LogAccess", plan: CleaningPlan, cleaned: Cleaned
-) -> None:
+def swap_in(log_dir: "DirectoryAccess", plan: CleaningPlan, cleaned: Cleaned) -> None:
     """Swap the segments of a job in, and move the checkpoint behind them.
 
     Raises:
         CleaningAborted: Segments of the job are no longer there; nothing more is changed.
         StorageFailure: The disk failed; see `publication.publish`.
     """
-    directory = log.context.directory
+    log, directory = plan.state.log, plan.job.directory
     _ensure_there(log, plan.sources)
     sources = {each.base_offset: each for each in plan.sources}
     try:
@@ -204,7 +202,8 @@ def swap_in(
         _ensure_there(log, old)
         publish(log_dir, [_CleanedChange(log, old, group)], "swap cleaned segments")
     try:
-        log_dir.note_cleaned(plan.name, plan.scheduler.record_cleaning(log, plan.job, cleaned))
+        checkpoint = plan.state.scheduler.record_cleaning(log, plan.job, cleaned)
+        log_dir.note_cleaned(plan.state.name, checkpoint)
     except OSError as error:
         raise as_storage_failure(error, directory, "note a cleaning") from error
 
@@ -227,8 +226,8 @@ def note_run(
         OSError: The disk failed; the old history or the new one is there.
     """
     history = next_history(plan, cleaned, sizes)
-    if log_dir.cleaner_offset(plan.name) is None:
-        log_dir.note_cleaned(plan.name, plan.first_dirty)
+    if log_dir.cleaner_offset(plan.state.name) is None:
+        log_dir.note_cleaned(plan.state.name, plan.state.decision.first_dirty)
     write_history(log_dir.env.files, plan.job.directory, history)
 
 
@@ -289,7 +288,8 @@ class PartitionTarget(ABC):
         self.name = name
         self._log_dir = log_dir
         self._options = options
-        self._inspected: tuple[CleaningState, CleaningPlan | None] | None = None
+        self._inspected: CleaningState | None = None
+        self._planned: CleaningPlan | None = None
 
     @abstractmethod
     def _state(self, *, is_asked: bool) -> CleaningState:
@@ -301,33 +301,25 @@ class PartitionTarget(ABC):
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
         """See `CleaningTarget`; a checkpoint that can't be is written anew."""
-        state = self._state(is_asked=is_asked)
+        state = self._inspected = self._state(is_asked=is_asked)
         decision = state.decision
         if decision.is_reset:
             self._log_dir.note_cleaned(self.name, decision.first_dirty)
-        plan = None
+        plan = self._planned = None
         if decision.due is not None:
-            plan = plan_cleaning(self._log_dir, state, self._options)
-        self._inspected = state, plan
+            plan = self._planned = plan_cleaning(self._log_dir, state, self._options)
         return decision, None if plan is None else plan.job
 
     @property
     def goes_on(self) -> bool:
         """See `CleaningTarget`: the scheduler says."""
         assert self._inspected is not None
-        return self._inspected[0].scheduler.goes_on
-
-    @property
-    def _log(self) -> "LogAccess":
-        assert self._inspected is not None
-        return self._inspected[0].log
+        return self._inspected.scheduler.goes_on
 
     @property
     def _plan(self) -> CleaningPlan:
-        assert self._inspected is not None
-        plan = self._inspected[1]
-        assert plan is not None
-        return plan
+        assert self._planned is not None
+        return self._planned
 
 
 class LogTarget(PartitionTarget):
@@ -365,7 +357,7 @@ class LogTarget(PartitionTarget):
         finally:
             # What was swapped in has other names by now.
             drop_cleaned(self._log_dir.env.files, job.directory)
-        scheduler = self._plan.scheduler
+        scheduler = self._plan.state.scheduler
         return replace(
             cleaned,
             bytes_read=cleaned.bytes_read + scheduler.bytes_read,
@@ -375,7 +367,7 @@ class LogTarget(PartitionTarget):
     def swap_in(self, cleaned: Cleaned) -> None:
         """Put what the last inspection's job has made in place; raises as `swap_in`."""
         with self._options.hold(self.name):
-            swap_in(self._log_dir, self._log, self._plan, cleaned)
+            swap_in(self._log_dir, self._plan, cleaned)
 
 
 def clean_partition(

@@ -362,24 +362,20 @@ class CleaningPlan:
     """A job, and what has to be as it is until the job is swapped in.
 
     Attributes:
-        name: The partition.
+        state: The partition when the job was made; its scheduler remembers the job once it is done.
         job: What the worker is told.
-        first_dirty: Where the head begins.
         sources: The job's segments as the log shows them.
-        scheduler: Has chosen the job, and remembers it once it is done.
         known: Base offset and size of each finished segment that has a file here.
         before: The history that is believed, None without one.
         bounds: Since when tables are exact, on the record and on the append clock.
     """
 
-    name: TopicPartition
+    state: CleaningState
     job: CleaningJob
-    first_dirty: int
     sources: Sequence[ClosedSegment]
     known: frozenset[tuple[int, int]]
     before: CompactionHistory | None
     bounds: tuple[int, int]
-    scheduler: Scheduler
 
 
 def next_history(
@@ -627,16 +623,14 @@ def plan_cleaning(
             seed=log_dir.env.random.getrandbits(8 * SEED_SIZE).to_bytes(SEED_SIZE, "big"),
         )
     return CleaningPlan(
-        name=state.name,
+        state=state,
         job=job,
-        first_dirty=decision.first_dirty,
         sources=sources,
         known=frozenset(
             (each.base_offset, each.size_bytes) for each in state.finished if not each.is_tiered
         ),
         before=before,
         bounds=bounds,
-        scheduler=state.scheduler,
     )
 
 

@@ -429,7 +429,9 @@ class _TierTarget(PartitionTarget):
     def clean(self, job: CleaningJob) -> Cleaned:
         """See `CleaningTarget`; each part of the job is in the manifest before the next is made."""
         bases = {each.base_offset for each in job.sources}
-        remote = (each for each in self._log.tiered_segments() if each.base_offset in bases)
+        remote = (
+            each for each in self._plan.state.log.tiered_segments() if each.base_offset in bases
+        )
         segments, done = {each.base_offset: each for each in remote}, list[Cleaned]()
         try:
             for part in self._worker.rewrite(job, segments):
@@ -437,7 +439,7 @@ class _TierTarget(PartitionTarget):
                 with self._options.hold(self.name):
                     self._swap_in(together(done), part, segments)
             cleaned, plan = together(done), self._plan
-            checkpoint = plan.scheduler.record_cleaning(self._log, job, cleaned)
+            checkpoint = plan.state.scheduler.record_cleaning(plan.state.log, job, cleaned)
             self._log_dir.note_cleaned(self.name, checkpoint)
         except OSError as error:
             raise as_storage_failure(error, job.directory, "clean a tier") from error

@@ -13,7 +13,8 @@ from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.record.coding import crc32c
 from tidelog.record.header import CRC_AT, HEADER_SIZE, LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT
 from tidelog.storage.checks import Finding, Severity
-from tidelog.storage.checks.metadata_check import check_metadata, flipped_bit
+from tidelog.storage.checks.flipped_bits import flipped_bit
+from tidelog.storage.checks.metadata_check import check_metadata
 from tidelog.storage.directory.broker_files import METADATA_FILE, MetadataFile
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.files import write_atomically

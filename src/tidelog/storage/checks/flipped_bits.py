@@ -1,0 +1,52 @@
+"""Finds the one flipped bit by which bytes and their CRC-32C disagree.
+
+Used where the checksum is known to be right (a zone map's, a whole change's header), so that a
+finding can name the bit. Pure.
+"""
+
+from functools import cache
+
+from tidelog.record.coding import CRC32C_POLYNOMIAL, crc32c
+from tidelog.record.header import ATTRIBUTES_AT, CRC_AT
+
+
+def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
+    """The one bit by which `data`, or its checksum, is not what it was; None where it is no one.
+
+    Args:
+        data: What the checksum covers.
+        crc: The CRC-32C that stood before it.
+
+    Returns:
+        The byte's place in `data`, negative in the checksum's own four bytes in front of it, and
+        the bit's number in it, 0 for the lowest.
+
+    A checksum is linear: a flipped bit changes it by what depends on the bit's distance from the
+    end alone. So the difference is taken back byte by byte until it is that of a last byte.
+    """
+    difference = crc32c(data) ^ crc
+    if difference.bit_count() == 1:
+        number = difference.bit_length() - 1
+        return CRC_AT - ATTRIBUTES_AT + 3 - number // 8, number % 8
+    table, back, last = _tables()
+    for byte in range(len(data) - 1, -1, -1):
+        bit = last.get(difference)
+        if bit is not None:
+            return byte, bit
+        index = back[difference >> 24]
+        difference = (difference ^ table[index]) << 8 | index
+    return None
+
+
+@cache
+def _tables() -> tuple[list[int], list[int], dict[int, int]]:
+    """What a byte adds to a checksum; the byte by the highest byte of that; a bit by its part."""
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (CRC32C_POLYNOMIAL if value & 1 else 0)  # noqa: PLW2901
+        table.append(value)
+    back = [0] * 256
+    for index, value in enumerate(table):
+        back[value >> 24] = index
+    return table, back, {table[1 << bit]: bit for bit in range(8)}
