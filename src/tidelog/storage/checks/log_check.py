@@ -19,9 +19,9 @@ from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.record import ControlType
-from tidelog.storage.checks.findings import Finding, Severity
+from tidelog.storage.checks.findings import CheckedPartition, CheckOptions, Finding, Severity
 from tidelog.storage.log.producers import ProducerStates
-from tidelog.storage.log.record_rules import BodyCheck, check_body, walk_body
+from tidelog.storage.log.record_rules import BodyCheck, walk_body
 from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment.append_time_trust import fingerprint
 from tidelog.storage.segment.log_end import batch_problem, next_sound_batch
@@ -269,22 +269,19 @@ class LogCheck:
         facts: Where what is learned goes; tells path, base offset and size.
         replay: What earlier segments left, and what this one leaves.
         end_offset: Offset at which the next segment begins; no bound for the last one.
-        was_clean: Whether the log was closed cleanly, so that its end must be whole.
-        is_refused: Whether an opening for writing refuses the log, and so cuts nothing of it.
-        body_check: The pass over plain records, plain or a kernel.
-        progress: Called with each position that was reached.
+        partition: Whose log it is.
+        options: How to work.
         resumes_at: Place behind the bytes that the newest finding is about.
     """
 
     file: File
     facts: LogFacts
     replay: LogReplay
-    end_offset: int = INT64_MAX
-    was_clean: bool = True
-    is_refused: bool = False
-    body_check: BodyCheck = check_body
-    progress: Callable[[int], None] = lambda _position: None
+    end_offset: int
+    partition: CheckedPartition
+    options: CheckOptions
     resumes_at: int = 0
+    _reached: int = 0
     _gap: "_Gap | None" = None
 
     def findings(self) -> Iterator[Finding]:
@@ -294,7 +291,11 @@ class LogCheck:
             position, reason = yield from self._sound_run(position)
             if position < self.facts.size_bytes:
                 position = yield from self._pass_over(position, reason)
-                self.progress(position)
+                self._show_progress(position)
+
+    def _show_progress(self, position: int) -> None:
+        self.options.progress(position - self._reached)
+        self._reached = position
 
     def _sound_run(self, position: int) -> Generator[Finding, None, tuple[int, str | None]]:
         """Take batches up to damage or the end; where that is, and what is wrong there.
@@ -311,7 +312,7 @@ class LogCheck:
                     return at, reason
                 yield from self._take(batch, at)
                 position = at + batch.size_bytes
-                self.progress(position)
+                self._show_progress(position)
         except CorruptData as error:
             return position, error.reason
         return position, None
@@ -328,7 +329,7 @@ class LogCheck:
     def _take(self, batch: Batch, position: int) -> Iterator[Finding]:
         facts, replay = self.facts, self.replay
         self.resumes_at = position + batch.size_bytes
-        problems = check_records(batch, self.body_check)
+        problems = check_records(batch, self.options.body_check)
         if problems.broken is not None:
             yield self._broken_records(batch, position, problems.broken)
             if not isinstance(batch, RecordBatch) or batch.is_control:
@@ -426,7 +427,7 @@ class LogCheck:
                 position, sound_position, reason or "the batch passes the end of the file"
             )
             return sound_position
-        if facts.is_last and not (self.was_clean or self.is_refused):
+        if facts.is_last and not (self.partition.was_clean or self.partition.is_refused):
             yield self._torn_end(position, reason)
         else:
             yield self._lost_end(position, reason or "an incomplete batch")
@@ -456,7 +457,7 @@ class LogCheck:
             " segment, and a truncation would lose that, too"
             if is_bounded
             else f"{_RESTORE}; no opening for writing cuts it"
-            if self.is_refused
+            if self.partition.is_refused
             else f"{_RESTORE}; without one, opening for writing cuts the file at {position}"
         )
         last = facts.size_bytes - 1

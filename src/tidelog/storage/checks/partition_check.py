@@ -99,22 +99,8 @@ class SegmentCheck:
         return self.partition.path(files.file_name(self.base_offset, suffix))
 
     def _check_log(self, file: File) -> Iterator[Finding]:
-        reached = 0
-
-        def progress(position: int) -> None:
-            nonlocal reached
-            self.options.progress(position - reached)
-            reached = position
-
         check = LogCheck(
-            file,
-            self.facts,
-            self.replay,
-            end_offset=self.end_offset,
-            was_clean=self.partition.was_clean,
-            is_refused=self.partition.is_refused,
-            body_check=self.options.body_check,
-            progress=progress,
+            file, self.facts, self.replay, self.end_offset, self.partition, self.options
         )
         for finding in check.findings():
             position = finding.position or 0
