@@ -43,7 +43,13 @@ from tidelog.storage.segment.active_segment import TailSegment
 from tidelog.storage.segment.compaction_history import cleaned_end
 from tidelog.storage.segment.derived_files import load_indexes, ordered_batches, rebuild_indexes
 from tidelog.storage.segment.index import OffsetIndex, TimeIndex
-from tidelog.storage.segment.log_end import Course, RecordedEnd, damaged, find_damage, sound_batches
+from tidelog.storage.segment.log_end import (
+    RecordedEnd,
+    SoundPart,
+    damaged,
+    find_damage,
+    sound_batches,
+)
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.storage.segment.segment_notes import has_notes, read_notes
 from tidelog.storage.segment.txn_index import TxnIndex
@@ -194,7 +200,7 @@ def recover(
         if has_hole:
             report.actions.append(
                 f"{context.path(base, files.LOG_SUFFIX)}: ends at offset"
-                f" {scan.course.end_offset}, the next segment begins at {later[0]}: what lay"
+                f" {scan.sound_part.end_offset}, the next segment begins at {later[0]}: what lay"
                 " between them was never synced"
             )
             _drop_segments(context, later, report)
@@ -214,26 +220,31 @@ def _damage(
     has_hole: bool,
 ) -> DamagedLog | None:
     """Why nothing may be cut at the end of what was scanned, None where it may be."""
-    path, course = context.path(base, files.LOG_SUFFIX), scan.course
+    path, sound_part = context.path(base, files.LOG_SUFFIX), scan.sound_part
     if scan.problem is None and not has_hole and later:
         return None
     if not later:
         indexes = load_indexes(context, base, mapped=False)
         tail = TailSegment(context, base, indexes or (OffsetIndex(base), TimeIndex(base)))
-        tail.has_index_files, tail.course = indexes is not None, course
+        tail.has_index_files, tail.sound_part = indexes is not None, sound_part
         damage = tail.settle_end(recorded)
         return None if damage is None else damage.error
     damage = find_damage(
-        context.pool.get(path), path, base, course, recorded, jump_is_proven=course.problem is None
+        context.pool.get(path),
+        path,
+        base,
+        sound_part,
+        recorded,
+        jump_is_proven=sound_part.problem is None,
     )
     if damage is not None:
         return damage.error
     sound = next((each for each in later if _has_sound_batch(context, each)), None)
     if sound is None:
         return None
-    reason = course.problem or f"the next segment begins at offset {later[0]}"
+    reason = sound_part.problem or f"the next segment begins at offset {later[0]}"
     reason = f"{reason}; the segment of offset {sound} behind it is sound"
-    return damaged(path, course.size_bytes, course.end_offset, reason)
+    return damaged(path, sound_part.size_bytes, sound_part.end_offset, reason)
 
 
 def _has_sound_batch(context: SegmentContext, base: int) -> bool:
@@ -303,7 +314,7 @@ def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequen
     which is written behind its sync; in a directory without a file of notes any gap is believed.
     """
     fs, directory = context.env.files, context.directory
-    if scan.course.end_offset >= later[0] or not has_notes(fs, directory):
+    if scan.sound_part.end_offset >= later[0] or not has_notes(fs, directory):
         return False
     if later[0] <= cleaned_end(fs, directory):
         return False  # a compaction's gap: all of it was durable before it was cleaned
@@ -318,14 +329,14 @@ class _Scan:
     Attributes:
         indexes: Of its sound part.
         aborted: Aborted transactions whose markers lie there.
-        course: How far its batches are sound.
+        sound_part: How far its batches are sound.
         file_bytes: Size of the file.
         problem: What is wrong behind the sound part, None where nothing is.
     """
 
     indexes: tuple[OffsetIndex, TimeIndex]
     aborted: TxnIndex
-    course: Course
+    sound_part: SoundPart
     file_bytes: int
     problem: str | None
 
@@ -338,7 +349,7 @@ def _scan(
 ) -> _Scan:
     path = context.path(base, files.LOG_SUFFIX)
     file = context.pool.get(path)
-    course, aborted, file_bytes = Course(0, base), TxnIndex(base), file.size()
+    sound_part, aborted, file_bytes = SoundPart(0, base), TxnIndex(base), file.size()
 
     def checked_batches() -> Iterator[tuple[int, Batch]]:
         for position, batch in ordered_batches(file, path, base, file_bytes):
@@ -347,7 +358,7 @@ def _scan(
                 _replay(states, batch, aborted)
             except CorruptData as error:
                 raise error.located(path, position - batch.at) from error
-            course.take(batch, position)
+            sound_part.take(batch, position)
             yield position, batch
             if batch.leader_epoch > epochs.latest_epoch:
                 epochs.assign(batch.leader_epoch, batch.base_offset)
@@ -355,10 +366,10 @@ def _scan(
     indexes, damage = rebuild_indexes(context.config, base, checked_batches())
     problem = None if damage is None else str(damage)
     if damage is not None:
-        course.problem = damage.reason
-    elif course.size_bytes < file_bytes:
-        problem = f"{path}: an incomplete batch at position {course.size_bytes}"
-    return _Scan(indexes, aborted, course, file_bytes, problem)
+        sound_part.problem = damage.reason
+    elif sound_part.size_bytes < file_bytes:
+        problem = f"{path}: an incomplete batch at position {sound_part.size_bytes}"
+    return _Scan(indexes, aborted, sound_part, file_bytes, problem)
 
 
 def _replay(states: ProducerStates, batch: Batch, aborted: TxnIndex) -> None:
@@ -395,15 +406,15 @@ def _cut_log(
 ) -> None:
     path = context.path(base, files.LOG_SUFFIX)
     zone_map_files.drop(context, base)
-    lost_bytes = scan.file_bytes - scan.course.size_bytes
+    lost_bytes = scan.file_bytes - scan.sound_part.size_bytes
     report.truncated_bytes += lost_bytes
     report.actions.append(f"{scan.problem}; cut {lost_bytes} bytes from {path}")
     if is_last:
         file = context.pool.get(path)
-        file.truncate(scan.course.size_bytes)
+        file.truncate(scan.sound_part.size_bytes)
         sync_file(file, path)
     else:
-        copy_range(context, path, path, 0, scan.course.size_bytes)
+        copy_range(context, path, path, 0, scan.sound_part.size_bytes)
 
 
 def copy_range(context: SegmentContext, source: str, target: str, start: int, end: int) -> None:

@@ -43,10 +43,10 @@ from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.index_proof import batch_at, first_reaching, misfit, time_misfit
 from tidelog.storage.segment.log_end import (
     NOTHING_RECORDED,
-    Course,
     Damage,
     Jump,
     RecordedEnd,
+    SoundPart,
     find_damage,
 )
 from tidelog.storage.segment.segment import LastBatches, Segment, SegmentContext, iterate_batches
@@ -63,7 +63,7 @@ class TailSegment(Segment):
     Attributes:
         damage: Why it ends where it does, if bytes that were on disk can't be read; then
             `size_bytes` and `end_offset` include the damage. `damaged` is its error.
-        course: How far its batches are sound.
+        sound_part: How far its batches are sound.
         has_index_files: Whether its indexes are those on disk, not built from the log.
     """
 
@@ -90,7 +90,7 @@ class TailSegment(Segment):
         self.last_batch = None
         self._is_last_time_proven = True
         self._misfit: str | None = None
-        self.course = Course(0, base_offset)
+        self.sound_part = SoundPart(0, base_offset)
         self.has_index_files = True
         self.damage: Damage | None = None
 
@@ -159,7 +159,7 @@ class TailSegment(Segment):
         file = self.context.pool.get(self.log_path)
         base = self.base_offset
         self.size_bytes, self.end_offset = first, base
-        course = self.course = Course(first, base)
+        sound_part = self.sound_part = SoundPart(first, base)
         batches = walk_file(file, self.log_path, first, file_size)
         limit, path, knows_next = segment_limit(base), self.log_path, first == 0
         try:
@@ -171,12 +171,12 @@ class TailSegment(Segment):
                 if start == first > 0:
                     if batch.last_offset > first_key:
                         self._misfit = misfit(self.log_path, first_key, first)
-                    course.end_offset = first_known_offset(batch)  # what was before is not read
-                course.take(batch, start)
+                    sound_part.end_offset = first_known_offset(batch)  # what was before is not read
+                sound_part.take(batch, start)
                 self._take(batch, start)
         except CorruptData as error:
-            course.problem = error.reason
-            where = f"{self.log_path}, position {course.size_bytes}"
+            sound_part.problem = error.reason
+            where = f"{self.log_path}, position {sound_part.size_bytes}"
             self.context.report(f"{where}: {error.reason}; read up to there")
         return position == 0 or self.size_bytes > position
 
@@ -195,16 +195,16 @@ class TailSegment(Segment):
             The segment reaches to the proven end then, and reading raises at the damage.
         """
         file = self.context.pool.get(self.log_path)
-        course = self.course
-        jump = course.jump
-        if recorded.is_end and course.end_offset < recorded.recovery_point:
+        sound_part = self.sound_part
+        jump = sound_part.jump
+        if recorded.is_end and sound_part.end_offset < recorded.recovery_point:
             recorded = self._witnessed(recorded, file.size())
-        is_open = jump is not None and course.end_offset > recorded.recovery_point
+        is_open = jump is not None and sound_part.end_offset > recorded.recovery_point
         damage = find_damage(
             file,
             self.log_path,
             self.base_offset,
-            course,
+            sound_part,
             recorded,
             jump_is_proven=is_open and self._proves(jump),
         )
@@ -219,11 +219,11 @@ class TailSegment(Segment):
         Two files tell where a log ended when it was closed. Where a log that lacks no byte ends
         with the batch that the one names, the other is wrong.
         """
-        course, last = self.course, self.last_batch
-        if course.size_bytes != size or last is None:
+        sound_part, last = self.sound_part, self.last_batch
+        if sound_part.size_bytes != size or last is None:
             return recorded
         checkpoint = AppendTimeCheckpoint.read(self.context.env.files, self.context.directory)
-        named = (course.end_offset, first_known_offset(last), fingerprint(last))
+        named = (sound_part.end_offset, first_known_offset(last), fingerprint(last))
         if checkpoint is None or named != (
             checkpoint.end_offset,
             checkpoint.last_base_offset,
@@ -232,10 +232,10 @@ class TailSegment(Segment):
             return recorded
         self.context.report(
             f"{self.context.directory}: the recovery point {recorded.recovery_point} lies above the"
-            f" end of the log, {course.end_offset}, which {files.APPEND_TIME_CHECKPOINT_FILE}"
+            f" end of the log, {sound_part.end_offset}, which {files.APPEND_TIME_CHECKPOINT_FILE}"
             " proves; not believed"
         )
-        return replace(recorded, recovery_point=course.end_offset)
+        return replace(recorded, recovery_point=sound_part.end_offset)
 
     def _proves(self, jump: Jump | None) -> bool:
         """Whether something beside the log names the offsets of a batch that leave a gap."""

@@ -252,7 +252,7 @@ class Jump(NamedTuple):
 
 
 @dataclass(slots=True)
-class Course:
+class SoundPart:
     """How far the batches of one log file are sound, while they are walked.
 
     Attributes:
@@ -297,7 +297,7 @@ def find_damage(
     file: File,
     path: str,
     base_offset: int,
-    course: Course,
+    sound_part: SoundPart,
     recorded: RecordedEnd,
     *,
     jump_is_proven: bool = False,
@@ -308,7 +308,7 @@ def find_damage(
         file: The log file.
         path: Its name, for errors.
         base_offset: The segment's base offset.
-        course: Of a walk that has come as far as batches are sound.
+        sound_part: Of a walk that has come as far as batches are sound.
         recorded: What is recorded of the end.
         jump_is_proven: Whether something else proves the jump of the last batch.
 
@@ -316,15 +316,15 @@ def find_damage(
         None where the bytes behind the sound part may be a write that did not come to its end.
     """
     recovery_point = recorded.recovery_point
-    jump = course.jump
-    if jump is not None and course.end_offset > recovery_point and not jump_is_proven:
+    jump = sound_part.jump
+    if jump is not None and sound_part.end_offset > recovery_point and not jump_is_proven:
         damage = _jump_damage(path, jump, recorded)
         if damage is not None:
             return damage
     size = file.size()
-    if course.end_offset >= recovery_point and course.size_bytes >= size:
+    if sound_part.end_offset >= recovery_point and sound_part.size_bytes >= size:
         return None
-    position, expected = course.size_bytes, course.end_offset
+    position, expected = sound_part.size_bytes, sound_part.end_offset
     behind, proof, end = None, [], recovery_point
     if expected < recovery_point:
         proof.append(f"all records below offset {recovery_point} were on disk")
@@ -344,7 +344,7 @@ def find_damage(
             end = _end_with(whole, expected, recorded)
     if not proof:
         return None
-    reason = course.problem or _missing(position, size)
+    reason = sound_part.problem or _missing(position, size)
     return Damage(
         damaged(path, position, expected, f"{reason}; {' and '.join(proof)}"),
         position,
