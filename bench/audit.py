@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from tidelog.jobs.audit.kinds import Kind
 
 from bench.harness import Case
+from tidelog.env import os_env
 from tidelog.jobs.audit.job import measure
+from tidelog.jobs.audit.options import Kind
+from tidelog.jobs.audit.plan import plan_audit
 from tidelog.jobs.audit.results import Audited
 from tidelog.record.columns.encode import encode_table
 from tidelog.spark.places import Place
@@ -179,13 +181,13 @@ def cases(quick: bool) -> Iterator[Case]:
 
 def audit_cases(spark: "SparkSession", topics: Topics) -> Iterator[Case]:
     a, b = Place(topics.a), Place(topics.b)
-    first = measure(spark, a, b, state=topics.state)
+    first = measure(spark, plan_audit(os_env(), a, b, state=topics.state))
     counts = Counter(topics.planted.values())
     gigabytes = first.all_bytes / 1e9
     told = {"first": first}
 
     def run() -> float:
-        told["again"] = measure(spark, a, b)
+        told["again"] = measure(spark, plan_audit(os_env(), a, b))
         return sum(told["again"].topics[0].records)
 
     yield Case(
@@ -210,7 +212,7 @@ def audit_cases(spark: "SparkSession", topics: Topics) -> Iterator[Case]:
         note=f"beside {told['again'].state_bytes / 1e6:.0f} MB of rows, written and read once",
     )
     topics.grow()
-    second = measure(spark, a, b, state=topics.state)
+    second = measure(spark, plan_audit(os_env(), a, b, state=topics.state))
     yield Case(
         case="log bytes that the next audit reads after 1 % more, to the size of both topics",
         unit="times",
