@@ -5,7 +5,6 @@ Source: Kafka 4.3's classic groups; KIP-345 (static members), KIP-394 (a member 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tidelog.error_codes import ErrorCode
@@ -228,7 +227,7 @@ class ClassicMembers:
             joined = self._rebalances.joined(group, member.member_id, skip=request.knows_skipping)
             if not request.knows_skipping:
                 # An old client that leads would assign; told of its old id, it just syncs.
-                joined = replace(joined, leader=before.leader or "", members=())
+                joined = joined._replace(leader=before.leader or "", members=())
             group.answer_join(member, joined)
 
         written.then(answer)

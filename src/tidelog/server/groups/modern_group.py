@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL
@@ -59,8 +59,7 @@ class MemberState(IntEnum):
     UNKNOWN = 127
 
 
-@dataclass(frozen=True, slots=True)
-class ClassicPart:
+class ClassicPart(NamedTuple):
     """What only a member of the classic protocol has: its session and its ways to assign."""
 
     session_timeout_ms: int
@@ -203,8 +202,7 @@ class Wait(Enum):
     __hash__ = object.__hash__
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedRegex:
+class ResolvedRegex(NamedTuple):
     """Topics that an expression means.
 
     Attributes:
@@ -509,8 +507,7 @@ class ShareGroupState(Enum):
     STABLE = "Stable"
 
 
-@dataclass(frozen=True, slots=True)
-class SharedTopic:
+class SharedTopic(NamedTuple):
     """Partitions of a topic whose delivery is kept for the group."""
 
     name: str

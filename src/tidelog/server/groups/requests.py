@@ -1,7 +1,7 @@
 """Requests and results of group rules, independent of protocol versions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
@@ -13,8 +13,7 @@ NO_GENERATION = -1
 Protocols = tuple[tuple[str, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinRequest:
+class JoinRequest(NamedTuple):
     """A JoinGroup.
 
     Attributes:
@@ -44,8 +43,7 @@ class JoinRequest:
     knows_skipping: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedMember:
+class JoinedMember(NamedTuple):
     """A member as its leader sees it."""
 
     member_id: str
@@ -53,8 +51,7 @@ class JoinedMember:
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinResult:
+class JoinResult(NamedTuple):
     """How a JoinGroup ended."""
 
     code: ErrorCode = ErrorCode.NONE
@@ -67,8 +64,7 @@ class JoinResult:
     members: Sequence[JoinedMember] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncRequest:
+class SyncRequest(NamedTuple):
     """A SyncGroup; the leader's has the assignments."""
 
     group_id: str
@@ -80,8 +76,7 @@ class SyncRequest:
     assignments: Sequence[tuple[str, bytes]] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncResult:
+class SyncResult(NamedTuple):
     """How a SyncGroup ended."""
 
     code: ErrorCode = ErrorCode.NONE
@@ -90,16 +85,14 @@ class SyncResult:
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberRef:
+class MemberRef(NamedTuple):
     """A member by its id, or a static one by its instance alone."""
 
     member_id: str
     instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitRequest:
+class CommitRequest(NamedTuple):
     """Who commits.
 
     Attributes:
@@ -124,8 +117,7 @@ class CommitRequest:
 Owned = Mapping[UUID, frozenset[int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatRequest:
+class HeartbeatRequest(NamedTuple):
     """A ConsumerGroupHeartbeat or ShareGroupHeartbeat; what is None has not changed since the last.
 
     A member of a share group says neither its instance, what it has, nor how it is to be assigned.
@@ -163,8 +155,7 @@ class HeartbeatRequest:
     may_see: Callable[[str], bool] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatResult:
+class HeartbeatResult(NamedTuple):
     """How a heartbeat to the coordinator ended; the assignment only where the member needs it."""
 
     code: ErrorCode = ErrorCode.NONE

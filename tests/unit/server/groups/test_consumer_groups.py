@@ -1,7 +1,6 @@
 """Groups whose coordinator assigns: time, topics, failures, restarts, both protocols at once."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -35,16 +34,13 @@ class Member:
 
     def __init__(self, world: World, name: str, **asked: object) -> None:
         self.world = world
-        self.asked = replace(
-            HeartbeatRequest(
-                group_id=GROUP,
-                member_id=name,
-                rebalance_timeout_ms=REBALANCE_MS,
-                topics=frozenset({"routes"}),
-                owned={},
-            ),
-            **asked,  # type: ignore[arg-type]  # fields by name
-        )
+        self.asked = HeartbeatRequest(
+            group_id=GROUP,
+            member_id=name,
+            rebalance_timeout_ms=REBALANCE_MS,
+            topics=frozenset({"routes"}),
+            owned={},
+        )._replace(**asked)  # type: ignore[arg-type]  # fields by name
         self.epoch = 0
         self.owned: Owned = {}
         self.join()
@@ -63,11 +59,11 @@ class Member:
             instance_id=self.asked.instance_id,
             owned=self.owned,
         )
-        asked = replace(asked, **changes)  # type: ignore[arg-type]  # fields by name
+        asked = asked._replace(**changes)  # type: ignore[arg-type]  # fields by name
         return self._take(self.world.heartbeats.beat(asked).value)
 
     def leave(self, epoch: int = -1) -> HeartbeatResult:
-        return self.world.heartbeats.beat(replace(self.asked, epoch=epoch)).value
+        return self.world.heartbeats.beat(self.asked._replace(epoch=epoch)).value
 
     def _take(self, beat: HeartbeatResult) -> HeartbeatResult:
         if beat.code is ErrorCode.NONE:
@@ -284,7 +280,7 @@ def test_a_group_goes_to_the_new_protocol_and_back_with_its_members(world: World
     assert world.heartbeat(again) is ErrorCode.NONE
     new.leave()
     assert world.group.members.keys() == {classic.member_id}
-    again = replace(again, generation=world.group.generation)
+    again = again._replace(generation=world.group.generation)
     assert world.heartbeat(again) is ErrorCode.REBALANCE_IN_PROGRESS
     world.restart()
     assert world.group.members.keys() == {classic.member_id}

@@ -1,7 +1,5 @@
 """Share groups: who may read what, epochs, time, topics, failures, restarts, other protocols."""
 
-from dataclasses import replace
-
 import pytest
 from tests.worlds.brokers.groups import GROUP, World, topic_id
 
@@ -36,12 +34,12 @@ class Member:
         return self._take(self.world.shares.beat(self.asked).value)
 
     def beat(self, **changes: object) -> HeartbeatResult:
-        asked = replace(self.asked, epoch=self.epoch, topics=None)
-        asked = replace(asked, **changes)  # type: ignore[arg-type]  # fields by name
+        asked = self.asked._replace(epoch=self.epoch, topics=None)
+        asked = asked._replace(**changes)  # type: ignore[arg-type]  # fields by name
         return self._take(self.world.shares.beat(asked).value)
 
     def leave(self) -> HeartbeatResult:
-        return self.world.shares.beat(replace(self.asked, epoch=-1)).value
+        return self.world.shares.beat(self.asked._replace(epoch=-1)).value
 
     def _take(self, beat: HeartbeatResult) -> HeartbeatResult:
         if beat.code is ErrorCode.NONE:
@@ -284,7 +282,7 @@ def test_nothing_happens_before_it_is_written() -> None:
     world.mend_disk()
     assert list(world.sharers.members) == ["A"]
     world.hold_syncs()
-    reply = world.shares.beat(replace(first.asked, member_id="B"))
+    reply = world.shares.beat(first.asked._replace(member_id="B"))
     assert not reply.is_done
     world.sync()
     assert reply.value.code is ErrorCode.NONE
