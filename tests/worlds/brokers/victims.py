@@ -103,7 +103,11 @@ class Victim:
         self.bootstrap = f"127.0.0.1:{port}"
         arguments = ["serve", "--data", self._data, "--listen", self.bootstrap, *self._options]
         self._pid = self._nursery.start(arguments)
-        self._handle = os.pidfd_open(self._pid)
+        try:
+            self._handle = os.pidfd_open(self._pid)
+        except ProcessLookupError:  # it has ended already: `said` tells why
+            self._pid = None
+            return False
         for _ in range(START_TRIES):
             if _listens(port):
                 return True
