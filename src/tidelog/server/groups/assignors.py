@@ -1,11 +1,11 @@
-"""Server-side assignors: `uniform` and `range` of consumer groups, `simple` of share groups.
+"""Server-side assignors: `uniform` and `range` for consumer groups, `simple` for share groups.
 
-`range` gives each member of a topic a run of its partitions. `uniform` balances the number of
-partitions and moves as few as possible (`mixed_assignor` handles members with different topics).
+`range` gives each member a contiguous run of each topic's partitions. `uniform` balances the number
+of partitions and moves as few as possible (`mixed_assignor` handles members with different topics).
 `simple` assigns every partition to the same number of members, the smallest number that leaves no
 member idle; the members' counts differ by at most one, and members keep partitions where possible.
-If members subscribe to different topics, each topic is assigned by itself. Ties are broken by the
-order of Java's hash tables, as in Kafka.
+If members subscribe to different topics, each topic is assigned separately. Ties are broken by the
+iteration order of Java's hash tables, as in Kafka.
 
 Source: Kafka 4.3's UniformAssignor, RangeAssignor and SimpleAssignor; KIP-848, KIP-932.
 """
@@ -28,12 +28,12 @@ from tidelog.server.groups.modern_group import Target
 
 
 class MemberSpec(NamedTuple):
-    """A member as assignors see it.
+    """Member of a group, as input of an assignor.
 
     Attributes:
-        instance_id: A static member's name.
-        topics: Topics that it reads, of those that there are.
-        target: What it was to have so far.
+        instance_id: Group instance id; None for a dynamic member.
+        topics: Ids of the existing topics that the member subscribes to.
+        target: Target assignment before this one.
     """
 
     instance_id: str | None
@@ -43,12 +43,12 @@ class MemberSpec(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """A group as assignors see it.
+    """Group, as input of an assignor.
 
     Attributes:
-        members: By id.
-        partitions: How many each topic that somebody reads has.
-        is_uniform: Whether all members read the same topics.
+        members: Members by member id.
+        partitions: Number of partitions of each subscribed topic.
+        is_uniform: Whether all members subscribe to the same topics.
     """
 
     members: Mapping[str, MemberSpec]
@@ -66,7 +66,7 @@ Assignor: TypeAlias = Callable[[GroupSpec], Targets]
 
 
 def _text_key(text: str) -> bytes:
-    """What Java orders strings by: the numbers of UTF-16."""
+    """Return the sort key for Java's order of strings, which compares UTF-16 code units."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
@@ -74,7 +74,10 @@ def _text_key(text: str) -> bytes:
 
 
 def assign_range(spec: GroupSpec) -> Targets:
-    """A run of each topic's partitions for each of its readers, the first ones one more."""
+    """Assign a contiguous run of each topic's partitions to each of its subscribers.
+
+    If the partitions can't be divided evenly, the first members get one more.
+    """
 
     def sort_key(member_id: str) -> tuple[bool, bytes]:
         instance = spec.members[member_id].instance_id
@@ -101,7 +104,7 @@ def assign_range(spec: GroupSpec) -> Targets:
 
 
 def assign_uniform(spec: GroupSpec) -> Targets:
-    """As many partitions for each as for any other, give or take one; few move."""
+    """Assign partitions so that members' counts differ by at most one and few partitions move."""
     if not spec.members:
         return {}
     order = hash_order(spec.members, java_hash)
@@ -129,10 +132,11 @@ def _assign_same(spec: GroupSpec, order: list[str]) -> Targets:
         target = spec.members[member_id].target
         if quota < 0:
             target, quota = _keep(target, topic_ids, share + gets_more, free)
-        # Who keeps all keeps the very same value: most do, and nothing is written of them.
+        # Most members keep all their partitions. Such a member keeps the identical object, so that
+        # no record is written for it.
         targets[member_id] = target
         if quota > 0 and gets_more and len(order) - index > more:
-            # Whoever comes later may have that one already: it need not move.
+            # A later member may already have the extra partition, which then need not move.
             quota, gets_more = quota - 1, False
         more -= gets_more
         if quota > 0:
@@ -141,14 +145,14 @@ def _assign_same(spec: GroupSpec, order: list[str]) -> Targets:
     return targets
 
 
-# More than anybody can have: what is not read any more has to be taken away.
+# Count above any possible quota. It makes `_keep` revoke partitions of unsubscribed topics.
 _TOO_MANY: Final = 1 << 40
 
 
 def _planned(
     spec: GroupSpec, topics: Iterable[UUID]
 ) -> tuple[dict[str, int], list[tuple[UUID, int]]]:
-    """How many partitions each member was to have, and those that nobody was to have, in order."""
+    """Return the number of target partitions per member, and the unassigned partitions in order."""
     planned: dict[UUID, set[int]] = {topic: set() for topic in topics}
     counts: dict[str, int] = {}
     last: UUID | None = None
@@ -156,7 +160,7 @@ def _planned(
     for member_id, (_, _, target) in spec.members.items():
         count = 0
         for topic, numbers in target.items():
-            if topic is not last:  # mostly it is: an id's hash is Python's to compute
+            if topic is not last:  # mostly equal, so skip the slow hash of a UUID
                 last, numbers_taken = topic, planned.get(topic)
             if numbers_taken is None:
                 count = _TOO_MANY
@@ -175,7 +179,10 @@ def _planned(
 def _keep(
     target: Target, topics: frozenset[UUID], quota: int, free: list[tuple[UUID, int]]
 ) -> tuple[Target, int]:
-    """What a member keeps of what it had, and how many it may still get; the rest is free."""
+    """Return the partitions that a member keeps, and how many more it may get.
+
+    The partitions that it loses are added to `free`.
+    """
     target_kept: dict[UUID, frozenset[int]] = {}
     for topic in hash_order(target, uuid_hash):
         if topic not in topics:
@@ -223,12 +230,12 @@ def assign_simple(
     targets: Mapping[str, Target],
     partitions: Mapping[UUID, frozenset[int]],
 ) -> dict[str, Target]:
-    """What each member is to have.
+    """Return the new target assignment of each member.
 
     Args:
-        readers: The topics that each member reads, of those that there are.
-        targets: What members were to have so far.
-        partitions: Those of each topic that may be read.
+        readers: Existing topics that each member subscribes to.
+        targets: Target assignments before this one.
+        partitions: Partitions of each topic that may be assigned.
     """
     members = hash_order(readers, java_hash)
     had = {member: _flat(targets.get(member, {})) for member in members}
@@ -256,7 +263,7 @@ def _share_out(
     had: Mapping[str, frozenset[TopicPartition]],
     order: Callable[[Iterable[TopicPartition]], list[TopicPartition]],
 ) -> Mapping[str, set[TopicPartition]]:
-    """Partitions of the pool for members that may read all of it."""
+    """Distribute the partitions of a pool among members that subscribe to all of its topics."""
     if not pool or not members:
         return {}
     sharing = -(-len(members) // len(pool))
@@ -265,9 +272,9 @@ def _share_out(
     holders: dict[TopicPartition, list[str]] = {each: [] for each in pool}
     order_of, shared = {each: index for index, each in enumerate(pool)}, frozenset(pool)
     for member in members:
-        # In the pool's order. The smaller set is gone through, not the pool for each member.
+        # Sort by the pool's order. This visits the smaller set, not the whole pool for each member.
         still = order(sorted(had[member] & shared, key=order_of.__getitem__))
-        # Who has too many gives the first ones up, as in Kafka.
+        # A member with too many partitions gives up the first ones, as in Kafka.
         assigned[member] = set(still[max(len(still) - quotas[member], 0) :])
         for each in assigned[member]:
             holders[each].append(member)
@@ -285,20 +292,20 @@ def _fill(
     sharing: int,
     wanting: "_Wanting",
 ) -> None:
-    """Give each partition to as many members as are to read it."""
+    """Assign each partition to `sharing` members."""
     for each in pool:
         while len(holders[each]) < sharing:
             holders[each].append(wanting.take(each))
 
 
 def _quotas(count: int, members: int) -> Iterator[int]:
-    """So many partitions for each of so many members, `count` in all."""
+    """Divide `count` into quotas for this number of members, which differ by at most one."""
     for index in range(members):
         yield -(-count * (index + 1) // members) - -(-count * index // members)
 
 
 class _Wanting:
-    """Members that get something yet, in turn."""
+    """Members with unused quota, visited round-robin."""
 
     def __init__(
         self,
@@ -312,13 +319,17 @@ class _Wanting:
         self._at = 0
 
     def take(self, partition: TopicPartition) -> str:
-        """Who gets a partition, and has it then."""
+        """Assign a partition to the next eligible member and return the member's id."""
         member = self._next_without(partition)
         self._given[member].add(partition)
         return member
 
     def _next_without(self, partition: TopicPartition) -> str:
-        """The next that has room and lacks a partition; else who lacks it and has least."""
+        """Return the next member with unused quota that lacks the partition.
+
+        Without such a member, return the member with the fewest partitions among those that lack
+        it.
+        """
         for step in range(len(self._members)):
             at = (self._at + step) % len(self._members)
             member = self._members[at]
@@ -331,7 +342,7 @@ class _Wanting:
 
 
 def _hash(partition: TopicPartition) -> int:
-    """Java's hash of a topic's id and a number."""
+    """Compute Java's hash of a topic id and partition number."""
     return 31 * uuid_hash(partition[0]) + partition[1]
 
 

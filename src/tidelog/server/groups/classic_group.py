@@ -1,9 +1,9 @@
 """State of a classic group, its members and their subscriptions; no input or output.
 
-An operation on one member takes the same time whatever the number of members. Only a rebalance
+The cost of an operation on one member does not depend on the number of members. Only a rebalance
 visits all of them, so a storm of joins costs as much as its members. Subscriptions are read as
-version 0, which every version starts with, because some clients write another version than they
-declare.
+version 0, which is a prefix of every version, because some clients declare another version than
+they write.
 
 Source: Kafka 4.3's classic groups; KIP-345 (static members).
 """
@@ -27,7 +27,7 @@ _FIRST_VERSION: Final = bytes(VERSION_BYTES)
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """All topics of all subscriptions, None where one can't be read."""
+    """Return the union of the topics of all subscriptions, or None if one can't be decoded."""
     topics: set[str] = set()
     try:
         for data in subscriptions:
@@ -40,17 +40,17 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
 CONSUMER_PROTOCOL: Final = "consumer"
 
 
-# What a protocol takes beside its name and data, about: many may have neither.
+# Estimated memory for a protocol besides its name and metadata, so that many empty ones count too.
 PROTOCOL_BYTES: Final = 128
 
 
 def protocols_bytes(protocols: Protocols) -> int:
-    """What a member's protocols take in memory, about."""
+    """Estimate the memory that a member's protocols take, in bytes."""
     return sum(PROTOCOL_BYTES + len(name) + len(data) for name, data in protocols)
 
 
 class GroupState(Enum):
-    """Where a group stands; the values are what ListGroups and DescribeGroups say."""
+    """State of a classic group; the values appear in ListGroups and DescribeGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -61,21 +61,21 @@ class GroupState(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One member.
+    """Member of a classic group.
 
     Attributes:
-        member_id: Its id, which the coordinator gave it.
-        instance_id: A static member's name for itself, None for a dynamic one.
-        client_id: How the client calls itself.
-        client_host: Where it joined from.
-        protocols: What it can do, in its order of preference.
-        session_timeout_ms: How long it may be silent.
-        rebalance_timeout_ms: How long it may take to join again.
-        assignment: What it got in this generation; empty before.
-        is_new: Whether it has not been in a generation yet.
-        join: Who waits for the answer to its JoinGroup.
-        sync: Who waits for the answer to its SyncGroup.
-        expiry: When it is given up.
+        member_id: Id that the coordinator generated.
+        instance_id: Group instance id; None for a dynamic member.
+        client_id: Client id of its JoinGroup request.
+        client_host: Address from which it joined.
+        protocols: Supported assignment protocols, in the member's order of preference.
+        session_timeout_ms: Time without a request after which the member is removed.
+        rebalance_timeout_ms: Time within which the member must rejoin in a rebalance.
+        assignment: Assignment of this generation; empty before there is one.
+        is_new: Whether the member has not been part of a generation yet.
+        join: Pending response to its JoinGroup request.
+        sync: Pending response to its SyncGroup request.
+        expiry: Timer of its session.
     """
 
     member_id: str
@@ -93,51 +93,51 @@ class Member:
 
     @property
     def is_static(self) -> bool:
-        """Whether it keeps its place over restarts."""
+        """Whether the member keeps its place across restarts (group.instance.id)."""
         return self.instance_id is not None
 
     @property
     def metadata_bytes(self) -> int:
-        """What its protocols take."""
+        """Estimated memory for its protocols, in bytes."""
         return protocols_bytes(self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it says for a protocol that it knows, or that nobody has chosen yet."""
+        """Return the member's metadata for a protocol; empty for an unknown protocol or None."""
         return next((data for name, data in self.protocols if name == protocol), b"")
 
     def is_patient(self) -> bool:
-        """Whether its silence is no failure: it waits for us. New ones are given up even so."""
+        """Whether its session can't expire, because it awaits a response; a new one can expire."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def stop_expiry(self) -> None:
-        """Don't give it up by time any more."""
+        """Cancel the session timer."""
         if self.expiry is not None:
             self.expiry.cancel()
             self.expiry = None
 
 
 class ClassicGroup:
-    """A group whose members assign among themselves. Belongs to the loop's thread.
+    """Group whose leader assigns partitions on the client's side. Belongs to the loop's thread.
 
     Attributes:
-        group_id: Its name.
-        state: Where it stands.
-        previous_state: Where it stood before that.
-        state_ms: Wall time since when, -1 where unknown.
-        protocol_type: What its members call themselves; None for a group that only has offsets.
-        protocol_name: The way to assign of this generation, None before the first.
-        generation: Counts up with each rebalance.
-        leader: Who assigns, None where there is nobody.
-        members: By id, in the order in which they came.
-        pending: Ids that were given out and have not joined yet, with the end of their patience.
-        pending_sync: Who has not asked for an assignment in this generation.
-        awaiting_join: How many members wait for the answer to their JoinGroup.
-        has_newcomers: Whether somebody came while the first rebalance waited for more.
-        subscribed: Topics that members read, None where that is not known.
-        offsets: What was committed.
-        join_timer: The end of what this rebalance waits for joins.
-        sync_timer: The end of what it waits for syncs.
-        metadata_bytes: What all members' protocols take.
+        group_id: Id of the group.
+        state: Current state.
+        previous_state: State before the current one.
+        state_ms: Wall time of the last change of state; -1 if unknown.
+        protocol_type: Protocol type of the members; None for a group with offsets only.
+        protocol_name: Assignment protocol of this generation; None before the first one.
+        generation: Generation id; each rebalance increments it.
+        leader: Member id of the leader; None without members.
+        members: Members by id, in the order in which they joined.
+        pending: Timers of member ids that were generated but not used yet, by id.
+        pending_sync: Members that have not sent SyncGroup in this generation.
+        awaiting_join: Number of members with a pending JoinGroup response.
+        has_newcomers: Whether a member joined during the delay of the first rebalance.
+        subscribed: Topics that members subscribe to; None if unknown.
+        offsets: Committed offsets.
+        join_timer: Timer that ends the wait for JoinGroup in this rebalance.
+        sync_timer: Timer that ends the wait for SyncGroup in this generation.
+        metadata_bytes: Estimated memory for the protocols of all members, in bytes.
     """
 
     def __init__(self, group_id: str, now_ms: int) -> None:
@@ -162,33 +162,33 @@ class ClassicGroup:
         self._static: dict[str, str] = {}
         self._votes: Counter[str] = Counter()
 
-    # -- questions ---------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no members and awaits none."""
+        """Whether the group is in state Empty: no members and no rebalance in progress."""
         return self.state is GroupState.EMPTY
 
     def is_in(self, *states: GroupState) -> bool:
-        """Whether it stands in one of these."""
+        """Whether the group is in one of these states."""
         return self.state in states
 
     @property
     def has_all_joined(self) -> bool:
-        """Whether nobody is missing in this rebalance."""
+        """Whether all members have joined this rebalance and no generated id is unused."""
         return self.awaiting_join == len(self.members) and not self.pending
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that a member asks for."""
+        """Longest rebalance timeout of all members, 0 without members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def static_member(self, instance_id: str) -> str | None:
-        """The member id behind an instance, None where it is not in the group."""
+        """Return the member id of an instance; None if the instance is not in the group."""
         return self._static.get(instance_id)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these can be in the group."""
+        """Whether a member with this protocol type and these protocols may join the group."""
         if self.is_empty:
             return bool(protocol_type) and bool(protocols)
         everybody = len(self.members)
@@ -197,7 +197,7 @@ class ClassicGroup:
         )
 
     def member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Why this is no member, `NONE` where it is one."""
+        """Return the error code for an unknown or fenced member, `NONE` for a valid member."""
         if instance_id is not None:
             current_id = self._static.get(instance_id)
             if current_id is None:
@@ -207,20 +207,20 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether members read a topic; consumers whose topics are not known may read all."""
+        """Whether members read a topic; True for all topics if consumers' topics are unknown."""
         if self.subscribed is None:
             return self.protocol_type == CONSUMER_PROTOCOL
         return topic in self.subscribed
 
     def joined_members(self) -> list[JoinedMember]:
-        """All members, for their leader."""
+        """Return all members for the leader's JoinGroup response."""
         return [
             JoinedMember(member.member_id, member.instance_id, member.metadata(self.protocol_name))
             for member in self.members.values()
         ]
 
     def not_joined(self) -> Iterator[Member]:
-        """Members that this rebalance still waits for."""
+        """Iterate over the members that have not joined this rebalance."""
         return (member for member in self.members.values() if member.join is None)
 
     # -- changes -----------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class ClassicGroup:
         self.previous_state, self.state, self.state_ms = self.state, state, now_ms
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Take a member in, which waits for its join's answer where `member.join` is set."""
+        """Add a member; a set `member.join` counts as a pending JoinGroup response."""
         if not self.members:
             self.protocol_type = protocol_type
         if self.leader is None:
@@ -243,13 +243,16 @@ class ClassicGroup:
         self.forget_pending(member.member_id)
 
     def forget_pending(self, member_id: str) -> None:
-        """An id that was given out is used, or given up; fine where it was not given out."""
+        """Remove a generated member id that was used or has expired; no-op for other ids."""
         timer = self.pending.pop(member_id, None)
         if timer is not None:
             timer.cancel()
 
     def remove(self, member_id: str) -> None:
-        """Let a member or a pending id go; another member leads if it was the leader."""
+        """Remove a member or an unused member id.
+
+        If the leader leaves, the member that joined first becomes leader.
+        """
         member = self.members.pop(member_id, None)
         if member is not None:
             member.stop_expiry()
@@ -268,7 +271,7 @@ class ClassicGroup:
         protocols_and_timeouts: tuple[Protocols, int, int],
         join: Reply[JoinResult] | None,
     ) -> None:
-        """A member joins again: its protocols, rebalance and session timeout, and who waits."""
+        """Store the protocols, timeouts (rebalance, session) and pending response of a rejoin."""
         self._count(member, -1)
         member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms = (
             protocols_and_timeouts
@@ -278,7 +281,7 @@ class ClassicGroup:
         member.join = join
 
     def replace_static(self, instance_id: str, new_id: str) -> Member:
-        """A static member comes back under a new id: who waits under the old one is fenced."""
+        """Replace the id of a static member that returned; requests under the old id are fenced."""
         old = self.members.pop(self._static[instance_id])
         fenced = ErrorCode.FENCED_INSTANCE_ID
         self.answer_join(old, JoinResult(code=fenced, member_id=old.member_id))
@@ -304,8 +307,8 @@ class ClassicGroup:
         return new
 
     def _count(self, member: Member, sign: int) -> None:
-        """A member's protocols begin or cease to count."""
-        for name in {name for name, _ in member.protocols}:  # one may be named twice
+        """Add (`sign` 1) or subtract (-1) a member's protocols in the group's totals."""
+        for name in {name for name, _ in member.protocols}:  # a protocol may be listed twice
             self._votes[name] += sign
             if not self._votes[name]:
                 del self._votes[name]
@@ -314,7 +317,7 @@ class ClassicGroup:
     # -- rebalance ---------------------------------------------------------------------------
 
     def elect_leader(self) -> bool:
-        """Make sure that the leader has joined; False where there is nobody who has."""
+        """Ensure that the leader has joined, or elect another; False if no member has joined."""
         if self.leader is None:
             return False
         if self.members[self.leader].join is None:
@@ -326,7 +329,7 @@ class ClassicGroup:
         return True
 
     def select_protocol(self) -> str:
-        """The way to assign that most members prefer, of those that all know."""
+        """Return the protocol that most members prefer among those that all members support."""
         everybody = len(self.members)
         candidates = {name for name, count in self._votes.items() if count == everybody}
         votes = Counter(
@@ -336,7 +339,7 @@ class ClassicGroup:
         return votes.most_common(1)[0][0]
 
     def begin_generation(self, now_ms: int) -> None:
-        """The next generation: with members they are to sync, without any the group is empty."""
+        """Begin the next generation: CompletingRebalance with members, Empty without."""
         self.generation += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed = self.find_subscribed()
@@ -345,7 +348,7 @@ class ClassicGroup:
         self.pending_sync.clear()
 
     def find_subscribed(self) -> frozenset[str] | None:
-        """Topics that members read, None where that can't be known."""
+        """Return the topics that members subscribe to; None if they can't be known."""
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         if self.members and self.protocol_name is None:
@@ -353,10 +356,10 @@ class ClassicGroup:
         name = self.protocol_name
         return subscribed_topics(member.metadata(name) for member in self.members.values())
 
-    # -- answers -----------------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------
 
     def answer_join(self, member: Member, joined: JoinResult) -> bool:
-        """Answer a member's JoinGroup; False where it does not wait."""
+        """Complete a member's JoinGroup; False if none is pending."""
         reply, member.join = member.join, None
         if reply is None:
             return False
@@ -365,7 +368,7 @@ class ClassicGroup:
         return True
 
     def answer_sync(self, member: Member, synced: SyncResult) -> bool:
-        """Answer a member's SyncGroup; False where it does not wait."""
+        """Complete a member's SyncGroup; False if none is pending."""
         reply, member.sync = member.sync, None
         if reply is None:
             return False

@@ -1,7 +1,8 @@
 """Members of the classic protocol in a consumer group.
 
-They join, sync and heartbeat as before. A join is answered at once with the member epoch as the
-generation. A heartbeat tells them to rejoin when they have partitions to revoke or to receive.
+They join, sync and heartbeat as in a classic group. JoinGroup is answered at once, with the member
+epoch as the generation. Heartbeat returns REBALANCE_IN_PROGRESS when the member has partitions to
+revoke or to receive.
 
 Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 """
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class ClassicInConsumer:
-    """JoinGroup, SyncGroup, Heartbeat, LeaveGroup in a consumer group. For the loop's thread."""
+    """JoinGroup, SyncGroup, Heartbeat and LeaveGroup for consumer groups. For the loop's thread."""
 
     def __init__(self, updates: ConsumerUpdates, migration: Migration, regexes: Regexes) -> None:
         self._updates = updates
@@ -65,7 +66,7 @@ class ClassicInConsumer:
     # -- joining -----------------------------------------------------------------------------
 
     def join(self, group: ConsumerGroup, request: JoinRequest) -> Reply[JoinResult]:
-        """Become or stay a member, in the group's epoch."""
+        """Add or update a member, in the group's epoch."""
         is_unknown = not request.member_id
         member_id = request.member_id or self._updates.new_member_id()
         try:
@@ -124,7 +125,7 @@ class ClassicInConsumer:
         *,
         has_changed: bool,
     ) -> Reply[JoinResult]:
-        """It takes the place of the last member of the new protocol: the group is classic again."""
+        """Make the group classic again: the member replaces the last consumer protocol member."""
         epoch = update.group.epoch
         moved = new
         if not has_changed:
@@ -160,7 +161,7 @@ class ClassicInConsumer:
     # -- syncing -----------------------------------------------------------------------------
 
     def sync(self, group: ConsumerGroup, request: SyncRequest) -> Reply[SyncResult]:
-        """Ask for one's assignment, which is there already."""
+        """Return the member's assignment, which the coordinator has already computed."""
         try:
             member = _classic_member(group, request.member_id, request.instance_id)
             _require_generation(member, request.generation)
@@ -184,7 +185,10 @@ class ClassicInConsumer:
         return after(written, synced, lambda code: SyncResult(code=code))
 
     def _require_calm(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """Refuse who has to join again first; who is giving up has joined already."""
+        """Refuse a member that must rejoin first.
+
+        A member that is revoking has already rejoined.
+        """
         is_behind = _epoch_to_join(group) > member.assignment.epoch
         if is_behind and member.assignment.state is not MemberState.UNREVOKED_PARTITIONS:
             self._await_join(group, member)
@@ -198,7 +202,7 @@ class ClassicInConsumer:
     # -- staying and leaving -----------------------------------------------------------------
 
     def heartbeat(self, group: ConsumerGroup, ref: MemberRef, generation: int) -> ErrorCode:
-        """Say that a member is there; whether it has to join again."""
+        """Restart the member's session; REBALANCE_IN_PROGRESS if it must rejoin."""
         try:
             member = _classic_member(group, ref.member_id, ref.instance_id)
             _require_generation(member, generation)
@@ -220,7 +224,7 @@ class ClassicInConsumer:
         return ErrorCode.NONE
 
     def leave(self, group: ConsumerGroup, refs: Sequence[MemberRef]) -> list[ErrorCode]:
-        """Let members go: one code for each."""
+        """Remove members; return one error code for each."""
         codes: list[ErrorCode] = []
         leaving: dict[str, ConsumerMember] = {}
         for ref in refs:
@@ -238,7 +242,7 @@ class ClassicInConsumer:
 
 
 def _subscription(request: JoinRequest) -> ConsumerProtocolSubscription:
-    """What a member says that it reads, which all of its protocols say alike."""
+    """Decode the subscription, which is the same in all protocols of the member."""
     try:
         return read_subscription(request.protocols[0][1])
     except (CorruptMessage, UnsupportedVersion) as error:
@@ -304,10 +308,11 @@ def _require_protocol(member: ConsumerMember, request: SyncRequest) -> None:
 
 
 def _epoch_to_join(group: ConsumerGroup) -> int:
-    """The epoch below which a member has to join again.
+    """Return the epoch below which a member must rejoin.
 
-    That of the target, which heartbeats of the new protocol make; where nobody speaks that any
-    more, only a join can make it.
+    This is the epoch of the target assignment, which heartbeats of the consumer protocol compute.
+    If only classic members are left, no heartbeat computes it, so the group's epoch counts and the
+    join computes the target.
     """
     only_classic = group.classic_count == len(group.members)
     return group.epoch if only_classic else group.target_epoch

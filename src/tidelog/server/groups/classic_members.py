@@ -1,7 +1,7 @@
 """Rules of JoinGroup, SyncGroup, Heartbeat and LeaveGroup for classic groups.
 
-Source: Kafka 4.3's classic groups; KIP-345 (static members), KIP-394 (a member id first), KIP-814
-(a static leader that returns need not assign).
+Source: Kafka 4.3's classic groups; KIP-345 (static members), KIP-394 (dynamic members get an id
+first), KIP-814 (a static leader that returns need not assign).
 """
 
 from collections.abc import Callable, Sequence
@@ -26,27 +26,28 @@ from tidelog.server.runtime.reply import Reply
 if TYPE_CHECKING:
     from tidelog.server.groups.classic_in_consumer import ClassicInConsumer
 
-# What the protocols of one member, and of all members of a group, may take. Kafka has no such
-# bound; a group near this one could not be written, since its record would be too large.
+# Maximum bytes of the protocols of one member, and of all members of a group. Kafka has no such
+# limit, but the record of a group near this one would be too large to be written.
 MEMBER_METADATA_BYTES: Final = 8 << 20
 
 
 GROUP_METADATA_BYTES: Final = 128 << 20
 
 
-# Ids of a group that were given out and that nobody has joined with yet; likewise.
+# Maximum number of generated member ids per group that no member has joined with yet. Kafka has no
+# such limit.
 PENDING_MAX: Final = 10_000
 
 
-# The id of one member stands in answers to others, where older versions write 32,767 bytes at most.
+# Member ids appear in responses to other members; old versions encode at most 32,767 bytes.
 MEMBER_ID_BYTES: Final = 32_767
 
 
-_UUID_BYTES: Final = 37  # with its dash
+_UUID_BYTES: Final = 37  # with a hyphen before it
 
 
 class ClassicMembers:
-    """JoinGroup, SyncGroup, Heartbeat, LeaveGroup of all groups. For the loop's thread."""
+    """JoinGroup, SyncGroup, Heartbeat and LeaveGroup for all groups. For the loop's thread."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class ClassicMembers:
     # -- joining -----------------------------------------------------------------------------
 
     def join(self, request: JoinRequest) -> Reply[JoinResult]:
-        """Become a member, or stay one in the next generation."""
+        """Add a member, or let a member rejoin for the next generation."""
         low_ms = self._config.group_min_session_timeout_ms
         high_ms = self._config.group_max_session_timeout_ms
         if not low_ms <= request.session_timeout_ms <= high_ms:
@@ -79,9 +80,9 @@ class ClassicMembers:
         return self._join(group, request)
 
     def _join_first(self, request: JoinRequest, was: ConsumerGroup | None) -> Reply[JoinResult]:
-        """The first that joins makes the group; who has an id already comes too late.
+        """Create the group for its first member; a request with a member id is refused as unknown.
 
-        One of the consumer protocol without members becomes a classic one, with its offsets.
+        An empty consumer group is converted to a classic group and keeps its offsets.
         """
         if request.member_id:
             return _refused(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
@@ -113,7 +114,11 @@ class ClassicMembers:
         return self._join_new(group, request)
 
     def _join_new(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
-        """A client without an id: a static one may come back, a dynamic one may only get its id."""
+        """Handle a client without a member id.
+
+        A static member may be new or return. A dynamic one may only get its id, with
+        MEMBER_ID_REQUIRED.
+        """
         if request.instance_id is not None:
             return self._join_static(group, request, request.instance_id)
         member_id = self._new_id(request.client_id)
@@ -125,16 +130,16 @@ class ClassicMembers:
         return _refused(ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
-        """Whether the group has not reached its limit, or the member is in it already."""
+        """Whether the group is below its limit, or the member is already in it."""
         member = group.members.get(member_id)
         limit = self._config.group_max_size
         if group.is_in(GroupState.PREPARING_REBALANCE):
-            # Those that have joined count: the group may be above a limit that was lowered.
+            # Count the members that have joined: a lowered limit may leave the group above it.
             return (member is not None and member.join is not None) or group.awaiting_join < limit
         return group.is_empty or member is not None or len(group.members) < limit
 
     def _new_id(self, name: str) -> str:
-        if len(name) > (MEMBER_ID_BYTES - _UUID_BYTES) // 4:  # a character has four bytes at most
+        if len(name) > (MEMBER_ID_BYTES - _UUID_BYTES) // 4:  # a character takes at most 4 bytes
             name = name.encode()[: MEMBER_ID_BYTES - _UUID_BYTES].decode(errors="ignore")
         return f"{name}-{self._context.new_uuid()}"
 
@@ -159,7 +164,7 @@ class ClassicMembers:
         return reply
 
     def _join_known(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
-        """A client that has an id: it was given out a moment ago, or is a member's."""
+        """Handle a client that sends a member id: a generated one or that of a member."""
         if request.member_id in group.pending and request.instance_id is None:
             return self._add(group, request, request.member_id)
         code = group.member_error(request.member_id, request.instance_id)
@@ -167,11 +172,11 @@ class ClassicMembers:
             return _refused(code, request.member_id)
         member = group.members[request.member_id]
         is_same = member.protocols == request.protocols
-        # A leader joins again in a stable group because what it reads has changed.
+        # A leader rejoins a stable group because its subscription or metadata has changed.
         leads = group.is_in(GroupState.STABLE) and group.leader == member.member_id
         if group.is_in(GroupState.PREPARING_REBALANCE) or leads or not is_same:
             return self._join_again(group, request, member)
-        # It may not have got the answer to its first try.
+        # A retry: the response to the first request may have been lost.
         return Reply.of(self._rebalances.joined(group, member.member_id))
 
     def _join_again(
@@ -183,13 +188,14 @@ class ClassicMembers:
 
     @staticmethod
     def _park(group: ClassicGroup, request: JoinRequest, member: Member) -> Reply[JoinResult]:
-        """Make the member what it says that it is now, and let its answer wait."""
+        """Update the member from its request and keep the response pending."""
         superseded = member.join
         reply: Reply[JoinResult] = Reply()
         times = request.rebalance_timeout_ms, request.session_timeout_ms
         group.update(member, (request.protocols, *times), reply)
         if superseded is not None:
-            # Its connection broke and it asks again; nobody is there to read the first answer.
+            # The client has reconnected and retried, so nobody reads the response to the first
+            # request.
             superseded.complete(
                 JoinResult(code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
             )
@@ -198,7 +204,7 @@ class ClassicMembers:
     def _join_static(
         self, group: ClassicGroup, request: JoinRequest, instance_id: str
     ) -> Reply[JoinResult]:
-        """A static member without an id: a new one, or one that comes back."""
+        """Handle a static member without a member id: it is new or returns."""
         member_id = self._new_id(instance_id)
         if group.static_member(instance_id) is None:
             return self._add(group, request, member_id)
@@ -217,7 +223,7 @@ class ClassicMembers:
     def _keep_place(
         self, group: ClassicGroup, request: JoinRequest, member: Member, before: "_Before"
     ) -> None:
-        """A static member comes back with what it had: its new id is written, nobody rebalances."""
+        """Write a returning static member's new id; it keeps its assignment, with no rebalance."""
         written = self._topic.append(group.group_id, [group_record(group)])
 
         def answer(code: ErrorCode) -> None:
@@ -226,7 +232,8 @@ class ClassicMembers:
                 return
             joined = self._rebalances.joined(group, member.member_id, skip=request.knows_skipping)
             if not request.knows_skipping:
-                # An old client that leads would assign; told of its old id, it just syncs.
+                # An old client that sees itself as leader would assign. With its old id as the
+                # leader's, it just syncs.
                 joined = joined._replace(leader=before.leader or "", members=())
             group.answer_join(member, joined)
 
@@ -235,7 +242,7 @@ class ClassicMembers:
     def _give_back(
         self, group: ClassicGroup, member: Member, before: "_Before", code: ErrorCode
     ) -> None:
-        """Its new id could not be written: the old one stays."""
+        """Restore a static member's old id, because the new one could not be written."""
         group.answer_join(
             member,
             JoinResult(
@@ -254,7 +261,7 @@ class ClassicMembers:
     # -- syncing -----------------------------------------------------------------------------
 
     def sync(self, request: SyncRequest) -> Reply[SyncResult]:
-        """Ask for one's assignment; the leader brings everybody's."""
+        """Return the member's assignment; the leader's request contains all assignments."""
         group = self._table.get(request.group_id)
         if group is None or group.is_empty or isinstance(group, ShareGroup):
             return Reply.of(SyncResult(code=ErrorCode.UNKNOWN_MEMBER_ID))
@@ -287,7 +294,7 @@ class ClassicMembers:
     # -- staying and leaving -----------------------------------------------------------------
 
     def heartbeat(self, group_id: str, member: MemberRef, generation: int) -> ErrorCode:
-        """Say that a member is there; whether it has to join again."""
+        """Restart the member's session; REBALANCE_IN_PROGRESS if it must rejoin."""
         group = self._table.get(group_id)
         if group is None or isinstance(group, ShareGroup):
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -303,7 +310,7 @@ class ClassicMembers:
         return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
 
     def leave(self, group_id: str, members: Sequence[MemberRef]) -> list[ErrorCode]:
-        """Let members go: one code for each."""
+        """Remove members; return one error code for each."""
         group = self._table.get(group_id)
         if group is None or isinstance(group, ShareGroup):
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
@@ -320,7 +327,7 @@ class ClassicMembers:
     def _leave(self, group: ClassicGroup, leaving: MemberRef) -> ErrorCode:
         member_id = leaving.member_id
         if not member_id:
-            # An administrator names a static member by its instance alone.
+            # An administrative tool names a static member by its instance id alone.
             current_id = (
                 None if leaving.instance_id is None else group.static_member(leaving.instance_id)
             )
@@ -339,7 +346,7 @@ class ClassicMembers:
 
 
 class _Before:
-    """What a static member was before it came back."""
+    """State of a static member before it returned."""
 
     __slots__ = ("asked", "leader", "member_id")
 
@@ -356,7 +363,7 @@ def _refused(code: ErrorCode, member_id: str = "") -> Reply[JoinResult]:
 
 
 def _fits(group: ClassicGroup, request: JoinRequest) -> bool:
-    """Whether what the member says has room in the group."""
+    """Whether the member's protocols fit into the limits of the member and the group."""
     member = group.members.get(request.member_id)
     present_bytes = 0 if member is None else member.metadata_bytes
     size = protocols_bytes(request.protocols)
@@ -380,5 +387,5 @@ def _sync_error(group: ClassicGroup, request: SyncRequest) -> ErrorCode:
 
 
 def _differ(requested: str | None, current: str | None) -> bool:
-    """Whether a client means another protocol; old ones say nothing."""
+    """Whether both protocols are known and differ; old clients send none."""
     return requested is not None and current is not None and requested != current

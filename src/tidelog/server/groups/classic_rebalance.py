@@ -1,8 +1,8 @@
 """Rebalance of a classic group: delays, generations and responses to all members.
 
 A group that gets its first member waits for more (`PreparingRebalance`). Then, as after every
-change, all members rejoin, which starts a generation (`CompletingRebalance`). The leader assigns,
-the assignment is written, and every member gets its part (`Stable`).
+change, all members rejoin, which starts a generation (`CompletingRebalance`). The leader computes
+the assignment, the coordinator writes it, and every member gets its part (`Stable`).
 
 Source: Kafka 4.3's classic groups; KIP-134 (initial delay), KIP-345 (static members).
 """
@@ -17,7 +17,8 @@ from tidelog.server.groups.offsets_topic import GroupContext
 from tidelog.server.groups.records import group_record
 from tidelog.server.groups.requests import JoinResult, SyncResult
 
-# How long a new member's JoinGroup may be parked: it has no id yet that it could go on with.
+# Maximum time that a new member's JoinGroup may be pending. The client has no id yet with which it
+# could retry.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 
 Action: TypeAlias = Callable[[], None]
@@ -26,7 +27,7 @@ _LOGGER = logging.getLogger("tidelog.server")
 
 
 class Rebalances:
-    """What moves groups on: arrivals, departures, time. Belongs to the loop's thread."""
+    """Rebalances of classic groups: timers and state changes. Belongs to the loop's thread."""
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context
@@ -34,10 +35,13 @@ class Rebalances:
         self._clock = context.clock
         self._config = context.config
 
-    # -- members' time -----------------------------------------------------------------------
+    # -- sessions ----------------------------------------------------------------------------
 
     def restart_session(self, group: ClassicGroup, member: Member, ms: int | None = None) -> None:
-        """Give a member up after its session time-out, or after `ms`, unless it says something."""
+        """Restart the member's session timer; when it ends, the member is removed.
+
+        It runs for `ms`, by default for the member's session timeout.
+        """
         delay_ms = member.session_timeout_ms if ms is None else ms
         if self._context.timers.put_off(member.expiry, delay_ms):
             return
@@ -47,7 +51,7 @@ class Rebalances:
         )
 
     def session_left_ms(self, member: Member) -> int:
-        """How long a member may still be silent: all of its session where it waits for us."""
+        """Return the rest of a member's session in ms; all of it while it awaits a response."""
         expiry, session_ms = member.expiry, member.session_timeout_ms
         waits = member.join is not None or member.sync is not None
         if waits or expiry is None or expiry.is_cancelled:
@@ -55,7 +59,7 @@ class Rebalances:
         return min(max(expiry.due_ms - self._clock.monotonic_ms(), 0), session_ms)
 
     def await_pending(self, group: ClassicGroup, member_id: str, ms: int) -> None:
-        """Give an id up after `ms` unless its owner joins with it."""
+        """Remove a generated member id after `ms` unless a member joins with it."""
         group.pending[member_id] = self._context.after(
             group, ms, lambda: self._expire_id(group, member_id)
         )
@@ -71,7 +75,7 @@ class Rebalances:
             self.complete_join(group)
 
     def remove(self, group: ClassicGroup, member: Member) -> None:
-        """Let a member go; where it waits for an answer it is told that nobody knows it."""
+        """Remove a member; its pending requests end with UNKNOWN_MEMBER_ID."""
         group.answer_join(member, JoinResult(code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.answer_sync(member, SyncResult(code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
@@ -82,17 +86,17 @@ class Rebalances:
         elif group.is_in(GroupState.PREPARING_REBALANCE) and group.has_all_joined:
             self.complete_join(group)
 
-    # -- preparing: everybody joins ----------------------------------------------------------
+    # -- preparing: all members join ---------------------------------------------------------
 
     def prepare_or_complete(self, group: ClassicGroup) -> None:
-        """Somebody came or changed: begin a rebalance, or end the one that waited for it."""
+        """Start a rebalance after a change, or complete the one in progress if all have joined."""
         if group.is_in(GroupState.PREPARING_REBALANCE):
             self.maybe_complete_join(group)
         else:
             self.prepare(group)
 
     def prepare(self, group: ClassicGroup) -> None:
-        """Have everybody join again; who waits for an assignment is told to."""
+        """Start a rebalance; pending SyncGroup requests end with REBALANCE_IN_PROGRESS."""
         if group.is_in(GroupState.COMPLETING_REBALANCE):
             self._fail_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS)
         self._end_sync_wait(group)
@@ -108,7 +112,7 @@ class Rebalances:
             self._await_joins(group)
 
     def _await_newcomers(self, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
-        """A first rebalance waits, and again as long as somebody came meanwhile."""
+        """Delay the first rebalance, and again as long as members joined during the delay."""
         self._set_join_timer(group, delay_ms, lambda: self._look_again(group, delay_ms, left_ms))
 
     def _look_again(self, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
@@ -133,7 +137,7 @@ class Rebalances:
             group.join_timer = None
 
     def maybe_complete_join(self, group: ClassicGroup) -> None:
-        """End the wait for joins where nobody is missing; a first rebalance waits its time."""
+        """Complete the join phase if all members have joined; a first rebalance keeps its delay."""
         if (
             group.is_in(GroupState.PREPARING_REBALANCE)
             and group.previous_state is not GroupState.EMPTY
@@ -142,14 +146,18 @@ class Rebalances:
             self.complete_join(group)
 
     def complete_join(self, group: ClassicGroup) -> None:
-        """Begin the generation with who has joined; static members may still come."""
+        """Begin a generation with the members that have joined.
+
+        Static members that have not joined stay, because they may still return.
+        """
         self._stop_join_timer(group)
         if not group.is_in(GroupState.PREPARING_REBALANCE):
             return
         for member in [m for m in group.not_joined() if not m.is_static]:
             group.remove(member.member_id)
         if group.members and not group.elect_leader():
-            # Only static members, and none has joined: wait on, until their sessions end.
+            # Only static members are left and none has joined: keep waiting until their sessions
+            # expire.
             self._await_joins(group)
             return
         group.begin_generation(self._clock.now_ms())
@@ -163,7 +171,7 @@ class Rebalances:
             self._begin_sync(group)
 
     def joined(self, group: ClassicGroup, member_id: str, *, skip: bool = False) -> JoinResult:
-        """What a member is told of this generation."""
+        """Return a member's result of JoinGroup for this generation."""
         is_leader = group.leader == member_id
         return JoinResult(
             member_id=member_id,
@@ -175,7 +183,7 @@ class Rebalances:
             members=group.joined_members() if is_leader else (),
         )
 
-    # -- completing: everybody syncs ---------------------------------------------------------
+    # -- completing: all members sync --------------------------------------------------------
 
     def _begin_sync(self, group: ClassicGroup) -> None:
         for member in group.members.values():
@@ -189,7 +197,7 @@ class Rebalances:
         )
 
     def _expire_syncs(self, group: ClassicGroup, generation: int) -> None:
-        """Who has not asked for its assignment in time is given up."""
+        """Remove the members that sent no SyncGroup in time, and rebalance."""
         group.sync_timer = None
         late = tuple(group.pending_sync)
         if (
@@ -202,7 +210,7 @@ class Rebalances:
             self.prepare(group)
 
     def has_synced(self, group: ClassicGroup, member_id: str) -> None:
-        """A member asked for its assignment."""
+        """Record that a member sent SyncGroup."""
         group.pending_sync.discard(member_id)
         if not group.pending_sync:
             self._end_sync_wait(group)
@@ -215,7 +223,7 @@ class Rebalances:
             group.sync_timer = None
 
     def assign(self, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
-        """The leader has assigned: write it down, then tell everybody."""
+        """Write the leader's assignments, then send each member its own."""
         generation = group.generation
         written = self._topic.append(group.group_id, [group_record(group, assignments)])
         written.then(lambda code: self._assigned(group, generation, assignments, code))
@@ -233,12 +241,12 @@ class Rebalances:
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             if group.answer_sync(member, self.synced(group, member)):
-                # Its session may have ended while it waited, which counted for nothing.
+                # Its session may have ended while it waited, which is ignored.
                 self.restart_session(group, member)
         group.move_to(GroupState.STABLE, self._clock.now_ms())
 
     def synced(self, group: ClassicGroup, member: Member) -> SyncResult:
-        """What a member is told of its assignment."""
+        """Return a member's result of SyncGroup."""
         return SyncResult(
             protocol_type=group.protocol_type,
             protocol_name=group.protocol_name,
@@ -254,18 +262,18 @@ class Rebalances:
     # -- loading and unloading ---------------------------------------------------------------
 
     def resume(self, group: ClassicGroup) -> None:
-        """A group was loaded: its members' sessions begin anew."""
+        """Restart the sessions of the members of a loaded group."""
         for member in group.members.values():
             self.restart_session(group, member)
         if group.leader is None and not group.is_empty:
-            # It had just become a classic one: its members were to join again.
+            # The group was just converted to a classic one, and its members had to rejoin.
             group.leader = next(iter(group.members))
             self.prepare_or_complete(group)
         elif len(group.members) > self._config.group_max_size:
             self.prepare(group)
 
     def unload(self, group: ClassicGroup, code: ErrorCode) -> None:
-        """A group goes out of memory: who waits is told to look for it again."""
+        """Unload a group; pending requests end with `code`, such as NOT_COORDINATOR."""
         group.move_to(GroupState.DEAD, self._clock.now_ms())
         self._stop_join_timer(group)
         self._end_sync_wait(group)

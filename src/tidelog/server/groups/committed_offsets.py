@@ -1,8 +1,8 @@
 """Committed offsets of a group, and offsets that wait for the end of a transaction.
 
-An offset committed in a transaction counts from the commit marker on, unless a newer commit exists.
-Until then a request for stable offsets only gets a retriable error. Offsets expire by the time
-since the group became empty (KIP-211).
+An offset committed in a transaction takes effect at the commit marker, unless a newer commit
+exists. Until then, a request for stable offsets only gets a retriable error. Offsets expire by the
+time since the group became empty (KIP-211).
 
 Source: Kafka 4.3's OffsetMetadataManager; KIP-98, KIP-211, KIP-447.
 """
@@ -23,16 +23,16 @@ NO_RECORD: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """What a group committed for a partition.
+    """Committed offset of a partition.
 
     Attributes:
-        offset: The next record that it reads.
-        leader_epoch: Epoch of the record before it, -1 where unknown.
-        metadata: The client's own words.
+        offset: Offset of the next record to read.
+        leader_epoch: Leader epoch of the record before it; -1 if unknown.
+        metadata: Text from the client.
         commit_ms: Wall time of the commit.
-        expire_ms: Wall time from which it is forgotten, -1 where the broker's rule decides.
-        topic_id: The topic's id, zero where it was not known.
-        record_offset: Where in `__consumer_offsets` it stands, -1 where it does not yet.
+        expire_ms: Wall time of expiry; -1 if the broker's retention applies.
+        topic_id: Id of the topic; the zero UUID if unknown.
+        record_offset: Offset of the record in `__consumer_offsets`; -1 before it is appended.
     """
 
     offset: int
@@ -44,23 +44,23 @@ class CommittedOffset:
     record_offset: int = NO_RECORD
 
     def is_expired(self, now_ms: int, since_ms: int, retention_ms: int) -> bool:
-        """Whether it is forgotten now, `retention_ms` after `since_ms` or as it says itself."""
+        """Whether it has expired: at its own time, or `retention_ms` after `since_ms`."""
         if self.expire_ms != NO_EXPIRY:
             return now_ms >= self.expire_ms
         return now_ms - since_ms >= retention_ms
 
     def is_of_another(self, topic_id: UUID) -> bool:
-        """Whether it was committed for another topic than this one, as far as both are known."""
+        """Whether it was committed for a topic with another id; False if either id is unknown."""
         return self.topic_id != topic_id and NO_UUID not in (topic_id, self.topic_id)
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
-    """A topic that was deleted; there may be a new one of its name.
+    """Deleted topic; a new topic of the same name may exist.
 
     Attributes:
-        name: Its name.
-        topic_id: Its id, None where it had none.
+        name: Name of the topic.
+        topic_id: Id of the topic; None if it had none.
         deleted_ms: Wall time of the deletion.
     """
 
@@ -69,10 +69,10 @@ class DeletedTopic:
     deleted_ms: int
 
     def had(self, offset: CommittedOffset, present: UUID | None) -> bool:
-        """Whether an offset was committed for it, or for one of its name before it.
+        """Whether an offset was committed for this topic, or for an earlier one of the same name.
 
-        A record may lack the id, then its time decides. Clocks are set back now and then: what is
-        of the present topic, where there is one, stays whatever its time.
+        A record without a topic id is judged by its commit time. Clocks are sometimes set back, so
+        an offset of the present topic is kept whatever its time.
         """
         if offset.topic_id == self.topic_id:
             return True
@@ -80,7 +80,7 @@ class DeletedTopic:
 
 
 class GroupOffsets:
-    """All that one group has committed, by topic and partition."""
+    """Committed offsets of one group, by topic and partition."""
 
     __slots__ = ("_topics",)
 
@@ -88,16 +88,16 @@ class GroupOffsets:
         self._topics: dict[str, dict[int, CommittedOffset]] = {}
 
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
-        """One partition's, None where there is none."""
+        """Return a partition's offset; None if none is committed."""
         partitions = self._topics.get(topic)
         return None if partitions is None else partitions.get(partition)
 
     def put(self, topic: str, partition: int, offset: CommittedOffset) -> None:
-        """Keep one partition's."""
+        """Store a partition's offset."""
         self._topics.setdefault(topic, {})[partition] = offset
 
     def remove(self, topic: str, partition: int) -> None:
-        """Forget one partition's; fine where there is none."""
+        """Remove a partition's offset; no-op if there is none."""
         partitions = self._topics.get(topic)
         if partitions is None:
             return
@@ -106,11 +106,11 @@ class GroupOffsets:
             del self._topics[topic]
 
     def topics(self) -> list[str]:
-        """The topics that something was committed for."""
+        """Return the topics with committed offsets."""
         return list(self._topics)
 
     def of_topic(self, topic: str) -> dict[int, CommittedOffset]:
-        """A topic's partitions; empty where there are none. Not to be changed."""
+        """Return a topic's offsets by partition; empty without commits. Read-only."""
         return self._topics.get(topic, {})
 
     def __iter__(self) -> Iterator[tuple[str, int, CommittedOffset]]:
@@ -123,7 +123,7 @@ class GroupOffsets:
 
 
 class PendingOffset(NamedTuple):
-    """One partition's part of a TxnOffsetCommit."""
+    """Offset of one partition in a TxnOffsetCommit request."""
 
     group_id: str
     topic: str
@@ -133,12 +133,13 @@ class PendingOffset(NamedTuple):
 
 @dataclass(slots=True)
 class _Entry:
-    """A pending offset.
+    """Pending offset.
 
     Attributes:
-        offset: What it is.
-        order: Counts up with each write.
-        is_stale: Something newer was committed; it still holds up who asks for stable offsets.
+        offset: Committed offset.
+        order: Sequence number of the write.
+        is_stale: Whether a newer commit exists. A stale entry still delays requests for stable
+            offsets.
     """
 
     offset: CommittedOffset
@@ -150,35 +151,35 @@ _Places = dict[tuple[str, int], dict[int, _Entry]]
 
 
 class PendingOffsets:
-    """All of them, by group and by producer. Belongs to the loop's thread."""
+    """Offsets committed in open transactions, by group and producer. For the loop's thread."""
 
     def __init__(self) -> None:
         self._groups: dict[str, _Places] = {}
-        # Groups that producers have committed for, by partition of `__consumer_offsets`.
+        # Group ids by partition of `__consumer_offsets` and producer id.
         self._producers: dict[int, dict[int, dict[str, None]]] = {}
         self._order = 0
 
     def __len__(self) -> int:
-        """Of how many transactions, counted once for each partition of the topic."""
+        """Return the number of open transactions, each counted once per partition of the topic."""
         return sum(map(len, self._producers.values()))
 
-    # -- questions ---------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether a transaction that is open has committed for it."""
+        """Whether an open transaction has committed an offset for the partition."""
         by_partition = self._groups.get(group_id)
         return by_partition is not None and (topic, partition) in by_partition
 
     def has_group(self, group_id: str) -> bool:
-        """Whether a transaction that is open has committed anything for a group."""
+        """Whether an open transaction has committed any offset of the group."""
         return group_id in self._groups
 
     def places(self, group_id: str) -> Sequence[tuple[str, int]]:
-        """Topics and partitions of a group that have something pending."""
+        """Return the topics and partitions of a group with pending offsets."""
         return tuple(self._groups.get(group_id, ()))
 
     def groups_of(self, topic: str) -> Sequence[str]:
-        """Groups that have something of a topic pending."""
+        """Return the ids of groups with pending offsets of a topic."""
         items = self._groups.items()
         return [
             group_id
@@ -187,7 +188,7 @@ class PendingOffsets:
         ]
 
     def offsets(self, group_id: str, topic: str, partition: int) -> Sequence[CommittedOffset]:
-        """What open transactions have committed for a partition."""
+        """Return the offsets that open transactions have committed for a partition."""
         entries = self._groups.get(group_id, {}).get((topic, partition), {})
         return [entry.offset for entry in entries.values()]
 
@@ -201,7 +202,7 @@ class PendingOffsets:
         *,
         is_stale: bool = False,
     ) -> None:
-        """A producer has committed for a group of this partition of `__consumer_offsets`."""
+        """Add offsets that a producer committed in partition `number` of `__consumer_offsets`."""
         for group_id, topic, partition, offset in offsets:
             self._order += 1
             by_partition = self._groups.setdefault(group_id, {})
@@ -211,17 +212,20 @@ class PendingOffsets:
             producers.setdefault(producer_id, {})[group_id] = None
 
     def supersede(self, group_id: str, topic: str, partition: int) -> None:
-        """Something newer was committed for it, outside of a transaction."""
+        """Mark pending offsets as stale after a newer commit without a transaction."""
         for entry in self._groups.get(group_id, {}).get((topic, partition), {}).values():
             entry.is_stale = True
 
     def forget(self, group_id: str, topic: str, partition: int) -> None:
-        """What was committed for it was deleted, and nothing that is pending brings it back."""
+        """Remove a partition's pending offsets after its offset was deleted.
+
+        Otherwise the commit of the transaction would restore a deleted offset.
+        """
         for producer_id in tuple(self._groups.get(group_id, {}).get((topic, partition), ())):
             self._remove(group_id, (topic, partition), producer_id)
 
     def take(self, number: int, producer_id: int, *, commit: bool) -> list[PendingOffset]:
-        """A producer's transaction has ended; where it was committed, what counts from now on."""
+        """End a producer's transaction; on commit, return the offsets that take effect now."""
         offsets: list[PendingOffset] = []
         for group_id in self._producers.get(number, {}).pop(producer_id, {}):
             for topic, partition in self.places(group_id):
@@ -233,7 +237,7 @@ class PendingOffsets:
         return offsets
 
     def _outdate(self, group_id: str, topic_partition: tuple[str, int], order: int) -> None:
-        """What others wrote for the same place before has no say any more."""
+        """Mark earlier writes for the same partition as stale."""
         for other in self._groups.get(group_id, {}).get(topic_partition, {}).values():
             other.is_stale |= other.order < order
 
@@ -250,7 +254,7 @@ class PendingOffsets:
         return entry
 
     def unload(self, number: int | None) -> None:
-        """A partition of `__consumer_offsets`, or all (None), is not served any more."""
+        """Remove the pending offsets of a partition of `__consumer_offsets`, or of all (None)."""
         if number is None:
             self._groups.clear()
             self._producers.clear()

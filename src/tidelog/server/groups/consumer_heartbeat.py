@@ -47,7 +47,7 @@ from tidelog.server.runtime.reply import Reply
 
 
 class ConsumerHeartbeats(Heartbeats):
-    """What members of the new protocol ask. Belongs to the loop's thread."""
+    """Heartbeats of members of the consumer protocol. Belongs to the loop's thread."""
 
     def __init__(self, updates: ConsumerUpdates, migration: Migration, regexes: Regexes) -> None:
         self._updates = updates
@@ -55,11 +55,11 @@ class ConsumerHeartbeats(Heartbeats):
         self._regexes = regexes
 
     def _require_sense(self, request: HeartbeatRequest) -> None:
-        """Refuse what no member may say."""
+        """Refuse an invalid request."""
         is_usual = (
             request.epoch > JOINING and request.instance_id is None and request.rack_id is None
         )
-        # Who goes on, and names itself and its group, breaks none of the rules.
+        # The heartbeat of a member that stays can't break a rule if both ids are present.
         if not (is_usual and request.member_id.strip() and request.group_id.strip()):
             require_all(_rules(request))
         assignor = request.assignor
@@ -102,7 +102,7 @@ class ConsumerHeartbeats(Heartbeats):
         return self._answer(update, moved, tells=tells)
 
     def _open(self, group_id: str, *, joins: bool) -> ConsumerUpdate:
-        """The group, which who joins founds or converts."""
+        """Return the group; a joining member creates it or converts a classic group."""
         group = self._updates.table.get(group_id)
         if isinstance(group, ConsumerGroup):
             return GroupUpdate(group)
@@ -133,7 +133,7 @@ class ConsumerHeartbeats(Heartbeats):
     def _change(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember
     ) -> RegexStatus:
-        """Note what the member asks for now, and how its expression changes."""
+        """Plan the change of the member's subscription; return how its expression changes."""
         if match.known is None or (
             new is not match.member and new.subscription != match.member.subscription
         ):
@@ -207,12 +207,12 @@ def _is_null_or_said(text: str | None) -> bool:
 
 
 def _taken_over(classic: ClassicGroup) -> ConsumerUpdate:
-    """A group without members becomes one of the new protocol; its offsets stay."""
+    """Convert an empty classic group to a consumer group, which keeps the offsets."""
     group = ConsumerGroup(classic.group_id)
     group.offsets = classic.offsets
     return GroupUpdate(group, records=[tombstone(classic.group_id)])
 
 
 def owned_of(assigned: Assigned) -> Owned:
-    """Partitions without their epochs."""
+    """Return the partitions without their epochs."""
     return {topic: frozenset(numbers) for topic, numbers in assigned.items()}

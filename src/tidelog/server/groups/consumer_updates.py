@@ -1,11 +1,10 @@
-"""Updates that only consumer groups have: static members, expressions, targets, next steps.
+"""Updates that only consumer groups have: static members, expressions, targets, reconciliation.
 
 `find_known` and `find_static` find the member of a request: an existing, a new or a returning
-static one. `ConsumerUpdates.aim` computes its target, `next_assignment` its next step towards it.
-
-A member that must give up partitions stays in its epoch until it no longer reports them as owned
-(UNREVOKED_PARTITIONS). In the new epoch it waits for partitions that other members still own
-(UNRELEASED_PARTITIONS). With nothing missing it is STABLE. So a partition never has two owners.
+static one. `ConsumerUpdates.aim` computes its target assignment, `next_assignment` its next step
+towards it. A member that must revoke partitions stays in its epoch until it no longer reports them
+as owned (UNREVOKED_PARTITIONS). In the new epoch it waits for partitions that other members still
+own (UNRELEASED_PARTITIONS). With nothing missing it is STABLE. So a partition never has two owners.
 
 Source: Kafka 4.3's group coordinator and its reconciliation; KIP-345, KIP-848, KIP-1263 (minimum
 assignment interval).
@@ -58,23 +57,23 @@ _LOGGER = logging.getLogger("tidelog.server")
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """The target that a member goes towards, and the epoch that it was made for."""
+    """Target assignment of a member, and the epoch that it was computed for."""
 
     epoch: int
     target: Target
 
 
 class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
-    """The parts that requests to consumer groups are made of. Belongs to the loop's thread."""
+    """Steps that requests to consumer groups share. Belongs to the loop's thread."""
 
     def new_member_id(self) -> str:
-        """Return an id that no member has, in Kafka's form."""
+        """Return a new random member id in Kafka's format."""
         return encode_topic_id(self.context.new_uuid())
 
-    # -- time --------------------------------------------------------------------------------
+    # -- timers ------------------------------------------------------------------------------
 
     def restart_session(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """A member gave a sign of life: its session begins anew."""
+        """Restart the member's session after a request."""
         classic = member.subscription.classic
         ms = (
             self.settings.session_timeout_ms(group.group_id)
@@ -84,7 +83,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         self.wait_for(group, member.member_id, Wait.SESSION, ms)
 
     def session_left_ms(self, group: ConsumerGroup, member_id: str) -> int | None:
-        """How long a member may still be silent, None where nobody counts."""
+        """Return the rest of a member's session in ms; None without a session timer."""
         timer = group.waits.get((Wait.SESSION, member_id))
         if timer is None or timer.is_cancelled:
             return None
@@ -93,7 +92,10 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     # -- the group's epoch -------------------------------------------------------------------
 
     def begin_epoch(self, update: ConsumerUpdate, names: Iterable[str], *, is_due: bool) -> int:
-        """The same; what an older Kafka wrote down of the topics goes along."""
+        """Begin a new epoch if it is due or these topics have changed; return the group's epoch.
+
+        If an older Kafka wrote a record of the group's topics, a new epoch removes that record.
+        """
         group = update.group
         epoch = super().begin_epoch(update, names, is_due=is_due)
         if epoch > group.epoch:
@@ -103,7 +105,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         return epoch
 
     def subscribed_ids(self, group: ConsumerGroup, subscription: Subscription) -> frozenset[UUID]:
-        """Ids of the topics that a member reads; an expression not looked up yet means none."""
+        """Return the ids of the topics that a member reads; none for an unresolved expression."""
         resolved = group.regexes.get(subscription.regex) if subscription.regex else None
         return self.facts.ids(
             subscription.topics if resolved is None else subscription.topics | resolved.topics
@@ -120,14 +122,14 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         *,
         same: bool,
     ) -> Aim:
-        """What a member goes towards; a new target is made where the group's epoch asks for it.
+        """Return the member's target assignment; compute a new one if the group's epoch is newer.
 
         Args:
-            update: The request.
-            epoch: The group's epoch after it.
-            previous: What the member asked for so far, None for a newcomer.
-            new: The member after it.
-            same: Whether all members read the same topics then.
+            update: The update of this request.
+            epoch: Epoch of the group after the request.
+            previous: Subscription of the member before; None for a new member.
+            new: Member after the request.
+            same: Whether all members subscribe to the same topics after the request.
         """
         group = update.group
         if epoch <= group.target_epoch or not self._may_assign(group):
@@ -145,15 +147,16 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     def _may_assign(self, group: ConsumerGroup) -> bool:
         """Whether the last target is old enough for a new one.
 
-        It never is in the same turn: of many that come together each would deal all partitions
-        out anew, and members would give up for one what the next gives back to them.
+        Only one target per group is computed in one turn of the loop. Otherwise each of many
+        members that join together would reassign all partitions, and members would revoke
+        partitions that the next target returns to them.
         """
         interval_ms = self.settings.assignment_interval_ms(group.group_id)
         is_old = not self.target_wait_ms(group, 0, interval_ms)
         return is_old and self.assigned.is_first(group.group_id)
 
     def _specs(self, group: ConsumerGroup, new: ConsumerMember) -> dict[str, MemberSpec]:
-        ids: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}  # most read the same
+        ids: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}  # mostly the same topics
 
         def read_by(subscription: Subscription) -> frozenset[UUID]:
             reads = (subscription.topics, subscription.regex)
@@ -186,10 +189,10 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
 
     @property
     def default_assignor(self) -> str:
-        """The first of the broker's assignors."""
+        """The first of the broker's configured assignors."""
         return self.config.group_consumer_assignors[0]
 
-    # -- one member --------------------------------------------------------------------------
+    # -- members -----------------------------------------------------------------------------
 
     def move(
         self,
@@ -201,18 +204,18 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         is_due: bool,
         has_changed: bool,
     ) -> ConsumerMember:
-        """Begin a new epoch and compute a new target where due; then reconcile a member.
+        """Begin a new epoch and compute a new target if due; then reconcile a member.
 
         Args:
-            update: The request.
-            known: What the member asked for so far, None for a newcomer.
-            new: The member after the request.
-            owned: Partitions that it reports as owned, None if it does not report any.
+            update: The update of this request.
+            known: Subscription of the member before; None for a new member.
+            new: Member after the request.
+            owned: Partitions that it reports as owned; None if it does not report any.
             is_due: Whether the request itself begins a new epoch.
             has_changed: Whether the member's subscription changes.
 
         Returns:
-            The member after its next step; the same if it can't go on.
+            The member after its next step; unchanged if it can't proceed.
         """
         epoch, same = self._next_epoch(update, known, new, is_due=is_due)
         aim = self.aim(update, epoch, known, new, same=same)
@@ -226,11 +229,14 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         *,
         is_due: bool,
     ) -> tuple[int, bool]:
-        """The group's epoch after this; whether all members are known to read the same topics."""
+        """Return the group's epoch after the request, and whether all members read the same topics.
+
+        The second value is also False if it is not needed.
+        """
         group = update.group
         is_due_now = is_due or self.has_stale_topics(group)
         if not is_due_now and group.epoch <= group.target_epoch:
-            # Nearly every heartbeat: nobody assigns, so no topics are counted.
+            # Nearly every heartbeat: no new target, so the topics need not be counted.
             return group.epoch, False
         names = group.names_after(known, new.subscription)
         regexes = regexes_after(group, known, new.subscription)
@@ -249,7 +255,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         *,
         has_changed: bool,
     ) -> ConsumerMember:
-        """Move a member towards its target; the same member where it can't go on."""
+        """Move a member towards its target; return it unchanged if it can't proceed."""
         group = update.group
         if not has_changed and member.assignment.is_reconciled(aim.epoch):
             return member
@@ -270,7 +276,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         return ModernMember(member.member_id, member.subscription, assignment)
 
     def watch_revocation(self, group: ConsumerGroup, member_id: str) -> None:
-        """Bound the time that a member takes to give partitions up, while it has some to."""
+        """Start the rebalance timeout of a member that has partitions to revoke; else stop it."""
         member = group.members[member_id]
         if member.assignment.state is MemberState.UNREVOKED_PARTITIONS:
             ms = max(member.subscription.rebalance_timeout_ms, 0)
@@ -282,7 +288,10 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
 def regexes_after(
     group: ConsumerGroup, previous: Subscription | None, new: Subscription | None
 ) -> Counter[str]:
-    """How many members subscribed to each expression then; as the group's `names_after`."""
+    """Return the number of members per expression after one member's subscription changes.
+
+    `previous` is None for a new member, `new` for a leaving one.
+    """
     counts = Counter(group.subscribed_regexes)
     if previous is not None and previous.regex:
         counts[previous.regex] -= 1
@@ -292,31 +301,31 @@ def regexes_after(
 
 
 def reads_the_same(names: Mapping[str, int], regexes: Mapping[str, int], count: int) -> bool:
-    """Whether all of so many members read the same topics, as far as counting can tell."""
+    """Whether all of `count` members read the same topics, as far as the counts can tell."""
     if regexes:
         return not names and next(iter(regexes.values())) == count
     return all(each == count for each in names.values())
 
 
 def topics_of(group: ConsumerGroup, regexes: Iterable[str]) -> set[str]:
-    """Topics that expressions mean, as far as they were looked up."""
+    """Return the topics that the resolved ones of these expressions match."""
     resolved = (group.regexes[regex] for regex in regexes if regex in group.regexes)
     return {topic for resolved_regex in resolved for topic in resolved_regex.topics}
 
 
 def drop_regex(update: ConsumerUpdate, regex: str) -> None:
-    """Nobody is subscribed to an expression any more."""
+    """Remove an expression that no member subscribes to any more."""
     update.changes.append(RegexChange(regex, None))
 
 
 @dataclass(frozen=True, slots=True)
 class MemberMatch:
-    """Who asks.
+    """Member that a request refers to.
 
     Attributes:
-        member: The member, with the place of the one that it replaces.
-        known: What the group already counts of it, None for a newcomer.
-        replaced_id: The id that a static member had before, None where it keeps its own.
+        member: The member, with the state of the one that it replaces.
+        known: Its subscription as counted in the group; None for a new member.
+        replaced_id: Id that a returning static member had before; None if it keeps its id.
     """
 
     member: ConsumerMember
@@ -325,16 +334,16 @@ class MemberMatch:
 
 
 def find_known(group: ConsumerGroup, member_id: str, *, joins: bool) -> MemberMatch:
-    """A dynamic member, new where it joins and is not there."""
+    """Find a dynamic member, or create it if it joins and is unknown."""
     member = find_dynamic(group, member_id, joins=joins)
     return MemberMatch(member, member.subscription if member_id in group.members else None)
 
 
 def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerMember:
-    """A static member by its instance, which must have that id.
+    """Return the static member with an instance id, which must have this member id.
 
     Raises:
-        Refusal: There is none, or another member has the instance.
+        Refusal: The instance is unknown, or belongs to another member id.
     """
     member = group.static_member(instance_id)
     if member is None:
@@ -350,10 +359,10 @@ def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> 
 def find_static(
     update: ConsumerUpdate, member_id: str, instance_id: str, *, joins: bool, is_classic: bool
 ) -> MemberMatch:
-    """A static member; one that comes back takes its old place under its new id.
+    """Find a static member; a returning one takes its old place under its new id.
 
     Raises:
-        Refusal: It is not there and doesn't join, or its instance is in use.
+        Refusal: The instance is unknown and the request does not join, or the instance is in use.
     """
     group = update.group
     if not joins:
@@ -375,7 +384,10 @@ def find_static(
 
 
 def _assignment_on_return(assignment: MemberAssignment) -> MemberAssignment:
-    """All that was kept for a static member; in any epoch up to its next one it may commit that."""
+    """Return a returning static member's assignment: all its partitions, in the joining epoch.
+
+    With this epoch for each partition, the member may commit with any epoch up to its next one.
+    """
     assigned = {
         topic: dict.fromkeys(numbers, JOINING) for topic, numbers in assignment.assigned.items()
     }
@@ -391,13 +403,13 @@ def _replace(update: ConsumerUpdate, old: ConsumerMember, new: ConsumerMember) -
 
 
 def require_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> None:
-    """Refuse a member that says another epoch than it is in.
+    """Refuse a member that reports an epoch other than its own.
 
-    The one before is taken where the member has nothing but what it was given: the answer that
-    told it of the next one may have been lost.
+    The previous epoch is accepted if the member owns nothing beyond its assignment: the response
+    with the new epoch may have been lost.
 
     Raises:
-        Refusal: It must give all up and join again.
+        Refusal: The member must give up all partitions and rejoin.
     """
     assignment = member.assignment
     if epoch in (JOINING, assignment.epoch):
@@ -429,15 +441,15 @@ _NOTHING: Final[Mapping[int, int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step is made with.
+    """Input of one reconciliation step.
 
     Attributes:
         target_epoch: Epoch of the target assignment.
-        target: What the member is to have.
-        topic_ids: Topics that it reads: others go even where the target still has them.
-        owned: What it says that it owns, None where it says nothing.
-        owners: Who has which of a topic's partitions, this member included.
-        has_changed: Whether its subscription changes now.
+        target: Target assignment of the member.
+        topic_ids: Topics that the member reads; others are revoked even if the target has them.
+        owned: Partitions that the member reports as owned; None if it does not report any.
+        owners: Returns the member ids of a topic's owned partitions, including this member's.
+        has_changed: Whether the member's subscription changes in this request.
     """
 
     target_epoch: int
@@ -449,10 +461,10 @@ class Step:
 
 
 def next_assignment(assignment: MemberAssignment, step: Step) -> MemberAssignment:
-    """Where the member stands after this step; the same place where it can't go on.
+    """Return the member's assignment after this step; unchanged if it can't proceed.
 
     Raises:
-        Refusal: Nobody here knows the state that its records say.
+        Refusal: The records contain a member state unknown to this version.
     """
     if assignment.state is MemberState.UNKNOWN:
         if step.owned is None or step.owned:
@@ -468,14 +480,14 @@ def next_assignment(assignment: MemberAssignment, step: Step) -> MemberAssignmen
 
 
 def _owns(owned: Owned | None, revoked: Assigned) -> bool:
-    """Whether the member may still have some of this; who says nothing may."""
+    """Whether the member may still own some of these partitions; True if it reports nothing."""
     if owned is None:
         return True
     return any(not revoked.get(topic, {}).keys().isdisjoint(part) for topic, part in owned.items())
 
 
 def _without_unsubscribed(assignment: MemberAssignment, step: Step) -> MemberAssignment:
-    """Give up topics that are not read any more, without waiting for a new target."""
+    """Revoke topics that are no longer read, without waiting for a new target."""
     unsubscribed = {
         topic: part for topic, part in assignment.assigned.items() if topic not in step.topic_ids
     }
@@ -491,7 +503,7 @@ def _without_unsubscribed(assignment: MemberAssignment, step: Step) -> MemberAss
         return assignment.moved(
             assignment.epoch, MemberState.UNREVOKED_PARTITIONS, remaining, revoking
         )
-    # It had given them up before it said that it does not read them.
+    # The member no longer owned them when it changed its subscription.
     return assignment.moved(assignment.epoch, assignment.state, remaining, assignment.revoking)
 
 
@@ -504,7 +516,7 @@ def _towards_target(assignment: MemberAssignment, step: Step, epoch: int) -> Mem
         target = step.target.get(topic, _NONE) if topic in step.topic_ids else _NONE
         has = assignment.assigned.get(topic, _NOTHING)
         if has.keys() == target:
-            # Nearly always, as the group changes: what a member keeps.
+            # The usual case in a change of the group: the member keeps its partitions.
             _put(assigned, topic, dict(has))
             continue
         _put(assigned, topic, {number: since for number, since in has.items() if number in target})
@@ -530,5 +542,5 @@ def _put(parts: dict[UUID, dict[int, int]], topic: UUID, part: dict[int, int]) -
 def _free(
     numbers: Iterable[int], owners: Mapping[int, str], revoking: Mapping[int, int]
 ) -> list[int]:
-    """The partitions that nobody else has; what the member itself gives up is its own."""
+    """Return the partitions without another owner; those that the member itself revokes count."""
     return [number for number in numbers if number not in owners or number in revoking]

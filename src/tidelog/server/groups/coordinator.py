@@ -1,12 +1,12 @@
-"""Group coordinator: the entry for handlers, and the state machine of `__consumer_offsets`.
+"""Group coordinator: the entry point for handlers, and the state machine of `__consumer_offsets`.
 
-Knows which groups are loaded; members and commits have their own modules. When a topic is deleted,
+It manages the loaded groups; members and commits have their own modules. When a topic is deleted,
 loaded groups drop its offsets. Groups that are being loaded, or whose partition failed before
-everything was written, still have them; so the last deleted topics are remembered and removed from
-groups that are loaded later.
+everything was written, still have them. So the coordinator remembers the last deleted topics and
+removes their offsets from groups that are loaded later.
 
-Consumer and share groups are imported at their first use, because the first client of a broker
-waits for everything that is imported here.
+The modules for consumer and share groups are imported at their first use, because the first client
+of a broker waits for everything that is imported here.
 
 Source: Kafka 4.3's group coordinator.
 """
@@ -41,23 +41,24 @@ if TYPE_CHECKING:
     from tidelog.server.groups.share_heartbeat import ShareHeartbeats, ShareTopics, ShareUpdates
     from tidelog.server.groups.topic_regexes import Regexes
 
-# Far more than are deleted while a partition is read; some megabytes.
+# Maximum number of deleted topics to remember: some megabytes, and far more than are deleted while
+# a partition is loaded.
 TOPICS_MAX: Final = 10_000
 
 
-# So often it is looked whether transactions have ended that something waits for.
+# Interval for checking whether transactions that delay a deletion have ended.
 PENDING_CHECK_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """What metrics tell of a group.
+    """State of a group for metrics.
 
     Attributes:
-        group_id: Its name.
-        state: Where it stands, in Kafka's words.
-        members: How many there are.
-        offsets: Topic, partition and next offset of each commit.
+        group_id: Id of the group.
+        state: Kafka's name of its state.
+        members: Number of members.
+        offsets: Topic, partition and committed offset of each commit.
     """
 
     group_id: str
@@ -70,19 +71,20 @@ class GroupCoordinator:
     """All groups of the broker. Belongs to the loop's thread.
 
     Attributes:
-        members: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
-        default_assignor: The first of the broker's assignors.
-        commits: OffsetCommit, OffsetDelete, TxnOffsetCommit, and the end of transactions.
-        pending: What was committed in transactions that are open.
-        shards: Where groups are kept.
+        members: Rules of JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
+        default_assignor: The first of the broker's configured assignors.
+        commits: Rules of OffsetCommit, OffsetDelete, TxnOffsetCommit, and of the end of
+            transactions.
+        pending: Offsets committed in open transactions.
+        shards: Partitions of `__consumer_offsets`, where groups are stored.
     """
 
     def __init__(self, services: Services, group_texts: Callable[[str], Mapping[str, str]]) -> None:
-        """Begin to read the groups that there were.
+        """Start loading the stored groups.
 
         Args:
-            services: The broker's.
-            group_texts: Settings of a group's own, as texts.
+            services: Services of the broker.
+            group_texts: Returns the settings of a single group, as texts.
         """
         self._services = services
         self._timers = services.timers
@@ -90,7 +92,7 @@ class GroupCoordinator:
         self._clock = services.env.clock
         config = services.config
         self._check_ms = config.offsets_retention_check_interval_ms
-        # Topics deleted since the start, oldest first.
+        # Topics deleted since the broker started, oldest first.
         self._deleted: deque[DeletedTopic] = deque(maxlen=TOPICS_MAX)
         self.shards = OffsetsTopic(services, self)
         self._table: PartitionedMap[AnyGroup] = PartitionedMap(self.shards.number_of)
@@ -117,10 +119,10 @@ class GroupCoordinator:
         services.timers.after(self._check_ms, self._expire)
 
     def resume(self) -> None:
-        """Begin to read the groups that there were, once."""
+        """Start loading the stored groups, once."""
         self.shards.resume()
 
-    # -- groups whose coordinator assigns ----------------------------------------------------
+    # -- consumer and share groups -----------------------------------------------------------
 
     @cached_property
     def _consumers(self) -> "tuple[ConsumerUpdates, Migration, Regexes]":
@@ -140,7 +142,7 @@ class GroupCoordinator:
 
     @cached_property
     def heartbeats(self) -> "ConsumerHeartbeats":
-        """ConsumerGroupHeartbeat."""
+        """Rules of ConsumerGroupHeartbeat."""
         from tidelog.server.groups.consumer_heartbeat import ConsumerHeartbeats
 
         return ConsumerHeartbeats(*self._consumers)
@@ -153,26 +155,26 @@ class GroupCoordinator:
 
     @cached_property
     def shares(self) -> "ShareHeartbeats":
-        """ShareGroupHeartbeat."""
+        """Rules of ShareGroupHeartbeat."""
         from tidelog.server.groups.share_heartbeat import ShareHeartbeats
 
         return ShareHeartbeats(self._sharers)
 
     @cached_property
     def share_topics(self) -> "ShareTopics":
-        """What share groups have begun, for tools."""
+        """Changes to the topics that share groups have initialized, for tools."""
         from tidelog.server.groups.share_heartbeat import ShareTopics
 
         return ShareTopics(self._sharers)
 
-    # -- groups come and go ------------------------------------------------------------------
+    # -- loading and unloading ---------------------------------------------------------------
 
     def replay(self) -> Replay:
-        """A reader for a partition of the topic."""
+        """Create a replay for one partition of the topic."""
         return Replay(self._clock.now_ms)
 
     def install(self, number: int, loaded: LoadedShard) -> None:
-        """Serve the groups of a partition from now on."""
+        """Serve the groups of a loaded partition from now on."""
         for line in loaded.skipped:
             LOGGER.warning("%s-%d: left out: %s", OFFSETS_TOPIC, number, line)
         groups = loaded.groups
@@ -191,7 +193,7 @@ class GroupCoordinator:
             self._rebalances.resume(group)
 
     def unload(self, number: int | None) -> None:
-        """Groups of a partition, or of all, can't be served any more."""
+        """Unload the groups of a partition, or of all (None)."""
         self.pending.unload(number)
         for group in self._table.take_out(number):
             if isinstance(group, ConsumerGroup | ShareGroup):
@@ -200,23 +202,27 @@ class GroupCoordinator:
                 self._rebalances.unload(group, ErrorCode.NOT_COORDINATOR)
 
     def forget_topic(self, info: TopicInfo) -> None:
-        """A topic was deleted: nobody's offsets of it are kept.
+        """Remove the offsets of a deleted topic from all groups.
 
-        That takes its time; there may be a new topic of its name meanwhile.
+        The removal runs in the background, so a new topic of the same name may exist meanwhile.
         """
         if info.name == OFFSETS_TOPIC:
             self.shards.forget_topic()
             return
         deleted = DeletedTopic(info.name, info.topic_id, self._clock.now_ms())
         self._deleted.append(deleted)
-        # At once: a record that forgets what is pending would take a new topic's along.
+        # Pending offsets first, without delay: a later deletion would remove those of a new topic,
+        # too.
         for group_id in self.pending.groups_of(deleted.name):
             if (group := self.find(group_id)) is not None:
                 self._forget_topic(deleted, group)
         self._sweep(partial(self._forget_topic, deleted), self.groups())
 
     def _forget_deleted(self, groups: Iterable[AnyGroup]) -> None:
-        """Forget what was deleted while groups were not there; likewise."""
+        """Remove offsets of topics that were deleted before these groups were loaded.
+
+        Groups with pending offsets come first, without delay.
+        """
         if not self._deleted:
             return
         deleted: dict[str, list[DeletedTopic]] = {}
@@ -247,7 +253,7 @@ class GroupCoordinator:
             self._timers.after(PENDING_CHECK_MS, again)
 
     def end_transaction(self, number: int, end: TransactionEnd) -> Reply[ErrorCode]:
-        """End a producer's transaction in a partition; what it has committed there counts then."""
+        """End a producer's transaction in a partition; on commit, its offsets take effect."""
         written = self.shards.end_transaction(number, end)
         if is_accepted(written):
             self.commits.end_transaction(number, end)
@@ -258,24 +264,27 @@ class GroupCoordinator:
         self._timers.after(self._check_ms, self._expire)
 
     def _sweep(self, action: Callable[[AnyGroup], None], groups: Iterable[AnyGroup]) -> None:
-        """Do something to groups, those that have not gone by then, some milliseconds at a time."""
+        """Apply an action to groups in the background, a few milliseconds at a time.
+
+        Groups that have been unloaded by then are skipped.
+        """
         groups = tuple(groups)
         self._timers.sweep(
             (each for each in groups if self._table.get(each.group_id) is each), action
         )
 
-    # -- questions ---------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     def find(self, group_id: str) -> AnyGroup | None:
-        """A loaded group, None where there is none."""
+        """Return a loaded group; None if there is none."""
         return self._table.get(group_id)
 
     def groups(self) -> Iterable[AnyGroup]:
-        """All loaded groups."""
+        """Return all loaded groups."""
         return self._table.all.values()
 
     def facts(self) -> Iterator[GroupFacts]:
-        """What metrics tell of all loaded groups."""
+        """Iterate over the state of all loaded groups for metrics."""
         for group in self._table.all.values():
             offsets = [
                 (topic, number, committed.offset) for topic, number, committed in group.offsets

@@ -53,19 +53,19 @@ Answer = TypeVar("Answer")
 HASH_BYTES: Final = 8
 
 
-# Sets of names that are remembered, of each kind; then all are found anew.
+# Maximum number of cached sets of names, of each kind; beyond it, the cache is cleared.
 KNOWN_MAX: Final = 1024
 
 
-# Of all names that are remembered: members may subscribe to topics that do not exist.
+# Maximum number of cached characters: members may subscribe to topics that do not exist.
 CHARACTERS_MAX: Final = 1 << 20
 
 
 class TopicFacts:
-    """Answers about topics as they are now. Belongs to the loop's thread.
+    """Cache of facts about the current topics. Belongs to the loop's thread.
 
     Attributes:
-        topics: What they are answered from.
+        topics: Topics of the broker.
     """
 
     def __init__(self, topics: Topics) -> None:
@@ -86,7 +86,7 @@ class TopicFacts:
         return topics
 
     def ids(self, names: Iterable[str]) -> frozenset[UUID]:
-        """Ids of those of these topics that there are."""
+        """Return the ids of the existing topics among these."""
         topics, wanted_names = self._look(), frozenset(names)
         topic_ids = self._ids.get(wanted_names)
         if topic_ids is None:
@@ -98,7 +98,7 @@ class TopicFacts:
         return topic_ids
 
     def metadata_hash(self, names: Iterable[str]) -> int:
-        """A hash of these topics' names, ids and partitions; 0 where there are none."""
+        """Hash these topics' names, ids and partition counts; 0 if none of them exists."""
         topics, wanted_names = self._look(), frozenset(names)
         combined = self._hashes.get(wanted_names)
         if combined is None:
@@ -109,7 +109,7 @@ class TopicFacts:
         return combined
 
     def partition_counts(self) -> Mapping[UUID, int]:
-        """How many partitions each topic has."""
+        """Return the number of partitions of each topic."""
         topics = self._look()
         if self._counts is None:
             self._counts = {
@@ -132,13 +132,13 @@ def _hash_of(topics: Iterable[TopicInfo]) -> int:
 
 @dataclass(slots=True)
 class GroupUpdate(Generic[KeptGroup]):
-    """What a request does.
+    """Changes that one request makes to a group.
 
     Attributes:
-        group: The group as it is before.
-        records: Written first: the end of the group of the other protocol that it was.
-        changes: What happens to the group, in order.
-        actions: Done when all of that has been accepted.
+        group: The group before the changes.
+        records: Records written first, which end the group under its former protocol.
+        changes: Changes of the group, in order.
+        actions: Calls to make once the records are accepted.
     """
 
     group: KeptGroup
@@ -148,7 +148,7 @@ class GroupUpdate(Generic[KeptGroup]):
 
 
 class GroupUpdates(Generic[KeptGroup]):
-    """The parts that requests of one protocol are made of. Belongs to the loop's thread."""
+    """Steps that the requests of one protocol share. Belongs to the loop's thread."""
 
     def __init__(self, context: GroupContext) -> None:
         self.context = context
@@ -159,15 +159,15 @@ class GroupUpdates(Generic[KeptGroup]):
         self.settings = context.settings
         self.topics = context.topics
         self.facts = TopicFacts(context.topics)
-        # Groups that got a target in this turn.
+        # Groups with a new target in this turn of the loop.
         self.assigned: LoopTurn[str] = LoopTurn()
-        # What ends a member that is silent for too long.
+        # Called when a member's timer expires.
         self.on_silence: Callable[[KeptGroup, str, Wait], object] = lambda *_: None
 
     # -- writing -----------------------------------------------------------------------------
 
     def write(self, update: GroupUpdate[KeptGroup]) -> Reply[ErrorCode]:
-        """Write what happens and let it happen; when it is safe, or why nothing happened."""
+        """Write the changes and apply them; the reply completes when they are durable or fail."""
         group: KeptGroup = update.group
         records = [*update.records, *(change.record(group) for change in update.changes)]
         if not records:
@@ -185,10 +185,10 @@ class GroupUpdates(Generic[KeptGroup]):
                 action()
         return written
 
-    # -- time --------------------------------------------------------------------------------
+    # -- timers ------------------------------------------------------------------------------
 
     def wait_for(self, group: KeptGroup, member_id: str, wait: Wait, ms: int) -> None:
-        """Fence a member after `ms`, unless that is called off or begun anew."""
+        """Call `on_silence` for a member after `ms`, unless the timer is stopped or restarted."""
         if not self.context.timers.put_off(group.waits.get((wait, member_id)), ms):
             group.stop(wait, member_id)
             group.waits[wait, member_id] = self.context.after(
@@ -200,7 +200,7 @@ class GroupUpdates(Generic[KeptGroup]):
     def begin_epoch(
         self, update: GroupUpdate[KeptGroup], names: Iterable[str], *, is_due: bool
     ) -> int:
-        """Begin a new epoch where that is due or these topics have changed; the epoch then."""
+        """Begin a new epoch if it is due or these topics have changed; return the group's epoch."""
         group, topics = update.group, self.topics.all()
         metadata_hash = self.facts.metadata_hash(names)
         epoch = group.epoch
@@ -215,15 +215,16 @@ class GroupUpdates(Generic[KeptGroup]):
         return epoch
 
     def has_stale_topics(self, group: KeptGroup) -> bool:
-        """Whether topics may have changed since the group looked at them."""
+        """Whether topics may have changed since the group last checked them."""
         return group.seen_topics is not self.topics.all()
 
     # -- the target --------------------------------------------------------------------------
 
     def target_wait_ms(self, group: KeptGroup, since_ms: int, interval_ms: int) -> int:
-        """In how many ms there may be another target, where there was none before `since_ms`.
+        """Return the time in ms until another target may be computed.
 
-        A clock that was set back does not put it off.
+        `since_ms` counts as the time of the last target if there was none. A clock that was set
+        back causes no extra delay.
         """
         now_ms = self.clock.now_ms()
         since_ms = group.target_ms or since_ms
@@ -233,20 +234,20 @@ class GroupUpdates(Generic[KeptGroup]):
     def put_targets(
         self, update: GroupUpdate[KeptGroup], epoch: int, targets: Iterable[tuple[str, Target]]
     ) -> None:
-        """Plan what members are to have in this epoch."""
+        """Plan the target assignments of this epoch."""
         before = update.group.targets
         for member_id, target in targets:
             old_target = before.get(member_id)
-            # Who keeps all keeps the very same value: most do.
+            # Most members keep their target as the identical object, which is quick to compare.
             if target is not old_target and target != old_target:
                 update.changes.append(TargetChange(member_id, target))
         update.changes.append(TargetEpochChange(epoch, self.clock.now_ms()))
 
-    # -- one member --------------------------------------------------------------------------
+    # -- members -----------------------------------------------------------------------------
 
     @staticmethod
     def remove(update: GroupUpdate[KeptGroup], member_id: str) -> None:
-        """Let a member go."""
+        """Plan the removal of a member."""
         update.changes.append(AssignmentChange(member_id, None))
         update.changes.append(TargetChange(member_id, None))
         update.changes.append(MemberChange(member_id, None))
@@ -254,10 +255,10 @@ class GroupUpdates(Generic[KeptGroup]):
 
 
 class Heartbeats:
-    """What a member says at each heartbeat, of either protocol. Belongs to the loop's thread."""
+    """Common part of heartbeats of consumer and share groups. Belongs to the loop's thread."""
 
     def beat(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
-        """One heartbeat."""
+        """Handle one heartbeat."""
         try:
             self._require_sense(request)
             return self._leave(request) if request.epoch < JOINING else self._stay(request)
@@ -266,27 +267,27 @@ class Heartbeats:
             return Reply.of(HeartbeatResult(code=code, message=refusal.message))
 
     def _require_sense(self, request: HeartbeatRequest) -> None:
-        """Refuse what no member may say."""
+        """Refuse an invalid request."""
         raise NotImplementedError
 
     def _stay(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
-        """Join, or say that one is there."""
+        """Handle the heartbeat of a member that joins or stays."""
         raise NotImplementedError
 
     def _leave(self, request: HeartbeatRequest) -> Reply[HeartbeatResult]:
-        """Go."""
+        """Handle the heartbeat of a member that leaves."""
         raise NotImplementedError
 
 
 def require_all(rules: Iterable[tuple[bool, str]]) -> None:
-    """Refuse a request that breaks one of these: whether it is kept, and what it says."""
+    """Refuse a request that breaks a rule; each rule says whether it is kept, and its message."""
     for is_kept, why in rules:
         if not is_kept:
             raise Refusal(ErrorCode.INVALID_REQUEST, why)
 
 
 def require_room(group: ModernGroup[AssignmentT], member_id: str, limit: int, what: str) -> None:
-    """Refuse a newcomer where the group is full."""
+    """Refuse a new member if the group is full."""
     if len(group.members) >= limit and member_id not in group.members:
         raise Refusal(
             ErrorCode.GROUP_MAX_SIZE_REACHED, f"the {what} has {limit} members, its maximum"
@@ -294,10 +295,10 @@ def require_room(group: ModernGroup[AssignmentT], member_id: str, limit: int, wh
 
 
 def member_of(group: ModernGroup[AssignmentT], member_id: str) -> ModernMember[AssignmentT]:
-    """A member by its id.
+    """Return a member by its id.
 
     Raises:
-        Refusal: There is none.
+        Refusal: The member id is unknown.
     """
     member = group.members.get(member_id)
     if member is None:
@@ -310,7 +311,7 @@ def member_of(group: ModernGroup[AssignmentT], member_id: str) -> ModernMember[A
 def find_dynamic(
     group: ModernGroup[AssignmentT], member_id: str, *, joins: bool
 ) -> ModernMember[AssignmentT]:
-    """A dynamic member, new where it joins and is not there."""
+    """Find a dynamic member, or create it if it joins and is unknown."""
     if joins and member_id not in group.members:
         return ModernMember(member_id, NOTHING_ASKED, group.no_assignment)
     return member_of(group, member_id)
@@ -320,7 +321,7 @@ NOTHING_ASKED: Final = Subscription()
 
 
 def updated_subscription(subscription: Subscription, request: HeartbeatRequest) -> Subscription:
-    """What a member asks for once it has said this; the same value where that is nothing new."""
+    """Return the subscription after a heartbeat; the identical object if nothing has changed."""
     if _says_nothing_new(subscription, request):
         return subscription
     timeout_ms = request.rebalance_timeout_ms
@@ -342,7 +343,7 @@ def updated_subscription(subscription: Subscription, request: HeartbeatRequest) 
 
 
 def _says_nothing_new(subscription: Subscription, request: HeartbeatRequest) -> bool:
-    """Nearly every heartbeat: who it is, that it is there, and what it has."""
+    """Whether the heartbeat contains nothing new, as nearly every heartbeat does."""
     return (
         request.topics is None
         and request.rebalance_timeout_ms == NO_TIMEOUT
@@ -359,12 +360,12 @@ def _says_nothing_new(subscription: Subscription, request: HeartbeatRequest) -> 
 def after(
     written: Reply[ErrorCode], answer: Answer, refused: Callable[[ErrorCode], Answer]
 ) -> Reply[Answer]:
-    """The answer once what it tells is safe."""
+    """Return a reply that completes with `answer` once the write is durable, else refused."""
     reply: Reply[Answer] = Reply()
     written.then(lambda code: reply.complete(answer if code is ErrorCode.NONE else refused(code)))
     return reply
 
 
 def beat_after(written: Reply[ErrorCode], beat: HeartbeatResult) -> Reply[HeartbeatResult]:
-    """The same for a heartbeat."""
+    """Return a reply that completes with the heartbeat's result once the write is durable."""
     return after(written, beat, lambda code: HeartbeatResult(code=code))

@@ -1,9 +1,10 @@
 """Conversion of a group between the classic and the consumer protocol, and the removal of members.
 
-The first member of the consumer protocol upgrades a classic group of consumers: waiting members are
-told to rejoin, and generation and assignments become epoch and targets. When only classic members
-are left, the group becomes classic again with the targets as assignments, and its members rejoin. A
-member is removed when it leaves, when its session expires, or when it doesn't revoke in time.
+The first member of the consumer protocol upgrades a classic group of consumers: pending requests
+are told to rejoin, and generation and assignments become epoch and targets. When only classic
+members are left, the group becomes classic again with the targets as assignments, and its members
+rejoin. A member is removed when it leaves, when its session expires, or when it does not revoke in
+time.
 
 Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 """
@@ -64,7 +65,7 @@ _LAST_VERSION: Final = ASSIGNMENT.last
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A static member of the new protocol whose place a classic one takes."""
+    """Static member of the consumer protocol that a classic member replaces."""
 
     old_id: str
     member: ConsumerMember
@@ -72,7 +73,7 @@ class Replaced:
 
 
 class Migration:
-    """Changes the protocol of groups, and removes members. Belongs to the loop's thread."""
+    """Converts groups between protocols, and removes members. Belongs to the loop's thread."""
 
     def __init__(self, updates: ConsumerUpdates, rebalances: Rebalances) -> None:
         self._updates = updates
@@ -82,10 +83,10 @@ class Migration:
     # -- to the new protocol -----------------------------------------------------------------
 
     def upgrade(self, classic: ClassicGroup) -> ConsumerUpdate:
-        """The same group with its members under the new protocol, not written yet.
+        """Return an update that converts a classic group and its members, not written yet.
 
         Raises:
-            Refusal: It can't be: the policy, its kind, its size, or what its members say.
+            Refusal: The migration policy, protocol type, size or members' data do not allow it.
         """
         self._require_upgradable(classic)
         group = ConsumerGroup(classic.group_id)
@@ -99,7 +100,8 @@ class Migration:
         for change in _founding(classic.generation, metadata_hash, members):
             change.apply(group)
         update = GroupUpdate(group, records=[tombstone(classic.group_id)])
-        # The group is made already: these are only written. Applying them again changes nothing.
+        # The changes are already applied to the new group; they are added here to be written.
+        # Applying them again changes nothing.
         update.changes.extend(_founding(classic.generation, metadata_hash, members))
         update.actions.append(partial(self._dismiss, classic, group))
         return update
@@ -153,7 +155,7 @@ class Migration:
         return target
 
     def _dismiss(self, classic: ClassicGroup, group: ConsumerGroup) -> None:
-        """The classic group is no more: who waits joins again, sessions go on in the new one."""
+        """Unload the classic group: pending requests must rejoin, sessions continue."""
         left_ms = {
             member.member_id: self._rebalances.session_left_ms(member)
             for member in classic.members.values()
@@ -166,13 +168,13 @@ class Migration:
     # -- to the classic protocol -------------------------------------------------------------
 
     def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerMember]) -> bool:
-        """Whether only classic members are left without these, and the group may be theirs."""
+        """Whether the group may be downgraded: only classic members remain after these leave."""
         remaining = len(group.members) - len(leaving)
         classic_left = group.classic_count - sum(member.is_classic for member in leaving)
         return 0 < remaining == classic_left and self._may_be_classic(remaining)
 
     def may_downgrade_replaced(self, group: ConsumerGroup, replaced: ConsumerMember) -> bool:
-        """The same where a classic member takes a static one's place."""
+        """Whether the group may be downgraded: a classic member replaces its last other one."""
         others = len(group.members) - 1
         classic_others = group.classic_count - replaced.is_classic
         return (
@@ -189,7 +191,7 @@ class Migration:
     def downgrade(
         self, group: ConsumerGroup, leaving: Collection[ConsumerMember]
     ) -> Reply[ErrorCode]:
-        """Make it a classic group without these; its members are to join again."""
+        """Convert to a classic group without these members; the others must rejoin."""
         leaving_ids = {member.member_id for member in leaving}
         stay = [member for member in group.members.values() if member.member_id not in leaving_ids]
         targets = {m.member_id: group.targets.get(m.member_id, NO_TARGET) for m in stay}
@@ -200,7 +202,7 @@ class Migration:
     def downgrade_replaced(
         self, update: ConsumerUpdate, epoch: int, replaced: Replaced
     ) -> Reply[ErrorCode]:
-        """Make it a classic group in which a static member has come back as a classic one."""
+        """Convert to a classic group in which a static member has returned as a classic one."""
         group, member = update.group, replaced.member
         stay = [each for each in group.members.values() if each.member_id != replaced.old_id]
         targets = {m.member_id: group.targets.get(m.member_id, NO_TARGET) for m in stay}
@@ -225,7 +227,7 @@ class Migration:
         silent: Iterable[str],
         rebalances: bool,
     ) -> Reply[ErrorCode]:
-        """Write and do it; sessions of `silent` members go on, the others' begin anew."""
+        """Write and apply the conversion; sessions of `silent` members continue, others restart."""
         classic = self._classic(group, epoch, members, targets)
         records = [*end_records(group), group_record(classic, rebalances=rebalances)]
         written = self._updates.topic.append(group.group_id, records)
@@ -260,7 +262,7 @@ class Migration:
         return classic
 
     def assignment_data(self, target: Mapping[UUID, Collection[int]], version: int) -> bytes:
-        """Partitions as members of the classic protocol are told them; of topics there are."""
+        """Encode an assignment for a classic member; deleted topics are left out."""
         names = {info.topic_id: name for name, info in self._updates.topics.all().items()}
         parts = [
             AssignedPartitions(topic=names[topic], partitions=sorted(numbers))
@@ -273,7 +275,7 @@ class Migration:
     # -- removal of members ------------------------------------------------------------------
 
     def fence(self, group: ConsumerGroup, members: Collection[ConsumerMember]) -> Reply[ErrorCode]:
-        """Let members go; when that is safe, or why it could not be written."""
+        """Remove members; the reply completes when the removal is durable, or with the error."""
         if not members:
             return self._updates.write(GroupUpdate(group))
         if self.may_downgrade(group, members):
@@ -298,7 +300,7 @@ class Migration:
         self._updates.begin_epoch(update, {*(+names), *topics_of(group, regexes)}, is_due=True)
 
     def _silent(self, group: ConsumerGroup, member_id: str, wait: Wait) -> None:
-        """A member's time is over."""
+        """Remove a member whose session or rebalance timeout has expired."""
         member = group.members.get(member_id)
         if member is None:
             return
@@ -310,7 +312,7 @@ class Migration:
         self.fence(group, (member,))
 
     def resume(self, group: ConsumerGroup) -> None:
-        """A group was loaded: its members' sessions begin anew."""
+        """Restart the sessions of the members of a loaded group."""
         for member in group.members.values():
             self._updates.restart_session(group, member)
             if not member.is_classic:
@@ -320,7 +322,10 @@ class Migration:
 def _founding(
     epoch: int, metadata_hash: int, members: Iterable[ConsumerMember]
 ) -> Iterable[Change[ConsumerGroup]]:
-    """All that makes a group of these members, who have what they are to have."""
+    """Iterate over the changes that create a group of these members.
+
+    Each member's current assignment becomes its target.
+    """
     listed = list(members)
     for member in listed:
         yield MemberChange(member.member_id, member.subscription)
@@ -348,15 +353,15 @@ def _classic_member(member: ConsumerMember) -> Member:
 
 
 def subscription_version(data: bytes) -> int:
-    """The version that a classic member's data name."""
+    """Return the version declared in a classic member's data."""
     return int.from_bytes(data[:VERSION_BYTES], "big", signed=True)
 
 
 def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
-    """What a classic member says that it reads.
+    """Decode a classic member's subscription.
 
     Raises:
-        CorruptMessage: It breaks a rule.
-        UnsupportedVersion: A version below those that there are.
+        CorruptMessage: The data is invalid.
+        UnsupportedVersion: The version is below the first one.
     """
     return SUBSCRIPTION.read(data)[1]

@@ -1,11 +1,11 @@
 """The `uniform` assignor for members that subscribe to different topics.
 
-Members keep their partitions of topics that they still read. Partitions without a reader go to the
+Members keep their partitions of topics that they still read. Unassigned partitions go to the
 topic's least loaded readers. Then each topic in turn moves partitions from its most to its least
 loaded readers, until a round changes nothing.
 
 The readers of a topic are sorted by load. The range of least loaded readers grows to the right as
-each gets a partition, the range of most loaded ones grows to the left as each gives one up. When
+each gets a partition; the range of most loaded ones grows to the left as each gives one up. When
 the loads of both ranges differ by at most one, the topic is balanced.
 
 Source: Kafka 4.3's UniformHeterogeneousAssignmentBuilder, including its choices between equals.
@@ -20,13 +20,13 @@ from tidelog.server.groups.modern_group import Target
 
 
 class Balancer:
-    """One topic's readers. Reads `loads`, which its owner keeps up to date."""
+    """Readers of one topic, sorted by load. The caller updates `loads` as partitions move."""
 
     def __init__(self, loads: Sequence[int], readers: Sequence[int]) -> None:
-        """A row of readers.
+        """Sort the readers by load.
 
         Args:
-            loads: Partitions of each member, by number.
+            loads: Number of partitions of each member, by the member's number.
             readers: Numbers of the topic's readers; at least one.
         """
         self._loads = loads
@@ -41,15 +41,15 @@ class Balancer:
 
     @property
     def imbalance(self) -> int:
-        """How much more the most loaded one has than the least loaded one, at the start."""
+        """Difference between the largest and the smallest load of a reader, at the start."""
         return self._loads[self._row[-1]] - self._loads[self._row[0]]
 
     def is_balanced(self) -> bool:
-        """Whether the ranges' loads differ by one at most."""
+        """Whether the loads of the two ranges differ by at most one."""
         return self._most_load - self._least_load <= 1
 
     def next_least_loaded(self) -> int:
-        """Who gets the next partition."""
+        """Return the number of the reader that gets the next partition."""
         if self._next_least >= self._least_end:
             self._least_load += 1
             while (
@@ -63,10 +63,10 @@ class Balancer:
         return number
 
     def next_most_loaded(self) -> int | None:
-        """Who gives a partition up, None where nobody is left who could."""
+        """Return the number of the reader that gives up a partition; None if none is left."""
         if self._next_most < self._most_start:
             if self._most_end <= self._most_start and self._most_start > 0:
-                # All of the range were excluded: go on with whoever stands left of it.
+                # All readers of the range were excluded: continue with the next one to the left.
                 self._most_load = self._loads[self._row[self._most_start - 1]]
             else:
                 self._most_load -= 1
@@ -83,13 +83,16 @@ class Balancer:
         return number
 
     def exclude_most_loaded(self) -> None:
-        """Who was told last has nothing to give: put it behind the range."""
+        """Exclude the last reader returned, which has no partition to give.
+
+        It moves behind the range.
+        """
         at, end = self._next_most + 1, self._most_end - 1
         self._row[at], self._row[end] = self._row[end], self._row[at]
         self._most_end -= 1
 
 
-# Rounds over all topics; the first ones do nearly all of it.
+# Maximum number of rounds over all topics; the first few do nearly all the work.
 ROUNDS_MAX: Final = 16
 
 
@@ -101,12 +104,12 @@ def assign_mixed(
     targets: Mapping[str, Target],
     partitions: Mapping[UUID, int],
 ) -> dict[str, Target]:
-    """New targets.
+    """Return the new target assignment of each member.
 
     Args:
-        members: Ids with the topics that they read, in the order that decides between equals.
-        targets: What each was to have.
-        partitions: How many each topic has.
+        members: Ids and topics of the members, in the order that breaks ties.
+        targets: Target assignments before this one.
+        partitions: Number of partitions of each topic.
     """
     return _Builder(members, targets, partitions).build()
 
@@ -138,7 +141,7 @@ class _Builder:
         return self._targets()
 
     def _weight(self, topic: UUID) -> tuple[float, int, tuple[int, int]]:
-        """Many partitions for each reader first, then few readers, then the id."""
+        """Sort key: first topics with many partitions per reader, then few readers, then by id."""
         readers = len(self._readers[topic])
         return -(len(self._owners[topic]) / readers), readers, uuid_order(topic)
 
@@ -175,7 +178,7 @@ class _Builder:
                     last_changed = index
 
     def _balance_topic(self, topic: UUID) -> int:
-        """How many of the topic's partitions moved."""
+        """Balance one topic; return the number of partitions that moved."""
         balancer = Balancer(self._loads, self._readers[topic])
         if balancer.imbalance <= 1:
             return 0
@@ -209,7 +212,7 @@ class _Builder:
 
 
 def _next_giver(balancer: Balancer, parts: Mapping[int, list[int]]) -> int | None:
-    """The next most loaded member that still has one of the topic's partitions."""
+    """Return the next most loaded member that still has a partition of the topic."""
     while (number := balancer.next_most_loaded()) is not None:
         if parts.get(number):
             return number

@@ -1,9 +1,9 @@
 """State of consumer and share groups, whose coordinator assigns: members, epochs, targets.
 
-Nothing here waits, writes or decides: only `modern_records` change a group, when they are written
-and when they are replayed after a restart. Members, subscriptions and assignments are values.
-Subscribers per topic, expression and assignor are counted incrementally, so no heartbeat visits all
-members.
+Nothing here waits, writes or decides. Only the changes in `modern_records` modify a group, when
+they are written and when they are replayed after a restart. Members, subscriptions and assignments
+are immutable. Subscribers per topic, expression and assignor are counted incrementally, so no
+heartbeat visits all members.
 
 Source: Kafka 4.3's ModernGroup; KIP-848, KIP-932, KIP-1251 (an epoch for each partition).
 """
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 AssignmentT = TypeVar("AssignmentT")
 
 
-# Partitions by topic, each with the epoch in which its member got it.
+# Assigned partitions by topic id, each with the epoch in which the member got it.
 Assigned: TypeAlias = Mapping[UUID, Mapping[int, int]]
 
 
-# Partitions by topic that a member is to have.
+# Target partitions of a member, by topic id.
 Target: TypeAlias = Mapping[UUID, frozenset[int]]
 
 
@@ -40,7 +40,7 @@ JOINING: Final = 0
 LEAVING: Final = -1
 
 
-# A static member leaves and will be back: its place is kept.
+# A static member leaves temporarily and keeps its place.
 LEAVING_FOR_A_WHILE: Final = -2
 
 
@@ -51,7 +51,7 @@ UNKNOWN_EPOCH: Final = -1
 
 
 class MemberState(IntEnum):
-    """How far a member is on its way to its target; the values are those of the records."""
+    """Progress of a member towards its target; the values are those of the records."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -60,7 +60,7 @@ class MemberState(IntEnum):
 
 
 class ClassicPart(NamedTuple):
-    """What only a member of the classic protocol has: its session and its ways to assign."""
+    """Attributes that only a classic member has: session timeout and assignment protocols."""
 
     session_timeout_ms: int
     protocols: Protocols
@@ -68,18 +68,18 @@ class ClassicPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Who a member is and what it asks for; of a share group it says only the first four.
+    """Identity and subscription of a member; a share group's member has only the first four.
 
     Attributes:
-        rack_id: Where it is, None where it doesn't say.
-        client_id: How the client calls itself.
-        client_host: Where it asks from.
-        topics: Names of topics that it reads.
-        instance_id: A static member's name for itself, None for a dynamic one.
-        rebalance_timeout_ms: How long it may take to give partitions up.
-        regex: An expression for further ones, empty for none.
-        assignor: Who it wants to assign, None for the group's choice.
-        classic: Its part of the classic protocol, None for a member of the new one.
+        rack_id: Rack of the client; None if not given.
+        client_id: Client id of its requests.
+        client_host: Address of the client.
+        topics: Names of the topics that it subscribes to.
+        instance_id: Group instance id; None for a dynamic member.
+        rebalance_timeout_ms: Time within which it must revoke partitions.
+        regex: Regular expression for further topics; empty for none.
+        assignor: Requested server-side assignor; None for the group's choice.
+        classic: Attributes of a classic member; None for a member of the consumer protocol.
     """
 
     rack_id: str | None = None
@@ -95,14 +95,14 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberAssignment:
-    """Where a member stands.
+    """Current assignment of a member.
 
     Attributes:
-        epoch: The epoch that it is expected to say; -2 while a static member is away.
-        previous_epoch: The one before: an answer may have been lost.
-        state: How far it is on its way.
-        assigned: What it may read.
-        revoking: What it has to give up first.
+        epoch: Epoch that its next request must contain; -2 while a static member is away.
+        previous_epoch: Epoch before it, which is also accepted if a response was lost.
+        state: Progress towards the target.
+        assigned: Partitions that it may read.
+        revoking: Partitions that it must give up first.
     """
 
     epoch: int = JOINING
@@ -114,7 +114,7 @@ class MemberAssignment:
     def moved(
         self, epoch: int, state: MemberState, assigned: Assigned, revoking: Assigned
     ) -> "MemberAssignment":
-        """The next place, which remembers this one's epoch."""
+        """Return the next assignment, which has this one's epoch as the previous epoch."""
         return MemberAssignment(
             epoch=epoch,
             previous_epoch=self.epoch,
@@ -124,11 +124,11 @@ class MemberAssignment:
         )
 
     def is_reconciled(self, target_epoch: int) -> bool:
-        """Whether the member has all of its target of that epoch."""
+        """Whether the member has all partitions of the target of this epoch."""
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:
-        """The epoch in which it got a partition that it has or is giving up, else None."""
+        """Return the epoch in which it got a partition that it has or is revoking; else None."""
         for owned in (self.assigned, self.revoking):
             epoch = owned.get(topic_id, {}).get(partition)
             if epoch is not None:
@@ -138,12 +138,12 @@ class MemberAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareAssignment:
-    """Where a member of a share group stands: nobody has to give anything up first.
+    """Current assignment of a share group's member, which never has to revoke partitions.
 
     Attributes:
-        epoch: The epoch that it is expected to say.
-        previous_epoch: The one before: an answer may have been lost.
-        assigned: What it may read.
+        epoch: Epoch that its next request must contain.
+        previous_epoch: Epoch before it, which is also accepted if a response was lost.
+        assigned: Partitions that it may read.
     """
 
     epoch: int = JOINING
@@ -153,7 +153,7 @@ class ShareAssignment:
 
 @dataclass(frozen=True, slots=True)
 class ModernMember(Generic[AssignmentT]):
-    """One member: what it asks for, and where it stands."""
+    """Member with its subscription and current assignment."""
 
     member_id: str
     subscription: Subscription
@@ -161,7 +161,7 @@ class ModernMember(Generic[AssignmentT]):
 
     @property
     def is_classic(self) -> bool:
-        """Whether it speaks the classic protocol."""
+        """Whether the member uses the classic protocol."""
         return self.subscription.classic is not None
 
 
@@ -177,12 +177,12 @@ NO_TARGET: Final[Target] = {}
 NO_OWNERS: Final[Mapping[int, str]] = {}
 
 
-# Of a group that nobody has joined, and of its target; topics to read begin the next one.
+# Epoch of a new group and of its target, before the first member joins.
 FIRST_EPOCH: Final = 1
 
 
 class ConsumerGroupState(Enum):
-    """Where a group stands; the values are what ListGroups and ConsumerGroupDescribe say."""
+    """State of a consumer group; the values appear in ListGroups and ConsumerGroupDescribe."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -191,24 +191,24 @@ class ConsumerGroupState(Enum):
 
 
 class Wait(Enum):
-    """What a member's silence can end."""
+    """Timeouts of a member; each one removes the member when it expires."""
 
     SESSION = "session"
     REBALANCE = "rebalance"
     JOIN = "join"
     SYNC = "sync"
 
-    # By identity, as members are compared: each heartbeat looks some up.
+    # By identity, as members of an enumeration are compared. Each heartbeat looks some up.
     __hash__ = object.__hash__
 
 
 class ResolvedRegex(NamedTuple):
-    """Topics that an expression means.
+    """Topics that a regular expression matches.
 
     Attributes:
-        topics: Their names.
-        version: Counts up with each look at the topics.
-        resolved_ms: Wall time of that look.
+        topics: Names of the topics.
+        version: Version of the topic list; a higher one is newer.
+        resolved_ms: Wall time of the resolution.
     """
 
     topics: frozenset[str] = frozenset()
@@ -217,22 +217,22 @@ class ResolvedRegex(NamedTuple):
 
 
 class ModernGroup(Generic[AssignmentT]):
-    """Members, their targets and what they have. Belongs to the loop's thread.
+    """Members, their targets and current assignments. Belongs to the loop's thread.
 
     Attributes:
-        protocol_type: What ListGroups calls it.
-        no_assignment: Where a member stands that was given nothing yet.
-        group_id: Its name.
-        epoch: Counts up with each change of members, subscriptions or topics.
-        metadata_hash: Of the topics that it reads.
-        target_epoch: The epoch of the target assignment; below `epoch` a new one is due.
-        target_ms: Wall time at which the target was made, 0 before.
-        members: By id.
-        targets: What each member is to have.
-        offsets: What was committed; a share group commits nothing.
-        seen_topics: The topics as they were when the hash was made: another mapping is another
-            state of the cluster.
-        waits: What is done when a member stays silent.
+        protocol_type: Protocol type in ListGroups.
+        no_assignment: Current assignment of a new member.
+        group_id: Id of the group.
+        epoch: Group epoch; each change of members, subscriptions or topics increments it.
+        metadata_hash: Hash of the subscribed topics.
+        target_epoch: Epoch of the target assignment; if it is below `epoch`, a new target is due.
+        target_ms: Wall time at which the target was computed; 0 before the first one.
+        members: Members by id.
+        targets: Target assignment of each member.
+        offsets: Committed offsets; empty for a share group.
+        seen_topics: Topic list for which the hash was computed; each change of topics makes a new
+            mapping.
+        waits: Timers by timeout and member id.
     """
 
     protocol_type: ClassVar[str]
@@ -251,16 +251,16 @@ class ModernGroup(Generic[AssignmentT]):
         self.waits: dict[tuple[Wait, str], Timer] = {}
         self._names: Counter[str] = Counter()
 
-    # -- questions ---------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no members."""
+        """Whether the group has no members."""
         return not self.members
 
     @property
     def topic_counts(self) -> Counter[str]:
-        """How many members name each topic. Not to be changed."""
+        """Number of members that subscribe to each topic by name. Read-only."""
         return self._names
 
     def is_subscribed(self, topic: str) -> bool:
@@ -268,12 +268,12 @@ class ModernGroup(Generic[AssignmentT]):
         return topic in self._names
 
     def names_after(self, previous: Subscription | None, new: Subscription | None) -> Counter[str]:
-        """How many members name each topic once one asks for something else.
+        """Return the number of members per topic name after one member's subscription changes.
 
         Args:
-            previous: What it asked for so far, itself or as the static member that it replaces;
-                None for a newcomer.
-            new: What it asks for then; None where it goes.
+            previous: Subscription of the member before, or of the static member that it replaces;
+                None for a new member.
+            new: Subscription after the change; None if the member leaves.
         """
         counts = Counter(self._names)
         if previous is not None:
@@ -285,7 +285,7 @@ class ModernGroup(Generic[AssignmentT]):
     # -- changes -----------------------------------------------------------------------------
 
     def put_subscription(self, member_id: str, subscription: Subscription) -> None:
-        """A member came, or asks for something else."""
+        """Add a member or replace its subscription."""
         member = self.members.get(member_id)
         if member is not None:
             self._count(member_id, member.subscription, -1)
@@ -294,13 +294,13 @@ class ModernGroup(Generic[AssignmentT]):
         self.members[member_id] = ModernMember(member_id, subscription, assignment)
 
     def put_assignment(self, member_id: str, assignment: AssignmentT) -> None:
-        """A member moved; fine where it is not there."""
+        """Replace a member's current assignment; no-op if the member is unknown."""
         member = self.members.get(member_id)
         if member is not None:
             self.members[member_id] = ModernMember(member_id, member.subscription, assignment)
 
     def remove(self, member_id: str) -> None:
-        """A member went; fine where it was not there."""
+        """Remove a member; no-op if the member is unknown."""
         self.put_assignment(member_id, self.no_assignment)
         self.targets.pop(member_id, None)
         member = self.members.pop(member_id, None)
@@ -310,33 +310,34 @@ class ModernGroup(Generic[AssignmentT]):
     def _count(self, _member_id: str, subscription: Subscription, sign: int) -> None:
         _add(self._names, subscription.topics, sign)
 
-    # -- time --------------------------------------------------------------------------------
+    # -- timers ------------------------------------------------------------------------------
 
     def stop(self, wait: Wait, member_id: str) -> None:
-        """Don't wait for this any more; fine where nobody did."""
+        """Cancel a timer of a member; no-op if there is none."""
         timer = self.waits.pop((wait, member_id), None)
         if timer is not None:
             timer.cancel()
 
     def stop_all(self, member_id: str) -> None:
-        """Wait for nothing more of a member."""
+        """Cancel all timers of a member."""
         for wait in Wait:
             self.stop(wait, member_id)
 
     def unload(self) -> None:
-        """The group goes out of memory: nothing is due any more."""
+        """Cancel all timers of a group that is unloaded."""
         for timer in self.waits.values():
             timer.cancel()
         self.waits.clear()
 
 
 class ConsumerGroup(ModernGroup[MemberAssignment]):
-    """A group of KIP-848: members give up before others get, and may subscribe by expressions.
+    """Consumer group (KIP-848): members revoke before others receive, and may use expressions.
 
     Attributes:
-        regexes: Topics of expressions.
-        resolving: Whether expressions are being looked up now.
-        has_partition_metadata: Whether an older Kafka's record of topics is to be forgotten.
+        regexes: Topics of each resolved expression.
+        resolving: Whether expressions are being resolved now.
+        has_partition_metadata: Whether an older Kafka's record of the topics is still to be
+            deleted.
     """
 
     protocol_type = CONSUMER_PROTOCOL
@@ -354,11 +355,11 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         self._protocols: Counter[str] = Counter()
         self._classic_count = 0
 
-    # -- questions ---------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     @property
     def state(self) -> ConsumerGroupState:
-        """Where it stands."""
+        """State of the group, derived from epochs and members."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.target_epoch:
@@ -370,52 +371,52 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         return ConsumerGroupState.RECONCILING
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
-        """The member behind an instance, None where it is not in the group."""
+        """Return the member with an instance id; None if the instance is not in the group."""
         member_id = None if instance_id is None else self._static.get(instance_id)
         return None if member_id is None else self.members.get(member_id)
 
     def target_of(self, member_id: str, instance_id: str | None) -> Target:
-        """What a member is to have; a static one's goes by its instance."""
+        """Return a member's target; a static member is found by its instance id."""
         if instance_id is None:
             return self.targets.get(member_id, NO_TARGET)
         return self.targets.get(self._static.get(instance_id, ""), NO_TARGET)
 
     def owners(self, topic_id: UUID) -> Mapping[int, str]:
-        """Who has which of a topic's partitions, or is still giving it up."""
+        """Return the member id that owns or still revokes each of a topic's partitions."""
         return self._owners.get(topic_id, NO_OWNERS)
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether some member reads a topic."""
+        """Whether some member reads a topic, by name or by a resolved expression."""
         return super().is_subscribed(topic) or any(
             topic in regex.topics for regex in self.regexes.values()
         )
 
     @property
     def subscribed_regexes(self) -> Mapping[str, int]:
-        """Expressions with how many members subscribed to them."""
+        """Number of members that subscribe to each expression."""
         return self._regexes
 
     @property
     def resolved_version(self) -> int:
-        """The version of the expressions' topics, 0 where there are none."""
+        """Version of the resolved expressions; 0 without any."""
         return next((regex.version for regex in self.regexes.values()), 0)
 
     @property
     def resolved_ms(self) -> int | None:
-        """When expressions were last looked up, None where none is known."""
+        """Wall time of the last resolution; None without any."""
         return next((regex.resolved_ms for regex in self.regexes.values()), None)
 
     def assignor(
         self, previous: Subscription | None = None, new: Subscription | None = None
     ) -> str | None:
-        """The assignor that most members want once one asks for something else; None: nobody does.
+        """Return the assignor that most members request after a change; None if none requests one.
 
-        Between equals it is what was counted last: `uniform`, but for the one that the member who
-        asks brings. So Kafka's tables have it.
+        A tie goes to the one counted last: the assignor that the changed member adds, else
+        `uniform`. This is the order of Kafka's tables.
 
         Args:
-            previous: What the member asked for so far, None for a newcomer.
-            new: What it asks for then, None where it asks for nothing else.
+            previous: Subscription of the member before; None for a new member.
+            new: Subscription after the change; None for no change.
         """
         counts = {name: self._assignors[name] for name in sorted(self._assignors)}
         if previous is not None and previous.assignor is not None:
@@ -429,17 +430,17 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
 
     @property
     def classic_count(self) -> int:
-        """How many members speak the classic protocol."""
+        """Number of members of the classic protocol."""
         return self._classic_count
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a classic member with these ways to assign can be in the group."""
+        """Whether a classic member with these assignment protocols may join the group."""
         if protocol_type != CONSUMER_PROTOCOL:
             return False
         return any(self._protocols[name] == self._classic_count for name in names)
 
     def awaits_others(self, member: ConsumerMember) -> bool:
-        """Whether something of a member's target is still another's."""
+        """Whether another member still owns a partition of this member's target."""
         return any(
             number not in member.assignment.assigned.get(topic, {}) and number in self.owners(topic)
             for topic, numbers in self.targets.get(member.member_id, NO_TARGET).items()
@@ -449,7 +450,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
     # -- changes -----------------------------------------------------------------------------
 
     def put_assignment(self, member_id: str, assignment: MemberAssignment) -> None:
-        """A member moved; fine where it is not there."""
+        """Replace a member's current assignment and its owned partitions; no-op if unknown."""
         member = self.members.get(member_id)
         if member is None:
             return
@@ -485,7 +486,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
 
 
 def stop_classic(group: ConsumerGroup, member_id: str) -> None:
-    """A member no longer speaks the classic protocol: it need not join or sync."""
+    """Cancel the classic timers of a member that now uses the consumer protocol."""
     group.stop(Wait.JOIN, member_id)
     group.stop(Wait.SYNC, member_id)
 
@@ -501,25 +502,25 @@ SHARE_PROTOCOL: Final = "share"
 
 
 class ShareGroupState(Enum):
-    """Where a group stands; the values are what ListGroups and ShareGroupDescribe say."""
+    """State of a share group; the values appear in ListGroups and ShareGroupDescribe."""
 
     EMPTY = "Empty"
     STABLE = "Stable"
 
 
 class SharedTopic(NamedTuple):
-    """Partitions of a topic whose delivery is kept for the group."""
+    """Partitions of a topic for which the group has delivery state."""
 
     name: str
     partitions: frozenset[int]
 
 
 class ShareGroup(ModernGroup[ShareAssignment]):
-    """A group of KIP-932: members may read the same partitions.
+    """Share group (KIP-932): several members may read the same partition.
 
     Attributes:
-        founded_ms: Wall time at which its first member came, 0 where it was read from the log.
-        shared: Topics that the group has begun to read, by id; they stay when nobody reads them.
+        founded_ms: Wall time at which the first member joined; 0 for a group loaded from the log.
+        shared: Initialized topics by id. They stay when no member reads them.
     """
 
     protocol_type = SHARE_PROTOCOL
@@ -532,5 +533,5 @@ class ShareGroup(ModernGroup[ShareAssignment]):
 
     @property
     def state(self) -> ShareGroupState:
-        """Where it stands."""
+        """State of the group."""
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY

@@ -1,9 +1,9 @@
 """Records of consumer and share groups in `__consumer_offsets`: encoding, decoding, effect.
 
-Each record is a change of a group: it is applied when it is written and when it is replayed. Five
-kinds exist in both protocols under different numbers (`RecordSet`), with their own encoding of
-subscriptions and current assignments. Consumer groups add regular expressions, share groups the
-topics that they have started to read. `records` has classic groups and offsets.
+Each record is a change of a group. The change is applied when it is written and when it is
+replayed. Five kinds exist in both protocols under different numbers (`RecordSet`), with their own
+encoding of subscriptions and current assignments. Consumer groups add regular expressions, share
+groups the initialized topics. `records` has classic groups and offsets.
 
 Source: Kafka 4.3's records in that topic; KIP-848, KIP-932.
 """
@@ -83,21 +83,21 @@ VALUE_VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class RecordSet(Generic[AssignmentT]):
-    """The records of one protocol. A key's first version is the number of its kind.
+    """Record kinds of one protocol. The first version of a key is the number of its kind.
 
     Attributes:
-        member_key: What a member asks for.
-        write_subscription: Its value.
-        read_subscription: What that says.
-        epoch_key: The group's epoch.
-        epoch_value: Its value.
-        target_epoch_key: The epoch of the group's target.
-        target_epoch_value: Its value.
-        target_key: What a member is to have.
-        target_value: Its value.
-        current_key: Where a member stands.
-        write_assignment: Its value.
-        read_assignment: What that says.
+        member_key: Key of a member's subscription.
+        write_subscription: Encodes its value.
+        read_subscription: Decodes its value.
+        epoch_key: Key of the group's epoch.
+        epoch_value: Value of that key.
+        target_epoch_key: Key of the epoch of the group's target assignment.
+        target_epoch_value: Value of that key.
+        target_key: Key of a member's target assignment.
+        target_value: Value of that key.
+        current_key: Key of a member's current assignment.
+        write_assignment: Encodes its value.
+        read_assignment: Decodes its value.
     """
 
     member_key: DataMessage[GroupMemberKey]
@@ -142,20 +142,20 @@ MEMBER_KEYS: Final = {
 
 @remembers_short(lambda _, group_id: is_short(group_id))
 def group_key(number: int, group_id: str) -> bytes:
-    """A key that names a group."""
+    """Encode a key that consists of a group id."""
     key = _GROUP_KEYS[number]
     return key.write(number, key.kind(group_id=group_id))
 
 
 @remembers_short(lambda _, group_id, member_id: is_short(group_id, member_id))
 def member_key(number: int, group_id: str, member_id: str) -> bytes:
-    """A key that names a member."""
+    """Encode a key that consists of a group id and a member id."""
     key = MEMBER_KEYS[number]
     return key.write(number, key.kind(group_id=group_id, member_id=member_id))
 
 
 def parts_of(target: Target) -> list[TargetPartitions]:
-    """A target as records say it."""
+    """Convert a target to its form in records."""
     return [
         TargetPartitions(topic_id=topic, partitions=sorted(numbers))
         for topic, numbers in target.items()
@@ -163,7 +163,7 @@ def parts_of(target: Target) -> list[TargetPartitions]:
 
 
 def target_of(parts: Iterable[TargetPartitions]) -> Target:
-    """What records say of a target."""
+    """Convert a target from its form in records."""
     return {part.topic_id: frozenset(part.partitions) for part in parts}
 
 
@@ -247,7 +247,7 @@ def _read_consumer_assignment(data: bytes) -> MemberAssignment:
 
 
 def _assigned(parts: list[CurrentPartitions], member_epoch: int) -> Assigned:
-    """Partitions with their epochs; those of an older Kafka have the member's."""
+    """Decode partitions and their epochs; records of an older Kafka use the member's epoch."""
     by_topic: dict[UUID, Mapping[int, int]] = {}
     for part in parts:
         epochs = part.assignment_epochs
@@ -332,7 +332,7 @@ SHARE_RECORDS: Final = RecordSet(
 
 
 def records_of(group: ModernGroup[AssignmentT]) -> RecordSet[AssignmentT]:
-    """The records of a group's protocol."""
+    """Return the record kinds of a group's protocol."""
     records = SHARE_RECORDS if isinstance(group, ShareGroup) else CONSUMER_RECORDS
     return cast("RecordSet[AssignmentT]", records)
 
@@ -344,14 +344,14 @@ GroupT_contra = TypeVar("GroupT_contra", contravariant=True)
 
 
 class Change(Protocol[GroupT_contra]):
-    """Something that happens to a group."""
+    """Change of a group."""
 
     def record(self, group: GroupT_contra) -> KeyValue:
-        """How it is written."""
+        """Encode the change as a record."""
         ...
 
     def apply(self, group: GroupT_contra) -> None:
-        """Let it happen."""
+        """Apply the change to the group."""
         ...
 
 
@@ -360,13 +360,13 @@ AnyChange: TypeAlias = Change[ConsumerGroup] | Change[ShareGroup]
 
 @dataclass(frozen=True, slots=True)
 class EpochChange:
-    """The group is in a new epoch, with this hash of its topics; None ends the group."""
+    """New epoch of the group and hash of its topics; epoch None deletes the group's record."""
 
     epoch: int | None
     metadata_hash: int = 0
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
-        """Keys 3 and 11."""
+        """Encode the record: kind 3 (consumer) or 11 (share)."""
         kinds = records_of(group)
         key = group_key(kinds.epoch_key.first, group.group_id)
         if self.epoch is None:
@@ -376,20 +376,20 @@ class EpochChange:
         return KeyValue(key, message.write(VALUE_VERSION, value))
 
     def apply(self, group: ModernGroup[AssignmentT]) -> None:
-        """Take epoch and hash."""
+        """Set the epoch and hash."""
         if self.epoch is not None:
             group.epoch, group.metadata_hash = self.epoch, self.metadata_hash
 
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """A member came or asks for something else; None: it went."""
+    """New subscription of a member; None removes the member."""
 
     member_id: str
     subscription: Subscription | None
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
-        """Keys 5 and 10."""
+        """Encode the record: kind 5 (consumer) or 10 (share)."""
         kinds = records_of(group)
         key = member_key(kinds.member_key.first, group.group_id, self.member_id)
         return KeyValue(
@@ -406,13 +406,13 @@ class MemberChange:
 
 @dataclass(frozen=True, slots=True)
 class TargetEpochChange:
-    """A target assignment was made for this epoch, at this wall time; None forgets it."""
+    """New epoch of the target and its wall time; None deletes the record."""
 
     epoch: int | None
     made_ms: int = 0
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
-        """Keys 6 and 12."""
+        """Encode the record: kind 6 (consumer) or 12 (share)."""
         kinds = records_of(group)
         key = group_key(kinds.target_epoch_key.first, group.group_id)
         if self.epoch is None:
@@ -422,20 +422,20 @@ class TargetEpochChange:
         return KeyValue(key, message.write(VALUE_VERSION, value))
 
     def apply(self, group: ModernGroup[AssignmentT]) -> None:
-        """Take epoch and time."""
+        """Set the target's epoch and time."""
         group.target_epoch = FIRST_EPOCH if self.epoch is None else self.epoch
         group.target_ms = self.made_ms
 
 
 @dataclass(frozen=True, slots=True)
 class TargetChange:
-    """What a member is to have; None: nothing is planned for it any more."""
+    """New target of a member; None removes it."""
 
     member_id: str
     target: Target | None
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
-        """Keys 7 and 13."""
+        """Encode the record: kind 7 (consumer) or 13 (share)."""
         kinds = records_of(group)
         key = member_key(kinds.target_key.first, group.group_id, self.member_id)
         if self.target is None:
@@ -445,7 +445,7 @@ class TargetChange:
         return KeyValue(key, message.write(VALUE_VERSION, value))
 
     def apply(self, group: ModernGroup[AssignmentT]) -> None:
-        """Take or forget the target."""
+        """Set or remove the target."""
         if self.target is None:
             group.targets.pop(self.member_id, None)
         else:
@@ -454,13 +454,13 @@ class TargetChange:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentChange(Generic[AssignmentT]):
-    """A member moved; None: it has no place any more."""
+    """New current assignment of a member; None removes it."""
 
     member_id: str
     assignment: AssignmentT | None
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
-        """Keys 8 and 14."""
+        """Encode the record: kind 8 (consumer) or 14 (share)."""
         kinds = records_of(group)
         key = member_key(kinds.current_key.first, group.group_id, self.member_id)
         return KeyValue(
@@ -468,39 +468,39 @@ class AssignmentChange(Generic[AssignmentT]):
         )
 
     def apply(self, group: ModernGroup[AssignmentT]) -> None:
-        """Move it."""
+        """Set the member's assignment."""
         group.put_assignment(
             self.member_id, group.no_assignment if self.assignment is None else self.assignment
         )
 
 
-# -- of consumer groups alone -------------------------------------------------------------------
+# -- consumer groups only -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadataChange:
-    """What an older Kafka wrote down of the topics is there, or is forgotten."""
+    """Presence of an older Kafka's record of the topics, or its removal."""
 
     is_there: bool = False
 
     def record(self, group: ConsumerGroup) -> KeyValue:
-        """Key 4, only ever to forget it."""
+        """Encode the tombstone of kind 4; such a record is never written."""
         return KeyValue(group_key(PARTITION_METADATA_KEY.first, group.group_id), None)
 
     def apply(self, group: ConsumerGroup) -> None:
-        """Remember whether there is something to forget."""
+        """Remember whether a record is still to be deleted."""
         group.has_partition_metadata = self.is_there
 
 
 @dataclass(frozen=True, slots=True)
 class RegexChange:
-    """An expression means these topics; None: nobody is subscribed to it any more."""
+    """Topics that an expression matches; None if no member subscribes to it any more."""
 
     regex: str
     resolved: ResolvedRegex | None
 
     def record(self, group: ConsumerGroup) -> KeyValue:
-        """Key 16."""
+        """Encode the record: kind 16."""
         named = ConsumerGroupRegularExpressionKey(
             group_id=group.group_id, regular_expression=self.regex
         )
@@ -515,24 +515,24 @@ class RegexChange:
         return KeyValue(key, REGULAR_EXPRESSION_VALUE.write(VALUE_VERSION, value))
 
     def apply(self, group: ConsumerGroup) -> None:
-        """Take or forget the topics."""
+        """Set or remove the expression's topics."""
         if self.resolved is None:
             group.regexes.pop(self.regex, None)
         else:
             group.regexes[self.regex] = self.resolved
 
 
-# -- of share groups alone ----------------------------------------------------------------------
+# -- share groups only --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SharedTopicsChange:
-    """The group has begun to read these topics, all told; None: it reads nothing any more."""
+    """All initialized topics of the group; None for none."""
 
     shared: Mapping[UUID, SharedTopic] | None
 
     def record(self, group: ShareGroup) -> KeyValue:
-        """Key 15."""
+        """Encode the record: kind 15."""
         key = group_key(SHARE_STATE_PARTITIONS_KEY.first, group.group_id)
         if self.shared is None:
             return KeyValue(key, None)
@@ -546,7 +546,7 @@ class SharedTopicsChange:
         return KeyValue(key, SHARE_STATE_PARTITIONS_VALUE.write(VALUE_VERSION, value))
 
     def apply(self, group: ShareGroup) -> None:
-        """Take the topics."""
+        """Set the initialized topics."""
         group.shared = {} if self.shared is None else self.shared
 
 
@@ -576,13 +576,13 @@ def _end(group: ModernGroup[AssignmentT], more: Iterable[KeyValue]) -> list[KeyV
 
 
 class ModernRecord(NamedTuple):
-    """A decoded record.
+    """Decoded record.
 
     Attributes:
-        kind: The number of its key. Records make a group in this order: a member has to exist
+        kind: Number of its key. Records are applied in this order, because a member must exist
             before its assignment.
-        group_id: The group.
-        change: Its effect.
+        group_id: Id of the group.
+        change: Effect of the record.
     """
 
     kind: int
@@ -595,16 +595,16 @@ class ModernRecord(NamedTuple):
         return SHARE_MEMBER_KEY.first <= self.kind <= SHARE_STATE_PARTITIONS_KEY.first
 
     def apply(self, group: ConsumerGroup | ShareGroup) -> None:
-        """Apply it to a group of its protocol."""
+        """Apply the change to a group of the record's protocol."""
         cast("Change[ConsumerGroup | ShareGroup]", self.change).apply(group)
 
 
 def read_modern_change(kind: int, key: bytes, value: bytes) -> ModernRecord | None:
-    """What a record says; None for a kind that is none of such a group's.
+    """Decode a record; None for a kind that does not belong to consumer or share groups.
 
     Raises:
-        CorruptMessage: It breaks a rule.
-        UnsupportedVersion: A value of a version that nobody knows.
+        CorruptMessage: The record is invalid.
+        UnsupportedVersion: The value has an unknown version.
     """
     if kind == PARTITION_METADATA_KEY.first:
         group_id = PARTITION_METADATA_KEY.read(key)[1].group_id
@@ -617,7 +617,8 @@ def read_modern_change(kind: int, key: bytes, value: bytes) -> ModernRecord | No
         named = REGULAR_EXPRESSION_KEY.read(key)[1]
         return ModernRecord(kind, named.group_id, RegexChange(named.regular_expression, resolved))
     if kind == SHARE_STATE_PARTITIONS_KEY.first:
-        # Topics that Kafka was about to begin are not begun: the next heartbeat does so.
+        # Topics that Kafka was still initializing are left out; the next heartbeat initializes
+        # them.
         shared = {
             each.topic_id: SharedTopic(each.topic_name, frozenset(each.partitions))
             for each in SHARE_STATE_PARTITIONS_VALUE.read(value)[1].initialized_topics

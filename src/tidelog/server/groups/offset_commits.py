@@ -31,7 +31,7 @@ from tidelog.types import MINUTE_MS, NO_LEADER_EPOCH
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One partition's part of an OffsetCommit."""
+    """Offset of one partition in an OffsetCommit or TxnOffsetCommit request."""
 
     topic: str
     partition: int
@@ -44,7 +44,7 @@ class Commit:
 def commit_errors(
     group: AnyGroup | None, request: CommitRequest, commits: Sequence[Commit], config: BrokerConfig
 ) -> list[ErrorCode]:
-    """Why commits are not taken, each for itself, `NONE` for those that are."""
+    """Validate commits; return one error code for each, `NONE` for accepted ones."""
     if isinstance(group, ConsumerGroup):
         codes = [_consumer_error(group, request, commit) for commit in commits]
     elif isinstance(group, ShareGroup):
@@ -58,7 +58,7 @@ def commit_errors(
 
 
 def _classic_error(group: ClassicGroup | None, request: CommitRequest) -> ErrorCode:
-    """Why a commit is not taken, `NONE` where it is."""
+    """Return the error code of a commit to a classic or missing group, `NONE` if accepted."""
     if group is None:
         if request.generation < 0:
             return ErrorCode.NONE
@@ -77,16 +77,16 @@ def _classic_error(group: ClassicGroup | None, request: CommitRequest) -> ErrorC
 
 
 def _size_error(commit: Commit, config: BrokerConfig) -> ErrorCode:
-    """Why one partition's commit is not kept, `NONE` where it is."""
+    """Return OFFSET_METADATA_TOO_LARGE for long metadata, otherwise `NONE`."""
     if len(commit.metadata or "") > config.offset_metadata_max_bytes:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return ErrorCode.NONE
 
 
 def _committer_error(group: ClassicGroup, request: CommitRequest) -> ErrorCode:
-    """Why who commits is none of the group's members in this generation."""
+    """Return the error code if the client is not a member in this generation, else `NONE`."""
     if request.generation < 0 and not request.member_id and request.instance_id is None:
-        # Old transactional commits name nobody.
+        # Old transactional commits contain no member.
         return ErrorCode.NONE if request.is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
     code = group.member_error(request.member_id, request.instance_id)
     if code is ErrorCode.NONE and request.generation != group.generation:
@@ -95,9 +95,10 @@ def _committer_error(group: ClassicGroup, request: CommitRequest) -> ErrorCode:
 
 
 def _consumer_error(group: ConsumerGroup, request: CommitRequest, commit: Commit) -> ErrorCode:
-    """Why a commit to a group whose coordinator assigns is not taken, `NONE` where it is.
+    """Return the error code of a commit to a consumer group, `NONE` if it is accepted.
 
-    A member that is a little behind may commit what it has had since then. Source: KIP-1251.
+    A member that is slightly behind may commit partitions that it has owned since its epoch.
+    Source: KIP-1251.
     """
     names_nobody = (
         request.generation == NO_GENERATION
@@ -119,7 +120,10 @@ def _consumer_error(group: ConsumerGroup, request: CommitRequest, commit: Commit
 
 
 def fetch_error(group: AnyGroup, member_id: str | None, epoch: int) -> ErrorCode:
-    """Why a member may not see what was committed, `NONE` where it may, as who names nobody."""
+    """Return the error code if a member may not fetch offsets, `NONE` if it may.
+
+    A request without a member is always allowed, except for a share group.
+    """
     if isinstance(group, ClassicGroup) or (member_id is None and epoch < 0):
         return ErrorCode.NONE
     if isinstance(group, ShareGroup):
@@ -133,7 +137,7 @@ def fetch_error(group: AnyGroup, member_id: str | None, epoch: int) -> ErrorCode
 
 
 class Commits:
-    """What groups have committed. Belongs to the loop's thread."""
+    """Commits, deletion and expiry of groups' offsets. Belongs to the loop's thread."""
 
     def __init__(self, context: GroupContext, rebalances: Rebalances) -> None:
         self._context = context
@@ -147,7 +151,7 @@ class Commits:
     # -- committing --------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest, commits: Sequence[Commit]) -> Reply[list[ErrorCode]]:
-        """Keep offsets; one code for each, in their order."""
+        """Commit offsets; return one error code for each, in the order of `commits`."""
         group = self._table.get(request.group_id)
         codes = commit_errors(group, request, commits, self._config)
         if isinstance(group, ClassicGroup) and ErrorCode.NONE in codes:
@@ -158,7 +162,7 @@ class Commits:
         return self._keep(request, accepted, codes)
 
     def _note_sign(self, group: ClassicGroup, request: CommitRequest) -> None:
-        """A commit says that the member is there."""
+        """Restart the member's session, because a commit counts as a sign of life."""
         member = group.members.get(request.member_id)
         if member is not None and group.is_in(GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             self._rebalances.restart_session(group, member)
@@ -194,13 +198,13 @@ class Commits:
         guard: Guard | None,
         commits: Sequence[Commit],
     ) -> Reply[list[ErrorCode]]:
-        """Keep offsets until the transaction ends; one code for each, in their order.
+        """Commit offsets in a transaction; return one error code for each, in their order.
 
         Args:
-            request: Who commits.
-            producer: Id and epoch.
-            guard: What was held while the coordinator of transactions was asked.
-            commits: What.
+            request: Group and member.
+            producer: Producer id and epoch.
+            guard: Guard taken while the transaction coordinator verified the transaction.
+            commits: Offsets to commit.
         """
         codes = commit_errors(self._table.get(request.group_id), request, commits, self._config)
         now_ms = self._clock.now_ms()
@@ -224,12 +228,12 @@ class Commits:
         return with_outcome(written, codes)
 
     def load_pending(self, number: int, loaded: Sequence[LoadedPending]) -> None:
-        """A partition of the topic was read: what was pending in it, in the order of the log."""
+        """Add the pending offsets of a loaded partition of the topic, in the order of the log."""
         for each in loaded:
             self._pending.put(number, each.producer_id, [each.found], is_stale=each.is_stale)
 
     def end_transaction(self, number: int, end: TransactionEnd) -> None:
-        """A producer's transaction has ended in a partition of the topic."""
+        """End a producer's transaction in a partition; on commit, its offsets take effect."""
         for each in self._pending.take(number, end.producer_id, commit=end.commit):
             group = self._context.get_or_create(each.group_id)
             group.offsets.put(each.topic, each.partition, each.offset)
@@ -239,7 +243,7 @@ class Commits:
     def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
     ) -> ErrorCode | Reply[list[ErrorCode]]:
-        """Forget offsets: one code for each, or one for the request."""
+        """Delete offsets; return one error code for each, or a single one for the whole request."""
         group = self._table.get(group_id)
         if group is None or isinstance(group, ShareGroup):
             return ErrorCode.GROUP_ID_NOT_FOUND
@@ -263,7 +267,7 @@ class Commits:
     def _forget(
         self, group: AnyGroup, partitions: Sequence[tuple[str, int]], *, whole: bool = False
     ) -> Reply[ErrorCode]:
-        """Forget offsets and, where `whole`, the group with them."""
+        """Delete offsets and, if `whole`, the group."""
         records = [
             offset_record(group.group_id, *topic_partition, None) for topic_partition in partitions
         ]
@@ -293,7 +297,7 @@ class Commits:
             group.unload()
 
     def delete_group(self, group_id: str) -> Reply[ErrorCode]:
-        """Delete a group that has no members, with its offsets."""
+        """Delete an empty group with its offsets."""
         group = self._table.get(group_id)
         if group is None:
             return Reply.of(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -302,12 +306,12 @@ class Commits:
         return self._forget(group, self._places(group), whole=True)
 
     def _places(self, group: AnyGroup) -> list[tuple[str, int]]:
-        """What a group has committed, also in transactions that are open."""
+        """Return the partitions with committed or pending offsets of a group."""
         partitions = dict.fromkeys((topic, partition) for topic, partition, _ in group.offsets)
         return list(partitions | dict.fromkeys(self._pending.places(group.group_id)))
 
     def topics(self, group: AnyGroup) -> Iterable[str]:
-        """What a group has committed for, also in transactions that are open, or shares."""
+        """Return the topics with committed or pending offsets of a group, or that it shares."""
         if isinstance(group, ShareGroup):
             return {topic.name for topic in group.shared.values()}
         pending = self._pending.places(group.group_id)
@@ -316,18 +320,20 @@ class Commits:
     def forget_topic(
         self, group: AnyGroup, topic: str, had: Callable[[CommittedOffset], bool]
     ) -> bool:
-        """A topic was deleted: its offsets are not kept.
+        """Remove the offsets of a deleted topic.
 
-        A record that forgets a partition takes along what is pending for it. Where that is a new
-        topic's its transaction has to end first: it may bring what is kept instead.
+        The record that deletes a partition's offset also removes its pending offsets. If one of
+        these belongs to a new topic of the same name, its transaction must end first, because its
+        commit may replace the old offset.
 
         Args:
-            group: Whose offsets.
-            topic: The topic's name.
-            had: Whether an offset was committed for it, not for a new one of its name.
+            group: Group to remove offsets from.
+            topic: Name of the topic.
+            had: Whether an offset was committed for the deleted topic, not for a new one of its
+                name.
 
         Returns:
-            Whether nothing of it is left; else this is to be tried again.
+            Whether no offset of the topic is left; if False, the caller must retry later.
         """
         remaining = [
             topic_partition
@@ -348,7 +354,7 @@ class Commits:
         topic_partition: tuple[str, int],
         had: Callable[[CommittedOffset], bool],
     ) -> bool:
-        """Whether something of a deleted topic counts, or may yet: nothing newer stands there."""
+        """Whether an offset of the deleted topic is committed, or may still become so."""
         offset = group.offsets.get(*topic_partition)
         return (
             any(map(had, self._pending_at(group, topic_partition)))
@@ -364,9 +370,9 @@ class Commits:
     # -- expiry ------------------------------------------------------------------------------
 
     def expire(self, group: AnyGroup) -> None:
-        """Forget what is past its time, and the group where it has nothing left.
+        """Delete expired offsets, and the group if nothing is left.
 
-        A share group stays: what it has read is kept elsewhere.
+        A share group is kept, because its delivery state is stored elsewhere.
         """
         if isinstance(group, ShareGroup):
             return
@@ -376,11 +382,12 @@ class Commits:
         self._forget(group, expired, whole=whole)
 
     def expired(self, group: ClassicGroup | ConsumerGroup) -> list[tuple[str, int]]:
-        """Partitions whose offsets are past their time.
+        """Return the partitions whose offsets have expired.
 
-        A group without members counts from when it became empty, one that never had any from each
-        commit; of a stable group of consumers what nobody reads any more counts from its commit,
-        and of one whose coordinator assigns at any time.
+        - Consumer group: offsets that no member reads, from the commit on.
+        - Classic group without members: from the time when it became empty; if it never had any,
+          from the commit on.
+        - Stable classic group of consumers: offsets that no member reads, from the commit on.
         """
         if isinstance(group, ConsumerGroup):
             return self._past_time(group, -1)
@@ -391,7 +398,10 @@ class Commits:
         return self._past_time(group, group.state_ms if group.is_empty and not is_simple else -1)
 
     def _past_time(self, group: AnyGroup, since_ms: int) -> list[tuple[str, int]]:
-        """What nobody reads and is past its time since then, or since its commit where -1."""
+        """Return expired offsets that no member reads and that are not pending.
+
+        The time counts from `since_ms`; if that is -1, from each commit.
+        """
         now_ms = self._clock.now_ms()
         retention_ms = self._config.offsets_retention_minutes * MINUTE_MS
         return [
@@ -406,7 +416,7 @@ class Commits:
 
 
 def committed(commit: Commit, now_ms: int, expire_ms: int) -> CommittedOffset:
-    """What is kept of a commit."""
+    """Convert a commit to its stored form."""
     return CommittedOffset(
         commit.offset,
         commit.leader_epoch,
@@ -418,7 +428,7 @@ def committed(commit: Commit, now_ms: int, expire_ms: int) -> CommittedOffset:
 
 
 def with_outcome(written: Reply[ErrorCode], codes: list[ErrorCode]) -> Reply[list[ErrorCode]]:
-    """Codes of single partitions once the records are safe; the failure for all that had none."""
+    """Return the partitions' codes once the write ends; a failed write replaces each `NONE`."""
     answer: Reply[list[ErrorCode]] = Reply()
 
     def tell(outcome: ErrorCode) -> None:

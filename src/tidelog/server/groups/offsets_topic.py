@@ -4,10 +4,10 @@
 groups.
 
 A directory copied by `tidelog follow` has the offsets of its leader's groups in a file. When a
-broker serves such a directory, the offsets are written to the topic before any group is answered,
-and the file is removed once they are durable. While that file can't be read, no group is served,
-because groups would resume at wrong offsets. Offsets that the topic already has stay. A commit
-beyond the end of a partition, which the copy had not reached, is set to the end.
+broker serves such a directory, it writes these offsets to the topic before it serves any group, and
+removes the file once they are durable. While the file can't be read, no group is served, because
+groups would resume at wrong offsets. Offsets that the topic already has stay. A commit beyond the
+end of a partition, which the copy had not reached, is set to the end.
 
 Source: docs/follow.md, docs/groups.md; KIP-98 (offsets in transactions).
 """
@@ -62,7 +62,7 @@ LOGGER: Final = logging.getLogger("tidelog.server.groups")
 _UUID_BITS: Final = 128
 
 
-# Far below what a batch may hold.
+# Far below the limit of a batch.
 RECORDS_PER_BATCH: Final = 500
 
 
@@ -76,10 +76,10 @@ Taken = tuple[AnyGroup, GroupOffset, CommittedOffset]
 
 
 class Standby:
-    """The file, until it has been taken in. Belongs to the loop's thread.
+    """Offsets file of a standby, until it has been imported. Belongs to the loop's thread.
 
     Attributes:
-        is_read: Whether it was read, and still is there.
+        is_read: Whether the file has been read and still exists.
     """
 
     def __init__(self, services: Services, topic: "OffsetsTopic") -> None:
@@ -92,18 +92,18 @@ class Standby:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         return self._services.env.files.exists(self._path)
 
     @property
     def may_read(self) -> bool:
-        """Whether it is time to read the file: not just after that has failed."""
+        """Whether the file may be read: not too soon after a failure."""
         if self._failed_ms is None:
             return True
         return self._services.env.clock.monotonic_ms() - self._failed_ms >= RETRY_MS
 
     async def read(self) -> bool:
-        """Read the file; False where it can't be read, which is logged: then no group is served."""
+        """Read the file; False if it can't be read, which is logged: then no group is served."""
         try:
             group_offsets = await self._services.work.run(
                 read_group_offsets, self._services.env.files, self._services.log_dir.path
@@ -124,10 +124,15 @@ class Standby:
         return True
 
     def take_in(self, number: int, count: int, groups: dict[str, AnyGroup]) -> bool:
-        """Add what a partition of the topic, of so many, lacks; whether all could be written.
+        """Import the offsets that a partition of the topic lacks; False if a write fails.
+
+        Args:
+            number: Number of the partition.
+            count: Number of partitions of the topic.
+            groups: Groups of the partition by id; imported groups are added.
 
         Raises:
-            StorageFailure: A partition that groups have committed for can't be opened.
+            StorageFailure: A partition with a committed offset can't be opened.
         """
         missing = list(self._missing(number, count, groups))
         for at in range(0, len(missing), RECORDS_PER_BATCH):
@@ -156,10 +161,10 @@ class Standby:
                     yield group, commit, offset
 
     def _offset(self, commit: GroupOffset, now_ms: int) -> CommittedOffset | None:
-        """The commit, at most the end of its partition; None where there is no such partition.
+        """Return the commit, limited to the end of its partition; None without the partition.
 
         Raises:
-            StorageFailure: That can't be told now.
+            StorageFailure: The partition can't be opened now.
         """
         info = self._services.topics.find(commit.topic)
         try:
@@ -175,12 +180,12 @@ class Standby:
         )
 
     async def finish(self, count: int) -> None:
-        """All is in the topic: remove the file once that is durable."""
+        """Remove the file once all of its offsets are durable in the topic."""
         try:
             for number in range(count):
                 await self._sync(number)
             if not self._topic.is_served:
-                return  # one was lost meanwhile, and takes it in again before this is tried again
+                return  # a partition failed meanwhile; reloading it imports again and retries this
             self._groups = {}
             await self._services.work.run(self._remove)
             self.is_read = False
@@ -214,7 +219,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
     """All partitions of `__consumer_offsets`. Belongs to the loop's thread."""
 
     def __init__(self, services: Services, machine: StateMachine[LoadedShard]) -> None:
-        """Nothing is loaded yet; `machine` has the groups."""
+        """Load nothing yet; `machine` receives the loaded groups."""
         config = services.config
         settings = {
             "cleanup.policy": "compact",
@@ -234,7 +239,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
     # -- a standby's offsets -----------------------------------------------------------------
 
     def resume(self) -> None:
-        """Begin to read what the topic has, and a standby; fine where that was begun."""
+        """Start loading the topic and a standby's offsets; no-op if already started."""
         if self.has_topic or self.is_loading:
             return
         if not self._standby.is_there:
@@ -243,28 +248,28 @@ class OffsetsTopic(StateTopic[LoadedShard]):
             self.begin(self._promote())
 
     async def _promote(self) -> None:
-        """Serve a standby's groups: its offsets go into the topic while that is loaded."""
+        """Load the topic and import the standby's offsets while it loads."""
         if await self._standby.read():
             await self.load()
 
     async def ensure_topic(self) -> ErrorCode:
-        """Create the topic where it is not there; why that can't be, `NONE` where it is."""
+        """Create the topic if it is missing; return `NONE` or the reason why it can't exist."""
         self.resume()
         if not self.has_topic and (self.is_loading or self._standby.is_there):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # what a standby knew comes first
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # the standby's offsets are imported first
         return await super().ensure_topic()
 
     def complete(self, number: int, loaded: LoadedShard) -> bool:
-        """Add a standby's offsets; False where they can't be written."""
+        """Import a standby's offsets; False if they can't be written."""
         return self._standby.take_in(number, self.count, loaded.groups)
 
     async def all_loaded(self) -> None:
-        """The file goes once all partitions are served, at the start or when they could be read."""
+        """Remove the standby's file if all partitions are served."""
         if self._standby.is_read and self.is_served:
             await self._standby.finish(self.count)
 
     def error_for_member(self, group_id: str) -> ErrorCode:
-        """As `error_for`, for requests in which the id of a group must not be empty."""
+        """Return the error code of `error_for`, or INVALID_GROUP_ID for an empty group id."""
         return self.error_for(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
 
     # -- transactions ------------------------------------------------------------------------
@@ -272,7 +277,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
     def guard(
         self, group_id: str, producer: tuple[int, int], *, raises_epochs: bool
     ) -> GuardedPartition:
-        """What a producer holds while the coordinator of transactions is asked for a group's."""
+        """Return the group's partition, and a guard to hold while the transaction is verified."""
         number = self.number_of(group_id)
         name = TopicPartition(OFFSETS_TOPIC, number)
         partition = self.partition(number)
@@ -294,13 +299,13 @@ class OffsetsTopic(StateTopic[LoadedShard]):
         producer: tuple[int, int],
         guard: Guard | None,
     ) -> Reply[ErrorCode]:
-        """Write a group's records, which count once a producer's transaction is committed.
+        """Write a group's records, which take effect when the producer's transaction commits.
 
         Args:
-            group_id: Whose.
-            records: In one batch.
-            producer: Id and epoch.
-            guard: What the partition gave before the coordinator of transactions was asked.
+            group_id: Id of the group.
+            records: Records, written in one batch.
+            producer: Producer id and epoch.
+            guard: Guard taken before the transaction was verified.
         """
         made = build_batch(
             records,
@@ -319,7 +324,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
     def end_transaction(self, number: int, end: TransactionEnd) -> Reply[ErrorCode]:
         """Write the marker that ends a producer's transaction.
 
-        A partition that is not served now answers with a code after which it is tried again.
+        If the partition is not served now, the result is a retriable error code.
         """
         if not self.is_active(number):
             return Reply.of(self.error_of(number))

@@ -1,8 +1,7 @@
 """Encoding of offsets and classic groups in `__consumer_offsets`.
 
 Writes the versions that Kafka 4.3 writes and reads all that it reads. Records of consumer and share
-groups are in `modern_records`. Records of other protocols are skipped; only their offsets are known
-here.
+groups are in `modern_records`. Records of other protocols are skipped; only their offsets are read.
 
 Source: Kafka 4.3's records in that topic.
 """
@@ -44,13 +43,13 @@ _GROUP_VALUE: Final = 3
 _OFFSET_VALUE: Final = 4
 
 
-# The only version that has room for a commit's own expiry.
+# The only version that contains an expiry time of the commit.
 _EXPIRING_OFFSET_VALUE: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """A partition's offset was committed."""
+    """Committed offset of a partition."""
 
     group_id: str
     topic: str
@@ -60,7 +59,7 @@ class OffsetChange:
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """A generation began or ended."""
+    """New metadata of a classic group: generation and members."""
 
     group_id: str
     value: GroupMetadataValue
@@ -72,7 +71,7 @@ Change: TypeAlias = OffsetChange | GroupChange
 def offset_record(
     group_id: str, topic: str, partition: int, offset: CommittedOffset | None
 ) -> KeyValue:
-    """A commit, or the end of one."""
+    """Encode a committed offset; None encodes its tombstone."""
     key = _offset_key(group_id, topic, partition)
     if offset is None:
         return KeyValue(key, None)
@@ -100,9 +99,10 @@ def group_record(
     *,
     rebalances: bool = False,
 ) -> KeyValue:
-    """The group as it is, with these assignments, or with those that its members have.
+    """Encode a classic group with these assignments, by default with its members' current ones.
 
-    Where its rebalance is still to come it has no leader, by which that is known after a restart.
+    With `rebalances`, the record has no leader. After a restart this shows that the members must
+    still rejoin.
     """
     value = GroupMetadataValue(
         protocol_type=group.protocol_type or "",
@@ -132,7 +132,7 @@ def group_record(
 
 
 def tombstone(group_id: str) -> KeyValue:
-    """The end of a group."""
+    """Encode the tombstone of a classic group."""
     return KeyValue(_group_key(group_id), None)
 
 
@@ -141,11 +141,11 @@ def _group_key(group_id: str) -> bytes:
 
 
 def read_change(key: bytes, value: bytes, record_offset: int) -> "Change | ModernRecord | None":
-    """Decode a record; None for a kind that is not kept here.
+    """Decode a record; None for an unknown kind.
 
     Raises:
-        CorruptMessage: It breaks a rule.
-        UnsupportedVersion: Its value has an unknown version.
+        CorruptMessage: The record is invalid.
+        UnsupportedVersion: The value has an unknown version.
     """
     kind = Reader(key).int16()
     if kind in {0, _OFFSET_KEY}:
@@ -163,6 +163,6 @@ def read_change(key: bytes, value: bytes, record_offset: int) -> "Change | Moder
     if kind == _GROUP_KEY:
         group_id = GROUP_METADATA_KEY.read(key)[1].group
         return GroupChange(group_id, GROUP_METADATA_VALUE.read(value)[1])
-    from tidelog.server.groups.modern_records import read_modern_change  # few brokers have any
+    from tidelog.server.groups.modern_records import read_modern_change  # few brokers need it
 
     return read_modern_change(kind, key, value)

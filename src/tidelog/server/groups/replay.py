@@ -1,8 +1,8 @@
-"""Replays one partition of `__consumer_offsets` to groups.
+"""Replay of one partition of `__consumer_offsets` to groups.
 
 Only the last record of each key counts, so others are not decoded, and one value per key is kept. A
-transactional commit counts from its commit marker on, unless a newer one exists. A group may have
-thousands of offsets, so the replay runs in a thread.
+transactional commit takes effect at its commit marker, unless a newer commit exists. A group may
+have thousands of offsets, so the replay runs in a thread.
 
 Source: Kafka 4.3's loader of that topic; KIP-98 (offsets in transactions).
 """
@@ -42,12 +42,12 @@ Value = tuple[bytes | None, int]
 
 @dataclass(slots=True)
 class LoadedGroup:
-    """What the records say of one group.
+    """Records of one group.
 
     Attributes:
-        value: Its last generation, None where there are offsets only.
-        changes: Records of a consumer or share group; none for a classic group.
-        offsets: Topic, partition and commit.
+        value: Last metadata of a classic group; None for a group with offsets only.
+        changes: Records of a consumer or share group; empty for a classic group.
+        offsets: Topic, partition and committed offset.
     """
 
     value: GroupMetadataValue | None = None
@@ -56,12 +56,12 @@ class LoadedGroup:
 
 
 class LoadedPending(NamedTuple):
-    """What an open transaction has committed for a group.
+    """Offset committed in an open transaction.
 
     Attributes:
-        producer_id: Whose transaction.
-        found: The group, its partition and the offset.
-        is_stale: Something newer was committed for the same partition.
+        producer_id: Producer of the transaction.
+        found: Group, partition and offset.
+        is_stale: Whether a newer commit for the same partition exists.
     """
 
     producer_id: int
@@ -70,12 +70,12 @@ class LoadedPending(NamedTuple):
 
 
 class LoadedShard(NamedTuple):
-    """What a partition has.
+    """Loaded contents of a partition.
 
     Attributes:
-        groups: By id.
-        pending: What open transactions have committed.
-        skipped: Reasons why records were left out, of the first few.
+        groups: Groups by id.
+        pending: Offsets committed in open transactions.
+        skipped: Reasons of the first few skipped records.
     """
 
     groups: dict[str, AnyGroup]
@@ -84,14 +84,14 @@ class LoadedShard(NamedTuple):
 
 
 class Replay:
-    """Collects records in the order of the log; then says what groups there are. One owner.
+    """Collects records in the order of the log, then builds the groups. Not thread-safe.
 
     Attributes:
-        skipped: Reasons why records were left out, of the first few.
+        skipped: Reasons of the first few skipped records.
     """
 
     def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
-        """Nothing yet; groups that have offsets only begin at `now_ms`."""
+        """Start empty; `now_ms` returns the creation time of groups without stored metadata."""
         self._now_ms = now_ms
         self._latest: dict[bytes, Value] = {}
         self._pending: dict[int, list[tuple[bytes, Value]]] = {}
@@ -101,11 +101,15 @@ class Replay:
     def take(
         self, slices: Iterable[LogSlice], find_kernels: FindKernels = lambda: None
     ) -> Iterator[int]:
-        """Take all batches of a log; as `load_log`."""
+        """Read all batches of a log; yield the number of bytes after each piece."""
         return load_log(slices, self, find_kernels)
 
     def add(self, batch: Batch) -> None:
-        """Take a batch; raises CorruptData where its records can't be read."""
+        """Read a batch.
+
+        Raises:
+            CorruptData: Its records can't be read.
+        """
         producer_id = batch.producer_id
         if batch.is_control:
             if isinstance(batch, RecordBatch):
@@ -116,11 +120,11 @@ class Replay:
             self._pending.setdefault(producer_id, []).extend(records)
             return
         self._latest.update(records)
-        if self._pending:  # what is deleted now is not brought back by what waits
+        if self._pending:  # a pending commit must not restore a deleted offset
             self._deleted.update((key, at) for key, (value, at) in records if value is None)
 
     def add_latest(self, latest: "Iterable[LatestRecord]") -> None:
-        """Take what some batches come to that are neither control nor transactional."""
+        """Add the last record of each key of batches that are not control or transactional."""
         if not self._pending:
             self._latest.update([(key, (value, at)) for key, value, at, _ in latest])
             return
@@ -131,7 +135,7 @@ class Replay:
 
     def _end_transaction(self, producer_id: int, kind: ControlType) -> None:
         if kind not in {ControlType.COMMIT, ControlType.ABORT}:
-            return  # emptied by a cleaner, or of a kind that is none of ours
+            return  # emptied by a cleaner, or not a transaction marker
         pending = self._pending.pop(producer_id, [])
         if kind is ControlType.ABORT:
             return
@@ -141,7 +145,7 @@ class Replay:
                 self._latest[key] = value
 
     def result(self) -> LoadedShard:
-        """The groups as they were left, and what is pending."""
+        """Return the restored groups and the pending offsets."""
         loaded, pending = self.groups(), self.pending()
         for each in pending:
             loaded.setdefault(each.found.group_id, LoadedGroup())
@@ -151,11 +155,11 @@ class Replay:
             for group_id, loaded_group in loaded.items()
         }
         for kind in {type(group) for group in groups.values()} & _MODULES.keys():
-            import_module(_MODULES[kind])  # here, for on the loop it would take long
+            import_module(_MODULES[kind])  # in this thread, because it would block the event loop
         return LoadedShard(groups, pending, self.skipped)
 
     def groups(self) -> dict[str, LoadedGroup]:
-        """What is left, by group."""
+        """Decode the remaining records, by group."""
         loaded: dict[str, LoadedGroup] = {}
         for key, (value, offset) in self._latest.items():
             if value is not None:
@@ -163,7 +167,7 @@ class Replay:
         return loaded
 
     def pending(self) -> list[LoadedPending]:
-        """What transactions have committed that are open at the end, in the order of the log."""
+        """Return the offsets of transactions still open at the end, in the order of the log."""
         rows = [
             (offset, producer_id, key, value)
             for producer_id, records in self._pending.items()
@@ -206,15 +210,15 @@ class Replay:
 
 
 def _records(batch: Batch) -> list[tuple[bytes, Value]]:
-    """Keys of a batch with their values."""
-    if not isinstance(batch, RecordBatch):  # of a Kafka from before 0.11
+    """Return the key, value and offset of each record with a key."""
+    if not isinstance(batch, RecordBatch):  # written by Kafka before 0.11
         return [(r.key, (r.value, r.offset)) for r in batch.records() if r.key is not None]
     base = batch.base_offset
     pairs = read_pairs(bytes(batch.body()), batch.record_count)
     return [(key, (value, base + delta)) for delta, key, value in pairs if key is not None]
 
 
-# What serves groups that are there, beside what serves all.
+# Modules that are needed only once such groups exist.
 _MODULES: Final[Mapping[type[AnyGroup], str]] = {
     ConsumerGroup: "tidelog.server.groups.consumer_heartbeat",
     ShareGroup: "tidelog.server.groups.share_heartbeat",
@@ -222,7 +226,7 @@ _MODULES: Final[Mapping[type[AnyGroup], str]] = {
 
 
 def restore_group(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
-    """The group as its last generation or epoch left it: with its members, or empty."""
+    """Build a group from its records: with its last members, or empty."""
     group: AnyGroup
     if loaded.value is not None or not loaded.changes:
         group = ClassicGroup(group_id, now_ms)
@@ -233,7 +237,7 @@ def restore_group(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
         group = _apply(ConsumerGroup(group_id), changes)
     for topic, partition, offset in loaded.offsets:
         current = group.offsets.get(topic, partition)
-        # Old and new keys of one partition are two keys.
+        # The two versions of an offset key count as different keys.
         if current is None or current.record_offset < offset.record_offset:
             group.offsets.put(topic, partition, offset)
     if isinstance(group, ClassicGroup) and loaded.value is not None:
@@ -250,7 +254,7 @@ def _apply(
 
 
 def _rejoin(group: ClassicGroup, value: GroupMetadataValue) -> None:
-    """Members and generation as they were."""
+    """Restore members and generation."""
     for member in _members(value):
         group.add(member, value.protocol_type)
     group.state = GroupState.STABLE if group.members else GroupState.EMPTY

@@ -9,24 +9,24 @@ from tidelog.error_codes import ErrorCode
 NO_GENERATION = -1
 
 
-# A member's ways to assign with what it says for each, the one that it likes best first.
+# Assignment protocols of a member with its metadata for each, in its order of preference.
 Protocols = tuple[tuple[str, bytes], ...]
 
 
 class JoinRequest(NamedTuple):
-    """A JoinGroup.
+    """JoinGroup request.
 
     Attributes:
-        group_id: The group.
-        member_id: Empty for a client that has none yet.
-        instance_id: A static member's name for itself, None for a dynamic one.
-        client_id: How the client calls itself.
-        client_host: Where it asks from.
-        protocol_type: What kind of group it means.
-        protocols: In its order of preference.
-        session_timeout_ms: How long it may be silent.
-        rebalance_timeout_ms: How long it may take to join again.
-        needs_member_id: Whether a dynamic member gets its id first and then joins with it.
+        group_id: Id of the group.
+        member_id: Member id; empty for a client that has none yet.
+        instance_id: Group instance id; None for a dynamic member.
+        client_id: Client id of the request.
+        client_host: Address of the client.
+        protocol_type: Protocol type, such as "consumer".
+        protocols: Assignment protocols in the client's order of preference.
+        session_timeout_ms: Time without a request after which the member is removed.
+        rebalance_timeout_ms: Time within which the member must rejoin in a rebalance.
+        needs_member_id: Whether a dynamic member first gets an id and then joins with it.
         knows_skipping: Whether the client understands that a leader need not assign.
     """
 
@@ -44,7 +44,7 @@ class JoinRequest(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
-    """A member as its leader sees it."""
+    """Member in the leader's JoinGroup response."""
 
     member_id: str
     instance_id: str | None
@@ -52,7 +52,7 @@ class JoinedMember(NamedTuple):
 
 
 class JoinResult(NamedTuple):
-    """How a JoinGroup ended."""
+    """Result of a JoinGroup request."""
 
     code: ErrorCode = ErrorCode.NONE
     member_id: str = ""
@@ -65,7 +65,7 @@ class JoinResult(NamedTuple):
 
 
 class SyncRequest(NamedTuple):
-    """A SyncGroup; the leader's has the assignments."""
+    """SyncGroup request; the leader's contains the assignments."""
 
     group_id: str
     member_id: str
@@ -77,7 +77,7 @@ class SyncRequest(NamedTuple):
 
 
 class SyncResult(NamedTuple):
-    """How a SyncGroup ended."""
+    """Result of a SyncGroup request."""
 
     code: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
@@ -86,22 +86,22 @@ class SyncResult(NamedTuple):
 
 
 class MemberRef(NamedTuple):
-    """A member by its id, or a static one by its instance alone."""
+    """Reference to a member by its id, or to a static one by its instance id alone."""
 
     member_id: str
     instance_id: str | None = None
 
 
 class CommitRequest(NamedTuple):
-    """Who commits.
+    """Group and member of an OffsetCommit or TxnOffsetCommit request.
 
     Attributes:
-        group_id: The group.
-        member_id: Empty where the client uses no membership.
-        instance_id: A static member's name.
-        generation: -1 where the client uses no membership.
-        retention_ms: How long the offsets are to be kept, -1 for the broker's setting.
-        is_late_version: Whether an unknown group has a code of its own (OffsetCommit v9).
+        group_id: Id of the group.
+        member_id: Member id; empty without membership.
+        instance_id: Group instance id; None for a dynamic member.
+        generation: Generation or member epoch; -1 without membership.
+        retention_ms: Time to keep the offsets; -1 for the broker's setting.
+        is_late_version: Whether the client knows GROUP_ID_NOT_FOUND (OffsetCommit version 9).
         is_transactional: Whether the commit is part of a transaction.
     """
 
@@ -118,25 +118,25 @@ Owned = Mapping[UUID, frozenset[int]]
 
 
 class HeartbeatRequest(NamedTuple):
-    """A ConsumerGroupHeartbeat or ShareGroupHeartbeat; what is None has not changed since the last.
+    """ConsumerGroupHeartbeat or ShareGroupHeartbeat request; None means unchanged.
 
-    A member of a share group says neither its instance, what it has, nor how it is to be assigned.
+    A member of a share group sends no instance id, owned partitions, expression or assignor.
 
     Attributes:
-        group_id: The group.
-        member_id: The member's id, which it made itself.
-        epoch: 0 to join, -1 to leave, -2 to leave for a while as a static member.
-        instance_id: A static member's name for itself.
-        rack_id: Where it is.
-        rebalance_timeout_ms: How long it may take to give partitions up, -1 for no change.
-        topics: Names that it reads.
-        regex: An expression for further ones.
-        assignor: Who is to assign.
-        owned: What it has.
-        client_id: How the client calls itself.
-        client_host: Where it asks from.
-        is_first_version: Whether it may leave its id to the coordinator (version 0).
-        may_see: Which topics an expression may find, None for all.
+        group_id: Id of the group.
+        member_id: Member id, which the client generated.
+        epoch: Member epoch; 0 to join, -1 to leave, -2 to leave temporarily as a static member.
+        instance_id: Group instance id; None for a dynamic member.
+        rack_id: Rack of the client.
+        rebalance_timeout_ms: Time within which it must revoke partitions; -1 for no change.
+        topics: Names of the topics that it subscribes to.
+        regex: Regular expression for further topics.
+        assignor: Requested server-side assignor.
+        owned: Partitions that it owns.
+        client_id: Client id of the request.
+        client_host: Address of the client.
+        is_first_version: Whether the coordinator generates a missing member id (version 0).
+        may_see: Whether an expression may match a topic; None if all topics are visible.
     """
 
     group_id: str
@@ -156,7 +156,7 @@ class HeartbeatRequest(NamedTuple):
 
 
 class HeartbeatResult(NamedTuple):
-    """How a heartbeat to the coordinator ended; the assignment only where the member needs it."""
+    """Result of a heartbeat; the assignment is None unless the member needs it."""
 
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None

@@ -1,11 +1,11 @@
 """Rules of ShareGroupHeartbeat: members of share groups join, send heartbeats and leave.
 
-Nothing has to be revoked before another member reads it, so a member gets its target at once. A
-topic is shared from the first heartbeat that names it, because the same process keeps its delivery
-state. Only a new group waits for an assignment interval: otherwise the first of several members
-that start together would acquire all records.
+No partition has to be revoked before another member reads it, so a member gets its target at once.
+A topic is initialized by the first heartbeat that names it, because the same process keeps its
+delivery state. Only a new group waits for an assignment interval: otherwise the first of several
+members that start together would acquire all records.
 
-Tools change what a group has started to read through `ShareTopics`.
+Tools change the initialized topics of a group through `ShareTopics`.
 
 Source: Kafka 4.3's group coordinator; KIP-932, KIP-1263 (minimum assignment interval).
 """
@@ -58,13 +58,16 @@ Shared: TypeAlias = Mapping[UUID, SharedTopic]
 
 
 def no_share_group(group_id: str, *, is_there: bool) -> Refusal:
-    """There is none of that name, or one of another type."""
+    """Build the error for a missing group, or for a group of another type (`is_there`)."""
     what = "is not a share group" if is_there else "not found"
     return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
 
 
 def shared_after(shared: Shared, names: Iterable[str], topics: Mapping[str, TopicInfo]) -> Shared:
-    """What is shared once members read these topics: all that was, with all of their partitions."""
+    """Return the initialized topics after members subscribe to `names`.
+
+    All earlier ones stay; the named topics get all of their partitions.
+    """
     after = dict(shared)
     for info in (topics[name] for name in sorted(names) if name in topics):
         if info.topic_id is not None:
@@ -73,7 +76,7 @@ def shared_after(shared: Shared, names: Iterable[str], topics: Mapping[str, Topi
 
 
 class ShareHeartbeats(Heartbeats):
-    """What members of share groups ask. Belongs to the loop's thread."""
+    """Heartbeats of members of share groups. Belongs to the loop's thread."""
 
     def __init__(self, updates: ShareUpdates) -> None:
         self._updates = updates
@@ -133,10 +136,10 @@ class ShareHeartbeats(Heartbeats):
         return beat_after(self._updates.write(update), beat)
 
     def _open(self, group_id: str, *, joins: bool) -> ShareGroup:
-        """The group, which who joins founds.
+        """Return the group; a joining member creates it.
 
         Raises:
-            Refusal: There is none, or one of another type.
+            Refusal: There is no such group, or it has another type.
         """
         group = self._updates.table.get(group_id)
         if group is None and joins:
@@ -154,10 +157,10 @@ class ShareHeartbeats(Heartbeats):
         *,
         is_due: bool,
     ) -> tuple[int, Shared]:
-        """Begin a new epoch where that is due or topics have changed.
+        """Begin a new epoch if it is due or topics have changed.
 
         Returns:
-            The epoch then, and the topics that the group shares then.
+            The group's epoch and initialized topics after the request.
         """
         group = update.group
         if not is_due and not self._updates.has_stale_topics(group):
@@ -172,7 +175,7 @@ class ShareHeartbeats(Heartbeats):
     def _aim(
         self, update: GroupUpdate[ShareGroup], epoch: int, new: ShareMember, shared: Shared
     ) -> tuple[int, Target]:
-        """What a member goes to, with the epoch that it was made for; a new target where due."""
+        """Return the member's target and its epoch; compute a new target if due."""
         group = update.group
         if epoch <= group.target_epoch or self._wait_ms(group):
             return group.target_epoch, group.targets.get(new.member_id, NO_TARGET)
@@ -191,12 +194,12 @@ class ShareHeartbeats(Heartbeats):
         return epoch, targets[new.member_id]
 
     def _wait_ms(self, group: ShareGroup) -> int:
-        """In how many ms there may be another target."""
+        """Return the time in ms until another target may be computed."""
         interval_ms = self._updates.settings.share_assignment_interval_ms(group.group_id)
         return self._updates.target_wait_ms(group, group.founded_ms, interval_ms)
 
     def _next_beat_ms(self, group: ShareGroup, *, is_behind: bool) -> int:
-        """When a member is to come again: sooner where it only waits for a target."""
+        """Return the time in ms until the next heartbeat; shorter if the member awaits a target."""
         beat_ms = self._updates.settings.share_heartbeat_interval_ms(group.group_id)
         wait_ms = self._wait_ms(group) if is_behind else 0
         return min(beat_ms, wait_ms) if wait_ms else beat_ms
@@ -210,7 +213,7 @@ class ShareHeartbeats(Heartbeats):
         return beat_after(self._fence(group, member), beat)
 
     def _fence(self, group: ShareGroup, member: ShareMember) -> Reply[ErrorCode]:
-        """Let a member go."""
+        """Plan and write the removal of a member, in a new epoch."""
         update = GroupUpdate(group)
         self._updates.remove(update, member.member_id)
         names = group.names_after(member.subscription, None)
@@ -218,27 +221,30 @@ class ShareHeartbeats(Heartbeats):
         update.changes.append(EpochChange(group.epoch + 1, metadata_hash))
         return self._updates.write(update)
 
-    # -- time --------------------------------------------------------------------------------
+    # -- timers ------------------------------------------------------------------------------
 
     def resume(self, group: ShareGroup) -> None:
-        """A group was loaded: its members' sessions begin anew."""
+        """Restart the sessions of the members of a loaded group."""
         for member_id in group.members:
             self._restart_session(group, member_id)
 
     def _restart_session(self, group: ShareGroup, member_id: str) -> None:
-        """A member gave a sign of life: its session begins anew."""
+        """Restart the member's session after a request."""
         ms = self._updates.settings.share_session_timeout_ms(group.group_id)
         self._updates.wait_for(group, member_id, Wait.SESSION, ms)
 
     def _silent(self, group: ShareGroup, member_id: str, _wait: Wait) -> None:
-        """A member's time is over."""
+        """Remove a member whose session has expired."""
         member = group.members.get(member_id)
         if member is not None:
             self._fence(group, member)
 
 
 def _require_epoch(member: ShareMember, epoch: int) -> None:
-    """Refuse another epoch than the member's; the one before is taken: an answer may be lost."""
+    """Refuse an epoch other than the member's.
+
+    The previous one is accepted, because the response with the new epoch may have been lost.
+    """
     assignment = member.assignment
     if epoch not in (JOINING, assignment.epoch, assignment.previous_epoch):
         raise Refusal(
@@ -256,7 +262,7 @@ def _next_assignment(
     *,
     has_changed: bool,
 ) -> ShareAssignment:
-    """All of the target, but for topics that the member does not read any more."""
+    """Return the full target without the topics that the member no longer reads."""
     if assignment.epoch != epoch:
         assigned = {topic: numbers for topic, numbers in target.items() if topic in reads}
         return ShareAssignment(epoch=epoch, previous_epoch=assignment.epoch, assigned=assigned)
@@ -269,16 +275,16 @@ def _next_assignment(
 
 
 class ShareTopics:
-    """Belongs to the loop's thread."""
+    """Changes to the initialized topics of share groups. Belongs to the loop's thread."""
 
     def __init__(self, updates: ShareUpdates) -> None:
         self._updates = updates
 
     def idle_group(self, group_id: str, *, may_be_new: bool = False) -> ShareGroup:
-        """A group without members.
+        """Return a share group without members.
 
         Raises:
-            Refusal: There is none, or one of another type, or it has members.
+            Refusal: There is no such group, it has another type, or it has members.
         """
         group = self._updates.table.get(group_id)
         if group is None and may_be_new:
@@ -290,7 +296,7 @@ class ShareTopics:
         return group
 
     def share(self, group: ShareGroup, more: Shared) -> Reply[ErrorCode]:
-        """A group begins these partitions, beside those that it has begun; when that is safe."""
+        """Initialize further partitions of a group; the reply completes when that is durable."""
         shared = dict(group.shared)
         for topic_id, topic in more.items():
             before = shared.get(topic_id, topic)
@@ -298,12 +304,12 @@ class ShareTopics:
         return self._change(group, shared)
 
     def unshare(self, group: ShareGroup, topic_ids: Collection[UUID]) -> Reply[ErrorCode]:
-        """A group has not begun these topics any more; when that is safe."""
+        """Remove initialized topics of a group; the reply completes when that is durable."""
         remaining = {each: topic for each, topic in group.shared.items() if each not in topic_ids}
         return self._change(group, remaining)
 
     def forget_topic(self, group: ShareGroup, topic_id: UUID) -> None:
-        """A topic was deleted: the group shares it no more."""
+        """Remove a deleted topic from a group."""
         if topic_id in group.shared:
             self.unshare(group, [topic_id])
 

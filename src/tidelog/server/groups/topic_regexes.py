@@ -30,30 +30,30 @@ from tidelog.server.runtime.threads import Work
 
 LOGGER: Final = logging.getLogger("tidelog.server.groups")
 
-# Expressions of one group are looked up at most so often.
+# Minimum interval between two resolutions of one group's expressions.
 LOOK_UP_MIN_INTERVAL_MS: Final = 10_000
 
 
-# What each expression means; expressions that can't be looked up are not in it.
+# Topics that each expression matches; expressions that can't be resolved are left out.
 Meanings: TypeAlias = Mapping[str, frozenset[str]]
 
 
-# Whether a topic may be found; None where all may be.
+# Whether an expression may match a topic; None if all topics are visible.
 MaySee: TypeAlias = Callable[[str], bool] | None
 
 
 class RegexStatus(Enum):
-    """What a heartbeat does to its member's expression."""
+    """Effect of a heartbeat on its member's expression."""
 
     SAME = "same"
-    # It has another one, whose topics are not known yet.
+    # The member has another expression, which is not resolved yet.
     CHANGED = "changed"
-    # It has another one, whose topics are known, or none any more.
+    # The member has another expression, which is resolved, or no expression any more.
     RESOLVED = "resolved"
 
 
 def find_meanings(regexes: Iterable[str], names: Sequence[str]) -> Meanings:
-    """The topics of each expression; those that take too long are left out, and logged."""
+    """Return the topics of each expression; those that fail or take too long are logged."""
     meanings: dict[str, frozenset[str]] = {}
     for text in regexes:
         try:
@@ -64,13 +64,14 @@ def find_meanings(regexes: Iterable[str], names: Sequence[str]) -> Meanings:
 
 
 class Regexes:
-    """All groups' expressions. Belongs to the loop's thread."""
+    """Regular expressions of all groups. Belongs to the loop's thread."""
 
     def __init__(self, updates: ConsumerUpdates, work: Work) -> None:
         self._updates = updates
         self._work = work
         self._running = set[asyncio.Task[None]]()
-        # Since when there are the topics that there are: wall time, for it outlives a restart.
+        # Topic list last seen, and the wall time since which it has not grown. Wall time, because
+        # the version must keep rising across restarts.
         self._seen = updates.topics.all()
         self._grown_ms = updates.clock.now_ms()
 
@@ -79,7 +80,11 @@ class Regexes:
     def change(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember
     ) -> RegexStatus:
-        """Take note of a member's expression; one that nobody has yet must be a valid one."""
+        """Plan the change of a member's expression; a new one must be valid.
+
+        Raises:
+            Refusal: The expression is new in the group and invalid.
+        """
         group = update.group
         was = match.member.subscription.regex
         now = new.subscription.regex
@@ -99,13 +104,13 @@ class Regexes:
     def maybe_look_up(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember, may_see: MaySee
     ) -> None:
-        """Look all of the group's expressions up where one is new, or topics or time ask for it.
+        """Resolve all expressions of the group if one is new, topics were added or time has passed.
 
-        They find what the member that asks now may see, as in Kafka.
+        They match the topics that the member of this request may see, as in Kafka.
         """
         group = update.group
         if not group.subscribed_regexes and not new.subscription.regex:
-            return  # most groups have none
+            return  # the usual case
         regexes = regexes_after(group, match.known, new.subscription)
         if not regexes or group.resolving:
             return
@@ -124,7 +129,7 @@ class Regexes:
             update.actions.append(lambda: self._begin(group, list(regexes), may_see))
 
     def _version(self) -> int:
-        """Wall time at which topics were last seen to have grown."""
+        """Return the wall time at which topics were last added."""
         topics = self._updates.topics.all()
         if topics is not self._seen:
             if topics.keys() - self._seen.keys():
@@ -152,13 +157,13 @@ class Regexes:
         task.add_done_callback(self._running.discard)
 
     def _take(self, group: ConsumerGroup, meanings: Meanings, version: int, now_ms: int) -> None:
-        """Write down what was found; where that is other than before, an epoch begins."""
+        """Write the resolved topics; if they have changed, a new epoch begins."""
         update = GroupUpdate(group)
         changed = False
         names = set(group.topic_counts)
         for regex in group.subscribed_regexes:
             before = group.regexes.get(regex, ResolvedRegex())
-            # What could not be looked up means what it meant, and is not tried again at once.
+            # An expression that can't be resolved keeps its topics and is not retried at once.
             topics = meanings.get(regex, before.topics)
             names |= topics
             changed |= topics != before.topics
