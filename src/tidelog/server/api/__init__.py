@@ -1,1 +1,4 @@
-"""Requests and responses, a module a family; the table of APIs, dispatch, charges."""
+"""Handlers of requests, one module for each family of APIs.
+
+The table of APIs, dispatch, and quota charges.
+"""

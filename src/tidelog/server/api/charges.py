@@ -35,7 +35,7 @@ _PERCENT_PER_NS: Final = 100e-9
 
 
 class Stopwatch:
-    """The loop's time for one request; runs from its making to `pause`, and on from `go_on`."""
+    """Stopwatch of the event loop's time for one request; it runs from the start."""
 
     __slots__ = ("_clock", "_since_ns", "used_ns")
 
@@ -45,11 +45,11 @@ class Stopwatch:
         self.used_ns = 0
 
     def go_on(self) -> None:
-        """It is being worked on again."""
+        """Resume measuring: the handler continues."""
         self._since_ns = self._clock.monotonic_ns()
 
     def pause(self) -> None:
-        """It waits, or is done; nothing where it waited already."""
+        """Stop measuring: the request waits, or is done. Does nothing if already stopped."""
         if self._since_ns is not None:
             self.used_ns += self._clock.monotonic_ns() - self._since_ns
             self._since_ns = None
@@ -60,7 +60,10 @@ class _Throttled(Protocol):
 
 
 class Charges:
-    """Quotas that hold for one request: `charge` or `finish` once, when its response is known."""
+    """Charges of one request to its client's quotas.
+
+    Call `charge` or `finish` once, when the response is known.
+    """
 
     __slots__ = ("_context", "_produced", "_throttles", "_time", "_watch")
 
@@ -72,7 +75,10 @@ class Charges:
         time: "Limit | None",
         produced: "tuple[Limit, int] | None",
     ) -> None:
-        """`time`: the quota of loop time. `produced`: that of bytes produced, and the bytes."""
+        """Create the charges.
+
+        `time` is the quota of loop time, `produced` that of bytes produced, with the bytes.
+        """
         self._context = context
         self._throttles = throttles
         self._watch = watch
@@ -80,22 +86,25 @@ class Charges:
         self._produced = produced
 
     def worked(self, answer: "Started") -> None:
-        """The handler has come back, with its response or with one that comes later."""
+        """Stop the watch after the handler returned.
+
+        A response that is still pending measures its own time.
+        """
         self._watch.pause()
         if isinstance(answer, Reply) and self._time is not None:
             answer.measure(self._watch)
 
     def charge(self, response: "Response | None") -> None:
-        """Count the request, and report the throttle time in its response."""
+        """Charge the request to its quotas, and report the throttle time in its response."""
         throttle_ms = self.finish()
         if throttle_ms and response is not None and hasattr(response, "throttle_time_ms"):
             cast("_Throttled", response).throttle_time_ms = throttle_ms
 
     def finish(self) -> int:
-        """Count the request, and note for how long its connection is to be muted.
+        """Charge the request to its quotas, and set how long its connection is to be muted.
 
         Returns:
-            The throttle time that its response has to report in place of its own; 0 for none.
+            The throttle time in ms that the response must report in place of its own; 0 for none.
         """
         self._watch.pause()
         connection, reported_ms = self._context.connection, 0
@@ -105,7 +114,8 @@ class Charges:
         # The last quota may have been removed while the request waited.
         if self._time is not None and self._context.node.throttles is not None:
             used = self._watch.used_ns * _PERCENT_PER_NS
-            # Less a bound than for bytes: after much use at once a client waits one window.
+            # Unlike the throttle time for bytes, this is bounded: after a burst a client waits at
+            # most one window.
             throttle_ms = min(self._throttles.charge(REQUESTS, self._time, used), WINDOW_MS)
             if throttle_ms > connection.throttle_ms:
                 connection.throttle_ms = reported_ms = throttle_ms
@@ -113,15 +123,15 @@ class Charges:
 
 
 def charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> Charges | None:
-    """How to count a request, None where no quota holds for it.
+    """Return the charges of a request, or None if no quota applies to it.
 
     Args:
-        context: Who asks.
-        size_bytes: Of the request, without the length in front of it.
-        began_ns: When it was looked at, by the monotonic clock.
+        context: Context of the request.
+        size_bytes: Size of the request, without its length field.
+        began_ns: When its processing began, by the monotonic clock.
     """
     throttles, connection = context.node.throttles, context.connection
-    if throttles is None:  # the request itself took the last quota
+    if throttles is None:  # this request removed the last quota
         return None
     time = throttles.find(REQUESTS, connection.principal, context.client_id)
     produced = None
@@ -135,20 +145,24 @@ def charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> Charg
 
 
 def most_bytes(context: RequestContext) -> int | None:
-    """How much an answer may bring, so that it is not over the quota for sure; None for no end."""
+    """Return the most bytes that a response may have to stay within the quota.
+
+    None for no limit.
+    """
     limit = _limit(context)
     return None if limit is None else most_at_once(limit)
 
 
 def charge_fetch(context: RequestContext, size: Callable[[], int]) -> int:
-    """Count the bytes of a Fetch response, unless that takes its client over the quota.
+    """Charge the bytes of a Fetch response, unless they would exceed the client's quota.
 
     Args:
-        context: Who asks.
-        size: Tells how many there are; called where a quota holds for the client.
+        context: Context of the request.
+        size: Returns the response's bytes; called only if a quota applies to the client.
 
     Returns:
-        The throttle time of the empty response in its place; 0 where it is to be sent.
+        The throttle time in ms of an empty response, to send instead; 0 if the response is to be
+        sent.
     """
     limit, throttles = _limit(context), context.node.throttles
     if limit is None or throttles is None:
@@ -157,7 +171,7 @@ def charge_fetch(context: RequestContext, size: Callable[[], int]) -> int:
 
 
 def charge_share(context: RequestContext, answer: "ShareFetchResponse") -> None:
-    """Count the answer of a ShareFetch; it tells how long the client is to be silent after it."""
+    """Charge the bytes of a ShareFetch response, and report the throttle time in it."""
     limit, throttles = _limit(context), context.node.throttles
     if limit is not None and throttles is not None:
         waits_ms = throttles.charge(FETCHED, limit, encoded_size(context, answer))
@@ -172,7 +186,7 @@ def _limit(context: RequestContext) -> "Limit | None":
 
 
 def encoded_size(context: RequestContext, response: "Response") -> int:
-    """The bytes of a response, its length in front and without its header."""
+    """Return the size of a response in bytes, with its length field and without its header."""
     version, writer = context.version, Writer()
     codec = struct_codec(type(response), version, context.api.is_flexible(version))
     codec.write(writer, response)

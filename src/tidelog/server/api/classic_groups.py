@@ -77,7 +77,7 @@ CONSUMER_TYPE: Final = "consumer"
 SHARE_TYPE: Final = "share"
 
 
-# What Kafka's AclOperation lets anybody do to a group: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS,
+# Operations of Kafka's AclOperation that apply to groups: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS,
 # ALTER_CONFIGS, as bits by the operation's code.
 GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
 
@@ -85,7 +85,7 @@ GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
 def join_group(
     context: RequestContext, request: JoinGroupRequest
 ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
-    """Become a member; the answer comes with the next generation."""
+    """Join a group; the response is sent when the next generation begins."""
     coordinator = context.node.groups
     version = context.version
     code = coordinator.shards.error_for_member(request.group_id)
@@ -138,7 +138,10 @@ def _join_response(version: int, joined: JoinResult) -> JoinGroupResponse:
 def sync_group(
     context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
-    """Ask for one's assignment; the answer comes with the leader's."""
+    """Return the member's assignment.
+
+    The response is sent once the leader has sent all assignments.
+    """
     if context.version >= NAMED_PROTOCOL_FIRST_VERSION and (
         request.protocol_type is None or request.protocol_name is None
     ):
@@ -169,7 +172,7 @@ def _sync_response(synced: SyncResult) -> SyncGroupResponse:
 
 
 def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-    """Say that a member is there; while its group is being loaded that is believed."""
+    """Keep a member's session alive. While its group is loading, every heartbeat succeeds."""
     coordinator = context.node.groups
     code = coordinator.shards.error_for_member(request.group_id)
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -181,7 +184,7 @@ def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatRe
 
 
 def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-    """Let members go: many from version 3 on, one before."""
+    """Remove members from a group: several from version 3 on, one before."""
     coordinator = context.node.groups
     code = coordinator.shards.error_for_member(request.group_id)
     if code is not ErrorCode.NONE:
@@ -202,13 +205,13 @@ def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGro
     )
 
 
-# -- what administrators ask -----------------------------------------------------------------
+# -- requests of administrators -----------------------------------------------------------------
 
 
 async def list_groups(
     context: RequestContext, request: ListGroupsRequest
 ) -> ListGroupsResponse | Long:
-    """All groups, or those in some states and of some types; case does not count."""
+    """List all groups, or those with the requested states and types; case is ignored."""
     coordinator = context.node.groups
     if coordinator.shards.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -244,7 +247,7 @@ def _type_of(group: AnyGroup) -> str:
 async def describe_groups(
     context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse | Long:
-    """Groups with their members, each once; one that is not there is dead."""
+    """Describe groups with their members, each group once. A group that doesn't exist is dead."""
     described = [await _describe(context, group_id) for group_id in dict.fromkeys(request.groups)]
     if request.include_authorized_operations:
         for group in described:
@@ -278,7 +281,10 @@ async def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
 
 
 def _missing(version: int, group_id: str, *, is_there: bool) -> DescribedGroup:
-    """No classic group of that name; clients that know other kinds ask again as for those."""
+    """Describe a group that isn't a classic group.
+
+    Newer clients get an error and try other group types.
+    """
     dead = GroupState.DEAD.value
     if version < NOT_FOUND_FIRST_VERSION:
         return DescribedGroup(error_code=ErrorCode.NONE, group_id=group_id, group_state=dead)
@@ -322,18 +328,18 @@ async def delete_groups(
 
 
 async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
-    """Delete one; where a share group is, is kept elsewhere, and goes behind it."""
+    """Delete one group. The state of a share group is deleted too, after the group."""
     coordinator = context.node.groups
     group = coordinator.find(group_id)
     if isinstance(group, ShareGroup) and group.is_empty:
-        from tidelog.server.api.share_offsets import delete_share_group  # few have any
+        from tidelog.server.api.share_offsets import delete_share_group  # share groups are rare
 
         return await delete_share_group(context.node, group)
     return await coordinator.commits.delete_group(group_id)
 
 
 def guard_join_group(access: Access, request: JoinGroupRequest) -> Guarded[JoinGroupRequest]:
-    """READ on the group."""
+    """Require READ on the group."""
     if access.may_group(Operation.READ, request.group_id):
         return request, None
     refusal = JoinGroupResponse(
@@ -347,7 +353,7 @@ def guard_join_group(access: Access, request: JoinGroupRequest) -> Guarded[JoinG
 def guard_describe_groups(
     access: Access, request: DescribeGroupsRequest
 ) -> Guarded[DescribeGroupsRequest]:
-    """DESCRIBE on each group."""
+    """Require DESCRIBE on each group."""
     allowed, denied = access.split_groups(request.groups, Operation.DESCRIBE)
 
     def change(response: DescribeGroupsResponse) -> None:
@@ -366,7 +372,7 @@ def guard_describe_groups(
 
 
 def guard_list_groups(access: Access, request: ListGroupsRequest) -> Guarded[ListGroupsRequest]:
-    """DESCRIBE on the cluster, or on each group: the others are not named."""
+    """Require DESCRIBE on the cluster or on each group; denied groups are left out."""
     if access.may_cluster(Operation.DESCRIBE):
         return request, None
 
@@ -379,7 +385,7 @@ def guard_list_groups(access: Access, request: ListGroupsRequest) -> Guarded[Lis
 def guard_delete_groups(
     access: Access, request: DeleteGroupsRequest
 ) -> Guarded[DeleteGroupsRequest]:
-    """DELETE on each group."""
+    """Require DELETE on each group."""
     allowed, denied = access.split_groups(request.groups_names, Operation.DELETE)
     refusals = [
         DeletableGroupResult(group_id=name, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)

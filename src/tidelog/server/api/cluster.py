@@ -1,8 +1,9 @@
 """A cluster of one broker: quorum, features, elections, reassignments, log directories.
 
-The broker is its own controller and votes alone, on a metadata log without records. It leads every
-partition, in its only directory. A request that asks for the present state succeeds and changes
-nothing; any other is refused. A feature keeps the level that this release has.
+The broker is its own controller and the only voter, on a metadata log without records. It leads
+every partition, in its only directory. A request for the present state succeeds and changes
+nothing; a request for any other state is refused. Each feature stays at the level that this release
+supports.
 
 Source: Kafka's protocol guide, APIs 34, 35, 43, 45, 46, 55, 57, 64, 80 and 81; KIP-113, KIP-827
 (bytes of the volume); responses of one Kafka 4.3 node that is broker and controller; KafkaApis and
@@ -78,11 +79,11 @@ METADATA_VERSION: Final = "metadata.version"
 _NOT_HERE: Final = "This server does not host this topic-partition."
 
 
-# The usual name of that by which controllers reach each other: we have none.
+# The usual name of the controllers' listener; this broker has no such listener.
 _LISTENER: Final = "CONTROLLER"
 
 
-# The only one: the broker's own election, which nobody else took part in.
+# The only epoch: the broker elected itself, without other voters.
 _EPOCH: Final = 1
 
 
@@ -101,7 +102,10 @@ _DOWNGRADE_WITH_LOSS: Final = 3
 def describe_quorum(
     context: RequestContext, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
-    """One voter, which leads; errors for partitions that are not the metadata's."""
+    """Describe the metadata partition, with one voter, which leads.
+
+    Other partitions get an error.
+    """
     if not _is_metadata(request.topics):
         return DescribeQuorumResponse(
             error_code=0,
@@ -115,7 +119,7 @@ def describe_quorum(
 
 
 def _is_metadata(topics: list[QuorumTopic]) -> bool:
-    """Whether the metadata's one partition is asked about, and nothing else."""
+    """Whether a request names exactly the one partition of the metadata topic."""
     partitions = [(t.topic_name, part.partition_index) for t in topics for part in t.partitions]
     return len(topics) == 1 and partitions == [(CLUSTER_METADATA_TOPIC, 0)]
 
@@ -166,7 +170,7 @@ def _node(node: Node) -> QuorumNode:
 
 
 def add_raft_voter(context: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
-    """Refused: nobody votes but the broker. What is wrong with the request is said first."""
+    """Refuse: the set of voters can't change. Errors in the request itself are reported first."""
     why = _voter_refusal(context.node, request, "adding")
     reachable = {listener.name.upper() for listener in request.listeners}
     if why.error_code == ErrorCode.UNSUPPORTED_VERSION and _LISTENER not in reachable:
@@ -178,7 +182,7 @@ def add_raft_voter(context: RequestContext, request: AddRaftVoterRequest) -> Add
 def remove_raft_voter(
     context: RequestContext, request: RemoveRaftVoterRequest
 ) -> RemoveRaftVoterResponse:
-    """Refused likewise."""
+    """Refuse: the set of voters can't change. Errors in the request itself are reported first."""
     why = _voter_refusal(context.node, request, "removing")
     return RemoveRaftVoterResponse(error_code=why.error_code, error_message=why.message)
 
@@ -186,7 +190,7 @@ def remove_raft_voter(
 def _voter_refusal(
     node: Node, request: AddRaftVoterRequest | RemoveRaftVoterRequest, doing: str
 ) -> Refusal:
-    """The first of the reasons, in Kafka's order."""
+    """Return the first reason to refuse a change of voters, in Kafka's order of checks."""
     cluster_id = request.cluster_id
     if cluster_id is not None and cluster_id != node.cluster_id:
         text = f'The given id "{cluster_id}" doesn\'t match the cluster id "{node.cluster_id}"'
@@ -203,7 +207,7 @@ def _voter_refusal(
 def unregister_broker(
     context: RequestContext, request: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
-    """Refused: no other broker is known, and this one is here."""
+    """Refuse: this broker is running, and no other broker is registered."""
     broker_id, node_id = request.broker_id, context.node.node_id
     if broker_id == node_id:
         text = f"Broker ID {broker_id} is this broker, which is running"
@@ -220,7 +224,10 @@ def unregister_broker(
 def update_features(
     context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
-    """Say of each feature that it is at that level; refuse all where one would change."""
+    """Confirm features that are already at the requested level.
+
+    Refuse all updates if one would change its level.
+    """
     try:
         for update in request.feature_updates:
             _ensure_unchanged(context.node, update, _kind_of(context, update))
@@ -239,14 +246,14 @@ def update_features(
 
 
 def _kind_of(context: RequestContext, update: FeatureUpdate) -> int:
-    """Up or down, as the version says it."""
+    """Return the kind of an update, which depends on the version of the request."""
     if context.version >= 1:
         return update.upgrade_type
     return _DOWNGRADE if update.allow_downgrade else _UPGRADE
 
 
 def _ensure_unchanged(node: Node, update: FeatureUpdate, kind: int) -> None:
-    """Raise Refusal, with Kafka's words, where the feature is not at that level."""
+    """Raise Refusal, with Kafka's text, if the feature isn't at the requested level."""
     level, name = update.max_version_level, update.feature
     if kind not in (_UPGRADE, _DOWNGRADE, _DOWNGRADE_WITH_LOSS):
         raise _invalid(update, "The controller does not support the given upgrade type.")
@@ -288,7 +295,7 @@ def _invalid(update: FeatureUpdate, why: str) -> Refusal:
     return Refusal(ErrorCode.INVALID_UPDATE_VERSION, text)
 
 
-# Of the preferred replica, and of any.
+# Election of the preferred replica, and of any replica (unclean).
 ELECTION_TYPES: Final = (0, 1)
 
 
@@ -301,7 +308,10 @@ def _exists(node: Node, topic: str, number: int) -> bool:
 
 
 def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    """No election is needed, as is said of what is named; of all no partition is told."""
+    """Report that no election is needed, for each named partition.
+
+    A request for all partitions gets only topic names.
+    """
     if request.election_type not in ELECTION_TYPES:
         why = Refusal(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
         return _elections(request, why.error_code, lambda _topic, _number: why)
@@ -314,7 +324,7 @@ def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> Elec
 def _elections(
     request: ElectLeadersRequest, error_code: int, of_partition: Callable[[str, int], Refusal]
 ) -> ElectLeadersResponse:
-    """A response with a code, and one for each partition that is named."""
+    """Return a response with an error code for the whole and one for each named partition."""
     results = []
     for topic in request.topic_partitions or ():
         result = ElectionTopicResult(topic=topic.topic)
@@ -338,7 +348,7 @@ def _election(node: Node, topic: str, number: int) -> Refusal:
 def alter_partition_reassignments(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """Partitions stay where they are."""
+    """Confirm partitions that would stay on this broker; refuse any other reassignment."""
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
         responses=[
@@ -368,14 +378,14 @@ def list_partition_reassignments(
     context: RequestContext,  # noqa: ARG001 - every handler has one
     request: ListPartitionReassignmentsRequest,  # noqa: ARG001 - whatever is asked
 ) -> ListPartitionReassignmentsResponse:
-    """There are none."""
+    """Return an empty list: no reassignment is ever in progress."""
     return ListPartitionReassignmentsResponse()
 
 
 def alter_replica_log_dirs(
     context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
-    """Partitions stay where they are."""
+    """Confirm replicas that would stay in the only log directory; refuse any other directory."""
     node = context.node
 
     def code_of(path: str, topic: str, number: int) -> ErrorCode:
@@ -390,7 +400,7 @@ def alter_replica_log_dirs(
 def _log_dir_results(
     request: AlterReplicaLogDirsRequest, code_of: Callable[[str, str, int], ErrorCode]
 ) -> AlterReplicaLogDirsResponse:
-    """A response with a code for each directory's path, topic and partition number."""
+    """Return the response; `code_of(path, topic, partition)` gives each partition's code."""
     results: dict[str, AlterReplicaLogDirTopicResult] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -411,7 +421,10 @@ UNKNOWN_BYTES: Final = -1
 async def describe_log_dirs(
     context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse | Long:
-    """Sizes of the partitions asked for, all where topics are null; unknown ones are left out."""
+    """Describe the log directory: sizes of the named partitions, or of all if topics are null.
+
+    Unknown ones are left out.
+    """
     node = context.node
     env, path, topics = node.env, node.log_dir.path, dict(node.topics.all())
 
@@ -446,13 +459,16 @@ def _partitions_of(
 def measure(
     env: Env, directory: str, names: Iterable[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], tuple[int, int]]:
-    """Sizes of partitions' logs in bytes, and the volume's size and room; for a thread."""
+    """Return the log sizes of partitions, and the volume's total and usable bytes.
+
+    Reads files: call it in a thread.
+    """
     sizes = {name: _log_bytes(env, f"{directory}/{name}") for name in names}
     return sizes, _volume(env, directory)
 
 
 def _log_bytes(env: Env, path: str) -> int:
-    """Bytes of a partition's segments; what goes meanwhile counts as gone."""
+    """Return the bytes of a partition's segments; a file that is deleted meanwhile counts 0."""
     size = 0
     try:
         for entry in env.files.list_dir(path):

@@ -1,7 +1,7 @@
-"""Topics, brokers and groups as resources whose settings are described and altered.
+"""Topics, brokers and groups as resources whose settings can be described and altered.
 
-A class for each kind of resource that has settings. The settings of a group are stored and
-described whether the group exists or not.
+One class for each resource type. The settings of a group are stored and described whether the group
+exists or not.
 
 Source: KIP-133, KIP-226, KIP-339, KIP-848; responses of Kafka 4.3.
 """
@@ -48,19 +48,20 @@ from tidelog.server.runtime.errors import Refusal
 from tidelog.storage.directory.broker_files import ALL_BROKERS, ClusterState, settings_of
 from tidelog.storage.directory.topic_registry import TopicInfo
 
-# Kafka's numbers of the kinds of resources.
+# Kafka's codes of resource types.
 TOPIC: Final = 2
 BROKER: Final = 4
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 
-# So many groups have settings of their own: all of them are in one file, written at each change.
+# Maximum number of groups with settings of their own: one file holds all of them, and each change
+# rewrites it.
 GROUPS_MAX: Final = 10_000
 
 NAME_CHARACTERS_MAX: Final = 249
 
-# Java's integers have ten digits.
+# Java's int has at most ten digits.
 _INTEGER: Final = re.compile("-?[0-9]{1,10}")
 
 
@@ -73,22 +74,22 @@ class ConfigResource(ABC):
 
     @abstractmethod
     def describe(self) -> list[ConfigEntry]:
-        """Return all settings; raises Refusal."""
+        """Return all settings. Raises Refusal if the resource can't be described."""
 
     def check(self, changes: ConfigChanges) -> None:
-        """Check what Kafka checks before it looks at the client's rights; raises Refusal."""
+        """Make the checks that Kafka makes before it checks the client's rights. Raises Refusal."""
         changes.check()
 
     @abstractmethod
     async def alter(self, changes: ConfigChanges, *, is_trial: bool) -> None:
-        """Change settings; they hold, and are durable, when this returns.
+        """Change settings; they are in force and durable when this returns.
 
         Args:
             changes: The changes.
-            is_trial: Check only, and change nothing.
+            is_trial: Only validate the changes.
 
         Raises:
-            Refusal: A setting or a value that is not possible.
+            Refusal: A setting or a value is invalid.
             StorageFailure: The change could not be stored; nothing was changed.
         """
 
@@ -118,7 +119,7 @@ class TopicResource(ConfigResource):
             return texts
 
         if self.node.topics.find(self.name) is None:
-            # As in Kafka, a change that no topic can have is refused as such.
+            # As in Kafka, a change that is invalid for any topic gets its own error.
             new_texts({}, parsed({}, defaults))
             raise Refusal(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{self.name}' does not exist."
@@ -128,7 +129,7 @@ class TopicResource(ConfigResource):
             texts = new_texts(info.given, info.config)
             if is_trial:
                 return {}
-            # Only a text that is there goes back to the default, whatever its name.
+            # A setting of the topic's own can be reset to its default, even if its name is unknown.
             return {n: text for n, text in texts.items() if text is not None or n in info.given}
 
         await topic_changes.alter(self.node, self.name, checked)
@@ -137,11 +138,11 @@ class TopicResource(ConfigResource):
 def topic_texts(
     changes: ConfigChanges, overrides: Mapping[str, str], config: TopicConfig
 ) -> dict[str, str | None]:
-    """Return the new texts of a topic's settings; errors as `ConfigChanges.apply`.
+    """Return the new texts of a topic's settings; raises the errors of `ConfigChanges.apply`.
 
     Args:
         changes: The changes.
-        overrides: The topic's own settings as they are.
+        overrides: The topic's own settings before the change.
         config: All its settings, for lists that have only their default.
     """
 
@@ -155,7 +156,7 @@ def topic_texts(
 
 
 class BrokerResource(ConfigResource):
-    """Settings of this broker, or of all brokers where the name is empty."""
+    """Settings of this broker, or of all brokers if the name is empty."""
 
     def describe(self) -> list[ConfigEntry]:
         """See `ConfigResource`."""
@@ -182,7 +183,8 @@ class BrokerResource(ConfigResource):
     def check(self, changes: ConfigChanges) -> None:
         """See `ConfigResource`.
 
-        Kafka accepts unknown settings: a client without rights learns nothing of them.
+        Unknown settings pass, as in Kafka: a client without rights doesn't learn which settings
+        exist.
         """
         self._ensure_this_node()
         try:
@@ -202,11 +204,11 @@ class BrokerResource(ConfigResource):
 
         try:
             await self.node.cluster.change(change)
-        except ConfigError as error:  # with a topic's own settings, say
+        except ConfigError as error:  # e.g. a conflict with a topic's own settings
             raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from error
 
     def _changed_state(self, state: ClusterState, changes: ConfigChanges) -> ClusterState:
-        """The state after a change; raises Refusal, ConfigError."""
+        """Return the state after a change. Raises Refusal or ConfigError."""
         node = self.node
         broker = str(node.node_id) if self.name else ALL_BROKERS
         overrides = state.settings.get(broker, {})
@@ -237,18 +239,18 @@ class BrokerResource(ConfigResource):
 
 
 class UnknownSettings(Refusal):
-    """Settings that no broker has."""
+    """A change of settings that no broker has."""
 
 
 def _facts(node: Node) -> Mapping[str, str]:
-    """Settings whose value is known only while the broker runs."""
+    """Return the settings whose values are known only while the broker runs."""
     advertised = node.listeners or {"PLAINTEXT": node.address}
     facts = {
         "broker.id": str(node.node_id),
         "log.dirs": node.log_dir.path,
         "advertised.listeners": _by_name(advertised),
     }
-    # An address on the command line, or a port that the system chose, wins over the setting.
+    # An address from the command line, or a port that the system chose, overrides the setting.
     return facts | {"listeners": _by_name(node.places)} if node.places else facts
 
 
@@ -334,12 +336,12 @@ class GroupResource(ConfigResource):
 def _with(
     settings: Mapping[str, Mapping[str, str]], name: str, own: Mapping[str, str]
 ) -> Mapping[str, Mapping[str, str]]:
-    """Settings by resource with those of one resource in their place, or without any."""
+    """Return `settings` with those of one resource replaced, or removed if `own` is empty."""
     others = {each: texts for each, texts in settings.items() if each != name}
     return {**others, name: own} if own else others
 
 
-# Kinds of resources that have settings here.
+# Resource types that have settings here.
 _CLASSES: Final[Mapping[int, type[ConfigResource]]] = {
     TOPIC: TopicResource,
     BROKER: BrokerResource,
@@ -348,6 +350,6 @@ _CLASSES: Final[Mapping[int, type[ConfigResource]]] = {
 
 
 def find_resource(node: Node, kind: int, name: str) -> ConfigResource | None:
-    """Return the resource of a kind and name, None for a kind that has no settings here."""
+    """Return the resource of a type and name, or None for a type without settings here."""
     resource_class = _CLASSES.get(kind)
     return None if resource_class is None else resource_class(node, name)

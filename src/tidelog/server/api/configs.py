@@ -1,7 +1,7 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources and client quotas.
 
-Changes of topics, groups and the broker apply while these are in use, as far as Kafka lets them
-change. In AlterClientQuotas each entity may be named once; a refused entity doesn't affect others.
+Changes of topics, groups and the broker apply without a restart, as far as Kafka allows them. In
+AlterClientQuotas each entity may be named once; a refused entity doesn't affect others.
 
 Source: Kafka's protocol guide, APIs 32, 33, 44, 48, 49 and 74; KIP-133, KIP-226, KIP-339, KIP-546,
 KIP-1142; Kafka 4.3's ClientQuotaControlManager, KafkaApis, ControllerApis and ConfigHelper
@@ -90,13 +90,14 @@ guard_alter_client_quotas: Final = needs_cluster(
 )
 
 
-# So many are described at once without a thought: a fraction of a millisecond each.
+# Up to this many resources are described without yielding the event loop: a fraction of a
+# millisecond each.
 AT_ONCE: Final = 8
 
-# Kinds of resources that requests may name; those that have no settings here are never listed.
+# Resource types that requests may name; types without settings here are never listed.
 RESOURCE_KINDS: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
-# Kinds that AlterConfigs may name: levels of loggers can only be altered incrementally.
+# Resource types that AlterConfigs may name: loggers' levels can only be altered incrementally.
 REPLACEABLE_KINDS: Final = RESOURCE_KINDS - {BROKER_LOGGER}
 
 
@@ -106,7 +107,7 @@ REPLACEABLE_KINDS: Final = RESOURCE_KINDS - {BROKER_LOGGER}
 def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> Answer:
     """Describe the settings of resources, each once, however often it is named.
 
-    If a resource is of an unknown kind, none is described.
+    If any resource has an unknown type, the whole request is refused.
     """
     if not RESOURCE_KINDS.issuperset(each.resource_type for each in request.resources):
         why = Refusal(
@@ -126,7 +127,7 @@ def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -
 async def _describe_many(
     node: Node, resources: Sequence[DescribeConfigsResource], request: DescribeConfigsRequest
 ) -> Long:
-    """Describe resources a slice at a time."""
+    """Describe resources in slices, yielding the event loop in between."""
     slices, results = Slices(node.env.clock), []
     for resource in resources:
         results.append(_described(node, resource, request))
@@ -157,7 +158,7 @@ def _described(
 
 
 def _visible(text: str | None) -> str | None:
-    """The value; null, as for passwords, where no string of the protocol holds it."""
+    """Return a value as the response shows it: null if the protocol's strings can't hold it."""
     return None if text is None or not is_tellable(text) else text
 
 
@@ -181,7 +182,7 @@ def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribedConf
 async def list_config_resources(
     context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse | Long:
-    """List what has settings: topics, the broker, and groups that have some of their own."""
+    """List resources with settings: topics, the broker, groups with settings of their own."""
     kinds = set(request.resource_types) if context.version >= 1 else {CLIENT_METRICS}
     if kinds - RESOURCE_KINDS:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
@@ -212,7 +213,7 @@ _Altered = TypeVar(
 async def incremental_alter_configs(
     context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """Change settings and leave the others."""
+    """Change the named settings and leave the others."""
     kind = IncrementalAlterConfigsResourceResponse
     responses = await _alter(context.node, request.resources, kind, is_trial=request.validate_only)
     return IncrementalAlterConfigsResponse(responses=responses)
@@ -221,7 +222,7 @@ async def incremental_alter_configs(
 async def alter_configs(
     context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
-    """Change settings; what is not named goes back to its default."""
+    """Change the named settings and reset all others to their defaults."""
     kind = AlterConfigsResourceResponse
     responses = await _alter(context.node, request.resources, kind, is_trial=request.validate_only)
     return AlterConfigsResponse(responses=responses)
@@ -230,7 +231,7 @@ async def alter_configs(
 async def _alter(
     node: Node, resources: Sequence[_AlterResource], kind: type[_Altered], *, is_trial: bool
 ) -> list[_Altered]:
-    """Change one resource after the other; each may be named once."""
+    """Change resources one after the other; each may be named once."""
     names, responses, slices = _count_names(resources), [], Slices(node.env.clock)
     for resource in resources:
         await slices.rest()
@@ -253,7 +254,11 @@ def _count_names(resources: Iterable[_AlterResource]) -> Counter[tuple[int, str]
 def _find_resource(
     node: Node, resource: _AlterResource, names: Counter[tuple[int, str]], kinds: frozenset[int]
 ) -> ConfigResource | None:
-    """As `find_resource`; raises Refusal for one that is named twice, or of none of the kinds."""
+    """Return the resource, or None if its type has no settings here.
+
+    Raises:
+        Refusal: The resource is named twice, or its type isn't in `kinds`.
+    """
     kind, name = resource.resource_type, resource.resource_name
     if names[kind, name] > 1:
         raise Refusal(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
@@ -287,7 +292,7 @@ _TWICE: Final = "Ignoring duplicate entity"
 async def describe_client_quotas(
     context: RequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse | Long:
-    """Quotas of the entities that fit a filter."""
+    """Describe the quotas of all entities that match a filter."""
     quotas = context.node.cluster.state.quotas
     try:
         quota_filter = filter_of(request.components, is_strict=request.strict)
@@ -301,7 +306,7 @@ async def describe_client_quotas(
 
 
 def _describe(quotas: Quotas, quota_filter: QuotaFilter) -> list[DescribedQuotas]:
-    """Quotas of the entities that fit a filter; for any thread."""
+    """Return the quotas of all entities that match a filter; safe in any thread."""
     return [_described_quota(entity, quotas[entity]) for entity in quota_filter.find(quotas)]
 
 
@@ -319,7 +324,7 @@ def _parts(entity: _Parts) -> list[QuotaEntity]:
 async def alter_client_quotas(
     context: RequestContext, request: AlterClientQuotasRequest
 ) -> AlterClientQuotasResponse:
-    """Set and forget quotas; answered when the change is durable, and holds."""
+    """Set and remove quotas; the response is sent once the changes are durable and in force."""
     names = [_name(alteration) for alteration in request.entries]
     times = Counter(names)
     results = {name: AlteredQuotas(error_code=0, entity=_parts(name)) for name in times}
@@ -345,7 +350,7 @@ def _name(alteration: QuotaAlteration) -> _Parts:
 
 
 def _ensure_once(alteration: QuotaAlteration, times: int) -> None:
-    """Refuse what is named twice: an entity, or a key of it."""
+    """Raise Refusal if the request names the entity twice, or the alteration a key twice."""
     keys = [op.key for op in alteration.ops]
     if times > 1 or len(set(keys)) < len(keys):
         inside = ", ".join(f"{kind}={name}" for kind, name in _name(alteration))
@@ -358,7 +363,7 @@ def _ensure_once(alteration: QuotaAlteration, times: int) -> None:
 
 
 class _Resource(Protocol):
-    """A resource as a request names it."""
+    """A resource that a request names."""
 
     resource_type: int
     resource_name: str
@@ -386,7 +391,7 @@ def _refused(kind: type[_Result], resource: _Resource, why: Refusal) -> _Result:
 def _split(
     access: Access, resources: Iterable[_R], operation: Operation
 ) -> tuple[list[_R], list[tuple[_R, Refusal]]]:
-    """Split resources by the right on their settings; the denied ones have their refusals."""
+    """Split resources by the client's rights; each denied one comes with its refusal."""
     allowed: list[_R] = []
     denied: list[tuple[_R, Refusal]] = []
     for resource in resources:
@@ -407,9 +412,9 @@ def _split(
 def guard_describe_configs(
     access: Access, request: DescribeConfigsRequest
 ) -> Guarded[DescribeConfigsRequest]:
-    """DESCRIBE_CONFIGS on each topic or group, on the cluster for any other resource."""
+    """Require DESCRIBE_CONFIGS on each topic or group, on the cluster for other resources."""
     if not RESOURCE_KINDS.issuperset(each.resource_type for each in request.resources):
-        return request, None  # none is described
+        return request, None  # the handler refuses all
     allowed, denied = _split(access, request.resources, Operation.DESCRIBE_CONFIGS)
     rows = [_refused(DescribeConfigsResult, *each) for each in denied]
     return replace(request, resources=allowed), Denied.rows("results", rows)
@@ -418,7 +423,7 @@ def guard_describe_configs(
 def guard_alter_configs(
     access: Access, request: AlterConfigsRequest
 ) -> Guarded[AlterConfigsRequest]:
-    """ALTER_CONFIGS on each topic or group, on the cluster for any other resource."""
+    """Require ALTER_CONFIGS on each topic or group, on the cluster for other resources."""
     kinds, kind = REPLACEABLE_KINDS, AlterConfigsResourceResponse
     allowed, rows = _split_alterations(access, request.resources, kinds, kind)
     return replace(request, resources=allowed), Denied.rows("responses", rows)
@@ -427,7 +432,7 @@ def guard_alter_configs(
 def guard_incremental_alter_configs(
     access: Access, request: IncrementalAlterConfigsRequest
 ) -> Guarded[IncrementalAlterConfigsRequest]:
-    """ALTER_CONFIGS on each topic or group, on the cluster for any other resource."""
+    """Require ALTER_CONFIGS on each topic or group, on the cluster for other resources."""
     kinds, kind = RESOURCE_KINDS, IncrementalAlterConfigsResourceResponse
     allowed, rows = _split_alterations(access, request.resources, kinds, kind)
     return replace(request, resources=allowed), Denied.rows("responses", rows)
@@ -439,10 +444,11 @@ _A = TypeVar("_A", AlterConfigsResource, IncrementalAlterConfigsResource)
 def _split_alterations(
     access: Access, resources: Sequence[_A], kinds: frozenset[int], kind: type[_Altered]
 ) -> tuple[list[_A], list[_Altered]]:
-    """Split resources by the right to alter them; the denied ones have their responses.
+    """Split resources by the right to alter them; each denied one comes with its response.
 
-    As in Kafka, whose brokers check requests before the controller checks rights, an invalid change
-    is refused as such. Only values of topics and groups are checked later.
+    In Kafka, brokers validate a request before the controller checks rights. So an invalid change
+    is reported as invalid even to a client without rights. Only values of topics and groups are
+    checked later.
     """
     names, node, rows = _count_names(resources), access.context.node, []
     allowed, denied = _split(access, resources, Operation.ALTER_CONFIGS)

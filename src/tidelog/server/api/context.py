@@ -1,4 +1,4 @@
-"""A request on its way to its handler, forms of a response, and topics that its client may see."""
+"""Context of a request, kinds of responses, and the topics that a client may see."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.reply import Reply
 
 
-# Made for every request, and a frozen one takes three times as long to make.
+# Created for every request; a frozen dataclass would take three times as long.
 @dataclass(slots=True)
 class RequestContext:
-    """Who asks what, in which version.
+    """A request's API, version and client.
 
     Attributes:
         node: The broker.
-        api: What is asked.
-        version: In which version.
-        client_id: How the client calls itself.
-        connection: Whose connection it is.
+        api: API of the request.
+        version: Version of the request.
+        client_id: The client's id for itself, from the request header.
+        connection: Facts about the client's connection.
     """
 
     node: Node
@@ -39,17 +39,17 @@ class RequestContext:
 
     @property
     def here(self) -> Address:
-        """Where this client is told to connect to."""
+        """Return the address that this client uses to reach the broker."""
         return self.connection.address or self.node.address
 
 
 class Asked(NamedTuple):
-    """A request on its way, as far as metrics go.
+    """A request in flight, as far as metrics need it.
 
     Attributes:
-        key: Which API.
-        size_bytes: Of its frame, the length field included.
-        began_ns: When it was looked at, by the monotonic clock.
+        key: Key of the API.
+        size_bytes: Size of the frame, including its length field.
+        began_ns: When its processing began, by the monotonic clock.
     """
 
     key: int
@@ -58,12 +58,12 @@ class Asked(NamedTuple):
 
 
 def key_of(frame: Buffer) -> int:
-    """The API that a frame asks, as far as it says so."""
+    """Return the API key of a frame; of a frame shorter than two bytes, the number in its bytes."""
     return frame[0] << 8 | frame[1] if len(frame) > 1 else int.from_bytes(frame, "big")
 
 
 def api_name(key: int) -> str:
-    """Kafka's name of an API, `unknown` for a number that has none."""
+    """Return Kafka's name of an API; `unknown` for an unknown key."""
     return _NAMES.get(key, "unknown")
 
 
@@ -73,31 +73,31 @@ _NAMES: Final = {key: api.name for key, api in BY_KEY.items()}
 Response: TypeAlias = "DataclassInstance"
 
 
-# Items of a response that are made into bytes where the response is made.
+# Responses of up to this many items are encoded on the event loop.
 MANY: Final = 1000
 
 
 class _Items(Protocol):
-    """A list, whatever it holds."""
+    """A list of any items."""
 
     def __len__(self) -> int: ...
     def pop(self) -> object:
-        """Take the last one out."""
+        """Remove the last item and return it."""
         ...
 
 
 class Long:
-    """A response of so many items that it is made into bytes beside the loop, and let go there."""
+    """A response with so many items that a worker thread encodes and frees it."""
 
     __slots__ = ("_items", "response")
 
     def __init__(self, response: Response, items: _Items) -> None:
-        """A response, and its list that is long; nobody else may use either."""
+        """Create it from a response and its long list; nothing else may use either."""
         self.response = response
         self._items = items
 
     def let_go(self) -> None:
-        """Free the items one by one: all at once they would take long."""
+        """Free the items one by one: freeing all at once would take long."""
         while len(self._items):
             self._items.pop()
 
@@ -111,7 +111,7 @@ def long_if_many(response: _Made, items: _Items) -> "_Made | Long":
 
 
 class Written:
-    """A response whose list `name` is bytes already (`WrittenItems`)."""
+    """A response whose list `name` is already encoded (`WrittenItems`)."""
 
     __slots__ = ("name", "response")
 
@@ -120,24 +120,27 @@ class Written:
         self.name = name
 
 
-# What there is to respond; None for a producer that wants no acknowledgement.
+# A finished response; None for a producer that wants no acknowledgement.
 Ready: TypeAlias = "Response | Long | Written | None"
 
 
-# What a handler gives: at once, or later as a coroutine or a reply.
+# A handler's result: a response, or a coroutine or reply that gives it later.
 Answer: TypeAlias = "Ready | Awaitable[Ready]"
 
 
-# The same once it is started.
+# A handler's result whose coroutine has been started.
 Started: TypeAlias = "Ready | Reply[Ready]"
 
 
-# Each handler takes its API's own request, which no type can say of all: `handler_of` casts.
+# Each handler takes its own API's request, which this type can't express: `handler_of` casts.
 Handler: TypeAlias = Callable[[RequestContext, "DataclassInstance"], Answer]
 
 
 def may_topic(node: Node, connection: ConnectionFacts, operation: Operation, topic: str) -> bool:
-    """Whether the client of a connection may do that to a topic; asked anew for each request."""
+    """Whether the client of a connection has the right to an operation on a topic.
+
+    Checked for each request.
+    """
     authorizer = node.authorizer
     if authorizer is None:
         return True
@@ -145,25 +148,26 @@ def may_topic(node: Node, connection: ConnectionFacts, operation: Operation, top
     return authorizer.may(client, operation, ResourceType.TOPIC, topic)
 
 
-# A topic of a request that fits a template: its name, its id where the request names it by that,
-# and its rows.
+# A topic of a request that matches a template: its name, its id if the request names it by id, and
+# its rows.
 TopicRows: TypeAlias = tuple[str, UUID | None, Sequence[Row]]
 
 
-# What a response says of the rows. And what is called before it is sent, with its size without the
-# header where quotas may hold: False lets the request go the whole way instead.
+# The facts and records for the response's rows, and a function that is called before the response
+# is sent, with its size without the header if quotas may apply. If it returns False, the request is
+# handled without the template.
 RowAnswers: TypeAlias = tuple[AllFacts, AllRecords, Callable[[int], bool] | None]
 
 
 class RowFunctions(NamedTuple):
-    """How an API takes part in templates (`protocol/row_templates.py`).
+    """An API's functions for repeated requests (`protocol/row_templates.py`).
 
     Attributes:
-        operation: What its client must be allowed to do to each topic.
+        operation: Operation that the client must be allowed on each topic.
         may_repeat: Whether a message of a version may become a template.
-        answer: Answers rows, by the context, the message without topics, and the topics, which the
-            client may use so. None where they have to be handled as any other request: nothing was
-            changed then. It may also return what the handler does.
+        answer: Answers rows. Its arguments are the context, the message without topics, and the
+            topics, on which the client has that right. None if they must be handled as an ordinary
+            request; nothing was changed then. It may also return a handler's result.
     """
 
     operation: Operation
@@ -172,5 +176,8 @@ class RowFunctions(NamedTuple):
 
 
 def sees_topics(context: RequestContext) -> Callable[[str], bool]:
-    """Whether a client may describe a topic; all where nobody is asked for rights."""
+    """Return whether the client may describe a topic, as a function of its name.
+
+    Always true without an authorizer.
+    """
     return partial(may_topic, context.node, context.connection, Operation.DESCRIBE)

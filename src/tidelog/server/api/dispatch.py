@@ -1,6 +1,7 @@
 """Dispatch of a request: from its frame to its handler, and from the response to bytes.
 
-Source: Kafka's protocol guide; KIP-511 (an unknown version of ApiVersions is answered in v0).
+Source: Kafka's protocol guide; KIP-511 (a request for an unknown version of ApiVersions is answered
+in v0).
 """
 
 from collections.abc import Callable
@@ -65,16 +66,20 @@ def _write_long(request: ReceivedRequest, long: Long) -> Pieces:
 Outcome: TypeAlias = "Pieces | Reply[Pieces | None] | None"
 
 
-# How a connection gets from a frame to what is sent: `answer`, or one that asks first who it is.
+# A connection's way from a frame to its response: `answer`, or a function that authenticates first.
 Answering: TypeAlias = Callable[[Node, ConnectionFacts, Buffer], Outcome]
 
 
 def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
-    """What to send for a request: now, later, or (None) nothing.
+    """Answer a request.
+
+    Returns:
+        The response's pieces, a reply that gives them later, or None for no response.
 
     Raises:
         CorruptMessage: The frame breaks a rule; the connection is to be closed.
-        UnsupportedVersion: An API or version that is not served, as Kafka closes the connection.
+        UnsupportedVersion: The API or version isn't served; the connection is to be closed, as in
+            Kafka.
     """
     began_ns = None if node.throttles is None else node.env.clock.monotonic_ns()
     repeated = _answer_rows(node, connection, frame, began_ns)
@@ -102,10 +107,10 @@ def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
 
 
 def _handle(context: RequestContext, message: Response) -> Started:
-    """Call the handler with what the guard allows, and add what is denied to its response.
+    """Call the handler with the allowed part of a request, and add the denied part to its response.
 
     Raises:
-        NotLoggedIn: An API without a guard, called by a client without all rights on the cluster.
+        NotLoggedIn: The API has no guard, and the client doesn't have all rights on the cluster.
     """
     handler = handler_of(context.api.key)
     guard = None if context.node.authorizer is None else guard_of(context.api.key)
@@ -131,7 +136,7 @@ def _answer_long(
 ) -> Outcome:
     """Answer a request with long lists part by part."""
     context = RequestContext(node, long.api, long.version, long.client_id, connection)
-    from tidelog.server.api.long_requests import answer_long  # few clients send any
+    from tidelog.server.api.long_requests import answer_long  # few clients send one
 
     response: Started = start(answer_long(context, long, _handle))
     head = ReceivedRequest(
@@ -143,9 +148,11 @@ def _answer_long(
 def _answer_rows(
     node: Node, connection: ConnectionFacts, frame: Buffer, began_ns: int | None
 ) -> Outcome:
-    """What to send for a request that fits a template; None where it goes the whole way.
+    """Answer a request that matches a template.
 
-    Rights are asked and quotas are charged for each request, as on the whole way.
+    Return None if it must be handled as an ordinary request.
+
+    Rights are checked and quotas charged for each request, as for an ordinary one.
     """
     templates = connection.templates
     template = None if templates is None else templates.find(key_of(frame))
@@ -183,7 +190,10 @@ def _usable_topics(
     topics: list[RequestTopic],
     operation: Operation,
 ) -> list[TopicRows] | None:
-    """The topics by name; None where one is unknown, named twice or not the client's to use so."""
+    """Return the topics by name.
+
+    None if one is unknown, named twice, or the client has no right to it.
+    """
     node, named = context.node, []
     if len(topics) > 1 and len({key for key, _ in topics}) < len(topics):
         return None
@@ -210,13 +220,13 @@ def _written(
     response: Started,
     arrival: tuple[Buffer, int | None],
 ) -> Outcome:
-    """Write a response as soon as it is there, and count the request.
+    """Encode a response as soon as it is complete, and charge the request to its quotas.
 
     Args:
-        context: Who asks.
+        context: Context of the request.
         request: The request.
         response: Its response.
-        arrival: The request's frame, and when it was looked at where quotas may hold.
+        arrival: The request's frame, and when its processing began if quotas may apply, else None.
     """
     frame, began_ns = arrival
     charges = None if began_ns is None else _charges_of(context, len(frame), began_ns)
@@ -241,12 +251,12 @@ def _write(
 
 @cache
 def _response_of(key: int) -> type[Response]:
-    """The declaration of an API's answer: an API looks for it each time that it is asked."""
+    """Return the class of an API's response. Cached: it is looked up for each request."""
     return BY_KEY[key].response
 
 
 def _charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> "Charges | None":
-    from tidelog.server.api.charges import charges_of  # few have quotas
+    from tidelog.server.api.charges import charges_of  # few clients have quotas
 
     return charges_of(context, size_bytes, began_ns)
 

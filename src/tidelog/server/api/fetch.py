@@ -1,9 +1,10 @@
 """Fetch: record batches as they are stored, now or when enough of them have arrived.
 
 Fetch has no guard: its rights are checked here for each topic, because a session remembers
-partitions between requests. A fetch of very many partitions is processed in slices and gets no
-session. With one, each later request would read all its partitions at once, however short its own
-list is; without one the client names them each time, as at a broker whose session cache is full.
+partitions between requests. A Fetch of very many partitions is processed in slices and gets no
+session. In a session each later request would read all its partitions at once, however short its
+own list is. Without a session the client names them each time, as with a broker whose session cache
+is full.
 
 Source: Kafka's protocol guide, API 1; Kafka 4.x KafkaApis.handleFetchRequest, ReplicaManager;
 KIP-74 (limits), KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topic ids), KIP-951.
@@ -46,13 +47,13 @@ from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.operations import Operation
 from tidelog.types import ISOLATION_LEVELS, Buffer
 
-# Since which versions topics are named by id, and the replica is a tagged field.
+# First versions in which topics are named by id, and the replica is a tagged field.
 BY_ID_SINCE: Final = 13
 REPLICA_STATE_SINCE: Final = 15
 
 
 async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
-    """The records that are there, or those that come while the request waits."""
+    """Return the available records, or wait for enough of them up to the request's limit."""
     if request.isolation_level not in ISOLATION_LEVELS:
         return _refused(context.version, request)
     node, order = context.node, order_of(context, request)
@@ -79,14 +80,14 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
 
 
 def replica_of(version: int, request: FetchRequest) -> int:
-    """Which copy of the log asks, by its number; negative for a consumer."""
+    """Return the broker id of the follower that sent the request; negative for a consumer."""
     if version < REPLICA_STATE_SINCE:
         return request.replica_id
     return request.replica_state.replica_id
 
 
 def order_of(context: RequestContext, request: FetchRequest) -> ReadOrder:
-    """What a request asks of all its partitions."""
+    """Return the options of a request that apply to all its partitions."""
     replica_id = replica_of(context.version, request)
     most = _most_bytes(context, request, is_copy=replica_id >= 0)
     return ReadOrder(
@@ -100,11 +101,11 @@ def order_of(context: RequestContext, request: FetchRequest) -> ReadOrder:
 
 
 def _most_bytes(context: RequestContext, request: FetchRequest, *, is_copy: bool = False) -> int:
-    """Bytes that all partitions together may get; quotas don't bound copies."""
+    """Return the most bytes for all partitions together; quotas don't apply to followers."""
     most = min(request.max_bytes, context.node.config.fetch_max_bytes)
     if context.node.throttles is None or is_copy:
         return most
-    from tidelog.server.api.charges import most_bytes  # few have quotas
+    from tidelog.server.api.charges import most_bytes  # few clients have quotas
 
     allowed = most_bytes(context)
     return most if allowed is None else min(most, allowed)
@@ -137,10 +138,10 @@ def _key(topic: str | UUID, partition: int) -> PartitionKey:
 def denied_topics(
     context: RequestContext, partitions: Iterable[CachedPartition], *, is_follower: bool
 ) -> frozenset[str | UUID]:
-    """Topics, by name or id as they were asked for, that the client may not read.
+    """Return the topics that the client may not read, by name or id as in the request.
 
-    A session remembers what was asked for, so each fetch asks anew who may read that. Followers
-    may read all, or nothing.
+    A session remembers partitions, so each Fetch checks the rights again. A follower may read all
+    topics or none.
     """
     authorizer, connection = context.node.authorizer, context.connection
     assert authorizer is not None
@@ -161,7 +162,7 @@ def denied_topics(
 def reads_of(
     node: Node, partitions: Iterable[CachedPartition], denied: frozenset[str | UUID]
 ) -> list[PartitionRead]:
-    """All partitions, those that are not there behind the others, as Kafka answers."""
+    """Return a read for each partition. Partitions that don't exist come last, as in Kafka."""
     if denied:
         reads = [
             _read_of(cached, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -177,7 +178,7 @@ def reads_of(
 
 
 def unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[str, int]]:
-    """Those that no request of this session has found yet, by name."""
+    """Yield the name and number of each partition that no request of this session has found yet."""
     for cached in partitions:
         if cached.partition is None or cached.partition.is_gone:
             topic, number = cached.key
@@ -188,9 +189,12 @@ def unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[
 
 
 def _name(node: Node, cached: CachedPartition) -> str | None:
-    """The name of its topic, once known for as long as the session lasts; None for an unknown id.
+    """Return the topic's name, or None for an unknown id.
 
-    Who reads on after a topic was deleted is told that it is gone, and not that its id is unknown.
+    Once found, it is kept for the whole session.
+
+    So a client that reads on after its topic was deleted learns that the topic is gone, and not
+    that its id is unknown.
     """
     topic = cached.key[0]
     if isinstance(topic, str):
@@ -205,7 +209,7 @@ def _read(node: Node, cached: CachedPartition) -> PartitionRead:
     cached_partition = cached.partition
     if cached_partition is not None and not cached_partition.is_gone:
         return _read_of(cached, cached_partition)
-    cached.partition = None  # what is gone leaves memory
+    cached.partition = None  # free what is gone
     name = _name(node, cached)
     if name is None:
         return _read_of(cached, None, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -237,11 +241,11 @@ def _read_of(
     return read
 
 
-# -- rows of requests that repeat --------------------------------------------------------------
+# -- rows of repeated requests -----------------------------------------------------------------
 
 
 def _may_repeat(version: int, request: FetchRequest) -> bool:
-    """Whether a consumer fetches without a session, and without our own fields."""
+    """Whether the request is a consumer's, without a session and without tidelog's own fields."""
     return (
         version >= MAGIC_2_SINCE
         and replica_of(version, request) < 0
@@ -257,7 +261,10 @@ def _may_repeat(version: int, request: FetchRequest) -> bool:
 def _answer_rows(
     context: RequestContext, request: FetchRequest, topics: Sequence[TopicRows]
 ) -> RowAnswers | None:
-    """What is read for each row; None for errors, waits, cold reads and all that is not plain."""
+    """Read each row.
+
+    Return None for errors, waits, cold reads and anything else out of the ordinary.
+    """
     node, order = context.node, order_of(context, request)
     reads: list[PartitionRead] = []
     for name, topic_id, rows in topics:
@@ -303,7 +310,7 @@ FETCH_ROWS: Final = RowFunctions(Operation.READ, _may_repeat, _answer_rows)
 
 
 def _refused(version: int, request: FetchRequest) -> FetchResponse:
-    """Nothing is read; versions that name topics say so of each partition, too."""
+    """Refuse a request; in versions that name topics each partition gets the error too."""
     topics = request.topics if version < BY_ID_SINCE else ()
     return FetchResponse(
         error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -333,7 +340,7 @@ def response_of(
     *,
     is_copy: bool = False,
 ) -> FetchResponse:
-    """The response, whose partitions are counted and noted in their session."""
+    """Return the response; its partitions are counted in metrics and noted in their session."""
     node = context.node
     if node.throttles is not None and not is_copy:
         throttle_ms = _charge(context, lambda: _size(context, fetching, reads))
@@ -357,7 +364,7 @@ def response_of(
 
 
 def _endpoint(context: RequestContext) -> NodeEndpoint:
-    """Where this broker listens, for clients that named an older leader epoch."""
+    """Return this broker's address, for clients that named an older leader epoch."""
     node, here = context.node, context.here
     return NodeEndpoint(
         node_id=node.node_id, host=here.host, port=here.port, rack=node.config.broker_rack
@@ -365,8 +372,8 @@ def _endpoint(context: RequestContext) -> NodeEndpoint:
 
 
 def _charge(context: RequestContext, size: Callable[[], int]) -> int:
-    """Charge the quota of bytes fetched; the time that a client over its quota has to wait."""
-    from tidelog.server.api.charges import charge_fetch  # few have quotas
+    """Charge the quota of bytes fetched; return the throttle time in ms, 0 within the quota."""
+    from tidelog.server.api.charges import charge_fetch  # few clients have quotas
 
     throttle_ms = charge_fetch(context, size)
     if throttle_ms:
@@ -375,7 +382,7 @@ def _charge(context: RequestContext, size: Callable[[], int]) -> int:
 
 
 def _size(context: RequestContext, fetching: Fetching, reads: Iterable[PartitionRead]) -> int:
-    """The bytes of a response that was not given yet."""
+    """Return the size in bytes of a response, without marking its partitions as sent."""
     from tidelog.server.api.charges import encoded_size
 
     results = fetching.preview([(read.cached, read) for read in reads])
@@ -386,7 +393,7 @@ def _size(context: RequestContext, fetching: Fetching, reads: Iterable[Partition
 def topics_of(
     results: Iterable[tuple[CachedPartition, PartitionRead]], node_id: int
 ) -> list[FetchableTopic]:
-    """Partitions as the response has them: those of a topic together where they follow."""
+    """Group partitions by topic, as the response has them; only neighbors are grouped."""
     topics: list[FetchableTopic] = []
     last: str | UUID | None = None
     for cached, read in results:
@@ -402,29 +409,29 @@ def topics_of(
     return topics
 
 
-# What one Fetch may name: each partition takes some 500 bytes while the Fetch waits.
+# Maximum number of partitions in one Fetch: each takes some 500 bytes while the Fetch waits.
 PARTITIONS_MAX: Final = 30_000
 
 
 _SLICE: Final = 100
 
 
-# Of a partition in the response beside its records, for quotas.
+# Bytes of a partition in the response besides its records, for quotas.
 _PARTITION_BYTES: Final = 40
 
 
 async def long_fetch(
     context: RequestContext, read: Callable[[], Awaitable[ReceivedRequest]], slices: Slices
 ) -> AsyncIterator[FetchResponse]:
-    """Answer in parts: responses whose topics follow each other in the whole response.
+    """Answer in parts: each yields the next topics of the whole response.
 
     An incremental request gets error 70: the client then makes a full one. A request of more than
     `PARTITIONS_MAX` partitions gets error 42 for each of them.
 
     Args:
-        context: Who asks.
+        context: Context of the request.
         read: Reads the request.
-        slices: Lets others have the loop.
+        slices: Yields the event loop between slices.
     """
     async with context.node.long_requests:
         request = (await read()).message
@@ -457,7 +464,7 @@ async def long_fetch(
 
 
 def _taken(context: RequestContext, request: FetchRequest) -> Iterator[Asked]:
-    """The partitions, which are taken out of the request one by one: no list is freed at once."""
+    """Yield the partitions, removing them one by one: no long list is freed at once."""
     by_id = context.version >= BY_ID_SINCE
     request.topics.reverse()
     while request.topics:
@@ -484,7 +491,7 @@ async def _answer_long(
     partitions: Sequence[CachedPartition],
     slices: Slices,
 ) -> AsyncIterator[FetchResponse]:
-    """Read, wait for enough, and answer."""
+    """Read the partitions, wait for enough bytes, and yield the response in parts."""
     node, order = context.node, order_of(context, request)
     reads: list[PartitionRead] = []
     for start in range(0, len(partitions), _SLICE):
@@ -508,7 +515,7 @@ async def _answer_long(
         if throttle_ms:
             yield FetchResponse(throttle_time_ms=throttle_ms)
             return
-    # The first part gives the response its fields beside the list.
+    # The first part sets the fields of the response other than the list.
     yield _head(context, reads)
     for start in range(0, len(reads), _SLICE):
         yield _part(context, reads[start : start + _SLICE])
@@ -516,7 +523,10 @@ async def _answer_long(
 
 
 def _head(context: RequestContext, reads: Sequence[PartitionRead]) -> FetchResponse:
-    """No partitions; the endpoint of their leader, where a part names it."""
+    """Return a part without partitions.
+
+    It has the leader's endpoint if a later part refers to it.
+    """
     if all(read.fenced_epoch < 0 for read in reads):
         return FetchResponse()
     return FetchResponse(node_endpoints=[_endpoint(context)])

@@ -1,8 +1,6 @@
-"""FindCoordinator.
+"""FindCoordinator: the broker that coordinates a group, a transactional id or a share partition.
 
-FindCoordinator: who looks after a group, a transactional id, or the state of a share partition.
-
-One broker looks after all.
+This broker coordinates all of them.
 
 Source: Kafka's protocol guide, API 10; KIP-699 (many keys at once), KIP-932 (share partitions).
 """
@@ -39,19 +37,19 @@ BATCHED_FIRST_VERSION: Final = 4
 NO_NODE: Final = -1
 
 
-# Of one request; for more keys whoever writes first opens what keeps them.
+# Keys of one request whose partitions are opened; for further keys the first write opens them.
 OPENED_KEYS_MAX: Final = 100
 
 
-# GROUP:TOPIC_ID:PARTITION as Kafka's classes read it: a group of more than blanks, 16 bytes in
-# base64, what Java takes for an int; colons behind it don't count.
+# GROUP:TOPIC_ID:PARTITION as Kafka's classes parse it: a group that isn't blank, 16 bytes in
+# base64, a number that Java parses as an int. Trailing colons are ignored.
 _SHARE_KEY: Final = re.compile(
     r"(?P<group>.*):[A-Za-z0-9_-]{22}(?:==)?:(?P<number>[+-]?\d{1,99}):*", re.DOTALL
 )
 
 
 class _Keeper(Protocol):
-    """The log of groups, or of transactions."""
+    """The log of groups or of transactions."""
 
     @property
     def has_topic(self) -> bool: ...
@@ -63,7 +61,7 @@ class _Keeper(Protocol):
 def find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    """This broker; the topic of offsets or transactions is created at the first question."""
+    """Return this broker. The first request creates the topic of offsets or of transactions."""
     node = context.node
     if request.key_type == GROUP_KEY_TYPE:
         return _answer_for(context, request, node.groups.shards, OFFSETS_TOPIC)
@@ -109,7 +107,10 @@ def _answer_for(
 def _unopened(
     context: RequestContext, request: FindCoordinatorRequest, keeper: _Keeper, topic: str
 ) -> list[TopicPartition]:
-    """Partitions that keep these keys, and that the first write would open on the loop."""
+    """Return the unopened partitions that hold these keys.
+
+    Otherwise the first write would open them on the event loop.
+    """
     is_batch = context.version >= BATCHED_FIRST_VERSION
     keys = request.coordinator_keys[:OPENED_KEYS_MAX] if is_batch else [request.key]
     numbers = {keeper.number_of(key) for key in keys if keeper.error_for(key) == ErrorCode.NONE}
@@ -174,7 +175,7 @@ BATCHED_KEYS_FIRST_VERSION: Final = 4
 def guard_find_coordinator(
     access: Access, request: FindCoordinatorRequest
 ) -> Guarded[FindCoordinatorRequest]:
-    """DESCRIBE on each group or transactional id; CLUSTER_ACTION for share partitions."""
+    """Require DESCRIBE on each group or transactional id, CLUSTER_ACTION for share partitions."""
     if access.context.version < BATCHED_KEYS_FIRST_VERSION:
         code = _key_code(access, request.key_type, request.key)
         if not code:

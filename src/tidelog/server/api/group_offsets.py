@@ -62,16 +62,16 @@ MEMBERS_FIRST_VERSION: Final = 9
 TOPIC_IDS_FIRST_VERSION: Final = 10
 
 
-# Groups that are answered before others have the loop.
+# Groups that are answered before the event loop is yielded.
 GROUPS_AT_ONCE: Final = 100
 
 
 async def offset_fetch(
     context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse | Long:
-    """What groups committed; nothing is told that a crash could still take back.
+    """Return committed offsets of groups; only offsets that survive a crash are reported.
 
-    Groups and partitions are told once, however often they are named: metadata may be long.
+    Each group and partition is reported once, however often it is named: metadata may be long.
     """
     if context.version >= BATCHED_FIRST_VERSION:
         asked_groups = {group.group_id: group for group in request.groups}
@@ -100,12 +100,12 @@ async def offset_fetch(
 
 
 class _Told(NamedTuple):
-    """What a group's answer is made of.
+    """The offsets of one group that its response is made from.
 
     Attributes:
         group_id: The group.
-        offsets: What it has committed.
-        pending: What is still pending, None where that does not matter to the client.
+        offsets: Its committed offsets.
+        pending: Offsets of pending transactions; None if the client doesn't require stable offsets.
         by_id: Whether topics are named by their ids.
     """
 
@@ -123,7 +123,7 @@ async def _group(
     if code is ErrorCode.NONE:
         code = await coordinator.shards.settled(asked.group_id)
     if code is ErrorCode.NONE:
-        code = coordinator.shards.error_for(asked.group_id)  # it may have been lost meanwhile
+        code = coordinator.shards.error_for(asked.group_id)  # it may have been unloaded meanwhile
     if code is not ErrorCode.NONE:
         return OffsetFetchGroupResponse(group_id=asked.group_id, error_code=code)
     group = coordinator.find(asked.group_id)
@@ -148,7 +148,10 @@ async def _group(
 
 
 async def _all(node: Node, told: _Told) -> list[OffsetFetchGroupTopicResponse]:
-    """All that was committed; by id only of topics that there are, and for them."""
+    """Return all committed offsets.
+
+    By id only those of existing topics, committed for the same id.
+    """
     topics: list[OffsetFetchGroupTopicResponse] = []
     slices = Slices(node.env.clock)
     for name in told.offsets.topics():
@@ -173,7 +176,7 @@ async def _all(node: Node, told: _Told) -> list[OffsetFetchGroupTopicResponse]:
 
 
 def _named_once(asked: Iterable[OffsetFetchGroupTopic]) -> Iterable[OffsetFetchGroupTopic]:
-    """Each topic once, with all partitions that are asked for wherever it is named."""
+    """Return each topic once, with the partitions of all its entries in the request."""
     found: dict[object, OffsetFetchGroupTopic] = {}
     for each in asked:
         key = each.name, each.topic_id
@@ -209,7 +212,11 @@ def _asked_topic(
 def _partition(
     told: _Told, topic: str, topic_id: UUID, number: int
 ) -> OffsetFetchGroupPartitionResponse:
-    """What is kept, but for another topic of the name than was asked for; no id stands for all."""
+    """Return a partition's committed offset.
+
+    An offset that was committed for another topic of that name is left out; the zero id matches any
+    topic.
+    """
     found = told.offsets.get(topic, number)
     is_unstable = told.pending is not None and told.pending.is_pending(told.group_id, topic, number)
     if found is None or is_unstable or found.is_of_another(topic_id):
@@ -231,7 +238,10 @@ def _partition(
 async def _single(
     context: RequestContext, asked: OffsetFetchGroup, found: OffsetFetchGroupResponse
 ) -> OffsetFetchResponse:
-    """The answer in the old form; the oldest says an error with each partition."""
+    """Return the response in the form for one group.
+
+    Before version 2 each partition has the error.
+    """
     if found.error_code and context.version < TOP_ERROR_FIRST_VERSION:
         return OffsetFetchResponse(topics=list(_all_failed(asked, found.error_code)))
     response = OffsetFetchResponse(error_code=found.error_code)
@@ -274,7 +284,7 @@ def _all_failed(asked: OffsetFetchGroup, code: int) -> Iterable[OffsetFetchTopic
 def guard_offset_commit(
     access: Access, request: OffsetCommitRequest
 ) -> Guarded[OffsetCommitRequest]:
-    """READ on the group and on each topic."""
+    """Require READ on the group and on each topic."""
     if not access.may_group(Operation.READ, request.group_id):
         refusals = [
             _refused_commit(topic, ErrorCode.GROUP_AUTHORIZATION_FAILED) for topic in request.topics
@@ -307,7 +317,7 @@ def _refused_commit(topic: OffsetCommitRequestTopic, code: int) -> OffsetCommitR
 def guard_offset_delete(
     access: Access, request: OffsetDeleteRequest
 ) -> Guarded[OffsetDeleteRequest]:
-    """DELETE on the group, READ on each topic."""
+    """Require DELETE on the group and READ on each topic."""
     if not access.may_group(Operation.DELETE, request.group_id):
         refusal = OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
         return None, Denied.whole(refusal)
@@ -329,7 +339,7 @@ def guard_offset_delete(
 
 
 def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Guarded[OffsetFetchRequest]:
-    """DESCRIBE on each group and topic; denied topics that were not named are left out."""
+    """Require DESCRIBE on each group and topic; denied topics that weren't named are left out."""
     if access.context.version < BATCHED_FIRST_VERSION:
         return _guard_single(access, request)
     names = [group.group_id for group in request.groups]
@@ -355,7 +365,7 @@ def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Guarded[O
 
 
 def _may_show(access: Access, name: str, topic_id: UUID) -> bool:
-    """Whether what was committed of a topic may be told; of an unknown id there is nothing."""
+    """Whether the client may see a topic's offsets; true for an unknown id, which has none."""
     topic = name or access.name_of(topic_id)
     return not topic or access.may_topic(Operation.DESCRIBE, topic)
 
@@ -363,7 +373,7 @@ def _may_show(access: Access, name: str, topic_id: UUID) -> bool:
 def _split_topics(
     access: Access, group: OffsetFetchGroup
 ) -> tuple[OffsetFetchGroup, list[OffsetFetchGroupTopicResponse]]:
-    """A group with its allowed topics, and the refusals of the others."""
+    """Return a group with its allowed topics, and the refusals of the others."""
     if group.topics is None:
         return group, []
     by_id = access.context.version >= TOPIC_IDS_FIRST_VERSION
@@ -391,9 +401,9 @@ def _split_topics(
 
 
 def _guard_single(access: Access, request: OffsetFetchRequest) -> Guarded[OffsetFetchRequest]:
-    """The guard of versions with one group."""
+    """Guard versions that name one group."""
     if not access.may_group(Operation.DESCRIBE, request.group_id):
-        # Before version 2 an error is told with each partition.
+        # Before version 2 each partition has the error.
         topics = request.topics or [] if access.context.version < 2 else []
         refusal = OffsetFetchResponse(
             error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -435,14 +445,14 @@ def _refused_single(name: str, numbers: list[int], code: int) -> OffsetFetchTopi
 GROUP_NOT_FOUND_FIRST_VERSION: Final = 9
 
 
-# A topic as the client named it: by name, or by id.
+# A partition as the client named it: topic name, topic id and number.
 Place = tuple[str, UUID, int]
 
 
 def offset_commit(
     context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
-    """Keep offsets of partitions that there are."""
+    """Commit offsets of existing partitions."""
     response = _CommitResponse(context.version)
     kept: list[tuple[Place, Commit]] = []
     for topic in request.topics:
@@ -467,7 +477,7 @@ def offset_commit(
 def _known(
     context: RequestContext, topic: OffsetCommitRequestTopic, response: "_CommitResponse"
 ) -> Iterable[tuple[Place, Commit]]:
-    """Commits of partitions that there are; the others are refused in the response."""
+    """Yield the commits of existing partitions; the others are refused in the response."""
     node = context.node
     by_id = context.version >= TOPIC_IDS_FIRST_VERSION
     info = node.topics.find_by_id(topic.topic_id) if by_id else node.topics.find(topic.name)
@@ -491,13 +501,13 @@ def _known(
 
 
 def has_partition(node: Node, topic: str, partition: int) -> bool:
-    """Whether there is such a partition."""
+    """Whether the partition exists."""
     info = node.topics.find(topic)
     return info is not None and 0 <= partition < info.partitions
 
 
 class _CommitResponse:
-    """An answer under construction: topics in the order in which they got their first code."""
+    """A response under construction: topics in the order of their first error code."""
 
     def __init__(self, version: int) -> None:
         self._by_id = version >= TOPIC_IDS_FIRST_VERSION
@@ -505,7 +515,7 @@ class _CommitResponse:
         self.message = OffsetCommitResponse()
 
     def put(self, place: Place, code: ErrorCode) -> None:
-        """Say how it went with one partition."""
+        """Add the error code of one partition."""
         name, topic_id, partition = place
         key = topic_id if self._by_id else name
         topic = self._topics.get(key)
@@ -519,7 +529,7 @@ class _CommitResponse:
     def add(
         self, kept: Sequence[tuple[Place, Commit]], codes: Sequence[ErrorCode]
     ) -> OffsetCommitResponse:
-        """Say how it went with those that the coordinator was asked about; the whole answer."""
+        """Add the coordinator's error codes, and return the complete response."""
         for (place, _), code in zip(kept, codes, strict=True):
             self.put(place, code)
         return self.message
@@ -528,7 +538,7 @@ class _CommitResponse:
 async def offset_delete(
     context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
-    """Forget offsets of topics that the group does not read."""
+    """Delete committed offsets of topics to which the group isn't subscribed."""
     node = context.node
     places = [
         (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
@@ -552,8 +562,8 @@ async def offset_delete(
     return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=list(topics.values()))
 
 
-# Since which version a client knows errors after which it aborts, and since which the group's
-# partition is added by committing.
+# First versions in which a client knows the errors after which it must abort, and in which a commit
+# adds the group's partition to the transaction.
 ABORTABLE_SINCE: Final = 4
 
 
@@ -563,7 +573,7 @@ ADDS_SINCE: Final = 5
 async def txn_offset_commit(
     context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
-    """Keep offsets of partitions that there are until the transaction ends."""
+    """Store offsets of existing partitions as pending until the transaction ends."""
     response = _Response()
     kept: list[Commit] = []
     for topic in request.topics:
@@ -611,7 +621,7 @@ async def _commit(
         refused = known_error(codes[place], knows_abortable=context.version >= ABORTABLE_SINCE)
         if refused is not ErrorCode.NONE:
             return [refused] * len(commits)
-        code = groups.shards.error_for(group_id)  # it may have been lost meanwhile
+        code = groups.shards.error_for(group_id)  # it may have been unloaded meanwhile
         if code is not ErrorCode.NONE:
             return [code] * len(commits)
     asked = CommitRequest(
@@ -629,20 +639,20 @@ async def _commit(
 
 
 def _is_there(node: Node, commit: Commit) -> bool:
-    """Whether a topic was not deleted meanwhile; there may be another one of its name."""
+    """Whether the commit's topic still exists, and not just another one of its name."""
     info = node.topics.find(commit.topic)
     return info is not None and (info.topic_id or NO_UUID) == commit.topic_id
 
 
 class _Response:
-    """An answer under construction: topics in the order in which they got their first code."""
+    """A response under construction: topics in the order of their first error code."""
 
     def __init__(self) -> None:
         self._topics: dict[str, TxnOffsetCommitResponseTopic] = {}
         self.message = TxnOffsetCommitResponse()
 
     def put(self, name: str, partition: int, code: int) -> None:
-        """Say how it went with one partition."""
+        """Add the error code of one partition."""
         topic = self._topics.get(name)
         if topic is None:
             topic = self._topics[name] = TxnOffsetCommitResponseTopic(name=name)
@@ -655,7 +665,7 @@ class _Response:
 def guard_txn_offset_commit(
     access: Access, request: TxnOffsetCommitRequest
 ) -> Guarded[TxnOffsetCommitRequest]:
-    """WRITE on the transactional id, READ on the group and on each topic."""
+    """Require WRITE on the transactional id and READ on the group and on each topic."""
     code = 0
     if not access.may_transact(Operation.WRITE, request.transactional_id):
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

@@ -1,10 +1,9 @@
-"""Rights of a request: what its client may do, and what a guard denies.
+"""Rights of a request: the client's permissions, and guards that enforce them.
 
-A guard is a function of the request. It returns the request that the handler may answer, and what
-to add to the handler's response for the rest. Handlers know nothing of rights, except those of
-Fetch, ShareFetch and ShareAcknowledge, whose partitions are remembered between requests. An API's
-guard stands in its row of the table; an API without one is only for clients that may do everything
-to the cluster.
+A guard is a function of the request. It returns the request that the handler may answer, and the
+refusals to add to the handler's response. Handlers don't check rights, except those of Fetch,
+ShareFetch and ShareAcknowledge, whose partitions are remembered between requests. The table of APIs
+names each API's guard. An API without a guard requires all rights on the cluster.
 
 Invariants:
 - A guard never changes the request that it gets: a request may be remembered and answered again.
@@ -55,7 +54,7 @@ Response = TypeVar("Response", bound="DataclassInstance")
 
 
 class Access:
-    """What the client of one request may do."""
+    """Rights of the client of one request."""
 
     __slots__ = ("_authorizer", "_client", "context")
 
@@ -67,52 +66,58 @@ class Access:
         self._client = Client(context.connection.principal, context.connection.host)
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """Whether the client may do that to a resource."""
+        """Whether the client may perform an operation on a resource."""
         return self._authorizer.may(self._client, operation, kind, name)
 
     def may_topic(self, operation: Operation, name: str) -> bool:
-        """Whether the client may do that to a topic."""
+        """Whether the client may perform an operation on a topic."""
         return self._authorizer.may(self._client, operation, ResourceType.TOPIC, name)
 
     def may_describe(self, name: str | None) -> bool:
-        """Whether there is a name, of a topic that the client may describe."""
+        """Whether the client may describe a topic; false for None."""
         return name is not None and self.may_topic(Operation.DESCRIBE, name)
 
     def may_group(self, operation: Operation, name: str) -> bool:
-        """Whether the client may do that to a group."""
+        """Whether the client may perform an operation on a group."""
         return self._authorizer.may(self._client, operation, ResourceType.GROUP, name)
 
     def may_cluster(self, operation: Operation) -> bool:
-        """Whether the client may do that to the cluster."""
+        """Whether the client may perform an operation on the cluster."""
         return self._authorizer.may_cluster(self._client, operation)
 
     def may_transact(self, operation: Operation, name: str) -> bool:
-        """Whether the client may do that to a transactional id."""
+        """Whether the client may perform an operation on a transactional id."""
         return self._authorizer.may(self._client, operation, ResourceType.TRANSACTIONAL_ID, name)
 
     def may_write_somewhere(self) -> bool:
-        """Whether there can be a topic that the client may write to."""
+        """Whether the client may write to any topic, existing or not."""
         return self._authorizer.may_any(self._client, Operation.WRITE, ResourceType.TOPIC)
 
     def bits(self, kind: ResourceType, name: str, possible: int) -> int:
-        """Those of the possible operations that are allowed, as bits by their numbers."""
+        """Return the allowed ones of the possible operations, as bits by their codes."""
         return self._authorizer.operations_bits(self._client, kind, name, possible)
 
     def cluster_bits(self, possible: int) -> int:
-        """Allowed operations on the cluster; 0 for a client that may not describe it."""
+        """Return the allowed operations on the cluster as bits.
+
+        0 for a client that may not describe it.
+        """
         if not self.may_cluster(Operation.DESCRIBE):
             return 0
         return self.bits(ResourceType.CLUSTER, CLUSTER_NAME, possible)
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """The name of the topic with an id, None if there is no such topic."""
+        """Return the name of the topic with an id, or None for an unknown id."""
         info = self.context.node.topics.find_by_id(topic_id)
         return None if info is None else info.name
 
     def split(
         self, items: Iterable[Item], operation: Operation, name_of: Callable[[Item], str | None]
     ) -> tuple[list[Item], list[Item]]:
-        """Split items into allowed and denied ones by their topics; without a name: allowed."""
+        """Split items into allowed and denied ones by their topics.
+
+        An item without a name is allowed.
+        """
         allowed: list[Item] = []
         denied: list[Item] = []
         for item in items:
@@ -133,25 +138,25 @@ class Access:
 
 
 class Denied:
-    """What a guard answers in place of the handler, or changes in the handler's response."""
+    """A guard's response in place of the handler's, or its change of the handler's response."""
 
     __slots__ = ("add_to",)
 
     def __init__(self, add_to: "_AddTo") -> None:
-        """`add_to` makes the response from that of the handler, which it may change in place.
+        """Create it; `add_to` makes the response from the handler's, which it may change in place.
 
-        It gets None where the handler was not called or does not respond.
+        It gets None if the handler was not called or does not respond.
         """
         self.add_to = add_to
 
     @classmethod
     def whole(cls, response: "DataclassInstance") -> "Denied":
-        """The response to a request of which the handler gets nothing."""
+        """Return a denial of the whole request: the handler isn't called."""
         return cls(lambda _none: response)
 
     @classmethod
     def changed(cls, change: Callable[[Response], None]) -> "Denied":
-        """The handler's response after `change`."""
+        """Return a denial that applies `change` to the handler's response."""
 
         def add_to(response: Response | None) -> Response:
             assert response is not None
@@ -162,7 +167,7 @@ class Denied:
 
     @classmethod
     def rows(cls, name: str, refusals: "Iterable[DataclassInstance]") -> "Denied":
-        """Refusals behind the list `name`, unless the response as a whole is an error."""
+        """Return a denial that appends refusals to list `name`, unless the response is an error."""
 
         def add(response: "DataclassInstance") -> None:
             if not getattr(response, "error_code", ErrorCode.NONE):
@@ -178,13 +183,15 @@ class Denied:
         is_shown: Callable[[Item], bool],
         change: Callable[[Response], None] = lambda _response: None,
     ) -> "Denied":
-        """Leave items out of a list of the response; a long one is filtered in slices.
+        """Return a denial that removes items from a list of the response.
+
+        A long list is filtered in slices.
 
         Args:
             access: Rights of the client.
-            name: Of the list.
-            is_shown: Called once with each item, in order.
-            change: What else to do to the response, afterwards.
+            name: Name of the list.
+            is_shown: Whether an item stays; called once with each item, in order.
+            change: Further change of the response, made afterwards.
         """
 
         def add_to(response: Response | None) -> Response | Reply[Response]:
@@ -198,7 +205,7 @@ class Denied:
 
         async def in_steps(response: Response, items: list[Item]) -> Response:
             clock = access.context.node.env.clock
-            # In place: a `Long` lets go of the items of this very list.
+            # In place: a `Long` response frees the items of this same list.
             items[:] = compress(items, await in_slices(clock, map(is_shown, items)))
             change(response)
             return response
@@ -211,7 +218,7 @@ _AddTo: TypeAlias = (
 )
 
 
-# The request that the handler answers, None for none, and what is denied, None for nothing.
+# The request for the handler, None if there is none, and the denial, None if nothing is denied.
 Guarded: TypeAlias = tuple[Request | None, Denied | None]
 
 
@@ -224,11 +231,11 @@ AnyGuard: TypeAlias = "Guard[DataclassInstance]"
 def needs_cluster(
     *operations: Operation, refuse: "Callable[[Request], DataclassInstance] | None" = None
 ) -> Guard[Request]:
-    """A guard that asks for a right on the cluster.
+    """Return a guard that requires a right on the cluster.
 
     Args:
-        operations: One of them is enough.
-        refuse: Makes the response of a refused request; without it that is an error of the whole.
+        operations: Any one of them is enough.
+        refuse: Makes the response to a refused request; by default an error for the whole request.
     """
 
     def guard(access: Access, request: Request) -> Guarded[Request]:
@@ -242,12 +249,12 @@ def needs_cluster(
 
 
 def needs_group(operation: Operation) -> "AnyGuard":
-    """A guard that asks for a right on the group of a request."""
+    """Return a guard that requires a right on the group of a request."""
     return _needs(operation, ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED, "group_id")
 
 
 def needs_transactional_id(operation: Operation) -> "AnyGuard":
-    """A guard that asks for a right on the transactional id of a request."""
+    """Return a guard that requires a right on the transactional id of a request."""
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return _needs(operation, ResourceType.TRANSACTIONAL_ID, code, "transactional_id")
 
@@ -262,7 +269,10 @@ def _needs(operation: Operation, kind: ResourceType, code: ErrorCode, name: str)
 
 
 def needs_all(*guards: "AnyGuard") -> "AnyGuard":
-    """A guard that passes a request if all guards do; otherwise the first refusal counts."""
+    """Return a guard that passes a request if all `guards` do.
+
+    Otherwise the first refusal counts.
+    """
 
     def guard(access: Access, request: "DataclassInstance") -> "Guarded[DataclassInstance]":
         for each in guards:
@@ -275,7 +285,7 @@ def needs_all(*guards: "AnyGuard") -> "AnyGuard":
 
 
 def _error(access: Access, code: ErrorCode) -> Denied:
-    """A response that is an error as a whole, with Kafka's text if it has room for one."""
+    """Return a denial of the whole request, with Kafka's text if the response has a field."""
     kind = access.context.api.response
     make = cast("Callable[..., DataclassInstance]", kind)
     if any(field.name == "error_message" for field in fields(kind)):
@@ -284,10 +294,10 @@ def _error(access: Access, code: ErrorCode) -> Denied:
 
 
 def closed(access: Access, request: Request) -> Guarded[Request]:
-    """The guard of an API that has none.
+    """Guard an API that has no guard of its own.
 
     Raises:
-        NotLoggedIn: The client may not do everything to the cluster.
+        NotLoggedIn: The client doesn't have all rights on the cluster.
     """
     if access.may_cluster(Operation.ALL):
         return request, None

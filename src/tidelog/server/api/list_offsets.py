@@ -1,11 +1,12 @@
 """ListOffsets and OffsetForLeaderEpoch: the offset of a time, and the end of a leader epoch.
 
 `find_row` answers one partition of a ListOffsets request, for this API and for the templates of
-repeated requests. What a time stands for is `partitions.offset_lookup`'s; here are checks, versions
-and the response. A follower learns from OffsetForLeaderEpoch where its log and the leader's part.
+repeated requests. `partitions.offset_lookup` resolves times; this module checks requests, handles
+versions and makes the response. OffsetForLeaderEpoch tells a follower where its log diverges from
+the leader's.
 
-Source: Kafka's protocol guide, API 2; KIP-79, KIP-734 (-3), KIP-405 (-4), KIP-1005 (-5),
-KIP-1023 (-6); for version 0 Kafka's getOffsetsBefore. API 23; KIP-101, KIP-320.
+Source: Kafka's protocol guide, API 2; KIP-79, KIP-734 (-3), KIP-405 (-4), KIP-1005 (-5), KIP-1023
+(-6); for version 0 Kafka's getOffsetsBefore. API 23; KIP-101, KIP-320.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -62,7 +63,7 @@ READ_COMMITTED: Final = 1
 
 _NO_MATCH: Final = (0, NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH)
 
-# Since which version a special time may be asked for.
+# First version that allows each special time.
 SPECIAL_SINCE: Final = {
     LATEST_TIMESTAMP: 0,
     EARLIEST_TIMESTAMP: 0,
@@ -72,17 +73,17 @@ SPECIAL_SINCE: Final = {
     EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
 
-# Error code, timestamp, offset and leader epoch: what a response states of a partition.
+# Error code, timestamp, offset and leader epoch: a partition's result in the response.
 Row: TypeAlias = tuple[int, int, int, int]
 
 PartitionResponse: TypeAlias = ListOffsetsPartitionResponse
 
-# A search that has to be waited for; it begins when this is called.
+# A search that takes long; it starts when this is called.
 RowSearch: TypeAlias = Callable[[], Awaitable[Row]]
 
 
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """One row for each partition, by topic; a partition that is named twice is refused."""
+    """Return one row for each partition, by topic. A partition that is named twice is refused."""
     if request.isolation_level not in ISOLATION_LEVELS:
         return response_of(
             (
@@ -109,7 +110,7 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
 
 
 def response_of(rows: Iterable[tuple[str, list[PartitionResponse]]]) -> ListOffsetsResponse:
-    """Make the response of rows by topic."""
+    """Return the response of rows by topic."""
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(name=name, partitions=partitions) for name, partitions in rows
@@ -149,12 +150,12 @@ def find_row(
     epoch: int,
     time_ms: int,
 ) -> Row | RowSearch:
-    """The row of an open partition from version 1 on, or a search where that takes a while.
+    """Return the row of an open partition, from version 1 on; or a search if it takes long.
 
     Args:
         node: The broker.
-        version: Of the request, 1 or more.
-        request: The request, for its isolation and replica.
+        version: Version of the request, 1 or more.
+        request: The request, for its isolation level and replica.
         partition: The partition.
         epoch: Leader epoch that the client expects, NO_LEADER_EPOCH for any.
         time_ms: Time in ms, or a special time.
@@ -175,19 +176,22 @@ def find_row(
 
 
 def _problem(log: Log, version: int, epoch: int, time_ms: int) -> int:
-    """The error code of a time that the version has not, or of another leader epoch; else 0."""
+    """Return the error code for a special time that the version lacks or for another leader epoch.
+
+    0 for none.
+    """
     if time_ms < 0 and _is_unknown_time(time_ms, version):
         return ErrorCode.UNSUPPORTED_VERSION
     return epoch_problem(log, epoch)
 
 
 def _is_unknown_time(time_ms: int, version: int) -> bool:
-    """Whether a negative time stands for nothing that the version knows."""
+    """Whether a negative time isn't a special time of the version."""
     return time_ms < 0 and version < SPECIAL_SINCE.get(time_ms, 1 << 15)
 
 
 def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
-    """Offset behind the last record that the client may see."""
+    """Return the end of what the client may see (exclusive)."""
     if request.replica_id >= 0:
         return partition.replica_end_offset
     if request.isolation_level == READ_COMMITTED:
@@ -196,17 +200,20 @@ def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
 
 
 def _code_of(log: Log, error: TidelogError | OSError) -> int:
-    """The error code for a partition that can't be read; the reason is logged."""
+    """Log why a partition can't be read, and return its error code."""
     tell_failure(log, error)
     if not isinstance(error, TidelogError) or isinstance(error, StorageFailure):
         return ErrorCode.KAFKA_STORAGE_ERROR
     if isinstance(error, OffsetsGone):
-        return ErrorCode.CORRUPT_MESSAGE  # its own code would reset consumers
+        return ErrorCode.CORRUPT_MESSAGE  # its own code would make consumers reset their offsets
     return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
 
 
 async def _search(search: Search | None, log: Log, work: Work, time_ms: int) -> Row:
-    """Wait for a search, or, without one, only find out why there is no match."""
+    """Wait for a search and return its row.
+
+    Without a search, only find out why there is no match.
+    """
     code, match = 0, None
     try:
         match = None if search is None else await search()
@@ -227,7 +234,10 @@ def _row_of(match: Match) -> Row:
 async def _appended(
     node: Node, partition: Partition, end: int, lookup: ListOffsetsPartition
 ) -> PartitionResponse:
-    """The first record appended at a time or later, and how many before it have unknown times."""
+    """Return the first record appended at or after a time.
+
+    The response also has the number of records before it whose append time is unknown.
+    """
     log = partition.log
     try:
         match, unknown = await node.reads.run(find_appended, log, lookup.timestamp, end)
@@ -255,9 +265,9 @@ def _partition_response(number: int, row: Row) -> PartitionResponse:
 async def _old_style(
     node: Node, request: ListOffsetsRequest, partition: Partition, lookup: ListOffsetsPartition
 ) -> PartitionResponse:
-    """Starts of segments that were written before a time, the newest first.
+    """Return start offsets of segments written at or before a time, newest first.
 
-    A segment counts by its file's time; the log end counts as written now.
+    A segment's time is its file's modification time; the log end counts as written now.
     """
     log = partition.log
     try:
@@ -284,14 +294,14 @@ async def _old_style(
 
 
 def _starts(segments: Iterable[Segment], start: int) -> list[tuple[int, int]]:
-    """First offset and file time in ms of each segment."""
+    """Return the start offset and the file time in ms of each segment."""
     return [(max(segment.base_offset, start), segment.mtime_ms()) for segment in segments]
 
 
 async def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """The largest epoch not above the one that a client names, and its end."""
+    """Return the largest epoch up to the requested one, and its end offset (exclusive)."""
     node = context.node
     missing = node.partitions.unopened(
         (topic.topic, each.partition) for topic in request.topics for each in topic.partitions
@@ -320,7 +330,7 @@ def _epoch_end(node: Node, topic: str, lookup: OffsetForLeaderPartition) -> Epoc
     return EpochEndOffset(partition=number, error_code=code, leader_epoch=epoch, end_offset=end)
 
 
-# -- rows of requests that repeat --------------------------------------------------------------
+# -- rows of repeated requests -----------------------------------------------------------------
 
 
 def _may_repeat(version: int, request: ListOffsetsRequest) -> bool:
@@ -331,7 +341,10 @@ def _may_repeat(version: int, request: ListOffsetsRequest) -> bool:
 def _answer_rows(
     context: RequestContext, request: ListOffsetsRequest, topics: Sequence[TopicRows]
 ) -> RowAnswers | None:
-    """What is found for each row; None where it takes a while, or a partition is named twice."""
+    """Find the result of each row.
+
+    Return None if that takes long, or a partition is named twice.
+    """
     node, version, facts = context.node, context.version, []
     for name, _, rows in topics:
         if len(rows) > 1 and len({row[0] for row in rows}) < len(rows):
@@ -353,7 +366,7 @@ LIST_OFFSETS_ROWS: Final = RowFunctions(Operation.DESCRIBE, _may_repeat, _answer
 
 
 def guard_list_offsets(access: Access, request: ListOffsetsRequest) -> Guarded[ListOffsetsRequest]:
-    """DESCRIBE on each topic."""
+    """Require DESCRIBE on each topic."""
     allowed, denied = access.split(request.topics, Operation.DESCRIBE, lambda t: t.name)
     if not denied:
         return request, None
@@ -376,7 +389,7 @@ def guard_list_offsets(access: Access, request: ListOffsetsRequest) -> Guarded[L
 def guard_offset_for_leader_epoch(
     access: Access, request: OffsetForLeaderEpochRequest
 ) -> Guarded[OffsetForLeaderEpochRequest]:
-    """DESCRIBE on each topic; CLUSTER_ACTION is enough for all, which brokers have."""
+    """Require DESCRIBE on each topic, or CLUSTER_ACTION, which brokers have."""
     if access.may_cluster(Operation.CLUSTER_ACTION):
         return request, None
     allowed, denied = access.split(request.topics, Operation.DESCRIBE, lambda t: t.topic)

@@ -1,13 +1,13 @@
-"""Requests with long lists, worked on a part at a time so that no client holds the event loop.
+"""Requests with long lists, processed in parts so that no client blocks the event loop.
 
 A request with more list elements than `Row.at_once` is read in slices and split along the list that
 its row names. Guard and handler see each part as a request of its own: rights, checks and errors
-are those of short requests. The responses become one response, whose elements are encoded as soon
+are those of short requests. The responses are merged into one, whose elements are encoded as soon
 as their part is answered. `api.fetch.long_fetch` answers long Fetch requests. Any other API without
 such a list refuses the request.
 
-Each part takes a few milliseconds: its size follows the time that the last one took. Only a few
-requests are read at a time, because the objects of one take up to eight times its bytes.
+Each part takes a few milliseconds: its size is adjusted to the time that the last one took. Only a
+few requests are read at a time, because the objects of one take up to eight times its bytes.
 """
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
@@ -45,11 +45,11 @@ Answering = Callable[[RequestContext, "DataclassInstance"], Started]
 PART_ITEMS: Final = 32
 
 
-# An element that can't be split may hold so many others, below lists of its own.
+# Maximum number of nested list elements in an element that can't be split.
 ITEM_MAX: Final = 5000
 
 
-# So many characters take about as long as an element.
+# Characters that take about as long to process as one element.
 TEXT_CHARACTERS: Final = 256
 
 
@@ -68,9 +68,9 @@ async def answer_long(
     """Answer a request part by part.
 
     Args:
-        context: Who asks.
-        request: What was not read yet.
-        handle: Answers a part, with its guard where there is one.
+        context: Context of the request.
+        request: The request, which is still unread.
+        handle: Answers a part, with its guard if it has one.
 
     Raises:
         CorruptMessage: The request breaks a rule, or has too many elements that can't be split.
@@ -96,7 +96,7 @@ async def answer_long(
 async def _answers(
     context: RequestContext, parts: "_Parts", handle: Answering, slices: Slices
 ) -> "AsyncIterator[tuple[DataclassInstance, int]]":
-    """The response to each part, and how many levels of its first element the part before began."""
+    """Yield the response to each part, and how many levels of the part before it continues."""
     clock = context.node.env.clock
     for part in parts:
         watch = Stopwatch(clock, clock.monotonic_ns())
@@ -123,7 +123,7 @@ async def _add_partitions(
     slices: Slices,
 ) -> None:
     """Check the partitions of all parts, then add all of them or none."""
-    from tidelog.server.api.transactions import WholeAdd  # few clients have so many
+    from tidelog.server.api.transactions import WholeAdd  # few clients add so many
 
     whole, answers = WholeAdd(context), []
     async for answer, joins in _answers(whole.context, parts, handle, slices):
@@ -136,8 +136,11 @@ async def _add_partitions(
 
 
 async def _answer_fetch(context: RequestContext, request: LongRequest) -> Written | None:
-    """A Fetch has one limit and one wait for all its partitions: its handler makes the parts."""
-    from tidelog.server.api.fetch import long_fetch  # few clients read so many
+    """Answer a Fetch.
+
+    One limit and one wait apply to all its partitions, so its handler makes the parts.
+    """
+    from tidelog.server.api.fetch import long_fetch  # few clients fetch so many
 
     slices = Slices(context.node.env.clock)
     response = _Response(context, ("responses",))
@@ -147,7 +150,7 @@ async def _answer_fetch(context: RequestContext, request: LongRequest) -> Writte
 
 
 class Paths(NamedTuple):
-    """The list along which a request is split, and the list of its answers, from the outside in."""
+    """Paths to the list that is split, and to the response's list; outermost names first."""
 
     asked: tuple[str, ...]
     answered: tuple[str, ...]
@@ -183,7 +186,7 @@ def _has(kind: "type[DataclassInstance]", name: str, version: int) -> bool:
 
 
 async def _through(steps: Generator[None, None, _Result], slices: Slices) -> _Result:
-    """Run a generator to its end, and let others have the loop between its steps."""
+    """Run a generator to its end, yielding the event loop between its steps."""
     while True:
         try:
             next(steps)
@@ -200,7 +203,8 @@ class Part(NamedTuple):
 
     Attributes:
         message: The request with some of its elements.
-        joins: How many levels of its first element the part before began: 0 for a new element.
+        joins: Number of levels at which its first element continues the last part's; 0 for a new
+            element.
     """
 
     message: "DataclassInstance"
@@ -208,7 +212,7 @@ class Part(NamedTuple):
 
 
 class _Parts:
-    """Splits a message, which is used up. Iterate once."""
+    """Splits a message, which is consumed. Iterate once."""
 
     def __init__(
         self, message: "DataclassInstance", path: tuple[str, ...], request: LongRequest
@@ -218,15 +222,18 @@ class _Parts:
         self._parts = self._split(message, path)
 
     def grow(self) -> None:
-        """The last part took little time."""
+        """Double the size of the next part: the last one took little time."""
         self._size = min(self._size * 2, PART_ITEMS_MAX)
 
     def shrink(self) -> None:
-        """The last part took long."""
+        """Quarter the size of the next part: the last one took long."""
         self._size = max(self._size // 4, 1)
 
     def __iter__(self) -> Iterator[Part]:
-        """Parts in the order of the request; one without elements where it has none."""
+        """Iterate over the parts in the order of the request.
+
+        An empty list gives one part without elements.
+        """
         return self._parts
 
     def _split(self, message: "DataclassInstance", path: tuple[str, ...]) -> Iterator[Part]:
@@ -234,7 +241,7 @@ class _Parts:
         items = cast("list[object] | None", getattr(message, name))
         blank = _with(message, name, [] if items else items)
         if items_in(blank, ITEM_MAX) > ITEM_MAX:
-            raise _too_long(self._request)  # other lists, which every part repeats
+            raise _too_long(self._request)  # other lists are too long, and every part repeats them
         if not items:
             yield Part(blank, 0)
             return
@@ -258,14 +265,14 @@ class _Parts:
     def _split_item(
         self, blank: "DataclassInstance", name: str, item: object, inner: tuple[str, ...]
     ) -> Iterator[Part]:
-        """Parts of one element, by its own list."""
+        """Split one element along its own list."""
         for number, part in enumerate(self._split(cast("DataclassInstance", item), inner)):
             joins = 1 + part.joins if number else 0
             yield Part(_with(blank, name, [part.message]), joins)
 
 
 def _taken(items: list[object]) -> Iterator[object]:
-    """The elements, which are taken out; a name or number that comes again is left out."""
+    """Yield the elements, removing them from the list; repeated names and numbers are skipped."""
     items.reverse()
     named: set[object] = set()
     while items:
@@ -284,7 +291,10 @@ def _with(blank: "DataclassInstance", name: str, items: list[object] | None) -> 
 
 
 def items_in(item: object, limit: int) -> int:
-    """The number of list elements below an object; any number above `limit` where it is more."""
+    """Return the number of list elements nested in an object.
+
+    If it exceeds `limit`, any number above.
+    """
     names = _nested(type(item))
     count = 0
     for name in names:
@@ -305,7 +315,7 @@ def items_in(item: object, limit: int) -> int:
 
 
 def _texts_in(item: object) -> int:
-    """What the texts of an element count as further elements."""
+    """Return the number of elements that an element's texts count as."""
     if isinstance(item, str):
         return len(item) // TEXT_CHARACTERS
     if not hasattr(item, _FIELDS):
@@ -325,7 +335,10 @@ _NESTED: Final[dict[type, tuple[str, ...]]] = {}
 
 
 def _nested(kind: type) -> tuple[str, ...]:
-    """The fields of a declaration that are lists or hold some; none of another type."""
+    """Return the fields of a message class that are lists or contain some.
+
+    Empty for any other type.
+    """
     names = _NESTED.get(kind)
     if names is None:
         names = _NESTED[kind] = tuple(_lists_of(kind)) if hasattr(kind, _FIELDS) else ()
@@ -344,7 +357,10 @@ def _lists_of(kind: "type[DataclassInstance]") -> Iterator[str]:
 
 
 class _Response:
-    """Collects the responses to the parts. Elements become bytes once no part can add to them."""
+    """Merges the responses to the parts.
+
+    Elements are encoded once no further part can add to them.
+    """
 
     def __init__(self, context: RequestContext, path: tuple[str, ...]) -> None:
         self._path = path
@@ -357,7 +373,7 @@ class _Response:
         self._count = 0
 
     async def add(self, response: "DataclassInstance", joins: int, slices: Slices) -> None:
-        """Take the response to the next part."""
+        """Add the response to the next part."""
         items = cast("list[DataclassInstance]", getattr(response, self._path[0]))
         if self._base is None or (_code(response) and not _code(self._base)):
             self._base = copy(response)
@@ -372,7 +388,7 @@ class _Response:
         self._last = last
 
     async def end(self, slices: Slices) -> Written | None:
-        """The whole response; None where no part had one."""
+        """Return the whole response; None if no part had one."""
         if self._last is not None:
             await self._write([self._last], slices)
         if self._base is None:
@@ -400,7 +416,10 @@ def _code(response: "DataclassInstance") -> int:
 def _joined(
     last: "DataclassInstance", more: "DataclassInstance", path: tuple[str, ...], joins: int
 ) -> bool:
-    """Put the lists of `more` behind those of `last`, if both are the same element."""
+    """Append the lists of `more` to those of `last`, if both are the same element.
+
+    Return whether they are.
+    """
     if not path:
         return False
     name = path[0]

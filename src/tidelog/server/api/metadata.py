@@ -56,36 +56,37 @@ from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.files import CLUSTER_METADATA_TOPIC
 from tidelog.types import TopicPartition
 
-# Names may be null, and ids count, from this version on.
+# First version in which names may be null and topics may be named by id.
 FIRST_WITH_IDS: Final = 12
 
 
-# Everything that Kafka's AclOperation lets anybody do to a topic (READ .. ALTER_CONFIGS) and to a
-# cluster, as bits by the operation's code; there is no authorizer, so all is allowed.
+# Operations of Kafka's AclOperation that apply to a topic (READ .. ALTER_CONFIGS) and to a cluster,
+# as bits by the operation's code. Without an authorizer all are allowed.
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 
 
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
 
-# Of a request for all topics; others are answered part by part (`long_requests`).
+# A response for all topics with more topics than this is made in slices. Requests that name so many
+# are answered in parts (`long_requests`).
 TOPICS_AT_ONCE: Final = 1000
 
 
-# So many epochs are read at once without a thought.
+# Up to this many leader epochs are read on the event loop.
 EPOCHS_AT_ONCE: Final = 16
 
 
 @dataclass(slots=True)
 class Found:
-    """A topic that was asked for: what there is of it, or the answer that says why not."""
+    """A requested topic: its facts if it exists, else the response that says why not."""
 
     info: TopicInfo | None
     missing: MetadataTopic | None = None
 
 
 def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
-    """The broker and the topics asked for."""
+    """Describe the broker and the requested topics."""
     topics = request.topics
     if topics is not None and context.version < FIRST_WITH_IDS and any(map(_has_no_name, topics)):
         return _refused(topics)
@@ -102,9 +103,12 @@ def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
 async def _later(
     context: RequestContext, request: MetadataRequest, new_topics: Sequence[str]
 ) -> MetadataResponse | Long:
-    """Create and read what it takes, then answer; what is new is told to who asks again.
+    """Create topics and read leader epochs, then respond.
 
-    So does Kafka: there are clients that take the answer for what was there when they asked.
+    New topics are reported only to later requests.
+
+    Kafka does the same: some clients expect the response to show the state when they sent the
+    request.
     """
     node = context.node
     for name in new_topics:
@@ -121,7 +125,7 @@ async def _later(
 
 
 async def _create(node: Node, name: str) -> None:
-    """Make a topic, or try to; those of the broker's own are made by who keeps them."""
+    """Try to create a topic; internal topics are created by their coordinators."""
     match name:
         case types.OFFSETS_TOPIC:
             await node.groups.shards.ensure_topic()
@@ -130,12 +134,12 @@ async def _create(node: Node, name: str) -> None:
         case types.SHARE_STATE_TOPIC:
             await node.shares.states.topic.ensure_topic()
         case _:
-            with suppress(TidelogError):  # the client asks again
+            with suppress(TidelogError):  # the client retries
                 await topic_changes.create(node, name, node.config.num_partitions)
 
 
 def _without(names: Sequence[str], lookups: Sequence[Found]) -> list[Found]:
-    """What was found, and of topics with these names that they are not there."""
+    """Return the lookups, with the topics of these names as missing."""
     hidden = frozenset(names)
     return [
         _unknown(each.info.name) if each.info is not None and each.info.name in hidden else each
@@ -152,7 +156,7 @@ def _answer(
         for topic in topics:
             if (
                 topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID
-            ):  # as Kafka: of what is not there, too
+            ):  # as in Kafka, also for missing topics
                 topic.topic_authorized_operations = TOPIC_OPERATIONS
     return MetadataResponse(
         brokers=[
@@ -172,7 +176,10 @@ def _has_no_name(topic: MetadataRequestTopic) -> bool:
 
 
 def _refused(topics: Iterable[MetadataRequestTopic]) -> MetadataResponse:
-    """Versions before 12 know names alone; as Kafka, nothing else is said then."""
+    """Refuse topics without a name or with an id, before version 12.
+
+    As in Kafka, the response has nothing else.
+    """
     return MetadataResponse(
         topics=[
             MetadataTopic(
@@ -187,7 +194,7 @@ def _refused(topics: Iterable[MetadataRequestTopic]) -> MetadataResponse:
 
 
 def _look_up(context: RequestContext, topics: Sequence[MetadataRequestTopic] | None) -> list[Found]:
-    """What was asked for, each topic once; where one is named by its id, only ids count."""
+    """Look up the requested topics, each once. If any is named by id, names are ignored."""
     node = context.node
     if topics is None or (context.version == 0 and not topics):
         return [Found(info) for info in node.topics.all().values()]
@@ -232,7 +239,7 @@ def _unknown(name: str) -> Found:
 def _to_create(
     context: RequestContext, request: MetadataRequest, lookups: Iterable[Found]
 ) -> list[str]:
-    """Topics that are made because somebody asks for them."""
+    """Return the missing topics that this request creates."""
     config = context.node.config
     if not request.allow_auto_topic_creation or not config.auto_create_topics_enable:
         return []
@@ -244,23 +251,23 @@ def _to_create(
         and each.missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         and each.missing.name != CLUSTER_METADATA_TOPIC
     ]
-    # As CreateTopics refuses so many at once, none is made.
+    # CreateTopics would refuse so many partitions at once, so none is created.
     return names if len(names) * config.num_partitions <= NEW_PARTITIONS_MAX else []
 
 
-# -- what is said of them ------------------------------------------------------------------------
+# -- descriptions of topics ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A topic's partitions as they were last told, and what that rested on."""
+    """A topic's partitions as they were last reported, and the facts that this depends on."""
 
     info: TopicInfo
     epoch_changes: int
     partitions: list[MetadataPartition]
 
 
-# Clients ask again and again, and of thousands of partitions each answer would take long.
+# Cache: clients refresh metadata often, and describing thousands of partitions takes long.
 _DESCRIBED: Final[WeakKeyDictionary[Node, dict[str, _Described]]] = WeakKeyDictionary()
 
 
@@ -288,7 +295,7 @@ def _partitions(node: Node, info: TopicInfo) -> list[MetadataPartition]:
     described = _DESCRIBED.setdefault(node, {})
     if not _is_fresh(node, info):
         if len(described) > len(node.topics.all()):
-            described.clear()  # some were deleted
+            described.clear()  # some topics were deleted
         partitions = [_partition(node, info.name, number) for number in numbers_of(info)]
         described[info.name] = _Described(info, node.partitions.epoch_changes, partitions)
     return described[info.name].partitions
@@ -318,7 +325,7 @@ PARTITIONS_MAX: Final = 2000
 def describe_cluster(
     context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """This broker."""
+    """Describe this broker."""
     node, here, kind = context.node, context.here, request.endpoint_type
     if kind == CONTROLLERS:
         text = (
@@ -351,7 +358,7 @@ def describe_cluster(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A topic's part of one answer: partitions [first, end)."""
+    """Part of a topic in one response: partitions [first, end)."""
 
     name: str
     first: int = 0
@@ -361,7 +368,7 @@ class Part:
 async def describe_topic_partitions(
     context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """Partitions in the order of names and numbers, as many as fit, and where to go on."""
+    """Describe as many partitions as fit, by topic name and number, and return the next cursor."""
     node = context.node
     try:
         names = _names(node, request, sees_topics(context))
@@ -391,7 +398,10 @@ def _count(info: TopicInfo | None) -> int:
 def _names(
     node: Node, request: DescribeTopicPartitionsRequest, may_see: Callable[[str], bool]
 ) -> list[str]:
-    """The topics from the cursor on, sorted, of all those that may be seen; raises Refusal."""
+    """Return the visible topics from the cursor on, sorted.
+
+    Raises Refusal for an invalid cursor.
+    """
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
         text = "the cursor's partition is negative"
@@ -410,12 +420,12 @@ def _names(
 def split(
     names: Sequence[str], counts: "dict[str, int]", start: Cursor | None, limit: int
 ) -> tuple[list[Part], Cursor | None]:
-    """What goes into one answer of at most `limit` partitions, and where the next one begins.
+    """Return the parts of one response, of at most `limit` partitions, and the next cursor or None.
 
     Args:
         names: Topics, sorted, from the cursor's on.
-        counts: How many partitions each has.
-        start: The cursor; its partition counts for its topic alone.
+        counts: Number of partitions of each topic.
+        start: The cursor; its partition applies to its topic alone.
         limit: At least 1.
     """
     parts: list[Part] = []
@@ -473,19 +483,19 @@ def _described_partition(node: Node, topic: str, number: int) -> DescribedPartit
     )
 
 
-# What clients and tools read as "a broker of Kafka 4.3"; the level of its metadata.
+# Levels of metadata.version; clients and tools take this one for a broker of Kafka 4.3.
 METADATA_VERSION_LEVEL: Final = 30
 
 
 METADATA_VERSION_FIRST: Final = 7
 
 
-# With version 2 a client adds partitions by producing, and each transaction has its own epoch.
+# At level 2 a client adds partitions by producing, and each transaction has its own epoch.
 TRANSACTION_VERSION: Final = 2
 
 
-# Names with the lowest and the highest level; the highest is in force. The level 1 of groups is
-# the consumer protocol, the level 1 of shares share groups.
+# Names with the lowest and the highest level; the highest is in force. Level 1 of group.version is
+# the consumer protocol, level 1 of share.version is share groups.
 FEATURES: Final = (
     ("group.version", 0, 1),
     ("metadata.version", METADATA_VERSION_FIRST, METADATA_VERSION_LEVEL),
@@ -494,18 +504,18 @@ FEATURES: Final = (
 )
 
 
-# Clients of Kafka 3.3 to 3.7 give up on a feature that begins at 0, and ask below this version.
+# Clients of Kafka 3.3 to 3.7 reject a feature that begins at 0; they use versions below this one.
 FEATURES_FROM_ZERO_SINCE: Final = 4
 
 
-# Kafka's own rule for what software calls itself.
+# Characters that Kafka allows in a client's software name and version.
 _NAME_CHARACTERS: Final = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-."
 )
 
 
 def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """All that is announced, and the client's name for logs and metrics."""
+    """Return all announced APIs, and note the client's software name for logs and metrics."""
     if context.version >= 3:
         software = request.client_software_name, request.client_software_version
         if not all(_is_name(text) for text in software):
@@ -515,7 +525,10 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
 
 
 def answer(*, legacy: bool, error_code: int = 0, version: int = 0) -> ApiVersionsResponse:
-    """The answer in `version`; with an error it has no APIs but, with 35, itself, to ask again."""
+    """Return the response of `version`.
+
+    With error 35 it lists only ApiVersions itself, for a retry; with any other error, no API.
+    """
     keys = [
         ApiVersion(
             api_key=row.key,
@@ -547,17 +560,17 @@ def answer(*, legacy: bool, error_code: int = 0, version: int = 0) -> ApiVersion
 
 
 def _is_name(text: str) -> bool:
-    """Letters, digits, dashes and dots, with a letter or digit at both ends."""
+    """Whether a text has only letters, digits, dashes and dots, and no dash or dot at an end."""
     return bool(text) and set(text) <= _NAME_CHARACTERS and text[0].isalnum() and text[-1].isalnum()
 
 
-# -- Metadata and its like -----------------------------------------------------------------------
+# -- Metadata and related APIs -------------------------------------------------------------------
 
 
 def guard_metadata(access: Access, request: MetadataRequest) -> Guarded[MetadataRequest]:
-    """DESCRIBE on each topic, and CREATE (there or on the cluster) for those that would be made.
+    """Require DESCRIBE on each topic, and CREATE on it or on the cluster if it is to be created.
 
-    A request for all topics gets those that are allowed, and no word of the others.
+    A request for all topics gets the allowed ones; the others aren't mentioned.
     """
     topics = request.topics
     is_all = topics is None or (access.context.version == 0 and not topics)
@@ -565,14 +578,14 @@ def guard_metadata(access: Access, request: MetadataRequest) -> Guarded[Metadata
     allowed = topics
     if not is_all and topics is not None:
         allowed = [topic for topic in topics if _may_see(access, request, topic, refusals)]
-    # In version 0 a request without topics is for all: here it means none.
+    # In version 0 an empty list requests all topics; here no requested topic is allowed.
     is_emptied = access.context.version == 0 and not is_all and not allowed
 
     def is_shown(topic: MetadataTopic) -> bool:
         if is_emptied or (is_all and not access.may_describe(topic.name)):
             return False
         if request.include_topic_authorized_operations and topic.name is not None:
-            # Also of one that is not there.
+            # Also for a missing topic.
             kind, name = ResourceType.TOPIC, topic.name
             topic.topic_authorized_operations = access.bits(kind, name, TOPIC_OPERATIONS)
         return True
@@ -591,7 +604,7 @@ def _may_see(
     topic: MetadataRequestTopic,
     refusals: list[MetadataTopic],
 ) -> bool:
-    """Whether a topic may be looked up; if not, its refusal is added."""
+    """Whether a topic may be looked up; if not, its refusal is appended."""
     topics, name = access.context.node.topics, topic.name
     if topic.topic_id != NO_UUID:
         topic_name = access.name_of(topic.topic_id)
@@ -620,7 +633,7 @@ def _may_create(access: Access, name: str) -> bool:
 def guard_describe_topic_partitions(
     access: Access, request: DescribeTopicPartitionsRequest
 ) -> Guarded[DescribeTopicPartitionsRequest]:
-    """DESCRIBE on each topic; a request for all topics gets those that are allowed."""
+    """Require DESCRIBE on each topic; a request for all topics gets the allowed ones."""
     is_all = not request.topics
     allowed, denied = access.split(request.topics, Operation.DESCRIBE, lambda t: t.name)
     refusals = [
@@ -648,7 +661,10 @@ def guard_describe_topic_partitions(
 def guard_describe_cluster(
     access: Access, request: DescribeClusterRequest
 ) -> Guarded[DescribeClusterRequest]:
-    """Open to all; the client's operations are told if it may describe the cluster."""
+    """Allow all clients.
+
+    The authorized operations are reported to those that may describe the cluster.
+    """
 
     def change(response: DescribeClusterResponse) -> None:
         if not response.error_code:

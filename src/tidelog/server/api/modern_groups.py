@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat and -Describe, ShareGroupHeartbeat and -Describe, with their guards.
 
-One heartbeat, one description and one guard of each serve both protocols: what a request means and
-what a group's members say is each protocol's own.
+Both protocols share the code of heartbeats, descriptions and guards; the meaning of a request and
+the description of a member are specific to each.
 
 Source: Kafka's protocol guide, APIs 68, 69, 76 and 77; Kafka 4.3's KafkaApis.
 """
@@ -69,7 +69,7 @@ Beaten = TypeVar("Beaten", bound=HeartbeatResponse)
 def consumer_group_heartbeat(
     context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
-    """Join, stay, move towards one's assignment, or leave."""
+    """Let a member join, stay, move towards its assignment, or leave."""
     names, owned = request.subscribed_topic_names, request.topic_partitions
     asked = HeartbeatRequest(
         group_id=request.group_id,
@@ -94,7 +94,7 @@ def consumer_group_heartbeat(
 def share_group_heartbeat(
     context: RequestContext, request: ShareGroupHeartbeatRequest
 ) -> ShareGroupHeartbeatResponse | Awaitable[ShareGroupHeartbeatResponse]:
-    """Join, stay, or leave."""
+    """Let a member join, stay, or leave."""
     names = request.subscribed_topic_names
     asked = HeartbeatRequest(
         group_id=request.group_id,
@@ -148,7 +148,7 @@ def _beat_response(kind: type[Beaten], beat: HeartbeatResult) -> Beaten:
 
 
 class Described(Protocol):
-    """A group in an answer."""
+    """A group in a response."""
 
     error_code: int
     group_id: str
@@ -181,7 +181,7 @@ Names = Mapping[UUID, str]
 async def consumer_group_describe(
     context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse | Long:
-    """Groups with their members, what these have and what they are to have."""
+    """Describe groups with their members, and each member's current and target assignment."""
     described = await _describe_all(context, request, _describe_consumers, _refused_consumer)
     members = sum(len(group.members) for group in described)
     response = ConsumerGroupDescribeResponse(groups=described)
@@ -191,7 +191,7 @@ async def consumer_group_describe(
 async def share_group_describe(
     context: RequestContext, request: ShareGroupDescribeRequest
 ) -> ShareGroupDescribeResponse | Long:
-    """Groups with their members, and what these may read."""
+    """Describe groups with their members, and each member's assignment."""
     described = await _describe_all(context, request, _describe_sharers, _refused_share)
     members = sum(len(group.members) for group in described)
     response = ShareGroupDescribeResponse(groups=described)
@@ -204,7 +204,7 @@ async def _describe_all(
     describe: Callable[[RequestContext, str, Names], Awaitable[Group]],
     refused: Callable[[str, int, str | None], Group],
 ) -> list[Group]:
-    """The groups, each described or with the reason why not."""
+    """Return the groups, each with its description or its error."""
     names = {
         info.topic_id: name
         for name, info in context.node.topics.all().items()
@@ -224,10 +224,10 @@ async def _describe_all(
 
 
 def _find(context: RequestContext, group_id: str, kind: type[Kept], what: str) -> Kept:
-    """A group of this kind.
+    """Return a group of class `kind`.
 
     Raises:
-        Refusal: There is none.
+        Refusal: There is no such group.
     """
     groups = context.node.groups
     code = groups.shards.error_for_member(group_id)
@@ -277,7 +277,7 @@ def _consumer(group: ConsumerGroup, member: ConsumerMember, names: Names) -> Des
 
 
 def _has(member: ConsumerMember) -> Mapping[UUID, Iterable[int]]:
-    """What a member has, what it is giving up included."""
+    """Return a member's partitions, including those that it is giving up."""
     found: dict[UUID, set[int]] = {}
     for part in (member.assignment.assigned, member.assignment.revoking):
         for topic, numbers in part.items():
@@ -317,7 +317,7 @@ def _sharer(member: ShareMember, names: Names) -> DescribedShareMember:
 
 
 def _assignment(parts: Mapping[UUID, Iterable[int]], names: Names) -> DescribedAssignment:
-    """Partitions of topics that there are."""
+    """Return an assignment, without topics that no longer exist."""
     return DescribedAssignment(
         topic_partitions=[
             DescribedPartitions(topic_id=topic, topic_name=names[topic], partitions=sorted(numbers))
@@ -336,14 +336,17 @@ _HIDDEN: Final = "The group described uses topics that the client is not authori
 def guard_consumer_group_heartbeat(
     access: Access, request: ConsumerGroupHeartbeatRequest
 ) -> Guarded[ConsumerGroupHeartbeatRequest]:
-    """READ on the group, DESCRIBE on each topic named; expressions match visible topics only."""
+    """Require READ on the group and DESCRIBE on each named topic.
+
+    A regular expression matches visible topics only.
+    """
     return _guard_heartbeat(access, request, ConsumerGroupHeartbeatResponse)
 
 
 def guard_share_group_heartbeat(
     access: Access, request: ShareGroupHeartbeatRequest
 ) -> Guarded[ShareGroupHeartbeatRequest]:
-    """READ on the group, DESCRIBE on each topic named."""
+    """Require READ on the group and DESCRIBE on each named topic."""
     return _guard_heartbeat(access, request, ShareGroupHeartbeatResponse)
 
 
@@ -363,25 +366,25 @@ def _guard_heartbeat(
 def guard_consumer_group_describe(
     access: Access, request: ConsumerGroupDescribeRequest
 ) -> Guarded[ConsumerGroupDescribeRequest]:
-    """DESCRIBE on each group, and on all topics that its members read or subscribe to."""
+    """Require DESCRIBE on each group, and on all topics that its members read or subscribe to."""
     return DescribeGuard(access, _consumer_topics_of, _refused_consumer).guard(request)
 
 
 def guard_share_group_describe(
     access: Access, request: ShareGroupDescribeRequest
 ) -> Guarded[ShareGroupDescribeRequest]:
-    """DESCRIBE on each group, and on all topics that its members read or subscribe to."""
+    """Require DESCRIBE on each group, and on all topics that its members read or subscribe to."""
     return DescribeGuard(access, _share_topics_of, _refused_share).guard(request)
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeGuard(Generic[Group]):
-    """The guard of both descriptions.
+    """Guard of both descriptions.
 
     Attributes:
         access: Rights of the client.
-        topics_of: The topics that a group's members read or subscribe to.
-        refuse: Makes a group of which only the name is told: name, code and text.
+        topics_of: Returns the topics that a group's members read or subscribe to.
+        refuse: Makes a group with only its name, an error code and a text.
     """
 
     access: Access
@@ -389,7 +392,10 @@ class DescribeGuard(Generic[Group]):
     refuse: Callable[[str, int, str | None], Group]
 
     def guard(self, request: DescribeRequest) -> Guarded[DescribeRequest]:
-        """Denied groups follow the others, of which each is shown whole or by its name alone."""
+        """Guard a request; denied groups come last.
+
+        A group with a denied topic is reduced to its name.
+        """
         allowed, denied = self.access.split_groups(request.group_ids, Operation.DESCRIBE)
         code = ErrorCode.GROUP_AUTHORIZATION_FAILED
 

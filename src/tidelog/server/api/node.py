@@ -1,4 +1,4 @@
-"""The broker as handlers see it: directory, partitions, topics, timers, threads, settings."""
+"""The broker as handlers see it: data directory, partitions, topics, timers, threads, settings."""
 
 import asyncio
 import logging
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 LOGGER: Final = logging.getLogger("tidelog.server")
 
 
-# Requests with long lists that are read at a time.
+# Maximum number of requests with long lists that are read at the same time.
 LONG_REQUESTS: Final = 2
 
 
 @dataclass(slots=True)
 class Address:
-    """Where clients are told to connect to."""
+    """An address that clients use to reach the broker."""
 
     host: str
     port: int
@@ -60,32 +60,33 @@ class Address:
 
 
 class Node(Services):
-    """One broker's state. Belongs to the loop's thread.
+    """State of one broker. Belongs to the event loop's thread.
 
     Attributes:
-        started_config: Settings as they were at the start, without what was changed and kept.
-        address: Where clients of the first listener find the broker; known when it listens.
-        listeners: The same of all listeners, by name.
-        places: Where they listen, HOST:PORT, by name; known when they do.
-        cleanings: Partitions that a cleaner is at.
-        cluster: Settings that are kept with the directory.
-        throttles: How much clients with quotas have used; None where no client has one.
-        has_groups: Whether `groups` was used, which is made at its first use.
-        authorizer: Who may do what; None where everybody may everything.
-        metrics_address: Where /metrics is served, None for nowhere.
+        started_config: Settings at the start, without the stored changes.
+        address: Advertised address of the first listener; known once it listens.
+        listeners: Advertised addresses of all listeners, by name.
+        places: Addresses that the listeners are bound to, HOST:PORT, by name; known once they
+            listen.
+        cleanings: Partitions that are being cleaned.
+        cluster: Settings that are stored in the data directory.
+        throttles: Quota use of clients; None if no client has a quota.
+        has_groups: Whether `groups` has been created, which happens at its first use.
+        authorizer: Checks rights; None if every client may do everything.
+        metrics_address: Address of /metrics; None if metrics aren't served.
     """
 
     def __init__(self, log_dir: LogDir, config: BrokerConfig, syncs: Work | None = None) -> None:
-        """A broker's state.
+        """Create a broker's state.
 
         Args:
-            log_dir: The directory, open for writing.
+            log_dir: The data directory, open for writing.
             config: The broker's settings.
-            syncs: Threads in which logs do what they leave for later, closed with the node.
+            syncs: Threads for the logs' deferred work, closed with the node.
 
         Raises:
-            CorruptFile, UnsupportedVersion, StorageFailure: The cluster's settings can't be read.
-            ConfigError: What was kept of them can't hold with those of the start.
+            CorruptFile, UnsupportedVersion, StorageFailure: The stored settings can't be read.
+            ConfigError: The stored settings conflict with those given at the start.
         """
         super().__init__(log_dir, config)
         self.started_config = config
@@ -105,28 +106,28 @@ class Node(Services):
         if self.cluster.state.settings:
             self.config = self._changed_config(self.cluster.state)
             log_dir.topic_admin.use_defaults(self.config.topic_defaults)
-            log_dir.open_partitions.follow_settings()  # after a kill partitions are open already
+            log_dir.open_partitions.follow_settings()  # after a crash some are open already
         self.cluster.note_defaults()
         log_dir.open_partitions.producer_expiration_ms = self.config.producer_id_expiration_ms
         if self.cluster.state.groups:
-            from tidelog.config.group import ensure_group_texts  # few have any
+            from tidelog.config.group import ensure_group_texts  # few brokers have any
 
             for texts in self.cluster.state.groups.values():
                 ensure_group_texts(texts)
         self.has_groups = False
-        # A plain field: every request looks at it.
+        # A plain attribute instead of a property: every request reads it.
         self.authorizer: Authorizer | None = None
         if config.authorizer_class_name:
             self.authorizer = self.rules.authorizer
 
     @property
     def node_id(self) -> int:
-        """The broker's number."""
+        """The broker's id."""
         return self.config.node_id
 
     @property
     def changed(self) -> "Sequence[tuple[ConfigSource, Mapping[str, str]]]":
-        """What was changed of the settings since the start: its own, then those of all brokers."""
+        """Settings changed since the start: this broker's own, then those of all brokers."""
         settings = self.cluster.state.settings
         if not settings:
             return ()
@@ -138,42 +139,42 @@ class Node(Services):
         )
 
     def group_texts(self, group_id: str) -> "Mapping[str, str]":
-        """Settings of a group's own, as texts; none for a group that has none."""
+        """Return a group's own settings as texts; empty if it has none."""
         return self.cluster.state.groups.get(group_id) or {}
 
     @cached_property
     def cluster_id(self) -> str:
-        """The cluster's name, from meta.properties."""
+        """The cluster id, from meta.properties."""
         properties = read_meta_properties(self.env.files, self.log_dir.path) or {}
         return properties.get("cluster.id") or encode_topic_id(random_topic_id(self.env.random))
 
     @cached_property
     def removals(self) -> Removals:
-        """Directories of deleted topics that have not gone yet."""
+        """Directories of deleted topics that still have to be removed."""
         return Removals(self.work, self.log_dir)
 
     @cached_property
     def failed_logins(self) -> "FailedLogins":
-        """Failed log-ins by address."""
+        """Failed authentications by client address."""
         from tidelog.server.security.authentication import FailedLogins
 
         return FailedLogins(self.env.clock)
 
     @cached_property
     def long_checks(self) -> Work:
-        """A thread for appends that take long to check, each of which may take 128 MiB."""
+        """A thread for checks of large appends; each may take 128 MiB of memory."""
         made = Work(1)
         self.closers.append(made.close)
         return made
 
     @cached_property
     def long_requests(self) -> asyncio.Semaphore:
-        """Room for requests with long lists: one takes up to eight times its bytes of memory."""
+        """Semaphore of requests with long lists: one takes up to eight times its bytes."""
         return asyncio.Semaphore(LONG_REQUESTS)
 
     @cached_property
     def groups(self) -> "GroupCoordinator":
-        """Consumer groups; those that were there are read from when this is first asked for."""
+        """Coordinator of groups; the first use starts loading stored groups."""
         from tidelog.server.groups.coordinator import GroupCoordinator  # not needed to listen
 
         made = GroupCoordinator(self, self.group_texts)
@@ -182,7 +183,7 @@ class Node(Services):
 
     @cached_property
     def transactions(self) -> "TransactionCoordinator":
-        """Transactional ids; those that were there are read from when this is first asked for."""
+        """Coordinator of transactions; the first use starts loading stored transactional ids."""
         from tidelog.server.transactions.coordinator import TransactionCoordinator
 
         made = TransactionCoordinator(self, self.markers)
@@ -191,33 +192,35 @@ class Node(Services):
 
     @cached_property
     def shares(self) -> "SharePartitions":
-        """Records of share groups; what is kept is read from when this is first asked for."""
+        """Share partitions; the first use starts loading their stored state."""
         from tidelog.server.shares.share_partitions import SharePartitions
 
         return SharePartitions(self, lambda: self.groups, self.group_texts)
 
     @cached_property
     def markers(self) -> "PartitionMarkers":
-        """Ends transactions in partitions, as their coordinator says."""
+        """Writer of transaction markers to partitions, for the transaction coordinator."""
         from tidelog.server.transactions.markers import PartitionMarkers
 
         return PartitionMarkers(self, lambda: self.groups)
 
     @cached_property
     def rules(self) -> "Rules":
-        """Users and ACLs; made when somebody first asks, which a broker with doors does at once.
+        """Users and ACLs.
+
+        Created at the first use, which is at the start if the broker authenticates clients.
 
         Raises:
-            CorruptFile, ConfigError: As `Rules`.
+            CorruptFile, ConfigError: See `Rules`.
         """
         from tidelog.server.admin.cluster_metadata import (
-            Rules,  # not needed to listen without doors
+            Rules,  # not needed without authentication
         )
 
         return Rules(self.metadata, self.config, self.work, self.topics.begin)
 
     def _changed_config(self, state: ClusterState) -> BrokerConfig:
-        from tidelog.config.broker import changed_config  # few have changed any
+        from tidelog.config.broker import changed_config  # few brokers have changes
 
         return changed_config(self.started_config, settings_of(state, self.node_id))
 
@@ -226,7 +229,11 @@ class Node(Services):
         return config.topic_defaults
 
     async def _heed(self, state: ClusterState) -> None:
-        """Let a state hold; raises ConfigError where it can't, and nothing was changed."""
+        """Put a state of settings into force.
+
+        Raises:
+            ConfigError: The state is invalid; nothing was changed.
+        """
         config = self._changed_config(state)
         if config.topic_defaults != self.config.topic_defaults:
             async with self.topics.changing:
@@ -237,30 +244,30 @@ class Node(Services):
         self._heed_quotas(state)
 
     def _heed_quotas(self, state: ClusterState) -> None:
-        """Let quotas hold as they are kept; without any, nothing is counted."""
+        """Put the stored quotas into force; without any, nothing is counted."""
         if not state.quotas:
             self.throttles = None
             return
         if self._throttles is None:
-            from tidelog.server.admin.quotas import Throttles  # few have quotas
+            from tidelog.server.admin.quotas import Throttles  # few brokers have quotas
 
             self._throttles = Throttles(self.env.clock)
         self.throttles = self._throttles if self._throttles.use(state.quotas) else None
 
     def resume_groups(self) -> None:
-        """Begin to read the groups that there were, or that a standby knew of its leader's."""
+        """Start loading the stored groups, or those that a standby copied from its leader."""
         files, path = self.env.files, f"{self.log_dir.path}/{GROUPS_FILE}"
         if self.topics.find(OFFSETS_TOPIC) is not None or files.exists(path):
             self.groups.resume()
 
     def resume_transactions(self) -> None:
-        """Begin to complete what was decided before the broker stopped, whoever asks for it."""
+        """Start completing the transactions that were decided before the broker stopped."""
         if self.topics.find(TRANSACTIONS_TOPIC) is not None:
             self.transactions.resume()
 
     @cached_property
     def fetch_sessions(self) -> "FetchSessions":
-        """What clients have asked for once."""
+        """Fetch sessions of clients."""
         from tidelog.server.partitions.fetch_sessions import FetchSessions
 
         config = self.config
@@ -271,10 +278,10 @@ class Node(Services):
         )
 
     def close(self) -> None:
-        """Stop what runs beside, then close the directory: a clean stop.
+        """Stop background work, then close the data directory: a clean shutdown.
 
         Raises:
-            StorageFailure: A partition could not be closed; the next start recovers.
+            StorageFailure: A partition could not be closed; the next start recovers it.
         """
         for closer in reversed(self.closers):
             closer()
@@ -287,18 +294,18 @@ class Node(Services):
 
 @dataclass(slots=True)
 class ConnectionFacts:
-    """What a handler may know of who asks.
+    """Facts about the client and its connection, for handlers.
 
     Attributes:
-        number: Counts up from 1.
+        number: Number of the connection, counting up from 1.
         host: The client's address.
-        principal: Who the client is, such as `User:alice`.
-        address: Where clients of its listener are told to connect to; None for the broker's.
-        software: Name and version as ApiVersions gave them; empty where not known.
-        fetches: What its fetches have got, for metrics.
-        throttle_ms: How long it is to be silent after the answer that is being made.
-        templates: Requests that it repeats; None before the first one that may be.
-        closers: Called when it is closed, by what each is about.
+        principal: The authenticated client, such as `User:alice`.
+        address: Advertised address of its listener; None for the broker's.
+        software: Name and version from ApiVersions; empty if unknown.
+        fetches: Counts of its fetches, for metrics.
+        throttle_ms: Time in ms for which to mute the connection after the current response.
+        templates: Its repeated requests; None before the first that may be repeated.
+        closers: Callbacks for the end of the connection, by their subjects.
     """
 
     number: int
@@ -312,7 +319,7 @@ class ConnectionFacts:
     closers: "dict[object, Callable[[], None]]" = field(default_factory=dict)
 
     def close(self) -> None:
-        """It is closed: tell who wants to know, once."""
+        """Call each closer, once: the connection is closed."""
         self.templates = None
         closers, self.closers = self.closers, {}
         for closer in closers.values():

@@ -1,14 +1,13 @@
 """Produce: append a request's batches to the logs of their partitions.
 
 Owns the way of the records from the request to the logs (`AppendPlan`), in four steps:
-
-1. Plan (`rows_of`): one row for each partition. As in Kafka the last records that are named for a
-   partition win. Refused records win over others: their error is the response (Kafka appends the
-   last valid ones without a word).
+1. Plan (`rows_of`): make one row for each partition. If a partition is named twice, the last
+   records win, as in Kafka. But refused records win over others: their error is the response (Kafka
+   silently appends the last valid ones).
 2. Ready: wait until partitions are open, no lock stops appends, and the coordinator has confirmed
-   that partitions are in their transactions. Nearly always nothing has to be waited for.
+   that partitions are in their transactions. Nearly always there is nothing to wait for.
 3. Append: a slice at a time, so that other requests have their turn. Plain rows are appended in
-   groups, each step with all of them (decision 0022).
+   groups, each step for all of them (decision 0022).
 4. Acknowledge: respond once readers may see the records. With acks=0 there is no response; a
    refusal closes the connection.
 
@@ -17,7 +16,7 @@ partition does not affect the others.
 
 A partition's first batch of a transaction is appended only if the coordinator knows that the
 partition is in the transaction, or adds it (from version 12 on). Later batches find the transaction
-open in the log, and the coordinator is not asked.
+open in the log, and need no confirmation.
 
 The log owns the rules of batches (`storage/log/validator.py`); the partition decides when readers
 see them.
@@ -73,8 +72,9 @@ from tidelog.types import Buffer, Codec, TopicPartition
 if TYPE_CHECKING:
     from uuid import UUID
 
-# From these versions of Produce on: records are batches; they may be compressed with zstd; a client
-# knows errors after which it aborts; producing to a partition adds it; topics have ids.
+# First versions of Produce in which: records are batches; batches may be compressed with zstd; a
+# client knows the errors after which it must abort; producing to a partition adds it to the
+# transaction; topics have ids.
 BATCHES_FIRST_VERSION: Final = 3
 ZSTD_FIRST_VERSION: Final = 7
 ABORTABLE_SINCE: Final = 11
@@ -83,10 +83,10 @@ TOPIC_IDS_FIRST_VERSION: Final = 13
 
 VALID_ACKS: Final = frozenset({-1, 0, 1})
 
-# Kafka's admin client alone may write to internal topics.
+# Only Kafka's admin client may write to internal topics.
 ADMIN_CLIENT_ID: Final = "__admin_client"
 
-# An old client would not recover from these: it gets an error after which it tries again.
+# Errors that an old producer would not recover from: it gets a retriable error instead.
 _RETRIED: Final = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -96,7 +96,7 @@ _RETRIED: Final = frozenset(
     }
 )
 
-# Kafka responds without the log's start: damage, no partition, too large, a failed disk.
+# Errors for which Kafka's response has no log start offset.
 _WITHOUT_START: Final = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -107,27 +107,28 @@ _WITHOUT_START: Final = frozenset(
     }
 )
 
-# Of all responses that name no other leader; never changed.
+# Shared by all responses that name no other leader; never changed.
 _NO_LEADER: Final = LeaderIdAndEpoch()
 
-# Appends of a client's batches, of its message sets, and of batches that a thread has checked.
+# Terms for appends of a client's batches, of its message sets, and of batches that a thread has
+# checked.
 PRODUCED: Final = AppendTerms(owned=True, is_bounded=True)
 PRODUCED_SETS: Final = AppendTerms(owned=True, takes_legacy=True, is_bounded=True)
 CHECKED: Final = AppendTerms(owned=True, is_checked=True)
 
-# So often a row is checked while others may append.
+# Number of checks of a row without a lock; after that other appends wait.
 FREE_CHECKS: Final = 2
 
-# So many rows are appended together, one at least: that takes next to no time.
+# Limits of rows that are appended together; at least one row is. One group takes next to no time.
 GROUP_PARTITIONS: Final = 16
 GROUP_BYTES: Final = 1 << 20
 
-# Most requests need far less.
+# Maximum time of a slice of appends; most requests need far less.
 SLICE_MS: Final = 20
 
 
 class Refusal(NamedTuple):
-    """Why a partition's records are not appended, with a reason where Kafka gives one."""
+    """Error for a partition whose records are not appended, with a reason where Kafka gives one."""
 
     code: int
     reason: str | None = None
@@ -140,13 +141,13 @@ class Row:
         topic: The topic as the request names it.
         data: The partition's number and its records.
         answer: The partition's response, once the records are appended or refused.
-        name: The topic's name; "" where no topic has its id.
+        name: The topic's name; "" if no topic has the requested id.
         partition: The partition, if it is open and in use.
-        is_plain: Whether the log may check the records at once: one batch of format 2, of no
-            transaction.
+        is_plain: Whether the log may check the records at once: one batch of format 2, outside of
+            transactions.
         batch: The first batch, if it belongs to a transaction.
-        guard: What the row holds while the coordinator is asked about its transaction.
-        refusal: Why the coordinator refuses the records, None if it does not.
+        guard: The row's guard while the coordinator verifies its transaction.
+        refusal: The coordinator's refusal of the records; None if it accepts them.
     """
 
     __slots__ = (
@@ -175,9 +176,9 @@ class Row:
 
 
 def rows_of(context: RequestContext, request: ProduceRequest) -> list[Row]:
-    """A row for each partition, by topic, in the order in which the request first names them.
+    """Return a row for each partition, by topic, in the order in which they are first named.
 
-    The last records that are named for a partition win; refused ones win over all others.
+    If a partition is named twice, the last records win; refused records win over all others.
     """
     topics: dict[tuple[str, UUID], tuple[TopicProduceData, dict[int, Row]]] = {}
     for topic in request.topic_data:
@@ -194,7 +195,7 @@ def rows_of(context: RequestContext, request: ProduceRequest) -> list[Row]:
 def _is_refused(
     context: RequestContext, topic: TopicProduceData, data: PartitionProduceData
 ) -> bool:
-    """Whether records are refused before the log sees them."""
+    """Whether records are refused before they reach the log."""
     try:
         return _error_of(context, _topic_name_of(context, topic) or "", data.records) != 0
     except TidelogError:
@@ -202,15 +203,15 @@ def _is_refused(
 
 
 class AppendPlan:
-    """The appends of one request: rows that are ready, are appended by slices, and answered.
+    """The appends of one request: rows are made ready, appended in slices, and answered.
 
     Attributes:
-        context: The request's client and version.
-        request: The request, for acks, time-out and transactional id.
+        context: Context of the request.
+        request: The request, for acks, timeout and transactional id.
         rows: All rows, those of one topic together.
         left: Rows that are not appended yet.
         long: Rows whose check takes long; they are appended after all others.
-        waiting: Responses that hold only once readers see the records.
+        waiting: Responses that must wait until readers see the records.
     """
 
     def __init__(self, context: RequestContext, request: ProduceRequest, rows: list[Row]) -> None:
@@ -224,7 +225,7 @@ class AppendPlan:
     # -- ready -------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
-        """Whether all may be appended, or refused, without waiting for anything."""
+        """Whether all rows can be appended or refused without waiting."""
         partitions, is_plain = self.context.node.partitions, self._find_partitions()
         if partitions.holds and partitions.holds.stops_appends(self._topic_names()):
             return False
@@ -233,7 +234,7 @@ class AppendPlan:
         )
 
     async def make_ready(self) -> None:
-        """Wait for locks, for partitions that are being opened, and for the coordinator."""
+        """Wait for locks, for partitions to be opened, and for the transaction coordinator."""
         node, is_opened = self.context.node, False
         while True:
             has_waited = await self._wait_for_holds()
@@ -247,7 +248,7 @@ class AppendPlan:
             await self._wait_for_holds()
 
     def _find_partitions(self) -> bool:
-        """Look up the partitions of the rows left; return whether all rows are plain."""
+        """Look up the partitions of the remaining rows; return whether all rows are plain."""
         context, are_all_plain = self.context, True
         find, version = context.node.partitions.find_used, context.version
         topic, name, may_be_plain = None, "", False
@@ -280,7 +281,10 @@ class AppendPlan:
         return {row.name for row in self.left if row.name}
 
     async def _wait_for_holds(self) -> bool:
-        """Wait for locks that stop appends, and look up partitions; whether there was a lock."""
+        """Wait for locks that stop appends, and look up partitions.
+
+        Return whether there was a lock.
+        """
         holds, has_waited = self.context.node.partitions.holds, False
         self._find_partitions()
         while holds and holds.stops_appends(self._topic_names()):
@@ -292,7 +296,7 @@ class AppendPlan:
     # -- transactions ------------------------------------------------------------------------
 
     def _begin_transactions(self) -> bool:
-        """Find the rows of transactions; whether the coordinator has to be asked about some.
+        """Find the rows of transactions; return whether the coordinator has to verify some.
 
         A row whose transaction is not open in its log gets a guard.
         """
@@ -330,7 +334,7 @@ class AppendPlan:
         return any(row.guard is not None for row, _ in batches)
 
     async def _verify_transactions(self) -> None:
-        """Ask the coordinator about the rows that hold a guard."""
+        """Let the coordinator verify the rows that hold a guard."""
         rows = {
             TopicPartition(row.name, row.data.index): (row, row.batch)
             for row in self.left
@@ -351,7 +355,7 @@ class AppendPlan:
                 rows[partition][0].refusal = refusal_of(code, version)
 
     def _refuse_all(self, code: int, reason: str | None = None) -> bool:
-        """Refuse all rows that are left; return False, since nobody has to be asked any more."""
+        """Refuse all remaining rows; return False, since nothing is left to verify."""
         for row in self.left:
             row.answer = refused(row.data.index, code, reason)
         self.left.clear()
@@ -360,7 +364,7 @@ class AppendPlan:
     # -- append ------------------------------------------------------------------------------
 
     def append_slice(self) -> None:
-        """Append until a slice is over, plain rows in groups."""
+        """Append rows until the slice's time is over, plain rows in groups."""
         left, now_ms = self.left, self.context.node.env.clock.monotonic_ms
         end_ms = now_ms() + SLICE_MS if len(left) > 1 else 0
         while left:
@@ -373,7 +377,7 @@ class AppendPlan:
                 break
 
     def _next_group(self) -> list[Row]:
-        """Take the rows that are appended together: some plain ones, or any one."""
+        """Take the rows to append together: some plain ones, or one row of any kind."""
         left = self.left
         group = [left.popleft()]
         if group[0].is_plain:
@@ -386,9 +390,9 @@ class AppendPlan:
         return group
 
     def _append_group(self, rows: Sequence[Row]) -> None:
-        """Append plain rows, each step of it with all of them.
+        """Append plain rows, each step for all of them.
 
-        Watchers are called at the end: one that does something at once finds every log at rest.
+        Watchers are called at the end, so a watcher that acts at once finds no append half done.
         """
         pairs = [(row.partition.log, row.data.records or b"") for row in rows if row.partition]
         for row, outcome in zip(rows, append_together(pairs, PRODUCED), strict=True):
@@ -409,8 +413,9 @@ class AppendPlan:
         """Append one row, or refuse it; a row that takes long to check goes to `long`.
 
         Args:
-            row: What to append.
-            checked: The records as `Log.check_append` or `Log.check_set` has checked them.
+            row: The row.
+            checked: The records as checked by `Log.check_append` or `Log.check_set`; None if
+                unchecked.
 
         Raises:
             LongCheck: `checked` is a message set, and has to be checked again.
@@ -437,7 +442,10 @@ class AppendPlan:
             self.long.append(row)
 
     def _refusal_of(self, row: Row) -> Refusal | None:
-        """Why a row's records are not handed to the log; raises as `_error_of`."""
+        """Return why a row's records don't reach the log, or None.
+
+        Raises the errors of `_error_of`.
+        """
         records = row.data.records
         code = _error_of(self.context, row.name, records)
         if code:
@@ -446,7 +454,7 @@ class AppendPlan:
             return row.refusal
         if self.request.acks not in VALID_ACKS:
             return Refusal(ErrorCode.INVALID_REQUIRED_ACKS)
-        return None if records else Refusal(ErrorCode.NONE)  # an empty set of messages
+        return None if records else Refusal(ErrorCode.NONE)  # an empty message set
 
     def _append_to(
         self, partition: Partition, row: Row, checked: Buffer | PreparedSet | None
@@ -466,7 +474,7 @@ class AppendPlan:
         return append_in_transaction(partition, data, row.batch, row.guard, terms)
 
     def _appended(self, row: Row, partition: Partition, result: AppendResult) -> None:
-        """Count records that are in the log, and make their response."""
+        """Count appended records, and make their response."""
         self.context.node.metrics.produced(row.name, row.data.records or b"", result)
         row.answer = PartitionProduceResponse(
             index=row.data.index,
@@ -480,10 +488,11 @@ class AppendPlan:
             self.waiting.append((row.answer, partition.visible(result.last_offset + 1)))
 
     async def _append_long(self, row: Row) -> None:
-        """Append a row once a thread has checked it.
+        """Append a row after a thread has checked it.
 
-        Where the topic or its settings change meanwhile, or others append before a message set, it
-        is checked again; after some vain checks what would change waits.
+        If the topic or its settings change meanwhile, or other appends precede a message set, the
+        row is checked again. After `FREE_CHECKS` failed attempts, changes and other appends wait
+        for it.
         """
         for _ in range(FREE_CHECKS):
             if await self._check_and_append(row, is_alone=False):
@@ -495,7 +504,7 @@ class AppendPlan:
                     return
 
     async def _check_and_append(self, row: Row, *, is_alone: bool) -> bool:
-        """Check a row in a thread and append it; False where it must be checked again."""
+        """Check a row in a thread and append it; return False if it must be checked again."""
         node, name, version = self.context.node, row.name, self.context.version
         info, partition = node.topics.find(name), None
         if version >= TOPIC_IDS_FIRST_VERSION and (
@@ -522,16 +531,16 @@ class AppendPlan:
             row.answer = failed(partition, row.data.index, error)
         return True
 
-    # -- acknowledged ------------------------------------------------------------------------
+    # -- acknowledge -----------------------------------------------------------------------------
 
     async def complete(self) -> ProduceResponse | None:
-        """Append what is left by slices, others first, then what takes long; respond.
+        """Append the remaining rows in slices, those that take long last, and return the response.
 
-        Topics may be locked, deleted or created anew meanwhile. The response comes once readers may
+        Topics may be locked, deleted or recreated meanwhile. The response comes once readers may
         see the records; None for acks=0.
 
         Raises:
-            Unanswered: With acks=0, where a partition refused its records.
+            Unanswered: With acks=0, a partition refused its records.
         """
         while self.left:
             await asyncio.sleep(0)
@@ -574,7 +583,10 @@ async def _wait_until_visible(
     timers: Timers,
     timeout_ms: int,
 ) -> None:
-    """Wait until readers see the records; the rest is answered as timed out, as in Kafka."""
+    """Wait until readers see the records.
+
+    After the timeout the others get REQUEST_TIMED_OUT, as in Kafka.
+    """
 
     def time_out() -> None:
         for _, is_visible in waiting:
@@ -595,7 +607,7 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     """Append each partition's records.
 
     Raises:
-        Unanswered: With acks=0, where a partition refused its records.
+        Unanswered: With acks=0, a partition refused its records.
     """
     plan = AppendPlan(context, request, rows_of(context, request))
     if not plan.is_ready():
@@ -608,17 +620,17 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
 
 
 def _error_of(context: RequestContext, topic: str, records: Buffer | None) -> int:  # noqa: PLR0911
-    """The error that records get before the log sees them; 0 for none.
+    """Return the error that records get before they reach the log; 0 for none.
 
-    As Kafka took it from clients that know no record batches, a set of no messages is no error; a
-    set of batches is one.
+    In versions before record batches, an empty message set is no error, as in Kafka; a set of
+    batches is one.
 
     Raises:
-        CorruptBatch: Their frames can't be right.
-        UnsupportedCompression: A codec that nobody defined, in an old version.
+        CorruptBatch: The frames are damaged.
+        UnsupportedCompression: An undefined codec, in an old version.
     """
     if records is None:
-        return ErrorCode.UNKNOWN_SERVER_ERROR  # Kafka's code: it comes to nothing there
+        return ErrorCode.UNKNOWN_SERVER_ERROR  # Kafka's code for null records
     version = context.version
     if version < ZSTD_FIRST_VERSION or not is_one_batch(records):
         batches = walk(records)
@@ -638,7 +650,7 @@ def _error_of(context: RequestContext, topic: str, records: Buffer | None) -> in
 
 
 def is_one_batch(records: Buffer) -> bool:
-    """Whether one whole batch of format 2 fills them, as clients send it: as a walk says."""
+    """Whether exactly one whole batch of format 2 fills the records, as clients send it."""
     size_bytes = len(records)
     if size_bytes < HEADER_SIZE or records[MAGIC_AT] != MAGIC_2:
         return False
@@ -646,7 +658,7 @@ def is_one_batch(records: Buffer) -> bool:
 
 
 def _refusal_to(context: RequestContext, topic: str) -> int:
-    """The error of whoever may not write there; 0 where he may."""
+    """Return the error for a client that may not write to the topic; 0 if it may."""
     if context.node.topics.is_internal(topic) and context.client_id != ADMIN_CLIENT_ID:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     return 0
@@ -656,7 +668,7 @@ def has_transactional_records(batches: Iterable[Buffer | None]) -> bool:
     """Whether the first batch of any of these records is of format 2 and transactional.
 
     Raises:
-        CorruptBatch: A frame that can't be: as in Kafka all of the request is refused for it.
+        CorruptBatch: A frame is damaged; as in Kafka, the whole request is refused.
     """
     for records in batches:
         if records is None or frame_size(records, 0, len(records)) is None:
@@ -668,7 +680,7 @@ def has_transactional_records(batches: Iterable[Buffer | None]) -> bool:
 
 
 def transactional_batch(records: Buffer) -> RecordBatch | None:
-    """The first batch if it is part of a transaction, else None."""
+    """Return the first batch if it is part of a transaction, else None."""
     with suppress(CorruptBatch):
         first = next(walk(records), None)
         if isinstance(first, RecordBatch) and first.is_transactional and first.has_producer_id:
@@ -677,12 +689,15 @@ def transactional_batch(records: Buffer) -> RecordBatch | None:
 
 
 def _checked_copy(log: Log, records: Buffer) -> Buffer:
-    """Records as a log is to append them; `records` stay as they came, for a second check."""
+    """Return the records as the log would append them.
+
+    `records` stay unchanged, for a second check.
+    """
     return log.check_append(bytearray(records))
 
 
 def refusal_of(code: ErrorCode, version: int) -> Refusal:
-    """Return the coordinator's error as a refusal of Produce."""
+    """Return the coordinator's error as Produce reports it."""
     error = known_error(code, knows_abortable=version >= ABORTABLE_SINCE)
     if error is ErrorCode.INVALID_TXN_STATE:
         return Refusal(error, "Partition was not added to the transaction")
@@ -693,7 +708,7 @@ def refusal_of(code: ErrorCode, version: int) -> Refusal:
 
 
 def known_error(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
-    """Return the coordinator's error as a producer gets it: some have another name there."""
+    """Return the coordinator's error as a producer knows it: some have another code there."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
@@ -702,7 +717,7 @@ def known_error(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
 
 
 def refused(index: int, code: int, reason: str | None = None) -> PartitionProduceResponse:
-    """The answer about a partition whose records are not taken."""
+    """Return the response for a partition whose records are refused."""
     return PartitionProduceResponse(
         index=index, error_code=code, base_offset=-1, error_message=reason
     )
@@ -711,10 +726,10 @@ def refused(index: int, code: int, reason: str | None = None) -> PartitionProduc
 def failed(
     partition: Partition | None, index: int, error: TidelogError
 ) -> PartitionProduceResponse:
-    """Return an error as Kafka's code; refused records and a clock jump are explained.
+    """Return the response for a failed append; refused records and a clock jump are explained.
 
     Args:
-        partition: Whose log raised it; None where there is no such partition.
+        partition: The partition whose log raised the error; None if it doesn't exist.
         index: The partition's number.
         error: The error.
     """
@@ -736,31 +751,31 @@ def failed(
 
 
 def _topic_name_of(context: RequestContext, topic: TopicProduceData) -> str | None:
-    """The topic's name, None where its id is nobody's."""
+    """Return the topic's name; None if no topic has its id."""
     if context.version < TOPIC_IDS_FIRST_VERSION:
         return topic.name
     info = context.node.topics.find_by_id(topic.topic_id)
     return None if info is None else info.name
 
 
-# -- rows of requests that repeat --------------------------------------------------------------
+# -- rows of repeated requests -----------------------------------------------------------------
 
 
 def _may_repeat(version: int, request: ProduceRequest) -> bool:
-    """Whether it has records for one partition, in batches of format 2, and wants a response."""
+    """Whether a request has format 2 records for one partition, and wants a response."""
     topics = request.topic_data
     is_one = len(topics) == 1 and len(topics[0].partition_data) == 1
     return is_one and version >= BATCHES_FIRST_VERSION and request.acks != 0
 
 
-# Stands for the topic of a row until its response names the topic.
+# Placeholder for a row's topic until its response names the topic.
 _NO_TOPIC: Final = TopicProduceData(name="", topic_id=NO_UUID, partition_data=[])
 
 
 def _answer_rows(
     context: RequestContext, request: ProduceRequest, topics: Sequence[TopicRows]
 ) -> RowAnswers | Awaitable[ProduceResponse | None] | None:
-    """Append one plain batch to a partition that is open; None for anything else."""
+    """Append one plain batch to an open partition; return None for anything else."""
     ((name, topic_id, rows),) = topics
     ((index, records),) = cast("Sequence[tuple[int, Buffer]]", rows)
     if not is_one_batch(records) or records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT:
@@ -786,9 +801,9 @@ PRODUCE_ROWS: Final = RowFunctions(Operation.WRITE, _may_repeat, _answer_rows)
 
 
 def guard_produce(access: Access, request: ProduceRequest) -> Guarded[ProduceRequest]:
-    """WRITE on each topic, and on the transactional id where there is one.
+    """Require WRITE on each topic, and on the transactional id if there is one.
 
-    With acks=0 the connection closes where something is denied, once what is allowed was appended.
+    With acks=0 a denial closes the connection, after the allowed records were appended.
     """
     allowed, denied, code = _to_produce(access, request)
     if not denied:
@@ -829,7 +844,7 @@ def _is_transactional(request: ProduceRequest) -> bool:
             data.records for topic in request.topic_data for data in topic.partition_data
         )
     except CorruptBatch:
-        return False  # the handler refuses all of it
+        return False  # the handler refuses the whole request
 
 
 def _refused_produce(topic: TopicProduceData, code: int) -> TopicProduceResponse:

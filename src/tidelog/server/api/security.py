@@ -87,7 +87,7 @@ def _refuse_delete_acls(request: DeleteAclsRequest) -> DeleteAclsResponse:
 def _refuse_describe_scram(
     request: DescribeUserScramCredentialsRequest,
 ) -> DescribeUserScramCredentialsResponse:
-    """Refuse as many users as were named, without their names, as Kafka answers."""
+    """Refuse each named user, without its name, as Kafka does."""
     refusal = DescribeUserScramCredentialsResult(
         error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
     )
@@ -120,13 +120,13 @@ _NONE: Final = "No Authorizer is configured."
 _Filter: TypeAlias = DescribeAclsRequest | DeleteAclsFilter
 
 
-# -- looking -------------------------------------------------------------------------------------
+# -- describe ------------------------------------------------------------------------------------
 
 
 async def describe_acls(
     context: RequestContext, request: DescribeAclsRequest
 ) -> DescribeAclsResponse | Long:
-    """The rules that pass a filter, by what they are about."""
+    """Describe the ACLs that match a filter, grouped by resource."""
     authorizer = context.node.authorizer
     if authorizer is None:
         text = "No Authorizer is configured on the broker"
@@ -138,7 +138,7 @@ async def describe_acls(
 
 
 def _resources(acls: Iterable[Acl], wanted: AclFilter | None) -> list[DescribeAclsResource]:
-    """The rules that pass a filter, by what they are about; for any thread."""
+    """Return the ACLs that match a filter, grouped by resource; safe in any thread."""
     found: defaultdict[tuple[int, str, int], list[AclDescription]] = defaultdict(list)
     for acl in _passing(acls, wanted):
         found[acl.resource_type, acl.name, acl.pattern].append(
@@ -158,10 +158,10 @@ def _resources(acls: Iterable[Acl], wanted: AclFilter | None) -> list[DescribeAc
 
 
 def _filter_of(asked: _Filter) -> AclFilter | None:
-    """A filter; None for one with a number that means nothing: no rule passes it.
+    """Return a request's filter; None if it has an undefined code, and so matches no ACL.
 
     Raises:
-        CorruptMessage: A number that says that it is unknown; Kafka can't read such a request.
+        CorruptMessage: A code is 0 (UNKNOWN); Kafka can't read such a request.
     """
     _ensure_known(
         asked.resource_type_filter,
@@ -184,7 +184,11 @@ def _filter_of(asked: _Filter) -> AclFilter | None:
 
 
 def _ensure_known(*numbers: int) -> None:
-    """That none of them is UNKNOWN; raises CorruptMessage."""
+    """Ensure that no code is UNKNOWN (0).
+
+    Raises:
+        CorruptMessage: One is.
+    """
     if 0 in numbers:
         raise CorruptMessage(f"a rule with an UNKNOWN element: {numbers}")
 
@@ -193,11 +197,11 @@ def _passing(acls: Iterable[Acl], wanted: AclFilter | None) -> list[Acl]:
     return [] if wanted is None else sorted(filter(wanted.passes, acls), key=IN_ORDER)
 
 
-# -- changing ------------------------------------------------------------------------------------
+# -- change --------------------------------------------------------------------------------------
 
 
 async def create_acls(context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
-    """Add rules; answered when they are durable. Those that are there already are no error."""
+    """Add ACLs; the response is sent once they are durable. Adding an existing ACL is no error."""
     authorizer = context.node.authorizer
     if authorizer is None:
         disabled = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE)
@@ -208,7 +212,7 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
         result = AclCreationResult(error_code=0, error_message=None)
         try:
             acls.append((_acl_of(creation), result))
-        except Refusal as why:  # other errors are those of the whole request
+        except Refusal as why:  # other errors apply to the whole request
             set_error(result, why)
         results.append(result)
     try:
@@ -223,11 +227,11 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
 
 
 def _acl_of(asked: AclCreation) -> Acl:
-    """A rule that can be kept.
+    """Return the ACL to add.
 
     Raises:
-        Refusal: It can't be.
-        CorruptMessage: As `_filter_of`.
+        Refusal: The ACL is invalid.
+        CorruptMessage: A code is 0 (UNKNOWN).
     """
     _ensure_known(
         asked.resource_type, asked.resource_pattern_type, asked.operation, asked.permission_type
@@ -261,7 +265,10 @@ def _acl_of(asked: AclCreation) -> Acl:
 
 
 def _ensure_concrete(acl: Acl) -> None:
-    """That it is about something, not about anything as a filter is; raises Refusal."""
+    """Ensure that an ACL is concrete, without wildcards that only filters may have.
+
+    Raises Refusal.
+    """
     for is_any, text in (
         (acl.resource_type is ResourceType.ANY, "resourceType must not be ANY"),
         (acl.pattern < PatternType.LITERAL, f"patternType must not be {acl.pattern.name}"),
@@ -269,7 +276,7 @@ def _ensure_concrete(acl: Acl) -> None:
         (acl.permission is Permission.ANY, "permissionType must not be ANY"),
     ):
         if is_any:
-            # Kafka trips over it, and says so.
+            # Kafka fails on it, and responds with this code.
             raise Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, text)
 
 
@@ -280,7 +287,7 @@ def _is_other_cluster(acl: Acl) -> bool:
 async def delete_acls(
     context: RequestContext, request: DeleteAclsRequest
 ) -> DeleteAclsResponse | Long:
-    """Remove the rules that pass filters; answered when that is durable."""
+    """Delete the ACLs that match filters; the response is sent once that is durable."""
     authorizer = context.node.authorizer
     if authorizer is None:
         refused = DeleteAclsFilterResult(
@@ -316,7 +323,7 @@ async def delete_acls(
 def _removed(
     acls: Iterable[Acl], wanted: AclFilter
 ) -> tuple[list[Acl], list[DeleteAclsMatchingAcl]]:
-    """The rules that pass a filter, and how the response names them; for any thread."""
+    """Return the ACLs that match a filter, also in the form of the response; safe in any thread."""
     found = _passing(acls, wanted)
     return found, [_matching(acl) for acl in found]
 
@@ -338,7 +345,7 @@ def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
 NAME_BYTES_MAX: Final = 1024
 
 
-# Of a salt, and of a salted password, which is hashed on the loop.
+# Limit of a salt and of a salted password; the event loop hashes the latter.
 SALT_BYTES_MAX: Final = 1024
 
 
@@ -354,7 +361,7 @@ _Kept: TypeAlias = dict[tuple[str, int], ScramCredential]
 async def describe_user_scram_credentials(
     context: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse | Long:
-    """Which mechanisms users have credentials for; all users where none is named."""
+    """List the SCRAM mechanisms of the named users, or of all users if none is named."""
     credentials = context.node.rules.credentials()
     names = [user.name for user in request.users or ()]
     count = len(names) or len(credentials)
@@ -365,7 +372,7 @@ async def describe_user_scram_credentials(
 def _describe(
     credentials: Mapping[tuple[str, int], ScramCredential], names: Sequence[str]
 ) -> list[DescribeUserScramCredentialsResult]:
-    """Results for users, for all of them where none is named; for any thread."""
+    """Describe the named users, or all if none is named; safe in any thread."""
     wanted = names or sorted({user for user, _ in credentials})
     infos = {name: _infos(credentials, name) for name in wanted}
     times = Counter(wanted)
@@ -402,7 +409,7 @@ def _described(
 async def alter_user_scram_credentials(
     context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
-    """Keep and forget credentials; answered when the change is durable."""
+    """Set and delete credentials; the response is sent once the changes are durable."""
     asked: list[_Change] = [*request.deletions, *request.upsertions]
     times = Counter(each.name for each in asked)
     results = {name: AlterUserScramCredentialsResult(user=name) for name in times}
@@ -429,7 +436,7 @@ async def alter_user_scram_credentials(
 
 
 def _checked(asked: _Change) -> ScramCredential | None:
-    """What is to be kept, None for a deletion; raises Refusal where the request is wrong."""
+    """Return the credential to set, None for a deletion. Raises Refusal for an invalid change."""
     if not asked.name:
         raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     if len(asked.name.encode()) > NAME_BYTES_MAX:
@@ -451,7 +458,7 @@ def _checked(asked: _Change) -> ScramCredential | None:
 
 
 def _change_one(kept: _Kept, asked: _Change, made: ScramCredential | None) -> None:
-    """Make one change that has been checked; raises Refusal where it does not fit."""
+    """Make one checked change; raises Refusal if there is nothing to delete, or no room."""
     key = (asked.name, asked.mechanism)
     if made is None:
         if kept.pop(key, None) is None:
@@ -470,7 +477,7 @@ def sasl_handshake(
     context: RequestContext,  # noqa: ARG001 - every handler has one
     request: SaslHandshakeRequest,  # noqa: ARG001 - whatever is asked
 ) -> SaslHandshakeResponse:
-    """There is nothing to log in to."""
+    """Refuse: this listener has no authentication."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
 
 
@@ -478,7 +485,7 @@ def sasl_authenticate(
     context: RequestContext,  # noqa: ARG001 - every handler has one
     request: SaslAuthenticateRequest,  # noqa: ARG001 - whatever is asked
 ) -> SaslAuthenticateResponse:
-    """There is nothing to log in to."""
+    """Refuse: this listener has no authentication."""
     return SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_TOO_LATE
     )

@@ -1,10 +1,10 @@
 """ShareFetch and ShareAcknowledge: a member acquires records and acknowledges them.
 
 Acknowledgements in a ShareFetch are processed before it acquires more; both requests belong to the
-member's share session. A fetch visits its partitions in rotation and acquires records only when
-there are enough for a response or its time is over; otherwise it waits. One fetch at a time reads a
-share partition, and another one looks again afterwards. Waiting fetches are woken one after the
-other (`shares.open_partition`), each for the partition that woke it.
+member's share session. A fetch visits its partitions in rotation. It acquires records only when
+there are enough for a response or its time is over; otherwise it waits. Only one fetch at a time
+reads a share partition; others retry after it. Waiting fetches are woken one after the other
+(`shares.open_partition`), each for the partition that woke it.
 
 Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206, KIP-1222; Kafka 4.3's KafkaApis
 (handleAcknowledgements, validateAcknowledgementBatches), DelayedShareFetch, ShareFetchUtils.
@@ -77,24 +77,24 @@ TEXTS: Final[dict[int, str]] = {
 
 
 def text_of(code: int) -> str | None:
-    """What is said with an error; None for none."""
+    """Return the text of an error code; None if it has none."""
     return TEXTS.get(code)
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Who asks, and what it may do."""
+    """The member that sent a request, with its rights."""
 
     context: RequestContext
     group_id: str
     member_id: str
 
     def key_of(self, named: SharedPartition) -> ShareKey:
-        """A partition in its group."""
+        """Return the key of a partition in the member's group."""
         return ShareKey(self.group_id, named.topic_id, named.number)
 
     def find(self, named: SharedPartition) -> Partition | int:
-        """A partition that it may read, or the error code that says why not."""
+        """Return a partition that the member may read, or an error code."""
         node = self.context.node
         info = node.topics.find_by_id(named.topic_id)
         if info is None:
@@ -107,7 +107,7 @@ class Member:
         return _may(self.context, "TOPIC", topic)
 
     def names_of(self, named: Iterable[SharedPartition]) -> list[tuple[str, int]]:
-        """Partitions by their topics' names, those of unknown ids left out."""
+        """Return partitions by topic name; those with unknown topic ids are left out."""
         find = self.context.node.topics.find_by_id
         infos = ((find(each.topic_id), each.number) for each in named)
         return [(info.name, number) for info, number in infos if info is not None]
@@ -116,7 +116,7 @@ class Member:
 def member_of(
     context: RequestContext, group_id: str | None, member_id: str | None
 ) -> Member | ErrorCode:
-    """Who asks; or why nobody may ask so."""
+    """Return the member that sent a request, or an error code."""
     if group_id is None:
         return ErrorCode.INVALID_REQUEST
     if not _may(context, "GROUP", group_id):
@@ -144,7 +144,10 @@ Said = dict[SharedPartition, Sequence[AcknowledgementBatch]]
 def acknowledge(
     member: Member, said: Said, *, is_renewal: bool
 ) -> dict[SharedPartition, Reply[int]]:
-    """Take what a member says of each partition; when that is safe, or why it was not taken."""
+    """Process a member's acknowledgements.
+
+    Each reply gives its code once that is durable, or the error.
+    """
     return {
         named: _acknowledge(member, named, batches, is_renewal=is_renewal)
         for named, batches in said.items()
@@ -185,7 +188,7 @@ def _plain(batches: Iterable[AcknowledgementBatch]) -> list[Acknowledgement]:
 
 
 def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: bool) -> bool:
-    """Whether ranges are in order, with one type or one for each offset, of types there are."""
+    """Whether ranges are in order, with one allowed type each or one for each offset."""
     behind = -1
     for each in batches:
         types = each.acknowledge_types
@@ -201,20 +204,20 @@ def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: b
 Answers = dict[SharedPartition, SharePartitionData]
 
 
-# Partitions whose logs are looked for in one turn of the loop.
+# Partitions whose logs are opened before the event loop is yielded.
 AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class ShareOrder:
-    """What a fetch asks of all its partitions.
+    """Options of a fetch that apply to all its partitions.
 
     Attributes:
-        wish: How many records.
-        min_bytes: How much it waits for.
-        max_bytes: How much all partitions give together; a first batch comes whole even so.
-        max_wait_ms: How long it waits.
-        isolation: Which records of transactions are seen.
+        wish: How many records to acquire.
+        min_bytes: Bytes to wait for.
+        max_bytes: Limit for all partitions together; the first batch is returned even if larger.
+        max_wait_ms: Time to wait, in ms.
+        isolation: Isolation level for records of transactions.
     """
 
     wish: AcquireOptions
@@ -225,17 +228,17 @@ class ShareOrder:
 
 
 def refusal(named: SharedPartition, code: int) -> SharePartitionData:
-    """An answer that is an error."""
+    """Return a partition's response with an error."""
     return SharePartitionData(
         partition_index=named.number, error_code=code, error_message=text_of(code)
     )
 
 
 class ShareFetching:
-    """One fetch, from its partitions to the answer. Belongs to the loop's thread."""
+    """One fetch, from its partitions to its response. Belongs to the event loop's thread."""
 
     def __init__(self, member: Member, order: ShareOrder) -> None:
-        """A fetch that has not looked at anything."""
+        """Create a fetch that has not read anything yet."""
         self._member = member
         self._node: Node = member.context.node
         self._order = order
@@ -250,12 +253,15 @@ class ShareFetching:
         self.is_busy = False
 
     def wake(self, key: ShareKey) -> None:
-        """There may be something to acquire."""
+        """Wake the fetch: a partition may have records to acquire."""
         self._woken_for[SharedPartition(key.topic_id, key.partition)] = None
         self._changed.set()
 
     async def run(self, named: Sequence[SharedPartition]) -> Answers:
-        """What each partition gives, those that give nothing left out."""
+        """Return the response of each partition.
+
+        Partitions without records or errors are left out.
+        """
         rest = await self._open(named)
         if rest:
             if await self._look(self._live):
@@ -278,9 +284,9 @@ class ShareFetching:
     async def _open(
         self, named: Sequence[SharedPartition], *, may_stop: bool = True
     ) -> Sequence[SharedPartition]:
-        """Open partitions, up to the first that was not open yet and has records; the others.
+        """Open partitions, up to the first new one that has records; return the remaining ones.
 
-        So the first records of a group wait for one partition, not for all; Kafka's brokers do so.
+        So a group's first records wait for one partition, not for all, as in Kafka's brokers.
         """
         for start in range(0, len(named), AT_ONCE):
             piece = named[start : start + AT_ONCE]
@@ -294,7 +300,10 @@ class ShareFetching:
         return ()
 
     async def _open_one(self, named: SharedPartition) -> bool:
-        """Open a partition, or say why not; whether it was not open yet and is an answer alone."""
+        """Open a partition or note its error.
+
+        Return whether it is new and its records are enough for a response.
+        """
         node, key = self._node, self._member.key_of(named)
         partition = self._member.find(named)
         is_new = node.shares.find(key) is None
@@ -302,7 +311,7 @@ class ShareFetching:
             partition if isinstance(partition, int) else await node.shares.open(key, partition)
         )
         if live == ErrorCode.COORDINATOR_NOT_AVAILABLE:
-            # Left out: a later fetch may open it, and Java's consumer dies of that error.
+            # Left out: a later fetch may open it, and this error would end Java's consumer.
             return False
         if isinstance(live, int):
             self._answers[named] = refusal(named, live)
@@ -325,13 +334,13 @@ class ShareFetching:
             live.leave(self)
 
     def _take_woken(self) -> Iterable[SharedPartition]:
-        """Where to look: all of them count where it wants more than what one has got now."""
+        """Return the partitions that woke it; or all, if more than one byte is needed."""
         self._changed.clear()
         woken_for, self._woken_for = self._woken_for, {}
         return woken_for if self._order.min_bytes <= 1 else self._live
 
     async def _look(self, named: Iterable[SharedPartition]) -> bool:
-        """Acquire what there is; whether that is the answer."""
+        """Acquire available records; return whether the fetch is complete."""
         is_over = self._is_over or self._order.max_wait_ms <= 0
         chosen: list[SharedPartition] = []
         self.is_busy = True
@@ -351,16 +360,20 @@ class ShareFetching:
         return is_over or self._has_news
 
     def _choose(self, named: SharedPartition) -> bool:
-        """Whether a partition is to be read now, by this fetch; it is its own then."""
+        """Whether this fetch is to read a partition now.
+
+        If so, the partition is reserved for it.
+        """
         live = self._live[named]
         if live.partition.is_gone:
             self._tell(named, refusal(named, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return False
         if live.is_gone:
-            # Let go of, or begun anew: the next fetch opens it, so that one is to come soon.
+            # Dropped or reset: the next fetch opens it, so this one ends soon.
             self._has_news = True
             return False
-        # What has its answer is left to others; this fetch is about to end, and leaves it then.
+        # A partition with a response is left to other fetches; this one is about to end and leaves
+        # it then.
         return named not in self._answers and live.begin_reading(self)
 
     # -- reading -----------------------------------------------------------------------------
@@ -383,7 +396,10 @@ class ShareFetching:
         now: "Callable[[], Read | None]",
         later: "Callable[[], Read | None]",
     ) -> Read | None:
-        """A read, in a thread where it has to be; None where it fails, which is the answer."""
+        """Read, in a thread if the data is cold.
+
+        Return None on failure, whose error becomes the response.
+        """
         try:
             try:
                 return now()
@@ -395,7 +411,7 @@ class ShareFetching:
             return None
 
     async def _acquire(self, reads: "dict[SharedPartition, Read]") -> None:
-        """Let the member have what was read, one partition after the other until it has enough."""
+        """Acquire the records that were read, by partition, until the member has enough."""
         left = self._order.wish.records_max
         for named, found in reads.items():
             live = self._live[named]
@@ -412,7 +428,7 @@ class ShareFetching:
             if acquired:
                 await self._answer(named, found, acquired)
             elif live.records.position != before:
-                self._has_news = True  # all was hidden: who asks again gets what lies behind it
+                self._has_news = True  # all hidden: the next fetch reads on behind
 
     async def _answer(
         self, named: SharedPartition, found: Read, acquired: Sequence[Acquired]
@@ -420,13 +436,13 @@ class ShareFetching:
         try:
             records = await self._records(found, acquired)
         except (OSError, TidelogError) as error:
-            # What was acquired comes back when its time is over.
+            # The acquired records become available again when their lock expires.
             tell_failure(self._live[named].partition.log, error)
             self._tell(named, refusal(named, _code_of(error)))
             return
         data = SharePartitionData(
             partition_index=named.number,
-            # The writer asks for lengths only; the connection makes bytes of a piece of a file.
+            # The encoder needs only lengths; the connection reads a `FilePiece` when it sends it.
             records=[cast("Buffer", records)],
             acquired_records=[
                 AcquiredRecords(
@@ -445,7 +461,7 @@ class ShareFetching:
             return await self._node.reads.run(found.records, acquired)
 
     def _tell(self, named: SharedPartition, data: SharePartitionData) -> None:
-        """Something to say that can't wait."""
+        """Note a partition's response, which ends the wait."""
         self._answers[named] = data
         self._has_news = True
 
@@ -459,7 +475,7 @@ def _code_of(error: Exception) -> int:
 STRICT: Final = 1
 
 
-# An answer about more partitions is made into bytes beside the loop.
+# A response for more partitions is encoded in a thread.
 LONG: Final = 500
 
 
@@ -472,7 +488,7 @@ Replies = Mapping[SharedPartition, Reply[int]]
 def share_fetch(
     context: RequestContext, request: ShareFetchRequest
 ) -> ShareFetchResponse | Awaitable[ShareFetchResponse | Long]:
-    """Records for a member, now or when there are some; and what became of what it has said."""
+    """Return records for a member, now or later, and the results of its acknowledgements."""
     member = member_of(context, request.group_id, request.member_id)
     if isinstance(member, ErrorCode):
         return _fetch_error(member)
@@ -493,7 +509,10 @@ def _is_renewal(
 
 
 def _asks_for_records(request: ShareFetchRequest) -> bool:
-    """Whether it wants more than to say something; who asks for none waits for none."""
+    """Whether the request wants records, and not only to acknowledge.
+
+    Without records there is no wait.
+    """
     return bool(request.max_bytes and request.max_records)
 
 
@@ -503,7 +522,10 @@ def _asks_for_nothing(request: ShareFetchRequest) -> bool:
 
 
 async def _refuse_later(context: RequestContext, wait_ms: int) -> ShareFetchResponse:
-    """As many sessions as there may be: who asks again asks no faster than others that wait."""
+    """Refuse a new session after the request's wait time.
+
+    So retries come no faster than the requests of members that wait.
+    """
     waiting = Reply[None]()
     context.node.timers.after(max(wait_ms, 0), lambda: waiting.complete(None))
     await waiting
@@ -515,7 +537,7 @@ def _fetch_error(code: ErrorCode) -> ShareFetchResponse:
 
 
 def _fetch_session(member: Member, request: ShareFetchRequest) -> ShareSession | ErrorCode:
-    """The session that the request goes by."""
+    """Return the session of the request, or an error code."""
     shares, key = member.context.node.shares, SessionKey(member.group_id, member.member_id)
     epoch = request.share_session_epoch
     if epoch == LAST_EPOCH:
@@ -544,7 +566,7 @@ def _begin(
     if isinstance(session, ShareSession):
         connection = member.context.connection
         connection.closers[key] = partial(shares.drop_session, key, session)
-        # Its member may end it by another connection: this one is to hold nothing of it.
+        # The member may end the session on another connection: then this one must drop its closer.
         session.on_end = lambda: _no_closer(connection, key)
     return session
 
@@ -556,7 +578,10 @@ def _no_closer(connection: "ConnectionFacts", key: SessionKey) -> None:
 def _fetch(
     member: Member, request: ShareFetchRequest, session: ShareSession
 ) -> Awaitable[ShareFetchResponse | Long]:
-    """What is said is taken at once: who waits for records may go before any come."""
+    """Process acknowledgements at once.
+
+    A client that waits for records may disconnect before any arrive.
+    """
     said = _said(request.topics)
     has_said = any(said.values())
     is_renewal = _is_renewal(member.context, request)
@@ -571,7 +596,7 @@ def _fetch(
 async def _fetched(
     member: Member, request: ShareFetchRequest, session: ShareSession | None, replies: Replies
 ) -> ShareFetchResponse | Long:
-    """The answer; without a session no records are wanted."""
+    """Return the response; without a session no records are wanted."""
     answers: Answers = {}
     if session is not None:
         order = _order(member, request)
@@ -586,7 +611,7 @@ async def _fetched(
         acquisition_lock_timeout_ms=_lock_ms(member), responses=_fetched_topics(answers)
     )
     if member.context.node.throttles is not None:
-        from tidelog.server.api.charges import charge_share  # few have quotas
+        from tidelog.server.api.charges import charge_share  # few clients have quotas
 
         charge_share(member.context, response)
     return Long(response, _Partitions(response.responses)) if len(answers) > LONG else response
@@ -596,7 +621,7 @@ def _order(member: Member, request: ShareFetchRequest) -> ShareOrder:
     node = member.context.node
     most = min(request.max_bytes, node.config.fetch_max_bytes)
     if node.throttles is not None:
-        from tidelog.server.api.charges import most_bytes  # few have quotas
+        from tidelog.server.api.charges import most_bytes  # few clients have quotas
 
         allowed = most_bytes(member.context)
         most = most if allowed is None else min(most, allowed)
@@ -614,7 +639,7 @@ def _order(member: Member, request: ShareFetchRequest) -> ShareOrder:
 
 
 def _add_news(session: ShareSession, answers: Answers) -> None:
-    """A partition that a session has got since it began is answered once, whatever there is."""
+    """Add a response for each partition that is new in the session, even one without records."""
     for named, is_news in session.partitions.items():
         if is_news:
             answers.setdefault(named, SharePartitionData(partition_index=named.number))
@@ -622,7 +647,7 @@ def _add_news(session: ShareSession, answers: Answers) -> None:
 
 
 def _end_behind(shares: "SharePartitions", session: ShareSession, replies: Replies) -> None:
-    """The member goes once all that it has said is safe, whoever waits for that."""
+    """End the session once all acknowledgements are durable, even if the client disconnects."""
     left = list(replies.values())
 
     def go_on(_code: int = ErrorCode.NONE) -> None:
@@ -637,7 +662,7 @@ def _end_behind(shares: "SharePartitions", session: ShareSession, replies: Repli
 
 
 def _end(member: Member) -> None:
-    """The member goes: what it has is anybody's again."""
+    """End the member's session: its acquired records become available to other members."""
     key = SessionKey(member.group_id, member.member_id)
     member.context.node.shares.end_session(key)
 
@@ -665,13 +690,13 @@ def _fetched_topics(answers: Answers) -> list[ShareFetchableTopicResponse]:
 
 
 class _Partitions:
-    """All partitions of an answer, to be let go of one by one."""
+    """The partitions of all topics of a response, to be freed one by one."""
 
     def __init__(self, topics: list[ShareFetchableTopicResponse]) -> None:
         self._topics = topics
 
     def __len__(self) -> int:
-        """How many topics have some left; the last one has."""
+        """Return the number of topics up to the last one that still has partitions."""
         while self._topics and not self._topics[-1].partitions:
             self._topics.pop()
         return len(self._topics)
@@ -686,7 +711,7 @@ class _Partitions:
 def share_acknowledge(
     context: RequestContext, request: ShareAcknowledgeRequest
 ) -> ShareAcknowledgeResponse | Awaitable[ShareAcknowledgeResponse]:
-    """What became of what a member has said of its records."""
+    """Process a member's acknowledgements, and return their results."""
     member = member_of(context, request.group_id, request.member_id)
     if isinstance(member, ErrorCode):
         return _acknowledge_error(member)
@@ -703,7 +728,7 @@ def _acknowledge_error(code: ErrorCode) -> ShareAcknowledgeResponse:
 
 
 def _acknowledge_session(member: Member, epoch: int) -> ErrorCode:
-    """Why the request goes by no session; NONE where it does."""
+    """Return an error code if the request has no valid session, else NONE."""
     sessions = member.context.node.shares.sessions
     key = SessionKey(member.group_id, member.member_id)
     if epoch == FIRST_EPOCH:

@@ -51,19 +51,21 @@ _BELOW: Final = "The start offset is below 0."
 _NOTHING: Final = "There is no offset information to delete."
 
 
-# By topic and partition; -1 for where the group's settings say.
+# Start offsets by topic and partition; -1 for the position that the group's settings say.
 _Starts: TypeAlias = Mapping[str, Mapping[int, int]]
 
 
-# -- told ----------------------------------------------------------------------------------------
+# -- describe ------------------------------------------------------------------------------------
 
 
 async def describe_share_group_offsets(
     context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:
-    """Where groups are; -1 where one has not begun, in topics that are not there too.
+    """Return start offsets of groups.
 
-    A topic's partitions are told once, however often they are named.
+    -1 for a partition that the group has not started, even in missing topics.
+
+    Each partition is reported once, however often it is named.
     """
     slices = Slices(context.node.env.clock)
     groups = [await _described_group(context.node, group, slices) for group in request.groups]
@@ -84,7 +86,7 @@ async def _described_group(
 
 
 def _started_topics(node: Node, group_id: str) -> list[DescribeShareGroupOffsetsRequestTopic]:
-    """All that a group has begun."""
+    """Return all partitions that a group has started."""
     group = node.groups.find(group_id)
     shared = group.shared if isinstance(group, ShareGroup) else {}
     return [
@@ -141,9 +143,9 @@ async def _described(
 
 
 def _lag(node: Node, name: str, number: int, state: PersistedState) -> int:
-    """Records from the start on that are not done with; -1 where that can't be told.
+    """Return the number of records from the start offset on that are not completed; -1 if unknown.
 
-    Below 0 where somebody has set the start behind the end.
+    Negative if an administrator has set the start offset behind the log end.
     """
     if state.complete_count == UNKNOWN_COUNT:
         return -1
@@ -154,15 +156,15 @@ def _lag(node: Node, name: str, number: int, state: PersistedState) -> int:
     return end - state.start - state.complete_count
 
 
-# -- changed -------------------------------------------------------------------------------------
+# -- alter ---------------------------------------------------------------------------------------
 
 
 async def alter_share_group_offsets(
     context: RequestContext, request: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
-    """Let a group read from elsewhere, one that is not there included.
+    """Set the start offsets of a group, which is created if it doesn't exist.
 
-    Of a partition that is named more than once the last start counts, and is written once.
+    For a partition that is named more than once, only the last offset is written.
     """
     node, group_id = context.node, request.group_id
     try:
@@ -183,7 +185,7 @@ async def alter_share_group_offsets(
 
 
 def _starts(topics: Iterable[AlterShareGroupOffsetsRequestTopic]) -> _Starts:
-    """What is asked for each partition of each topic."""
+    """Return the requested start offset of each partition of each topic."""
     by_topic: dict[str, dict[int, int]] = {}
     for topic in topics:
         starts = by_topic.setdefault(topic.topic_name, {})
@@ -192,7 +194,7 @@ def _starts(topics: Iterable[AlterShareGroupOffsetsRequestTopic]) -> _Starts:
 
 
 def _shared(node: Node, starts: _Starts) -> Mapping[UUID, SharedTopic]:
-    """The partitions among those named that there are, and that may begin there."""
+    """Return the existing partitions among those named whose requested offset is valid."""
     topics: dict[UUID, SharedTopic] = {}
     for name, offsets in starts.items():
         info = node.topics.find(name)
@@ -222,7 +224,7 @@ async def _altered(
 async def _reset_offset(
     node: Node, group_id: str, name: str, number: int, start: int
 ) -> tuple[ErrorCode, str]:
-    """The code, and why. The topic may be deleted at any time."""
+    """Reset one partition; return its error code and text. The topic may be deleted at any time."""
     info = node.topics.find(name)
     if info is None or info.topic_id is None or not 0 <= number < info.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN
@@ -231,13 +233,13 @@ async def _reset_offset(
     return await node.shares.begin_anew(ShareKey(group_id, info.topic_id, number), start), ""
 
 
-# -- forgotten -----------------------------------------------------------------------------------
+# -- delete --------------------------------------------------------------------------------------
 
 
 async def delete_share_group_offsets(
     context: RequestContext, request: DeleteShareGroupOffsetsRequest
 ) -> DeleteShareGroupOffsetsResponse:
-    """Forget where a group is in these topics."""
+    """Delete a group's offsets of the named topics."""
     node, group_id = context.node, request.group_id
     try:
         group = _idle_group(node, group_id, may_be_new=False)
@@ -248,7 +250,8 @@ async def delete_share_group_offsets(
     code = await _ensure_forgettable(node, group)
     if code is not ErrorCode.NONE:
         return DeleteShareGroupOffsetsResponse(error_code=code)
-    # In one turn of the loop: nobody joins, or deletes the group, between one and the other.
+    # In one iteration of the event loop: meanwhile no member can join, and the group can't be
+    # deleted.
     named = {each.topic_name: _forget(node, group, each.topic_name) for each in request.topics}
     gone = [topic_id for topic_id, replies in named.values() if topic_id and not _failed(replies)]
     unshared = node.groups.share_topics.unshare(group, gone)
@@ -262,7 +265,7 @@ async def delete_share_group_offsets(
 def _forget(
     node: Node, group: ShareGroup, name: str
 ) -> tuple[UUID | None, Sequence[Reply[ErrorCode]]]:
-    """Forget where a group is in a topic; None for one that it has not begun."""
+    """Start deleting a group's state of a topic; None and no replies if it has none."""
     topic_id = _id_of(node, name)
     if topic_id is None or topic_id not in group.shared:
         return None, ()
@@ -270,7 +273,7 @@ def _forget(
 
 
 def _failed(replies: Iterable[Reply[ErrorCode]]) -> bool:
-    """Whether one was refused at once: nothing was written then."""
+    """Whether a write was refused at once: then nothing was written."""
     return any(each.is_done and each.value is not ErrorCode.NONE for each in replies)
 
 
@@ -289,11 +292,14 @@ async def _forgotten(
 
 
 async def delete_share_group(node: Node, group: ShareGroup) -> ErrorCode:
-    """Delete a group without members, then forget where it is: who joins meanwhile keeps that."""
+    """Delete a group without members, then its offsets.
+
+    A member that joins meanwhile keeps them.
+    """
     code = await _ensure_forgettable(node, group)
     if code is not ErrorCode.NONE:
         return code
-    # In one turn of the loop, as above.
+    # In one iteration of the event loop: meanwhile no member can join.
     ended = node.groups.commits.delete_group(group.group_id)
     if _failed([ended]):
         return ended.value
@@ -303,7 +309,10 @@ async def delete_share_group(node: Node, group: ShareGroup) -> ErrorCode:
 
 
 async def _ensure_forgettable(node: Node, group: ShareGroup) -> ErrorCode:
-    """Wait until what is kept of a group can be forgotten; why it is not to be, behind the wait."""
+    """Wait until a group's state can be deleted.
+
+    Return an error code if afterwards it must not be.
+    """
     for topic_id in tuple(group.shared):
         for key in _keys(group, topic_id):
             if not await node.shares.is_ready(key):
@@ -327,7 +336,7 @@ async def _first_failure(replies: Iterable[Reply[ErrorCode]]) -> ErrorCode:
     return next((code for code in codes if code is not ErrorCode.NONE), ErrorCode.NONE)
 
 
-# -- for all -------------------------------------------------------------------------------------
+# -- shared --------------------------------------------------------------------------------------
 
 
 def _idle_group(node: Node, group_id: str, *, may_be_new: bool) -> ShareGroup:
@@ -353,7 +362,10 @@ _DENIED_GROUP = DENIED_TEXT[ErrorCode.GROUP_AUTHORIZATION_FAILED]
 def guard_describe_share_group_offsets(
     access: Access, request: DescribeShareGroupOffsetsRequest
 ) -> Guarded[DescribeShareGroupOffsetsRequest]:
-    """DESCRIBE on each group and each topic; denied topics that were not named are left out."""
+    """Require DESCRIBE on each group and each topic.
+
+    Denied topics that weren't named are left out.
+    """
     may = [access.may_group(Operation.DESCRIBE, group.group_id) for group in request.groups]
     split = [
         _split_topics(access, group)
@@ -383,7 +395,7 @@ _SplitGroup: TypeAlias = tuple[
 
 
 def _split_topics(access: Access, group: DescribeShareGroupOffsetsRequestGroup) -> _SplitGroup:
-    """A group with its allowed topics (None for all), and its denied ones."""
+    """Return a group with its allowed topics (None for all), and its denied topics."""
     if group.topics is None:
         return group, []
     allowed, denied = access.split(group.topics, Operation.DESCRIBE, lambda topic: topic.topic_name)
@@ -420,7 +432,7 @@ def _denied_described(
 def guard_alter_share_group_offsets(
     access: Access, request: AlterShareGroupOffsetsRequest
 ) -> Guarded[AlterShareGroupOffsetsRequest]:
-    """READ on the group and on each topic."""
+    """Require READ on the group and on each topic."""
     if not access.may_group(Operation.READ, request.group_id):
         refusal = AlterShareGroupOffsetsResponse(
             error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, error_message=_DENIED_GROUP
@@ -435,7 +447,7 @@ def _denied_altered(
     access: Access,
     topics: Sequence[AlterShareGroupOffsetsRequestTopic],
 ) -> list[AlterShareGroupOffsetsResponseTopic]:
-    """Refusals, which Kafka gives with the ids of topics."""
+    """Return refusals, with the ids of topics, as in Kafka."""
     known = map(access.context.node.topics.find, (topic.topic_name for topic in topics))
     return [
         AlterShareGroupOffsetsResponseTopic(
@@ -457,7 +469,7 @@ def _denied_altered(
 def guard_delete_share_group_offsets(
     access: Access, request: DeleteShareGroupOffsetsRequest
 ) -> Guarded[DeleteShareGroupOffsetsRequest]:
-    """DELETE on the group, READ on each topic."""
+    """Require DELETE on the group and READ on each topic."""
     if not access.may_group(Operation.DELETE, request.group_id):
         refusal = DeleteShareGroupOffsetsResponse(
             error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, error_message=_DENIED_GROUP

@@ -1,8 +1,8 @@
 """Table of the served APIs: versions, handler, guard and list of each; ApiVersions announces it.
 
-A version stands here only when all of it works. The module of a handler is imported at the API's
-first request. An API without a guard is closed: only a client that may do everything to the cluster
-can call it, so that a new API is closed until somebody opens it.
+A version is listed only when all of it works. The module of a handler is imported at the API's
+first request. An API without a guard requires all rights on the cluster, so a new API is closed
+until it gets one.
 
 Not here: rights (`guards`), and the way of a request to its handler (`dispatch`).
 
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One API that is served.
+    """One served API.
 
     Attributes:
-        key: Its number.
-        module: Where its handler is, in this package.
-        function: The handler's name.
+        key: Key of the API.
+        module: Module of its handler, in this package.
+        function: Name of the handler.
         first: Lowest version announced.
         last: Highest version announced, inclusive.
         legacy_first: Lowest version with `tidelog.legacy.clients`; None for `first`.
-        announced_first: Lowest version announced where it is below what is served; else None.
+        announced_first: Lowest version announced if it is below the lowest served; else None.
         guard: Its guard, or the name of one in the same module; empty for an API that only clients
             with all rights on the cluster may call.
-        rows: The name of its `RowFunctions`, in the same module; empty without templates.
+        rows: Name of its `RowFunctions`, in the same module; empty without templates.
         parts: For requests with long lists: `request list=response list`, by paths of fields. The
             first pair that the version has counts; without one, long requests are refused.
-        at_once: How many list elements of a request are worked on without a stop: as many as take
-            some 30 ms.
+        at_once: Number of list elements of a request that are processed without yielding the event
+            loop: about 30 ms.
     """
 
     key: int
@@ -70,11 +70,11 @@ class Row:
     at_once: int = 1000
 
     def first_for(self, *, legacy: bool) -> int:
-        """The lowest version served."""
+        """Return the lowest version served."""
         return self.first if self.legacy_first is None or not legacy else self.legacy_first
 
     def announced_first_for(self, *, legacy: bool) -> int:
-        """The lowest version announced."""
+        """Return the lowest version announced."""
         served = self.first_for(legacy=legacy)
         return served if self.announced_first is None else min(self.announced_first, served)
 
@@ -494,14 +494,15 @@ BY_KEY: Final = {row.key: row for row in ROWS}
 _AT_ONCE: Final = {row.key: row.at_once for row in ROWS}
 
 
-# Elements of long texts take longer than others: so few of them are worked on without a stop.
+# Elements with long texts take longer: only this many are processed without yielding the event
+# loop.
 _LONG_FRAME_BYTES: Final = 64 << 10
 
 
 _LONG_TEXTS: Final = 16
 
 
-# Their frames are long for the records in them.
+# APIs whose frames are long because of records, not of long texts.
 _WITH_RECORDS: Final = frozenset({0})
 
 
@@ -509,20 +510,20 @@ _SPLIT: Final = frozenset(row.key for row in ROWS if row.parts) - _WITH_RECORDS
 
 
 def items_at_once(key: int, frame_bytes: int) -> int:
-    """How many list elements of a request are worked on without a stop."""
+    """Return how many list elements of a request are processed without yielding the event loop."""
     if frame_bytes > _LONG_FRAME_BYTES and key in _SPLIT:
         return _LONG_TEXTS
     return _AT_ONCE[key]
 
 
-# APIs about groups or transactional ids, which wait while these are loaded. Heartbeats don't: while
-# a group is loaded a member is believed.
+# APIs about groups or transactional ids, which wait while these are loading. Heartbeats don't wait:
+# while a group is loading, every heartbeat succeeds.
 _AFTER_LOAD: Final = frozenset(
     {8, 9, 10, 11, 13, 14, 15, 16, 22, 24, 25, 26, 28, 42, 47, 68, 69, 76, 77, 78, 79, 90, 91, 92}
 )
 
 
-# Importing these takes a tenth of a second, so a thread does it.
+# Modules whose import takes a tenth of a second, so a thread imports them.
 _GROUPS: Final = "tidelog.server.groups.coordinator"
 
 
@@ -547,24 +548,24 @@ _COORDINATORS: Final = {
 }
 
 
-# FindCoordinator, by the type of its key; InitProducerId, which may have no transactional id.
+# FindCoordinator, by the type of its key. InitProducerId, which may have no transactional id.
 _FIND_COORDINATOR, _INIT_PRODUCER_ID = 10, 22
 
 
 _BY_KEY_TYPE: Final = {0: (_GROUPS,), 1: (_TRANSACTIONS,), 2: (_GROUPS, _SHARE_GROUPS, _SHARES)}
 
 
-# What the members of a consumer group ask for, in their order.
+# APIs that members of a consumer group use, in the order of their requests.
 _OF_MEMBERS: Final = (_FIND_COORDINATOR, 11, 14, 12, 9, 2, 1, 8, 13)
 
 
-# Names of coordinators, keys of handlers.
+# Imported names of coordinators and keys of handlers.
 _imported: Final = set[object]()
 
 
 @cache
 def handler_of(key: int) -> Handler:
-    """The handler of an API that stands in the table."""
+    """Return the handler of an API in the table."""
     if key in _COORDINATORS or key in {_FIND_COORDINATOR, _INIT_PRODUCER_ID}:
         return _importing(key)
     return _handler_of(key)
@@ -578,18 +579,20 @@ def _handler_of(key: int) -> Handler:
     return _after_load(key, handler) if key in _AFTER_LOAD else handler
 
 
-# No client gives up on a request so soon; who still finds nothing loaded then is told so.
+# Wait for loading up to this time; clients' own timeouts are longer. After it the request gets an
+# error.
 LOAD_WAIT_S: Final = 2.0
 
 
-# What a request of FindCoordinator is about, by the type of its key.
+# Key types of FindCoordinator.
 _GROUP, _TRANSACTION = 0, 1
 
 
 _OF_TRANSACTIONS: Final = frozenset({22, 24, 25, 26})
 
 
-# About what is kept of share partitions; ShareFetch and ShareAcknowledge wait for those they name.
+# APIs about stored state of share partitions; ShareFetch and ShareAcknowledge wait only for those
+# they name.
 _OF_SHARE_STATES: Final = frozenset({90, 91, 92})
 
 
@@ -602,10 +605,10 @@ class _StateLog(Protocol):
 
 
 def _after_load(key: int, handler: Handler) -> Handler:
-    """A handler that waits while what a request is about is being loaded, within a bound.
+    """Wrap a handler: it waits, up to a limit, while the state that a request needs is loading.
 
-    A client that gets COORDINATOR_LOAD_IN_PROGRESS pauses before it tries again, librdkafka for
-    three seconds.
+    A client that gets COORDINATOR_LOAD_IN_PROGRESS pauses before it retries, librdkafka for three
+    seconds.
     """
 
     def answer(context: RequestContext, request: "DataclassInstance") -> Answer:
@@ -628,9 +631,13 @@ def _after_load(key: int, handler: Handler) -> Handler:
 
 
 def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_StateLog, str | None]]":
-    """What keeps what a request is about, and the group or transactional id; None for many."""
+    """Return the logs that a request depends on, each with its group or transactional id.
+
+    None for several ids.
+    """
     if key in _OF_TRANSACTIONS:
-        # A producer without an id, or a version that names several, is answered at once.
+        # Without one transactional id (an idempotent producer, or a batch of several) there is no
+        # wait.
         name = getattr(request, "transactional_id", None)
         return [(node.transactions.log, name)] if name else []
     if key == _FIND_COORDINATOR:
@@ -648,7 +655,7 @@ def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_Stat
 
 
 def _importing(key: int) -> Handler:
-    """A handler whose modules are imported in a thread, at its first request."""
+    """Return a handler whose modules are imported in a thread, at its first request."""
 
     def answer(context: RequestContext, request: "DataclassInstance") -> Answer:
         names = _used_by(key, request)
@@ -666,7 +673,7 @@ def _importing(key: int) -> Handler:
 
 
 def _used_by(key: int, request: object) -> tuple[str, ...]:
-    """The coordinators that a request is for."""
+    """Return the modules of the coordinators that a request needs."""
     if key == _FIND_COORDINATOR:
         return _BY_KEY_TYPE.get(getattr(request, "key_type", 0), ())
     if key == _INIT_PRODUCER_ID:
@@ -675,7 +682,7 @@ def _used_by(key: int, request: object) -> tuple[str, ...]:
 
 
 def import_for(key: int, coordinators: "Iterable[str]" = ()) -> None:
-    """Import the handler of an API, and what it uses; for any thread."""
+    """Import the handler of an API and the modules that it uses; safe in any thread."""
     names = (*coordinators, *_COORDINATORS.get(key, ()))
     with collection_paused():
         for name in names:
@@ -686,7 +693,10 @@ def import_for(key: int, coordinators: "Iterable[str]" = ()) -> None:
 
 
 def import_coordinators(with_transactions: bool) -> None:
-    """Import what a consumer group uses, and transactions where there are some; for any thread."""
+    """Import the modules for consumer groups, and for transactions if there are some.
+
+    Safe in any thread.
+    """
     for key in _OF_MEMBERS:
         import_for(key, _BY_KEY_TYPE[0])
     if with_transactions:
@@ -695,18 +705,18 @@ def import_coordinators(with_transactions: bool) -> None:
 
 @cache
 def served_versions(legacy: bool) -> "Mapping[int, tuple[int, int]]":
-    """The versions of each API that are served, both inclusive."""
+    """Return the first and last served version of each API, both inclusive."""
     return {row.key: (row.first_for(legacy=legacy), row.last) for row in ROWS}
 
 
-# The handlers of Fetch, ShareFetch and ShareAcknowledge check rights themselves. The others are
-# about versions, authentication and the client's own telemetry.
+# APIs without a guard that are open to all. Fetch, ShareFetch and ShareAcknowledge check rights in
+# their handlers. The others are about versions, authentication and the client's own telemetry.
 OPEN_TO_ALL: Final = frozenset({1, 17, 18, 36, 71, 72, 78, 79})
 
 
 @cache
 def row_functions_of(key: int) -> RowFunctions | None:
-    """How an API takes part in templates; None where it doesn't."""
+    """Return an API's functions for repeated requests; None if it has none."""
     row = BY_KEY.get(key)
     if row is None or not row.rows:
         return None
@@ -716,7 +726,7 @@ def row_functions_of(key: int) -> RowFunctions | None:
 
 @cache
 def guard_of(key: int) -> "AnyGuard | None":
-    """The guard of an API, None for one that is open to all."""
+    """Return the guard of an API; None if it is open to all."""
     row = BY_KEY[key]
     if key in OPEN_TO_ALL:
         return None

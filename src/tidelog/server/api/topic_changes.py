@@ -1,7 +1,7 @@
 """Changes of topics, one at a time, with their syncs in a thread.
 
 The registry and each partition's metadata are synced, which would block the event loop. Clients see
-a new topic when all of it exists.
+a new topic only when it is complete.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _Result = TypeVar("_Result")
 async def create(
     node: Node, name: str, partitions: int, config: Mapping[str, str] | None = None
 ) -> TopicInfo:
-    """Create a topic; errors as `LogDir.create_topic`."""
+    """Create a topic; raises the errors of `LogDir.create_topic`."""
     (made,) = await create_all(node, [NewTopic(name, partitions, config or {})])
     if isinstance(made, TidelogError):
         raise made
@@ -27,7 +27,7 @@ async def create(
 
 
 async def create_all(node: Node, new: Sequence[NewTopic]) -> list[TopicInfo | TidelogError]:
-    """Create topics together; for each the topic, or why it is not there."""
+    """Create topics together; return for each the topic, or the error."""
 
     async def change() -> list[TopicInfo | TidelogError]:
         async with node.topics.changing:
@@ -42,7 +42,7 @@ async def create_all(node: Node, new: Sequence[NewTopic]) -> list[TopicInfo | Ti
 
 
 async def grow_all(node: Node, counts: Mapping[str, int]) -> list[TopicInfo | TidelogError]:
-    """Raise topics' numbers of partitions together; for each the topic, or why it has not grown."""
+    """Raise topics' partition counts together; return for each the topic, or the error."""
 
     async def change() -> list[TopicInfo | TidelogError]:
         async with node.topics.changing:
@@ -58,14 +58,15 @@ async def grow_all(node: Node, counts: Mapping[str, int]) -> list[TopicInfo | Ti
 async def alter(
     node: Node, name: str, changes_of: Callable[[TopicInfo], Mapping[str, str | None]]
 ) -> None:
-    """Change a topic's settings; errors as `LogDir.alter_config`, and what `changes_of` raises.
+    """Change a topic's settings; raises the errors of `LogDir.alter_config` and of `changes_of`.
 
     Args:
         node: The broker.
         name: The topic.
-        changes_of: What to change, None for the default, by the topic as it is then.
+        changes_of: Returns the changes for the topic's current state; None resets a setting to its
+            default.
 
-    Open partitions go by the settings when this returns.
+    Open partitions use the new settings when this returns.
     """
 
     async def change() -> None:
@@ -80,26 +81,31 @@ async def alter(
 
 
 async def _shielded(node: Node, change: Coroutine[object, object, _Result]) -> _Result:
-    """What comes of a change, which goes on where whoever waits for it goes away.
+    """Await a change, which continues even if the caller is cancelled.
 
-    A thread may be at it by then: what it does is to be followed, and nobody else may change
-    topics meanwhile.
+    A thread may be executing it by then: its result must be applied, and no other change may start
+    meanwhile.
     """
     return await asyncio.shield(node.topics.begin(change))
 
 
 async def delete(node: Node, name: str) -> None:
-    """Delete a topic; raises UnknownTopic, StorageFailure: it is there."""
+    """Delete a topic.
+
+    Raises:
+        UnknownTopic: There is no such topic.
+        StorageFailure: The topic could not be deleted, and still exists.
+    """
     (failure,) = await delete_all(node, [node.log_dir.topic(name)])
     if failure is not None:
         raise failure
 
 
 async def delete_all(node: Node, topics: Sequence[TopicInfo]) -> list[TidelogError | None]:
-    """Delete topics together; for each why it is not deleted: UnknownTopic, StorageFailure.
+    """Delete topics together; return for each None, or the error: UnknownTopic or StorageFailure.
 
-    Renames and syncs go in threads. Those that somebody rebuilds wait for him, the others don't
-    wait for them. Their files go later (`Removals`).
+    Renames and syncs run in threads. Topics that are locked for a rebuild are deleted after it; the
+    others don't wait for them. The files are removed later (`Removals`).
     """
     failures: dict[str, TidelogError] = {}
     await _shielded(node, _delete(node, topics, failures))
@@ -115,7 +121,7 @@ async def _delete(
     waiting = {info.name: info for info in topics}
     while waiting:
         async with node.topics.changing:
-            # Who holds one may have come while this one waited for its turn.
+            # A topic may have been locked while this deletion waited for its turn.
             free = [name for name in waiting if not node.partitions.holds.stops_deletion(name)]
             left = await _delete_free(node, [waiting.pop(name) for name in free], failures)
         node.removals.add(left)
@@ -126,13 +132,13 @@ async def _delete(
 async def _delete_free(
     node: Node, topics: Sequence[TopicInfo], failures: dict[str, TidelogError]
 ) -> list[str]:
-    """Delete topics that nobody holds; directories that are left."""
+    """Delete topics without locks; return the directories to remove."""
     existing = []
     for info in topics:
         current = node.topics.find(info.name)
         if current is not None and current.topic_id == info.topic_id:
             existing.append(info)
-        else:  # deleted meanwhile, and perhaps made anew
+        else:  # deleted meanwhile, perhaps recreated
             failures[info.name] = unknown_topic(info.name, ())
     if not existing:
         return []

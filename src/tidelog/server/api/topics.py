@@ -60,9 +60,9 @@ from tidelog.storage.files import CLUSTER_METADATA_TOPIC, random_topic_id
 from tidelog.storage.log.deletion import HIGH_WATERMARK
 from tidelog.types import NO_OFFSET
 
-# What Kafka's controller says at once where it is given no time for what it could do: it does
-# nothing then. What is refused by itself is refused all the same, where there is nothing else.
-# Answers about so many new topics, with all their settings, are made into bytes at once.
+# With a timeout of 0 Kafka's controller does nothing and responds REQUEST_TIMED_OUT, if there is
+# anything that it could do. Otherwise each refused item gets its own error. Responses for more than
+# this number of new topics, with all their settings, are encoded in a thread.
 AT_ONCE: Final = 8
 
 
@@ -81,7 +81,7 @@ _ID_NOT_HOSTED: Final = "This server does not host this topic ID."
 async def create_topics(
     context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse | Long:
-    """Create topics, or say whether they could be."""
+    """Create topics, or only check whether they could be created."""
     times = Counter(topic.name for topic in request.topics)
     single = [topic for topic in request.topics if times[topic.name] == 1]
     if single and request.timeout_ms <= 0:
@@ -100,7 +100,7 @@ async def create_topics(
 async def _create_all(
     node: Node, topics: Sequence[CreatableTopic], *, is_trial: bool
 ) -> list[CreatableTopicResult]:
-    """What comes of each topic: all are looked at, then made together, then told."""
+    """Return the result of each topic: check all, then create all together."""
     is_too_much = _requested_partitions(node, topics) > NEW_PARTITIONS_MAX
     slices = Slices(node.env.clock)
     planned = list[NewTopic | CreatableTopicResult]()
@@ -127,7 +127,7 @@ async def _create_all(
 
 
 def _requested_partitions(node: Node, topics: Sequence[CreatableTopic]) -> int:
-    """Partitions that are asked for in all; a count that can't be takes nothing off the others."""
+    """Return the total number of requested partitions; an invalid count counts 0."""
     default = node.config.num_partitions
     counts = (default if topic.num_partitions == -1 else topic.num_partitions for topic in topics)
     return sum(
@@ -142,7 +142,7 @@ def _refused(name: str, why: Refusal) -> CreatableTopicResult:
 
 
 def _new_topic(node: Node, topic: CreatableTopic) -> NewTopic:
-    """What is to be made; raises Refusal, ConfigError."""
+    """Return the topic to create. Raises Refusal or ConfigError."""
     if topic.name == CLUSTER_METADATA_TOPIC:
         raise Refusal(
             ErrorCode.INVALID_REQUEST, f"Creation of internal topic {topic.name} is prohibited."
@@ -194,9 +194,9 @@ def _created(node: Node, new: NewTopic, made: TopicInfo | TidelogError) -> Creat
 async def delete_topics(
     context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    """Delete topics by name, or by id."""
+    """Delete topics by name or by id."""
     states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    # A name that came with an id is refused by itself, and is nobody's double.
+    # An entry with both name and id is refused, and doesn't count as a duplicate.
     names = Counter(s.name for s in states if s.name is not None and s.topic_id == NO_UUID)
     ids = Counter(state.topic_id for state in states if state.name is None)
     if request.timeout_ms <= 0 and any(_names_one(state, names, ids) for state in states):
@@ -219,7 +219,7 @@ async def delete_topics(
 
 
 def _names_one(state: DeleteTopicState, names: Counter[str], ids: Counter[UUID]) -> bool:
-    """Whether a topic is named in one way, and once."""
+    """Whether an entry names a topic either by name or by id, and is no duplicate."""
     if state.name is None:
         return state.topic_id != NO_UUID and ids[state.topic_id] == 1
     return state.topic_id == NO_UUID and names[state.name] == 1
@@ -234,7 +234,7 @@ def _timed_out(state: DeleteTopicState) -> DeletableTopicResult:
 def _to_delete(
     node: Node, state: DeleteTopicState, names: Counter[str], ids: Counter[UUID]
 ) -> TopicInfo:
-    """The topic meant; raises Refusal."""
+    """Return the topic to delete. Raises Refusal."""
     if not node.config.delete_topic_enable:
         raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
     if state.name is not None and state.topic_id != NO_UUID:
@@ -271,7 +271,7 @@ def _named(node: Node, name: str, names: Counter[str], ids: Counter[UUID]) -> To
 async def create_partitions(
     context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    """Add partitions to topics, or say whether they could be."""
+    """Add partitions to topics, or only check whether they could be added."""
     times = Counter(topic.name for topic in request.topics)
     if request.timeout_ms <= 0 and 1 in times.values():
         return CreatePartitionsResponse(
@@ -318,7 +318,7 @@ def _ensure_growth(node: Node, topic: CreatePartitionsTopic) -> None:
 def guard_delete_records(
     access: Access, request: DeleteRecordsRequest
 ) -> Guarded[DeleteRecordsRequest]:
-    """DELETE on each topic."""
+    """Require DELETE on each topic."""
     allowed, denied = access.split(request.topics, Operation.DELETE, lambda t: t.name)
     refusals = [
         DeleteRecordsTopicResult(
@@ -343,9 +343,11 @@ def guard_delete_records(
 def guard_create_topics(
     access: Access, request: CreateTopicsRequest
 ) -> Guarded[CreateTopicsRequest]:
-    """CREATE on the cluster or on each topic; its settings are told to who may describe them.
+    """Require CREATE on the cluster or on each topic.
 
-    One that is named twice, or that nobody may create, is refused for that.
+    Settings are returned only with DESCRIBE_CONFIGS.
+
+    A topic that is named twice, or that can't be created by anyone, gets that error instead.
     """
     times = Counter(topic.name for topic in request.topics)
 
@@ -380,7 +382,7 @@ def guard_create_topics(
 def guard_create_partitions(
     access: Access, request: CreatePartitionsRequest
 ) -> Guarded[CreatePartitionsRequest]:
-    """ALTER on each topic; one that is named twice is refused for that."""
+    """Require ALTER on each topic; a topic that is named twice gets that error instead."""
     times = Counter(topic.name for topic in request.topics)
     allowed, denied = access.split(
         request.topics, Operation.ALTER, lambda t: None if times[t.name] > 1 else t.name
@@ -399,11 +401,11 @@ def guard_create_partitions(
 def guard_delete_topics(
     access: Access, request: DeleteTopicsRequest
 ) -> Guarded[DeleteTopicsRequest]:
-    """DELETE on the cluster or on each topic.
+    """Require DELETE on the cluster or on each topic.
 
-    Who may not describe one that he named by its id hears no name; who may describe one that is not
-    there hears that it is not there. One that is named twice, or by name and id, is refused for
-    that, by the handler.
+    Without DESCRIBE on a topic that was named by id, the client doesn't get its name. A client that
+    may describe a missing topic gets the error for a missing one. A topic that is named twice, or
+    by name and id, is refused for that by the handler.
     """
     states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     times = Counter(_key_of(state) for state in states if not _has_both(state))
@@ -460,10 +462,10 @@ def _has_both(state: DeleteTopicState) -> bool:
 def _absent_of(
     access: Access, states: list[DeleteTopicState], times: Counter[str | UUID]
 ) -> tuple[dict[str, None], list[DeleteTopicState]]:
-    """Names of which nothing is there and nothing may be deleted, and the other states.
+    """Return the missing topics that the client may not delete, and the other entries.
 
-    They are answered at once: should a topic of such a name come while others are being deleted,
-    nobody would ask for rights again. Where none is deleted at all the handler says so.
+    They are answered here: if such a topic is created while others are being deleted, its rights
+    would not be checked again. If deletion is disabled, the handler reports that.
     """
     absent: dict[str, None] = {}
     others = []
@@ -486,7 +488,10 @@ def _absent_of(
 def delete_records(
     context: RequestContext, request: DeleteRecordsRequest
 ) -> Awaitable[DeleteRecordsResponse]:
-    """The new starts, once they are durable."""
+    """Delete records below an offset.
+
+    The response has the new log start offsets, which are durable.
+    """
     return _delete(context.node, request)
 
 
@@ -505,7 +510,10 @@ async def _delete(node: Node, request: DeleteRecordsRequest) -> DeleteRecordsRes
 def _named_once(
     request: DeleteRecordsRequest,
 ) -> dict[str, dict[int, DeleteRecordsPartition]]:
-    """Each partition as it was named last; topics without partitions are left out, as by Kafka."""
+    """Return the last entry of each partition.
+
+    Topics without partitions are left out, as in Kafka.
+    """
     topics: dict[str, dict[int, DeleteRecordsPartition]] = {}
     for topic in request.topics:
         for row in topic.partitions:
@@ -532,11 +540,11 @@ async def _delete_until(
 
 
 def _move_start(partition: Partition, offset: int) -> int | None:
-    """The new log start; None where the offset is none that can be deleted up to."""
+    """Advance the log start offset and return it; None if the offset is out of range."""
     end = partition.high_watermark
     target = end if offset == HIGH_WATERMARK else offset
     if not 0 <= target <= end:
-        # Asked for its policy all the same: Kafka looks at that first.
+        # Called for its check of the cleanup policy, which Kafka makes first.
         partition.log.delete_records(partition.log.log_start_offset)
         return None
     return partition.log.delete_records(target)

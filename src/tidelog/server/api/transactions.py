@@ -1,7 +1,7 @@
 """Transactions and producers: InitProducerId, AddPartitionsToTxn, EndTxn, WriteTxnMarkers, ...
 
 - InitProducerId without a transactional id returns a new id with epoch 0 each time; such a producer
-  raises its epoch itself.
+  increments its epoch itself.
 - AddPartitionsToTxn with very many partitions is read in parts. Each part is checked like a request
   of its own, without writing; then all partitions are added by one write, or none if a part was
   refused.
@@ -77,7 +77,7 @@ from tidelog.types import NO_OFFSET, OFFSETS_TOPIC, TopicPartition
 def guard_describe_producers(
     access: Access, request: DescribeProducersRequest
 ) -> Guarded[DescribeProducersRequest]:
-    """READ on each topic."""
+    """Require READ on each topic."""
     allowed, denied = access.split(request.topics, Operation.READ, lambda t: t.name)
     refusals = [
         DescribeProducersTopicResponse(
@@ -96,11 +96,11 @@ def guard_describe_producers(
     return replace(request, topics=allowed), Denied.rows("topics", refusals)
 
 
-# From here on brokers ask, for many transactions at once.
+# From this version on brokers send the request, for many transactions at once.
 BATCHED_FIRST_VERSION: Final = 4
 
 
-# Older clients know only the code that partitions fence with.
+# Older clients know only INVALID_PRODUCER_EPOCH, the fencing error of partitions.
 FENCED_FIRST_VERSION: Final = 2
 
 
@@ -108,7 +108,7 @@ EPOCH_BUMP_FIRST_VERSION: Final = 5
 
 
 def fenced(version: int, code: int) -> int:
-    """A code as a client of that version knows it."""
+    """Return an error code as clients of a version know it."""
     is_unknown = code == ErrorCode.PRODUCER_FENCED and version < FENCED_FIRST_VERSION
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else code
 
@@ -118,11 +118,11 @@ def fenced(version: int, code: int) -> int:
 
 @dataclass(slots=True)
 class Checking(RequestContext):
-    """The context of a part of a long request: its partitions are checked and not added.
+    """The context of one part of a long request: its partitions are checked and not added.
 
     Attributes:
-        checked: What the part asks for by transaction, without partitions where it only verifies;
-            None where it was refused.
+        checked: The part's request by transaction, without partitions if it only verifies; None for
+            a refused one.
     """
 
     checked: list[AddRequest | None] = field(default_factory=list)
@@ -131,7 +131,7 @@ class Checking(RequestContext):
 async def add_partitions_to_txn(
     context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
-    """Take partitions into transactions, or (from brokers) say whether they are in them."""
+    """Add partitions to transactions, or (for brokers) verify that they are in them."""
     if context.version >= BATCHED_FIRST_VERSION:
         results = [
             AddPartitionsToTxnResult(
@@ -154,7 +154,7 @@ async def add_partitions_to_txn(
 async def _add(
     context: RequestContext, asked: AddPartitionsToTxnTransaction
 ) -> Mapping[TopicPartition, int]:
-    """A code for each partition: all are added, or none."""
+    """Return a code for each partition: all are added, or none."""
     partitions = [
         TopicPartition(topic.name, number) for topic in asked.topics for number in topic.partitions
     ]
@@ -183,7 +183,7 @@ async def _add(
 def refusals(
     context: RequestContext, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Those that can't be in a client's transaction: internal ones, and ones that are not there."""
+    """Return the errors of partitions that a client can't add: internal and missing ones."""
     topics = context.node.topics
     is_client = context.version < BATCHED_FIRST_VERSION
     found: dict[TopicPartition, int] = {}
@@ -199,7 +199,7 @@ def refusals(
 def results_of(
     topics: Sequence[AddPartitionsToTxnTopic], codes: Mapping[TopicPartition, int]
 ) -> list[AddPartitionsToTxnTopicResult]:
-    """A code for each partition, by topics as they were asked for."""
+    """Return the code of each partition, by topic in the order of the request."""
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,
@@ -221,7 +221,7 @@ def results_of(
 async def add_offsets_to_txn(
     context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
-    """Take the partition of a group's offsets into a transaction."""
+    """Add the partition of a group's offsets to a transaction."""
     code = await context.node.groups.shards.ensure_topic()
     if code is not ErrorCode.NONE:
         return AddOffsetsToTxnResponse(error_code=code)
@@ -235,7 +235,7 @@ async def add_offsets_to_txn(
 
 
 def offsets_partition(node: Node, group_id: str) -> TopicPartition:
-    """Where a group's offsets are kept; the topic must be there."""
+    """Return the partition of a group's offsets; the topic must exist."""
     return TopicPartition(OFFSETS_TOPIC, node.groups.shards.number_of(group_id))
 
 
@@ -243,7 +243,7 @@ def offsets_partition(node: Node, group_id: str) -> TopicPartition:
 
 
 def end_txn(context: RequestContext, request: EndTxnRequest) -> Awaitable[EndTxnResponse]:
-    """Commit or abort; with version 5 the client goes on with another epoch."""
+    """Commit or abort a transaction; from version 5 on the client continues with a new epoch."""
     bumps = context.version >= EPOCH_BUMP_FIRST_VERSION
     asked = EndRequest(
         transactional_id=request.transactional_id,
@@ -272,7 +272,7 @@ Filter = Callable[[TransactionMetadata], bool]
 async def list_transactions(
     context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse | Long:
-    """Transactional ids that pass all filters, a slice at a time."""
+    """List the transactional ids that match all filters, in slices."""
     coordinator = context.node.transactions
     if coordinator.log.is_loading:
         return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -294,7 +294,7 @@ async def list_transactions(
 async def _passing(
     context: RequestContext, request: ListTransactionsRequest
 ) -> list[ListedTransactionState]:
-    """What passes the filters and the pattern; an empty pattern is none."""
+    """Return the ids that match the filters and the pattern; an empty pattern matches all."""
     passes = _filter(request, context.node.env.clock.now_ms())
     listed = []
     slices = Slices(context.node.env.clock)
@@ -321,7 +321,7 @@ def _listed(known: TransactionMetadata) -> ListedTransactionState:
 
 
 def _filter(request: ListTransactionsRequest, now_ms: int) -> Filter:
-    """Whether an id passes; names of states that nobody knows let none of them pass."""
+    """Return a filter of transactions; if only unknown states are named, it matches none."""
     ids = frozenset(request.producer_id_filters)
     states = {_STATES[each] for each in request.state_filters if each in _STATES}
     has_states = bool(request.state_filters)
@@ -340,7 +340,7 @@ def _filter(request: ListTransactionsRequest, now_ms: int) -> Filter:
 def describe_transactions(
     context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    """What is known of each transactional id."""
+    """Describe each transactional id."""
     coordinator = context.node.transactions
     return DescribeTransactionsResponse(
         transaction_states=[
@@ -381,9 +381,9 @@ def _told(known: TransactionMetadata) -> DescribedTransactionState:
 async def write_txn_markers(
     context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
-    """End transactions in the partitions named, whatever their coordinator knows.
+    """End transactions in the named partitions, whatever their coordinator's state.
 
-    A producer that is named twice is answered once, with all its partitions.
+    A producer that is named twice gets one result, with all its partitions.
     """
     found: dict[int, dict[TopicPartition, ErrorCode]] = {}
     for marker in request.markers:
@@ -432,7 +432,7 @@ NONE: Final = -1
 def init_producer_id(
     context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
-    """A new producer id; with a transactional id its own, and an epoch that nobody has."""
+    """Return a new producer id; for a transactional id, its own producer id with a new epoch."""
     if (request.producer_id == NONE) != (request.producer_epoch == NONE):
         return _refused(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
@@ -444,7 +444,7 @@ def init_producer_id(
 async def _init(
     context: RequestContext, request: InitProducerIdRequest, transactional_id: str
 ) -> InitProducerIdResponse:
-    # Producers without transactions need none of this.
+    # Not imported for producers without transactions.
     from tidelog.server.transactions.metadata import InitRequest, ProducerRef
 
     expected = None
@@ -471,7 +471,7 @@ async def _take(context: RequestContext) -> InitProducerIdResponse:
         return _answer(await context.node.producer_ids.take())
     except TidelogError as error:
         LOGGER.warning("no producer id: %s", error)
-        return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # the client asks again
+        return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # the client retries
 
 
 def _answer(producer_id: int) -> InitProducerIdResponse:
@@ -488,7 +488,7 @@ NO_TOPIC: Final = "This server does not host this topic-partition."
 async def describe_producers(
     context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse | Long:
-    """The producers of each partition."""
+    """Describe the producers of each partition."""
     node = context.node
     missing = node.partitions.unopened(
         (topic.name, number) for topic in request.topics for number in topic.partition_indexes
@@ -518,7 +518,7 @@ async def _partition(
         return DescribeProducersPartitionResponse(
             partition_index=number, error_code=why.error_code, error_message=why.message
         )
-    producers = map(_producer, found.log.producer_states().producers.values())  # of a copy
+    producers = map(_producer, found.log.producer_states().producers.values())  # a copy
     return DescribeProducersPartitionResponse(
         partition_index=number,
         error_code=0,
@@ -527,7 +527,7 @@ async def _partition(
 
 
 def _no_topic(topic: str) -> Refusal:
-    """Why there is none of that name."""
+    """Return why a topic doesn't exist: an invalid name, or an unknown topic."""
     try:
         ensure_name(topic)
     except Refusal as why:
@@ -553,7 +553,10 @@ BROKERS_FIRST_VERSION: Final = 4
 def guard_init_producer_id(
     access: Access, request: InitProducerIdRequest
 ) -> Guarded[InitProducerIdRequest]:
-    """WRITE on the transactional id; else IDEMPOTENT_WRITE on the cluster, or WRITE somewhere."""
+    """Require WRITE on the transactional id.
+
+    Without one, IDEMPOTENT_WRITE on the cluster or WRITE on any topic.
+    """
     name = request.transactional_id
     if name is None:
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -570,10 +573,10 @@ def guard_init_producer_id(
 def guard_add_partitions_to_txn(
     access: Access, request: AddPartitionsToTxnRequest
 ) -> Guarded[AddPartitionsToTxnRequest]:
-    """WRITE on the transactional id and on each topic: all of them, or none is added.
+    """Require WRITE on the transactional id and on every topic: all partitions are added, or none.
 
-    Then each partition hears what is wrong with it itself. From version 4 on brokers ask, who need
-    CLUSTER_ACTION.
+    If one is denied, each partition gets its own error. From version 4 on brokers send the request
+    and need CLUSTER_ACTION.
     """
     if access.context.version >= BROKERS_FIRST_VERSION:
         if access.may_cluster(Operation.CLUSTER_ACTION):
@@ -631,7 +634,10 @@ guard_write_txn_markers: Final = needs_cluster(
 def guard_describe_transactions(
     access: Access, request: DescribeTransactionsRequest
 ) -> Guarded[DescribeTransactionsRequest]:
-    """DESCRIBE on each transactional id; topics that may not be described are not named."""
+    """Require DESCRIBE on each transactional id.
+
+    Topics that the client may not describe are left out.
+    """
     names = dict.fromkeys(request.transactional_ids)
     denied = [name for name in names if not access.may_transact(Operation.DESCRIBE, name)]
     for name in denied:
@@ -655,7 +661,7 @@ def guard_describe_transactions(
 def guard_list_transactions(
     access: Access, request: ListTransactionsRequest
 ) -> Guarded[ListTransactionsRequest]:
-    """DESCRIBE on each transactional id: the others are not named."""
+    """Require DESCRIBE on each transactional id; denied ones are left out."""
 
     def is_shown(state: ListedTransactionState) -> bool:
         return access.may_transact(Operation.DESCRIBE, state.transactional_id)
@@ -663,7 +669,7 @@ def guard_list_transactions(
     return request, Denied.hidden(access, "transaction_states", is_shown)
 
 
-# What is wrong with a partition itself, or with the client's rights.
+# Errors of a partition itself, or of the client's rights.
 _REFUSALS: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -676,11 +682,11 @@ _REFUSALS: Final = frozenset(
 
 @dataclass(slots=True)
 class _Transaction:
-    """What all parts say of one transaction of a request.
+    """Merged checks of one transaction of a request, from all parts.
 
     Attributes:
-        asked: Whose partitions; None where the guard refused all parts.
-        partitions: What is to be added.
+        asked: The transaction's request; None if the guard refused all parts.
+        partitions: Partitions to add.
         topics: The results of all parts.
         is_refused: Whether some part was refused.
     """
@@ -692,7 +698,7 @@ class _Transaction:
 
 
 class WholeAdd:
-    """Collects the checks of the parts of one request, then adds all of them or none."""
+    """Collects the checks of the parts of one request, then adds all partitions or none."""
 
     def __init__(self, context: RequestContext) -> None:
         self.context = Checking(
@@ -701,11 +707,11 @@ class WholeAdd:
         self._transactions: list[_Transaction] = []
 
     def take(self, response: AddPartitionsToTxnResponse, *, joins: bool) -> None:
-        """Take what the check of one part said.
+        """Merge the check of one part.
 
         Args:
             response: The response to the part.
-            joins: Whether its first transaction is the last one of the part before.
+            joins: Whether its first transaction continues the last one of the part before.
         """
         checked = self.context.checked
         if self.context.version < BATCHED_FIRST_VERSION:
@@ -718,7 +724,7 @@ class WholeAdd:
                 self._transactions.append(_Transaction())
             last = self._transactions[-1]
             last.topics += topics
-            # Without a check of the handler's, the guard has refused the part.
+            # Without an entry of the handler, the guard has refused the part.
             asked = checked[number] if number < len(checked) else None
             last.is_refused |= asked is None
             if asked is not None:
@@ -727,7 +733,7 @@ class WholeAdd:
         checked.clear()
 
     async def finish(self, slices: Slices) -> None:
-        """Write what is to be added, and put the codes into the responses of the parts."""
+        """Add the partitions, and put the codes into the responses of the parts."""
         for each in self._transactions:
             code = 0
             if each.is_refused:
