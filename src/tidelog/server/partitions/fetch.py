@@ -416,7 +416,9 @@ class PartitionRead:
         partition = self.partition
         assert partition is not None
         log, offset = partition.log, self.offset
-        source = partition.bytes_source(may_block=True) if may_block else partition.loop_bytes
+        source = partition.loop_bytes
+        if may_block:
+            source = SegmentBytes(log.context.pool, may_block=True)
         segments = log.segments
         if order.version < MAGIC_2_SINCE:
             source.ensure_blocking()

@@ -268,10 +268,6 @@ class Partition(Watched):
         """Offset below which no transaction is open, at most the high watermark."""
         return self.transactions.stable_end(self.log.last_stable_offset, self.high_watermark)
 
-    def bytes_source(self, *, may_block: bool) -> SegmentBytes:
-        """How bytes of its log are had: on the loop, or by one read in a thread."""
-        return SegmentBytes(self.log.context.pool, may_block=True) if may_block else self.loop_bytes
-
     def end_offset(self, isolation: IsolationLevel) -> int:
         """Offset behind the last record that a reader of that isolation sees."""
         if isolation is IsolationLevel.READ_COMMITTED:

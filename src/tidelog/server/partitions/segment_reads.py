@@ -138,18 +138,25 @@ class FilePiece:
 
 
 class SegmentBytes:
-    """A way to read a log's segments.
+    """A way to read a log's segments, for one read or for all reads of a partition on the loop.
 
-    One that may block is for one read in a thread. One that may not is for all reads of a partition
-    on the loop: it keeps the file that was read last at hand, until the pool lets go of that.
+    One read goes on in the file that it began in, be its segment deleted meanwhile. Reads on the
+    loop share the file that was read last, until the pool lets go of it.
     """
 
-    __slots__ = ("_kept", "_may_block", "_pool")
+    __slots__ = ("_is_one_read", "_kept", "_may_block", "_pool")
 
-    def __init__(self, pool: FilePool, *, may_block: bool) -> None:
+    def __init__(self, pool: FilePool, *, may_block: bool, is_one_read: bool = False) -> None:
+        """One that may block is for one read in a thread."""
         self._pool = pool
         self._may_block = may_block
+        self._is_one_read = may_block or is_one_read
         self._kept: tuple[ref[Segment], Held] | None = None
+
+    def let_block(self) -> None:
+        """Let the rest of one read wait for the disk: it runs in a thread."""
+        assert self._is_one_read
+        self._may_block = True
 
     def read(self, segment: Segment, start: int, end: int) -> Buffer:
         """Bytes [start, end) of a segment's log file, fewer only where it ends.
@@ -189,11 +196,12 @@ class SegmentBytes:
         last = self._kept
         if last is not None and last[0]() is segment:
             held = last[1]
-            if held.file is not None:
+            file = held.file  # a thread may make the pool let go of it
+            if file is not None:
                 held.is_used = True
-                return held.file
+                return file
         held, file = open_log(segment, self._pool.hold)
-        if self._may_block:
+        if self._is_one_read:
             held = Held(file)  # to the end of this read, whatever the pool lets go of
         self._kept = ref(segment), held
         return file

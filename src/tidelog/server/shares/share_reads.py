@@ -58,14 +58,13 @@ class Read:
 
     offered: ReadBatches
     size_bytes: int
-    _partition: Partition
     _segment: "Segment"
     _frames: Sequence[Frame]
     _source: SegmentBytes
 
     def let_block(self) -> None:
         """What is read from now on may be waited for: it is in a thread."""
-        self._source = self._partition.bytes_source(may_block=True)
+        self._source.let_block()
 
     def records(self, acquired: Sequence[Acquired]) -> "Buffer | FilePiece":
         """The whole batches that have what was acquired; raises ColdRead, OSError, CorruptData."""
@@ -115,8 +114,9 @@ def read(
     end_offset, offset = partition.end_offset(isolation), part.offset
     if offset >= end_offset:
         return None
-    source = partition.bytes_source(may_block=may_block)
-    segments = partition.log.segments
+    log = partition.log
+    source = SegmentBytes(log.context.pool, may_block=may_block, is_one_read=True)
+    segments = log.segments
     limits = Limits(end_offset=end_offset, max_bytes=part.max_bytes, whole_first=True)
     byte_range = find_range(segments, offset, limits, source, partition.read_ends)
     if byte_range is None or not byte_range.size_bytes:
@@ -132,7 +132,7 @@ def read(
         aborted = aborted_transactions(segments, offset, _up_to(byte_range, read_frames), source)
         hidden = _hidden(byte_range.segment, read_frames, aborted, source) if aborted else []
     offered = ReadBatches(fetch_offset=offset, batches=batches, aborted=hidden)
-    return Read(offered, byte_range.size_bytes, partition, byte_range.segment, read_frames, source)
+    return Read(offered, byte_range.size_bytes, byte_range.segment, read_frames, source)
 
 
 def _wanted(all_frames: Iterable[Frame], part: Part) -> list[Frame]:

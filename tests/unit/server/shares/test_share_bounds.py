@@ -1,11 +1,12 @@
-"""How much of a log one share fetch reads and lends at most."""
+"""How much of a log one share fetch reads and lends at most; what a deletion meanwhile changes."""
 
 from pathlib import Path
 
 from tests.unit.server.loops import on_a_loop
 from tests.unit.server.shares.share_worlds import TOPIC, acquired, said, world
+from tests.worlds.waiting import turn_until
 
-from tidelog.server.shares.record_runs import AckType, Limits, RecordState, StateBatch
+from tidelog.server.shares.record_runs import AckType, Acquired, Limits, RecordState, StateBatch
 from tidelog.server.shares.share_partition import SharePartition
 from tidelog.server.shares.share_reads import Part, Read, read
 from tidelog.types import IsolationLevel
@@ -61,3 +62,25 @@ async def test_a_fetch_knows_where_the_next_one_goes_on(path: Path) -> None:
             assert partition.read_ends.place_of(partition.log.segments[0], first + 5) is not None
         await one.fetch()
         assert partition.read_ends.place_of(partition.log.segments[0], 30) is not None
+
+
+@on_a_loop
+async def test_what_was_found_can_be_read_after_retention_has_deleted_it(path: Path) -> None:
+    """A fetch reads all its partitions, some in threads, before it takes the bytes of the first."""
+    async with world(path) as it:
+        it.produce(1, 1, 1)
+        partition = it.node.partitions.get(TOPIC, 0)
+        log = partition.log
+        log.roll()
+        it.produce(1)
+        segment, everything = log.segments[0], [Acquired(0, 2, 1)]
+        part = Part(0, 3, 0, max_bytes=1 << 20)
+        found = read(partition, part, IsolationLevel.READ_UNCOMMITTED, may_block=False)
+        assert found is not None
+        data = found.records(everything)
+        log.delete_records(3)
+        log.apply_retention()
+        await turn_until(lambda: not log.context.env.files.exists(segment.log_path))
+        assert found.records(everything) == data
+        found.let_block()
+        assert found.records(everything) == data
