@@ -39,7 +39,7 @@ class ReplicaState(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class FetchPartition(Declaration):
-    """From which offset on, and what the asker knows of epochs."""
+    """Partition in the request: offset to read from, and leader epochs that the client knows."""
 
     partition: int = wire(INT32)
     current_leader_epoch: int = wire(INT32, since=9, default=-1)

@@ -257,7 +257,7 @@ class SaslHandshakeRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class SaslHandshakeResponse(Declaration):
-    """Whether it may have that, and which there are."""
+    """Response with the supported mechanisms; an error if the requested one is missing."""
 
     error_code: int = wire(INT16)
     mechanisms: list[str] = wire(array(STRING))
