@@ -44,6 +44,28 @@ class TestStaticMembers:
         assert waiting.value.code is ErrorCode.FENCED_INSTANCE_ID
         assert not back.is_done
 
+    def test_one_that_comes_back_before_it_syncs_may_sync_under_its_new_id(self) -> None:
+        world = World()
+        leader, seat = world.join_all([world.ask_join(), world.ask_join(instance_id="seat")])
+        world.ask_sync(leader, {seat.member_id: b"ours"})
+        back = self.come_back(world)
+        assert world.ask_sync(back).value == (ErrorCode.NONE, b"ours")
+        for _ in range(12):
+            world.wait(REBALANCE_MS // 10)
+            assert world.heartbeat(leader) is world.heartbeat(back, "seat") is ErrorCode.NONE
+
+    def test_one_that_comes_back_and_never_syncs_is_given_up_in_time(self) -> None:
+        world = World()
+        leader, _ = world.join_all([world.ask_join(), world.ask_join(instance_id="seat")])
+        world.ask_sync(leader)
+        back = self.come_back(world)
+        for _ in range(9):
+            world.wait(REBALANCE_MS // 10)
+            assert world.heartbeat(leader) is world.heartbeat(back, "seat") is ErrorCode.NONE
+        world.wait(REBALANCE_MS // 10)
+        assert world.heartbeat(leader) is ErrorCode.REBALANCE_IN_PROGRESS
+        assert world.heartbeat(back, "seat") is ErrorCode.UNKNOWN_MEMBER_ID
+
     def test_id_that_can_t_be_written_is_taken_back(self) -> None:
         world = World()
         (first,) = world.form(1, ["seat"])
