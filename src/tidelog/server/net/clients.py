@@ -1,4 +1,4 @@
-"""All client connections: limits on their number, idle time-outs, and the memory they may use.
+"""All client connections: limits on their number, idle timeouts, and the memory they may use.
 
 Each connection counts the bytes of its current request that have arrived (not those announced),
 then the whole request until its response is ready, and the unsent part of the response. All
@@ -26,43 +26,44 @@ NO_BOUND: Final = -1
 SMALL_PART: Final = 10_000
 
 
-# A connection that reads: called when it may go on after a pause.
+# Callback of a reading connection: it may continue after a pause.
 GoOn: TypeAlias = Callable[[], None]
 
 
 class InFlight:
-    """Bytes held by all connections. Belongs to the loop's thread.
+    """Memory held by all connections. Belongs to the event loop's thread.
 
     Attributes:
-        used_bytes: What is held now.
+        used_bytes: Bytes held now.
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        """At most about `limit_bytes`; -1 for no bound."""
+        """Limit the memory to about `limit_bytes`; -1 for no bound."""
         self._limit_bytes = limit_bytes
         self.used_bytes = 0
-        # In the midst of a request, longest first; of these, who has to wait, in that order.
+        # Connections in the middle of a request, the longest-running first; and those of them that
+        # wait.
         self._reading: dict[GoOn, None] = {}
         self._waiting: dict[GoOn, None] = {}
 
     @property
     def is_full(self) -> bool:
-        """Whether somebody has to wait."""
+        """Whether some connection waits for memory."""
         return bool(self._waiting)
 
     @property
     def is_over(self) -> bool:
-        """Whether as much as may be is held, though nobody may wait for it."""
+        """Whether the bound is reached, even if no connection waits."""
         return not self._has_room
 
     @property
     def has_plenty(self) -> bool:
-        """Whether less than half of what may be is held: one read may bring a large request."""
+        """Whether less than half of the bound is used, so a large request may be read at once."""
         return self._limit_bytes == NO_BOUND or 2 * self.used_bytes < self._limit_bytes
 
     @property
     def small_bytes(self) -> int:
-        """What nobody need give back at the bound: it is next to nothing of it."""
+        """Bytes so few compared to the bound that a connection may keep them."""
         return max(self._limit_bytes, 0) // SMALL_PART
 
     @property
@@ -70,14 +71,14 @@ class InFlight:
         return self._limit_bytes == NO_BOUND or self.used_bytes < self._limit_bytes
 
     def read(self, size_bytes: int, go_on: GoOn) -> bool:
-        """Count bytes that have come of a request; False where the rest of it has to wait.
+        """Count received bytes of a request; return False if reading must pause.
 
         Args:
-            size_bytes: How many have come since the last call.
-            go_on: Whose request it is; called once the rest may come, where that had to wait.
+            size_bytes: Bytes received since the last call.
+            go_on: The connection's callback; called when it may read on after a pause.
         """
         self.used_bytes += size_bytes
-        self._reading[go_on] = None  # whoever is in there keeps its place
+        self._reading[go_on] = None  # a connection already listed keeps its place
         if self._has_room or next(iter(self._reading)) == go_on:
             self._waiting.pop(go_on, None)
             return True
@@ -85,9 +86,9 @@ class InFlight:
         return False
 
     def end_read(self, go_on: GoOn) -> None:
-        """The request has come, or its sender has gone; fine where none was begun.
+        """End reading: the request is complete, or the client has gone. No-op if none was begun.
 
-        What was counted stays counted, until it is released.
+        The counted bytes stay counted until they are released.
         """
         if go_on in self._reading:
             del self._reading[go_on]
@@ -95,16 +96,16 @@ class InFlight:
             self._let_in()
 
     def add(self, size_bytes: int) -> None:
-        """Count what is there already."""
+        """Count bytes that are held already."""
         self.used_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
-        """It is gone: whoever has waited longest goes on."""
+        """Release bytes; connections that have waited longest continue."""
         self.used_bytes -= size_bytes
         self._let_in()
 
     def _let_in(self) -> None:
-        """Let go on who may: the longest at it always, the others while there is room."""
+        """Resume waiting connections: the longest-reading one, and others while there is room."""
         while self._waiting:
             longest = next(iter(self._reading))
             go_on = longest if longest in self._waiting else next(iter(self._waiting))
@@ -115,15 +116,15 @@ class InFlight:
 
 
 class Footprint:
-    """Of one connection. Belongs to the loop's thread.
+    """Memory held by one connection. Belongs to the event loop's thread.
 
     Attributes:
-        request_bytes: What is counted of the request that is being read or worked on.
-        is_waiting: Whether the rest of it waits for room.
-        sending_since_ms: Since when it is being read, pauses for want of room left out; None
+        request_bytes: Bytes counted for the request that is being read or processed.
+        is_waiting: Whether reading the rest of the request waits for memory.
+        sending_since_ms: When reading of the request began, without pauses for lack of memory; None
             between requests.
-        taking_since_ms: Since when some of an answer waits in memory for the client to take it;
-            None where nothing does.
+        taking_since_ms: Since when some of a response has been waiting for the client to read it;
+            None if nothing waits.
     """
 
     __slots__ = (
@@ -141,19 +142,19 @@ class Footprint:
     def __init__(
         self, in_flight: InFlight, now_ms: Callable[[], int], on_room: Callable[[], None]
     ) -> None:
-        """Nothing yet.
+        """Create it with nothing held.
 
         Args:
-            in_flight: What all connections hold.
-            now_ms: The monotonic clock.
-            on_room: Told when the rest of a request may come after it had to wait.
+            in_flight: Memory held by all connections.
+            now_ms: The monotonic clock, in ms.
+            on_room: Called when the rest of a request may be read after a pause.
         """
         self._in_flight = in_flight
         self._now_ms = now_ms
         self._on_room = on_room
         self.request_bytes = 0
-        self._unsent_bytes = 0  # the transport's
-        self._queued_bytes = 0  # ours
+        self._unsent_bytes = 0  # in the transport's buffer
+        self._queued_bytes = 0  # in our queue
         self.is_waiting = False
         self.sending_since_ms: int | None = None
         self.taking_since_ms: int | None = None
@@ -161,7 +162,7 @@ class Footprint:
     # -- requests ----------------------------------------------------------------------------
 
     def read(self, size_bytes: int) -> None:
-        """So much has come of a request, the former call's included; its rest may have to wait."""
+        """Note the bytes received of a request so far; reading the rest may have to pause."""
         if size_bytes <= self.request_bytes:
             return
         if self.sending_since_ms is None:
@@ -170,36 +171,36 @@ class Footprint:
         self.is_waiting = not self._in_flight.read(come_bytes, self._read_on)
 
     def _read_on(self) -> None:
-        """There is room again."""
+        """Resume after a pause: there is memory again."""
         self.is_waiting = False
-        self.sending_since_ms = self._now_ms()  # the silence before was ours
+        self.sending_since_ms = self._now_ms()  # the pause before was not the client's
         self._on_room()
 
     def end_read(self) -> None:
-        """All of it has come."""
+        """End reading: the request is complete."""
         self.sending_since_ms, self.is_waiting = None, False
         self._in_flight.end_read(self._read_on)
 
     def work_on(self, size_bytes: int) -> None:
-        """A request of that size stays until there is an answer to it."""
+        """Count a request of that size until its response is ready."""
         self._in_flight.add(size_bytes - self.request_bytes)
         self.request_bytes = size_bytes
 
     def release_request(self) -> None:
-        """It was answered."""
+        """Release the request: its response is ready."""
         size_bytes, self.request_bytes = self.request_bytes, 0
         if size_bytes:
             self._in_flight.release(size_bytes)
 
-    # -- answers -----------------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------
 
     @property
     def held_bytes(self) -> int:
-        """What of its answers lies in memory until the client takes it."""
+        """Bytes of responses in memory that the client has not read yet."""
         return self._unsent_bytes + self._queued_bytes
 
     def hold(self, *, unsent_bytes: int | None = None, queued_bytes: int | None = None) -> None:
-        """From now on the transport has so much for the client, or we have; None for as before."""
+        """Set the unsent bytes in the transport's buffer and in our queue; None leaves a value."""
         before_bytes = self.held_bytes
         if unsent_bytes is not None:
             self._unsent_bytes = unsent_bytes
@@ -213,7 +214,7 @@ class Footprint:
         self._in_flight.release(before_bytes)
 
     def drop(self) -> None:
-        """The connection has gone: nothing of it is held, and it is not held itself, any more."""
+        """Release everything: the connection has closed. Also drops the reference to it."""
         self._on_room = _tell_nobody
         self._in_flight.end_read(self._read_on)
         self.release_request()
@@ -221,34 +222,35 @@ class Footprint:
 
 
 def _tell_nobody() -> None:
-    """The connection has gone."""
+    """Do nothing: the connection has closed."""
 
 
 IDLE_CHECK_MS: Final = 1000
 
 
-# While others wait for room: who sends nothing of a begun request, or sends it for longer, goes.
-# At the bound, too, who takes nothing of an answer, or takes it for longer.
+# While others wait for memory, a client is disconnected if it sends nothing of a begun request for
+# `STALLED_MS`, or takes longer than `SENDING_MS` for it. At the bound, the same holds for a client
+# that reads nothing of a response.
 STALLED_MS: Final = 5000
 
 
 SENDING_MS: Final = 30_000
 
 
-# Who is silent for so long has no buffer until it says something.
+# After this time without data a connection's read buffer is freed until data arrives.
 REST_MS: Final = 5000
 
 
-# How many are looked at before the clock is.
+# Connections examined between two looks at the clock.
 LOOKS_IN_A_ROW: Final = 64
 
 
-# Buffers of large requests that may serve again, of all connections together.
+# Total bytes of buffers of large requests that are kept for reuse.
 SPARE_BYTES: Final = 16 << 20
 
 
 class Client(Protocol):
-    """A connection, as far as the limits go."""
+    """A connection, as far as the limits need it."""
 
     facts: ConnectionFacts
     footprint: Footprint
@@ -256,41 +258,42 @@ class Client(Protocol):
 
     @property
     def shows_progress(self) -> bool:
-        """Whether it counts as active with each piece that it takes, not with the last one."""
+        """Whether each piece that the client reads counts as activity, not only the last."""
         ...
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request waits for its answer, so that silence is not the client's."""
+        """Whether a request is being processed, so that the client's silence is not its fault."""
         ...
 
     def attend(self) -> bool:
-        """Let each byte that comes be told; whether some may have come of which nobody knew."""
+        """Ask the system to report each byte; return whether some may have arrived unreported."""
         ...
 
     def rest(self) -> None:
-        """Nothing comes for now: hold no room for it."""
+        """Free the read buffer: the client is silent."""
         ...
 
     def close(self) -> None:
-        """Close without waiting for the client; what it has asked for is carried out."""
+        """Close without waiting for the client; its requests are still carried out."""
         ...
 
     def stop(self) -> None:
-        """Close, and carry nothing on: the broker stops."""
+        """Close and drop pending requests: the broker stops."""
         ...
 
 
 class Clients:
-    """All open connections. Belongs to the loop's thread.
+    """All open connections. Belongs to the event loop's thread.
 
     Attributes:
-        in_flight: What they hold together.
-        spares: Buffers of large requests, to be used again by any of them.
-        arrivals: Answers to any of them, which go out behind the request that has brought them.
-        turn: Those that go out together, where many ask at once.
-        line: Where those wait that have asked for more than one turn takes.
-        busy_poll: What keeps the loop awake for the next request of any of them.
+        in_flight: Memory that they hold together.
+        spares: Buffers of large requests, kept for reuse by any connection.
+        arrivals: Responses that are ready but sent only after the request that completed them has
+            finished.
+        turn: Coalesces responses of one event-loop iteration when many clients are active.
+        line: Fair queue of connections with more requests than one turn handles.
+        busy_poll: Keeps the event loop awake for the next request.
     """
 
     def __init__(self, node: Node) -> None:
@@ -311,12 +314,12 @@ class Clients:
         return len(self._clients)
 
     def next_number(self) -> int:
-        """A new connection's number."""
+        """Return the number of a new connection."""
         self._numbers += 1
         return self._numbers
 
     def admit(self, client: Client) -> bool:
-        """Take a connection in; False where there are as many as there may be."""
+        """Admit a connection; return False if a limit on the number of connections is reached."""
         config, host = self._node.config, client.facts.host
         count = self._by_host.get(host, 0)
         limit = self._limit_of(host)
@@ -334,7 +337,7 @@ class Clients:
         return True
 
     def _limit_of(self, host: str) -> int:
-        """How many may come from an address, as the settings have it now."""
+        """Return the current limit of connections from an address."""
         config = self._node.config
         texts = config.max_connections_per_ip_overrides
         if texts != self._limits_read:
@@ -344,7 +347,7 @@ class Clients:
         return self._limits.get(host, config.max_connections_per_ip)
 
     def dismiss(self, client: Client) -> None:
-        """A connection has gone; fine where it was not taken in."""
+        """Remove a closed connection; no-op if it was not admitted."""
         if client not in self._clients:
             return
         del self._clients[client]
@@ -355,9 +358,9 @@ class Clients:
             del self._by_host[host]
 
     def watch_idle(self) -> None:
-        """Close who has been silent or holds others up for too long, now and from time to time.
+        """Close connections that are idle or block others for too long, now and periodically.
 
-        Of thousands some milliseconds at a time.
+        With thousands of connections the check runs in slices of some milliseconds.
         """
         if self.in_flight.is_over:
             self._make_room(self._node.env.clock.monotonic_ms())
@@ -385,9 +388,11 @@ class Clients:
             client.rest()
 
     def _make_room(self, now_ms: int) -> None:
-        """At the bound, close those who don't take what they hold, most first, until there is room.
+        """At the bound, close clients that don't read their responses, until there is room.
 
-        Who holds next to nothing, as where an answer lies in files, is not to blame.
+        Clients that hold most come first.
+
+        A client that holds almost nothing is spared, as when its response lies in files.
         """
         least = self.in_flight.small_bytes
         slow = [each for each in self._clients if _takes_too_long(each, now_ms)]
@@ -399,10 +404,10 @@ class Clients:
             client.close()
 
     def _is_over(self, client: Client, now_ms: int) -> bool:
-        """Whether a client has been silent, or at its request, for longer than it may.
+        """Whether a client has been idle, or been sending its request, for too long.
 
-        Of a large request the system tells from time to time only: who was not listened to byte by
-        byte can't be told from one that is silent, and is listened to from now on.
+        During a large request the system reports data only in larger amounts. So a client that
+        seems silent is first watched byte by byte, and closed only if it is still silent.
         """
         is_slow = self.in_flight.is_full and _is_reading(client)
         if is_slow and _sends_too_long(client, now_ms):
@@ -413,16 +418,16 @@ class Clients:
         return is_silent and not client.attend()
 
     def close(self) -> None:
-        """Close all; what was answered goes out."""
+        """Close all connections; completed responses are sent."""
         self.turn.send()
         for client in tuple(self._clients):
             client.stop()
 
 
 def _is_reading(client: Client) -> bool:
-    """Whether a client has begun a request that takes up room, and only itself keeps it back."""
+    """Whether a request has begun to arrive, holds memory, and is delayed only by the client."""
     is_reading = client.footprint.sending_since_ms is not None
-    return is_reading and not client.is_busy  # such as by our want of room
+    return is_reading and not client.is_busy  # e.g. paused for lack of memory
 
 
 def _sends_too_long(client: Client, now_ms: int) -> bool:
@@ -431,7 +436,7 @@ def _sends_too_long(client: Client, now_ms: int) -> bool:
 
 
 def _takes_too_long(client: Client, now_ms: int) -> bool:
-    """Whether a client keeps an answer in our memory that it does not take, or not in time."""
+    """Whether a client leaves a response in memory that it does not read, or reads too slowly."""
     since_ms = client.footprint.taking_since_ms
     if since_ms is None:
         return False

@@ -30,16 +30,17 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.loop import Timer
 
 
-# Asked for nobody but who has asked, and perhaps for long. All else ends soon, and what changes
-# something has to be carried out, as Kafka does: its client may know no better than that it is.
+# Requests that are dropped when their client disconnects: they only read, and may wait long. All
+# others end soon. One that changes something must be carried out, as in Kafka: its client may
+# assume that it was.
 _FOR_THE_CLIENT: Final = frozenset({FETCH.key, SHARE_FETCH.key})
 
 
 class Pending:
-    """At most one answer of one connection. Belongs to the loop's thread.
+    """The pending response of one connection, at most one. Belongs to the event loop's thread.
 
     Attributes:
-        is_waiting: Whether one is on its way.
+        is_waiting: Whether a response is pending.
     """
 
     __slots__ = (
@@ -57,12 +58,12 @@ class Pending:
         tell_pieces: Callable[[Pieces | None, Asked], None],
         tell_failure: Callable[[Exception], None],
     ) -> None:
-        """None yet.
+        """Create it without a pending response.
 
         Args:
             arrivals: Sends responses after the request that has completed them.
-            tell_pieces: Called with a response's pieces once they are there.
-            tell_failure: Called with the reason why there are none.
+            tell_pieces: Called with the pieces of a completed response.
+            tell_failure: Called with the error of a failed one.
         """
         self._arrivals = arrivals
         self._tell_pieces = tell_pieces
@@ -72,7 +73,7 @@ class Pending:
         self.is_waiting = False
 
     def wait(self, reply: Reply[Pieces | None], request: Asked) -> None:
-        """Tell of this response when it is there."""
+        """Hand over this response once it is complete."""
         assert not self.is_waiting
         self.is_waiting = True
         self._reply = reply
@@ -82,11 +83,11 @@ class Pending:
     def _arrive(self, request: Asked, reply: Reply[Pieces | None]) -> None:
         if reply.is_started:
             self._finish(request, reply)
-        else:  # in the middle of whatever has completed it
+        else:  # in the middle of the code that completed it
             self._arrivals.add(partial(self._finish, request, reply))
 
     def _finish(self, request: Asked, reply: Reply[Pieces | None]) -> None:
-        """Hand over the pieces, unless the client has gone."""
+        """Hand over the pieces, unless the client has disconnected."""
         if self._reply is not reply:
             return
         self._reply = None
@@ -98,16 +99,16 @@ class Pending:
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether nothing has to be carried out: the answer is all that is waited for."""
+        """Whether the pending request changes nothing: only the client needs its response."""
         return self.is_waiting and self._is_for_client
 
     def lose_client(self) -> None:
-        """Nobody takes the answer any more: only what has to be carried out is waited for."""
+        """Drop the pending request if it changes nothing: the client has disconnected."""
         if self.waits_for_client:
             self._drop()
 
     def give_up(self) -> None:
-        """Nobody waits any more; it lets go of whom it would have told, which is a circle."""
+        """Drop the pending request, and the callbacks, which form a reference cycle."""
         self._tell_pieces = self._tell_failure = _tell_nobody
         self._drop()
 
@@ -119,24 +120,25 @@ class Pending:
 
 
 def _tell_nobody(*_: object) -> None:
-    """The connection has gone."""
+    """Do nothing: the connection has closed."""
 
 
-# So much of a large request may gather in the system before it is read: who sends less of it in
-# `clients.STALLED_MS` seems to send nothing.
+# Maximum number of bytes of a large request that gather in the system before they are read: a
+# client that sends less in `clients.STALLED_MS` seems to send nothing.
 WAKE_BYTES_MAX: Final = 256 << 10
 
 
-# Above TLS what was not read before the end is lost: of requests that wait so much is read ahead.
+# With TLS, data that is unread at the end is lost: so many bytes of waiting requests are read
+# ahead.
 TLS_AHEAD_BYTES: Final = 64 << 10
 
 
-# Who sends no more may listen, or may have gone: so long something is waited for that nobody but
-# the client needs, such as records to come.
+# After a half-close the client may still be reading. A pending Fetch is kept for this long before
+# it is cancelled.
 ENDED_WAIT_MS: Final = 60_000
 
 
-# A request that took so long is logged, but for those that wait for records or for other members.
+# Requests that take this long are logged, except those that wait for records or other members.
 SLOW_S: Final = 1.0
 
 
@@ -144,16 +146,16 @@ _WAITING: Final = frozenset({1, 11, 14, 78})
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client. Belongs to the loop's thread.
+    """Connection of one client. Belongs to the event loop's thread.
 
     Attributes:
-        facts: What handlers may know of it.
-        footprint: What it makes the broker hold.
-        last_active_ms: When it last sent or took something, by the monotonic clock.
+        facts: Facts about the connection, for handlers.
+        footprint: Memory that it holds.
+        last_active_ms: When it last sent or read something, by the monotonic clock.
     """
 
     def __init__(self, node: Node, clients: Clients, door: "Door | None" = None) -> None:
-        """A connection that nobody has made yet; without a door everybody may come in."""
+        """Create it unconnected; without a door every client is admitted as anonymous."""
         self._node = node
         self._door = door
         self._answer: Answering = answer
@@ -164,35 +166,36 @@ class Connection(asyncio.BufferedProtocol):
         self._arrivals = clients.arrivals
         self._turn = clients.turn
         self._pending = Pending(clients.arrivals, self._told, self._fail)
-        # When the next request is looked at, while others have their turn or a quota wants silence.
+        # Set while the next request waits for this connection's turn or for the end of a throttle
+        # time.
         self._next_look: Place | Timer | None = None
         self._out: Outgoing | None = None
         self._is_paused = False
         self._is_in = False
-        # The client sends no more; no request is looked at any more.
+        # The client has sent its last byte; no further request is processed.
         self._has_ended = self._is_over = False
-        self._deadline: Timer | None = None  # of an answer to who sends no more
+        self._deadline: Timer | None = None  # for a response after a half-close
         self._ahead_bytes = 0
         self.facts = ConnectionFacts(clients.next_number(), "")
         self._key: int | None = None
-        # The loop's own time may know no less than milliseconds.
+        # The loop's own clock may have a resolution of only milliseconds.
         self._now_ns = node.env.clock.monotonic_ns
         self._monotonic_ms = node.env.clock.monotonic_ms
         self.footprint = Footprint(clients.in_flight, self._monotonic_ms, self._read_on)
         self.last_active_ms = self._monotonic_ms()
-        # Since when the next request is looked at, as far as metrics go.
+        # When processing of the next request began, for metrics.
         self._looked_ns = 0
 
-    # -- what asyncio calls ------------------------------------------------------------------
+    # -- called by asyncio -------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come: it stays if there is room."""
+        """Admit the connection if there is room, else abort it."""
         self._transport = cast("asyncio.Transport", transport)
         self._out = Outgoing(
             self._transport, self._node.reads, self._look_again, self._cut_off, self._progressed
         )
         peer = transport.get_extra_info("peername")
-        # A handshake may have taken its time, which is part of that for a log-in.
+        # The TLS handshake counts towards the time for authentication.
         came_ms, self.last_active_ms = self.last_active_ms, self._monotonic_ms()
         host = peer[0] if isinstance(peer, tuple) else "local"
         if transport.get_extra_info("sslcontext") is not None:
@@ -203,16 +206,16 @@ class Connection(asyncio.BufferedProtocol):
             self._knock(self._door, self.last_active_ms - came_ms)
 
     def come_from(self, host: str) -> bool:
-        """Count from now on; False where there are as many as there may be.
+        """Count the connection; return False if a limit is reached.
 
-        Called before `connection_made` where much may happen before that, as in TLS.
+        Called before `connection_made` if much may happen before that, as in TLS.
         """
         self.facts.host = host
         self._is_in = self._clients.admit(self)
         return self._is_in
 
     def _knock(self, door: "Door", waited_ms: int) -> None:
-        """Find out who it is, or let it say so before anything else; it came `waited_ms` ago."""
+        """Determine the principal, or require SASL first; the client connected `waited_ms` ago."""
         assert self._transport is not None
         self.facts.address = door.address
         try:
@@ -230,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
             self._answer = self._gate.answer
 
     def _pass(self, gate: "Gate") -> None:
-        """After each answer of a gate: close, or let more come in once it is open."""
+        """After each response of the gate: close, or allow large requests once it is open."""
         if gate.is_closing:
             transport = self._transport
             self._is_over = True
@@ -241,11 +244,11 @@ class Connection(asyncio.BufferedProtocol):
             self._frames.allow(self._node.config.socket_request_max_bytes)
 
     def eof_received(self) -> bool:
-        """The client sends no more; whether the transport stays open until all is answered."""
+        """Note that the client sends no more; return whether the transport must stay open."""
         self._has_ended = True
         self._flush()
         transport = self._transport
-        # One of TLS closes now, whatever is said.
+        # A TLS transport closes now in any case.
         is_plain = transport is not None and not self._ahead_bytes
         if not (is_plain and self._is_held_up()):
             return False
@@ -254,14 +257,14 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _wait_no_more(self) -> None:
-        """Who has ended may have gone, and is told nothing that comes so late."""
+        """Close if only the client needs the pending response, which it may not read any more."""
         self._deadline = None
         if self._pending.waits_for_client:
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone, or was sent away: nobody takes an answer any more."""
-        # Who has closed without a fault has ended, too: TLS may not say so before.
+        """Note that the connection has closed: pending responses are dropped."""
+        # A clean close is also an end of input, which TLS may not have reported before.
         self._is_over = self._is_over or exc is not None
         self._has_ended = True
         self._let_go()
@@ -272,7 +275,7 @@ class Connection(asyncio.BufferedProtocol):
             self._go_on()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio names it
-        """Where the next bytes go."""
+        """Return the buffer for the next bytes."""
         try:
             return self._frames.room(foresees=self._clients.in_flight.has_plenty)
         except CorruptMessage as error:
@@ -281,12 +284,12 @@ class Connection(asyncio.BufferedProtocol):
             return memoryview(bytearray(1))
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many bytes have come."""
+        """Process received bytes."""
         if self._transport is None:
             return
         self._looked_ns = now_ns = self._now_ns()
         self.last_active_ms = now_ns // NS_PER_MS
-        # Mostly there is one whole request, and nothing before it.
+        # Usually exactly one whole request has arrived.
         frame = self._frames.lone(nbytes) if self._is_plain() else None
         if frame is None:
             self._frames.filled(nbytes)
@@ -303,39 +306,39 @@ class Connection(asyncio.BufferedProtocol):
             self._arrivals.send()
 
     def pause_writing(self) -> None:
-        """The client takes no more for now."""
+        """Pause: the transport's buffer is full."""
         if self._out is not None and self._transport is not None:
             self.footprint.hold(unsent_bytes=self._transport.get_write_buffer_size())
             self._out.pause()
 
     def resume_writing(self) -> None:
-        """The client has taken what there was."""
+        """Resume: the transport's buffer has been sent."""
         self.last_active_ms = self._monotonic_ms()
         self.footprint.hold(unsent_bytes=0)
         if self._out is not None:
             self._out.resume()
 
     def _progressed(self) -> None:
-        """The client takes an answer piece by piece: count what memory waits for it."""
+        """Note that the client has read part of a response, and count what is left in memory."""
         self.last_active_ms = self._monotonic_ms()
         self.footprint.hold(queued_bytes=0 if self._out is None else self._out.held_bytes)
 
-    # -- what `Clients` asks -----------------------------------------------------------------
+    # -- called by `Clients` -----------------------------------------------------------------
 
     @property
     def shows_progress(self) -> bool:
-        """Whether it counts as active with each piece that it takes, not with the last one."""
+        """Whether each piece that the client reads counts as activity, not only the last."""
         return self._out is not None and self._out.has_socket
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request waits for its answer, so that silence is not the client's."""
+        """Whether a request is being processed, so that the client's silence is not its fault."""
         return self._pending.is_waiting or self._next_look is not None or self.footprint.is_waiting
 
     def attend(self) -> bool:
-        """Let each byte that comes be told; whether some may have come of which nobody knew.
+        """Ask the system to report each byte; return whether some may have arrived unreported.
 
-        Then it counts as active until now.
+        If so, the connection counts as active until now.
         """
         if self._out is None or not self._out.wakes_late:
             return False
@@ -344,20 +347,20 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def rest(self) -> None:
-        """Nothing comes for now: hold no room for it."""
+        """Free the read buffer: the client is silent."""
         self._frames.rest()
 
     # -- requests ----------------------------------------------------------------------------
 
     def _is_held_up(self) -> bool:
-        """Whether the next request has to wait: for an answer, its turn, a quota, the client."""
+        """Whether the next request must wait: for a response, a turn, a quota or the client."""
         is_full = self._out is not None and self._out.is_full
         return self._pending.is_waiting or self._next_look is not None or is_full
 
     def _is_plain(self) -> bool:
-        """Whether a request can be answered at once, and nothing else is to be done with it.
+        """Whether a request can be answered directly, without further bookkeeping.
 
-        `_is_held_up`, and what `_go_on` sees to behind its requests.
+        Excludes the cases of `_is_held_up` and those that `_go_on` handles after requests.
         """
         out = self._out
         return (
@@ -371,7 +374,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _go_on(self) -> None:
-        """Work on what has come, until something is not ready or others have their turn."""
+        """Process received requests until one is pending or other connections have their turn."""
         try:
             self._work()
         except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
@@ -382,21 +385,24 @@ class Connection(asyncio.BufferedProtocol):
         if out is None or self._has_ended:
             self._end_if_done()
             return
-        # Mostly all that came was answered, and nothing has to be set.
+        # Usually all received requests were answered, and nothing has to change.
         is_waiting = self.footprint.is_waiting
         if not self._frames.is_empty or self._is_paused or is_waiting or out.wakes_late:
             self._pace()
             self._listen(out)
 
     def _end_if_done(self) -> None:
-        """Close behind the last answer to who sends no more; nothing is held of who has gone."""
+        """Close after the last response to a client that sends no more.
+
+        Free what a closed one held.
+        """
         if self._is_held_up():
             return
         transport = self._transport
         if transport is not None:
             self._is_over = True
             self._let_go()
-            transport.close()  # behind what it still holds
+            transport.close()  # after sending its buffer
             return
         self.facts.close()
         self._pending.give_up()
@@ -404,28 +410,28 @@ class Connection(asyncio.BufferedProtocol):
         self._clients.dismiss(self)
 
     def _refuse(self, error: Exception) -> None:
-        """Close for what is wrong with a request; what was answered before goes out."""
+        """Close because of an invalid request; earlier responses are sent."""
         if isinstance(error, CorruptMessage):
             self._node.metrics.malformed()
         self._flush()
         self._fail(error)
 
     def _listen(self, out: Outgoing) -> None:
-        """Let the system tell of as much as is wanted.
+        """Set how many bytes must arrive before the system reports them.
 
-        A few calls for a large request cost less than one for each packet of it. Where others wait
-        for room each byte is a sign that it goes on.
+        A few calls for a large request cost less than one for each packet. If others wait for
+        memory, each byte is reported, as a sign of progress.
         """
         wake_bytes = 0 if self._clients.in_flight.is_full else self._frames.missing_bytes
         out.wake_at(min(wake_bytes, WAKE_BYTES_MAX) or 1)
 
     def _look_again(self) -> None:
-        """Go on after a pause that was not the client's."""
+        """Continue after a pause that the client did not cause."""
         self._looked_ns = self._now_ns()
         self._go_on()
 
     def _work(self) -> None:
-        """The requests that have come, at most a turn of them, by count and by time."""
+        """Process received requests for one turn, which is limited by count and by time."""
         frames, end_ns = self._frames, self._looked_ns + TURN_NS
         for _ in range(TURN_REQUESTS):
             if self._is_over or self._is_held_up():
@@ -435,30 +441,30 @@ class Connection(asyncio.BufferedProtocol):
                 self.footprint.read(frames.begun_bytes)
                 return
             is_last = frames.is_empty
-            # Answers to requests that came together go together.
+            # Responses to pipelined requests are sent together.
             self._handle(frame, more=not is_last)
-            if is_last or self._looked_ns >= end_ns:  # mostly there is one at a time
+            if is_last or self._looked_ns >= end_ns:  # usually there is one at a time
                 break
         if not (frames.is_empty or self._is_over or self._is_held_up()):
             self._next_look = self._clients.line.wait(self._take_next_look)
 
     def _take_next_look(self) -> None:
         self._next_look = None
-        self.last_active_ms = self._monotonic_ms()  # its silence was ours
+        self.last_active_ms = self._monotonic_ms()  # the pause was ours
         self._look_again()
 
     def _flush(self) -> None:
-        """Send answers that waited for the next one."""
+        """Send responses that were held back for the next one."""
         if self._out is not None:
             self._out.flush()
 
     def _read_on(self) -> None:
-        """There is room again for the rest of a request."""
-        self.last_active_ms = self._monotonic_ms()  # its silence was ours
+        """Read the rest of a request: there is memory again."""
+        self.last_active_ms = self._monotonic_ms()  # the pause was ours
         self._pace()
 
     def _handle(self, frame: memoryview, *, more: bool) -> None:
-        """Answer a request; `more` where the next one has come, too."""
+        """Answer a request; `more` if the next one has also arrived."""
         footprint = self.footprint
         if footprint.sending_since_ms is not None:
             footprint.end_read()
@@ -469,7 +475,7 @@ class Connection(asyncio.BufferedProtocol):
             self._send(outcome, key, size_bytes, began_ns, more=more)
             if footprint.request_bytes:
                 footprint.release_request()
-        else:  # no other request is looked at until there is an answer to this one
+        else:  # no further request until this one is answered
             self._flush()
             footprint.work_on(size_bytes)
             reply = cast("Reply[Pieces | None]", outcome)
@@ -486,7 +492,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end_if_done()
 
     def _told(self, pieces: Pieces | None, request: Asked) -> None:
-        """Send what came later, and go on with what has come meanwhile."""
+        """Send a response that was pending, and process requests received meanwhile."""
         self._send(pieces, request.key, request.size_bytes, request.began_ns)
         self.footprint.release_request()
         if self._gate is not None:
@@ -497,7 +503,7 @@ class Connection(asyncio.BufferedProtocol):
     def _send(
         self, pieces: Pieces | None, key: int, size_bytes: int, began_ns: int, *, more: bool = False
     ) -> None:
-        """Send an answer, and count it; the arguments behind it as in `Asked`."""
+        """Send a response, and count it; the other arguments are those of `Asked`."""
         size = 0
         if pieces is not None and self._out is not None:
             size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
@@ -514,20 +520,20 @@ class Connection(asyncio.BufferedProtocol):
         self._node.metrics.request(api_name(key), seconds, size_bytes, size)
 
     def _say_slow(self, key: int, seconds: float, size_bytes: int) -> None:
-        """Log a request that took long; the log's flood gate bounds the lines."""
+        """Log a slow request; the log's rate limit bounds the lines."""
         facts, text = self.facts, "a request of %s took %.1f s: %s, %d bytes"
         extra = {"client": facts.host, "connection": facts.number, "api": api_name(key)}
         LOGGER.info(text, facts.host, seconds, api_name(key), size_bytes, extra=extra)
 
     def _be_silent(self) -> None:
-        """Look at no request for a while: the client has had its answer, and knows how long."""
+        """Process no request for the throttle time: the client knows it from its response."""
         delay_ms, self.facts.throttle_ms = self.facts.throttle_ms, 0
         if self._transport is not None:
             assert self._next_look is None
             self._next_look = self._node.timers.after(delay_ms, self._take_next_look)
 
     def _pace(self) -> None:
-        """Read on until something waits: that has a bound, and a client that goes is noticed."""
+        """Pause reading while a request waits, beyond a bound; a disconnect is still noticed."""
         is_held_up = self._frames.held_bytes > self._ahead_bytes and self._is_held_up()
         wants_pause = self.footprint.is_waiting or is_held_up
         if self._transport is not None and wants_pause != self._is_paused:
@@ -538,7 +544,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def _give_up(self, reason: str, error_code: int | None = None) -> None:
-        """Close at once; other connections go on."""
+        """Log the reason and close at once; other connections are not affected."""
         number, host = self.facts.number, self.facts.host
         api = None if self._key is None else api_name(self._key)
         extra = {"client": host, "connection": number, "api": api, "error_code": error_code}
@@ -546,7 +552,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def close(self) -> None:
-        """Close without waiting for the client; what it has asked for is carried out."""
+        """Close without waiting for the client; its requests are still carried out."""
         self._is_over = True
         if self._transport is not None:
             self._transport.abort()
@@ -554,16 +560,16 @@ class Connection(asyncio.BufferedProtocol):
             self.footprint.hold(unsent_bytes=0, queued_bytes=0)
 
     def stop(self) -> None:
-        """Close, and carry nothing on: the broker stops."""
+        """Close and drop pending requests: the broker stops."""
         self.close()
         self._pending.give_up()
         self._end_if_done()
 
     def _let_go(self) -> None:
-        """Send and read no more; the transport says itself when it has closed."""
+        """Stop sending and reading; the transport reports when it has closed."""
         self._transport = None
         if self._is_over or self._frames.is_empty:
-            self.facts.close()  # else requests are left that go by what it had
+            self.facts.close()  # else requests are left that need it
         if self._gate is not None:
             self._gate.close()
         if self._next_look is not None:
@@ -577,7 +583,10 @@ class Connection(asyncio.BufferedProtocol):
             self._out = None
 
     def _cut_off(self, error: Exception) -> None:
-        """An answer can't be sent to its end; where the client has gone, work on what has come."""
+        """Close after a failed send.
+
+        If the client disconnected, requests received before are processed.
+        """
         transport = self._transport
         if isinstance(error, ConnectionError) and transport is not None:
             self._let_go()

@@ -1,9 +1,10 @@
 """Listening sockets, plain and TLS: connections are accepted in batches and counted at once.
 
 uvloop accepts one connection per loop iteration, so with many clients and long iterations the last
-one waits long. And it reports a TLS client after its handshake, so a client that never completes
-the handshake would escape all limits. So connections are accepted and counted here, and then handed
-to asyncio. Socket options are set on the listening socket and inherited by its connections.
+one waits long. Also, uvloop reports a TLS client only after its handshake, so a client that never
+completes the handshake would escape all limits. Therefore connections are accepted and counted
+here, and then handed to asyncio. Socket options are set on the listening socket and inherited by
+its connections.
 
 Source: Linux tcp(7), socket(7).
 """
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.loop import Timer
 
 
-# Taken at a time, before others have their turn.
+# Connections accepted at a time, before the event loop is yielded.
 ACCEPTS: Final = 64
 
 
-# When it is tried again to accept where the system has no room.
+# Delay before accepting again if the system has no resources.
 PAUSE_MS: Final = 1000
 
 
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-# Of a connection that went while it waited, as Linux tells it. Source: accept(2).
+# Errors of a connection that was closed before it was accepted. Source: accept(2).
 _GONE: Final = frozenset(
     getattr(errno, name)
     for name in (
@@ -58,7 +59,7 @@ _GONE: Final = frozenset(
 
 
 class Listener:
-    """Sockets that clients come to. Belongs to the loop's thread; open -> ... -> close."""
+    """Listening sockets. Belongs to the event loop's thread; open -> ... -> close."""
 
     def __init__(
         self,
@@ -66,12 +67,12 @@ class Listener:
         node: Node,
         make: Callable[[], Connection],
     ) -> None:
-        """Accept from now on.
+        """Start accepting.
 
         Args:
-            sockets: They listen, and don't block.
-            node: Its timers, for what is tried again later, and its metrics.
-            make: A connection that nobody has made yet.
+            sockets: Listening sockets, non-blocking.
+            node: Provides timers for retries, and metrics.
+            make: Creates an unconnected connection.
         """
         self._loop = asyncio.get_running_loop()
         self._sockets = list(sockets)
@@ -83,11 +84,11 @@ class Listener:
             self._loop.add_reader(each, self._accept, each)
 
     def is_serving(self) -> bool:
-        """Whether it listens."""
+        """Whether it is listening."""
         return bool(self._sockets)
 
     def close(self) -> None:
-        """Listen no more, and send away who isn't in yet."""
+        """Stop listening, and close connections that are still being set up."""
         sockets, self._sockets = self._sockets, []
         for each in sockets:
             self._loop.remove_reader(each)
@@ -98,10 +99,10 @@ class Listener:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait until nobody is on the way in, after `close`."""
+        """Wait until no connection is being set up, after `close`."""
         await asyncio.gather(*self._coming, return_exceptions=True)
 
-    # -- clients -----------------------------------------------------------------------------
+    # -- connections -------------------------------------------------------------------------
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS):
@@ -119,7 +120,7 @@ class Listener:
             self._take(sock, str(address[0]))
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """The system has no room: who waits stays in its queue."""
+        """Pause: the system has no resources. Clients wait in its queue."""
         if error.errno not in _NO_ROOM:
             LOGGER.error("a connection can't be accepted: %s", error)
         else:
@@ -145,24 +146,24 @@ class Listener:
     def _hand_over(
         self, sock: socket.socket, connection: Connection
     ) -> "Coroutine[object, object, object]":
-        """Let asyncio have the socket; raises what is wrong with it."""
+        """Hand the socket to asyncio; raises its errors."""
         return self._loop.connect_accepted_socket(lambda: connection, sock)
 
     def _end(
         self, sock: socket.socket, connection: Connection, coming: "asyncio.Task[object]"
     ) -> None:
-        """A client is in, or is none."""
+        """Finish setting up a connection, which may have failed."""
         self._coming.discard(coming)
         error = None if coming.cancelled() else coming.exception()
         if error is None and not coming.cancelled():
             return
-        sock.close()  # where it was cancelled before its first step nobody else does
+        sock.close()  # nothing else closes it if cancelled before its first step
         connection.connection_lost(None)
         if error is not None:
             self._tell(error, connection.facts.host)
 
     def _tell(self, error: BaseException, host: str) -> None:
-        """Log why a client is none, unless he just went: who comes may go as he likes."""
+        """Log why a connection failed, unless the client just disconnected."""
         if not isinstance(error, OSError):
             LOGGER.error("a connection of %s can't be made", host, exc_info=error)
 
@@ -170,17 +171,17 @@ class Listener:
 async def listening_sockets(
     host: str, port: int, backlog: int, prepare: Callable[[socket.socket], None] = lambda _: None
 ) -> list[socket.socket]:
-    """Sockets that listen on all addresses of a host, and don't block.
+    """Return non-blocking sockets that listen on all addresses of a host.
 
     Args:
-        host: A name or an address; all of the machine's where it is empty.
-        port: The system chooses where 0.
-        backlog: How many may wait until they are taken.
-        prepare: Called with each of them before it listens.
+        host: A name or an address; empty for all addresses of the machine.
+        port: The port; the system chooses one if 0.
+        backlog: Maximum number of connections that wait to be accepted.
+        prepare: Called with each socket before it listens.
 
     Raises:
-        OSError: An address can't be had; then none is listened on. One that the machine does not
-            have is left out, if there is another one.
+        OSError: An address can't be bound; then no socket is left open. An address that the machine
+            does not have is skipped if there is another one.
     """
     addresses = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -192,7 +193,7 @@ async def listening_sockets(
             sockets.extend(_listening(family, address, backlog, prepare))
         except OSError as error:
             refused = error
-            # One that the machine doesn't have, such as ::1 where IPv6 is off, is no hindrance.
+            # An address that the machine lacks is skipped, such as ::1 if IPv6 is disabled.
             if error.errno != errno.EADDRNOTAVAIL:
                 for each in sockets:
                     each.close()
@@ -205,11 +206,15 @@ async def listening_sockets(
 def _listening(
     family: int, address: object, backlog: int, prepare: Callable[[socket.socket], None]
 ) -> list[socket.socket]:
-    """A socket that listens, none where the system knows no such addresses; raises OSError."""
+    """Return a listening socket in a list, which is empty if the address family is unsupported.
+
+    Raises:
+        OSError: The address can't be bound.
+    """
     try:
         sock = socket.socket(family, socket.SOCK_STREAM)
     except OSError:
-        return []  # such as where IPv6 is turned off
+        return []  # e.g. IPv6 is disabled
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
@@ -227,24 +232,24 @@ def _listening(
 SEND_BUFFER: Final = "socket.send.buffer.bytes"
 
 
-# Linux alone has it.
+# Only Linux has it.
 _CONGESTION: Final[int | None] = getattr(socket, "TCP_CONGESTION", None)
 
 
 _NAME_BYTES_MAX: Final = 16
 
 
-# By the estimated rate of a path: what would go at once is sent by timers.
+# A congestion control that paces by the path's estimated rate: sends are delayed by timers.
 PACING: Final = b"bbr"
 
 
-# Linux has it always, and lets everybody use it.
+# Linux always has it, and lets every process select it.
 WITHOUT_PACING: Final = b"reno"
 
 
 @contextmanager
 def naming(endpoint: Endpoint) -> Iterator[None]:
-    """Say of what can't be listened on where that was to be."""
+    """Name the endpoint in errors of listening on it."""
     try:
         yield
     except OSError as error:
@@ -253,13 +258,13 @@ def naming(endpoint: Endpoint) -> Iterator[None]:
 
 
 def prepare(bound: socket.socket, send_buffer_bytes: int, *, is_asked: bool = True) -> None:
-    """Set what is inherited from a socket that is bound and doesn't listen yet.
+    """Set options that connections inherit, on a socket that is bound and not listening yet.
 
     Args:
         bound: The socket.
-        send_buffer_bytes: How much the system holds of what is sent; -1 leaves that to it.
-        is_asked: Whether somebody has set it so: a default bounds what is on its way through a
-            network, and on the loopback there is none.
+        send_buffer_bytes: Size of the system's send buffer; -1 leaves the system's default.
+        is_asked: Whether the size was configured. A default is meant for data in a network, and
+            does not apply to the loopback.
     """
     is_loopback = _is_loopback(bound)
     if send_buffer_bytes > 0 and (is_asked or not is_loopback):
@@ -269,29 +274,29 @@ def prepare(bound: socket.socket, send_buffer_bytes: int, *, is_asked: bool = Tr
 
 
 def _is_loopback(bound: socket.socket) -> bool:
-    """Whether none but this machine can come to it."""
+    """Whether only this machine can connect to it."""
     host = bound.getsockname()[0]
     return ip_address(host.partition("%")[0]).is_loopback
 
 
 def _leave_pacing(bound: socket.socket) -> None:
-    """Send at once where the system would pace: there is no network to be spared.
+    """Disable pacing on the loopback, where no network needs it.
 
-    Its timers cost as much CPU as all else of a fetch, on a machine that does nothing beside.
+    On an idle machine its timers cost as much CPU as the rest of a fetch.
     """
     if _CONGESTION is None:
         return
-    with suppress(OSError):  # not every system says, or lets itself be told
+    with suppress(OSError):  # not every system supports it
         if bound.getsockopt(socket.IPPROTO_TCP, _CONGESTION, _NAME_BYTES_MAX).startswith(PACING):
             bound.setsockopt(socket.IPPROTO_TCP, _CONGESTION, WITHOUT_PACING)
 
 
-# A client that does not come to the end of a handshake, or of its good-bye, is sent away.
+# Timeout of TLS handshake and shutdown; after it the client is disconnected.
 TLS_TIMEOUT_S: Final = 10
 
 
 class TlsListener(Listener):
-    """Sockets that TLS clients come to. Belongs to the loop's thread; open -> ... -> close."""
+    """Listening TLS sockets. Belongs to the event loop's thread; open -> ... -> close."""
 
     def __init__(
         self,
@@ -300,12 +305,12 @@ class TlsListener(Listener):
         make: Callable[[], Connection],
         context: ssl.SSLContext,
     ) -> None:
-        """Accept from now on; `context` is for handshakes, the others as `Listener`'s."""
+        """Start accepting; `context` is for handshakes, the others as in `Listener`."""
         super().__init__(sockets, node, make)
         self._context = context
 
     async def _hand_over(self, sock: socket.socket, connection: Connection) -> None:
-        SHAKING.set(sock)  # for this task alone
+        SHAKING.set(sock)  # for this task only
         await self._loop.connect_accepted_socket(
             lambda: connection,
             sock,

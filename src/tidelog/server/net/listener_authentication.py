@@ -1,6 +1,6 @@
-"""Authentication that a listener demands, and the principal of each connection.
+"""Authentication that a listener requires, and the principal of each connection.
 
-Made once per listener. It gives a connection its SASL session, or its principal: the owner of a
+Created once per listener. It gives a connection its SASL session, or its principal: the owner of a
 certificate, or anonymous.
 """
 
@@ -29,26 +29,26 @@ _KEY_BYTES: Final = 32
 
 
 class Door:
-    """One listener. Belongs to the loop's thread.
+    """Authentication of one listener. Belongs to the event loop's thread.
 
     Attributes:
-        plan: As the settings have it.
-        address: Where its clients are told to connect to; known when it listens.
-        mechanisms: How clients may log in, in the order of the settings.
+        plan: The listener's settings.
+        address: Its advertised address; known once it listens.
+        mechanisms: Enabled SASL mechanisms, in the order of the settings.
     """
 
     def __init__(self, node: Node, plan: ListenerPlan) -> None:
-        """Read what the door needs: certificates, users.
+        """Read what the listener needs: certificates and users.
 
         Raises:
-            ConfigError, CorruptFile, StorageFailure: It can't be read.
+            ConfigError, CorruptFile, StorageFailure: They can't be read.
         """
         config = node.config
         self.plan = plan
         self.address: Address | None = None
         self._tls: TlsDoor | None = None
         self._mapping: tuple[Rule, ...] = ()
-        # A broker without doors need not load what they need.
+        # Imported only if the listener needs them.
         if plan.protocol.has_tls:
             from tidelog.server.security.authentication import parse_rules
 
@@ -63,24 +63,24 @@ class Door:
 
     @property
     def has_sasl(self) -> bool:
-        """Whether clients have to log in."""
+        """Whether clients must authenticate with SASL."""
         return self.plan.protocol.has_sasl
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """For TLS; None where there is none."""
+        """TLS context; None without TLS."""
         return None if self._tls is None else self._tls.context
 
     def exchange(self, mechanism: str) -> "Exchange | None":
-        """A new log-in; None for a mechanism that is not enabled."""
+        """Return a new SASL exchange; None for a mechanism that is not enabled."""
         made = self._exchanges.get(mechanism)
         return None if made is None else made()
 
     def principal(self, transport: asyncio.BaseTransport) -> str:
-        """Who is at the other end, as far as TLS knows.
+        """Return the client's principal according to its certificate, or the anonymous one.
 
         Raises:
-            LoginFailed: There is a certificate, and no rule says what its owner is called.
+            LoginFailed: No rule maps the certificate's owner to a name.
         """
         certificate = transport.get_extra_info("peercert") if self._tls is not None else None
         if not certificate or self.has_sasl:
@@ -99,7 +99,7 @@ def _tls(node: Node, *, asks_clients: bool) -> "TlsDoor":
 def _exchanges(
     node: Node, config: BrokerConfig, mechanisms: Iterable[str]
 ) -> "dict[str, Callable[[], Exchange]]":
-    """How to begin a log-in, by mechanism."""
+    """Return functions that begin an exchange, by mechanism."""
     from tidelog.server.security.sasl import BY_SASL_NAME, OAUTHBEARER, PLAIN, PlainExchange
 
     exchanges: dict[str, Callable[[], Exchange]] = {}

@@ -34,15 +34,15 @@ from tidelog.server.runtime.reply import start
 from tidelog.server.security.sasl import Exchange, Login, LoginFailed, failure_text
 from tidelog.types import Buffer
 
-# Nothing that a client says before it has logged in is longer.
+# Maximum frame size before authentication.
 FRAME_BYTES_MAX: Final = 64 * 1024
 
 
-# Time for all of it, TLS included.
+# Timeout for authentication, including TLS.
 DEADLINE_MS: Final = 10_000
 
 
-# How soon after the last one a session may be renewed; Kafka's.
+# Minimum interval between re-authentications; Kafka's.
 RENEWAL_INTERVAL_MS: Final = 1000
 
 
@@ -53,7 +53,7 @@ _SERVED: Final = {SASL_HANDSHAKE.key: (0, 1), SASL_AUTHENTICATE.key: (0, 2)}
 
 
 class State(Enum):
-    """How far a connection has come."""
+    """State of a connection's authentication."""
 
     WANTS_HANDSHAKE = "wants handshake"
     WANTS_TOKENS = "wants tokens"
@@ -61,10 +61,10 @@ class State(Enum):
 
 
 class Gate:
-    """One connection's way in. Belongs to the loop's thread.
+    """Authentication of one connection with SASL. Belongs to the event loop's thread.
 
     Attributes:
-        is_closing: The connection is to be closed once the last answer was sent.
+        is_closing: The connection must be closed once the last response was sent.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class Gate:
         waited_ms: int,
         on_late: Callable[[str], None],
     ) -> None:
-        """Nobody has logged in yet.
+        """Create it for an unauthenticated client.
 
         Args:
             node: The broker.
-            facts: Whose connection it is; learns who that is.
-            door: What it has come through.
-            waited_ms: How long ago it came: a handshake is part of the time for a log-in.
-            on_late: Told the reason to close where it has not logged in in time.
+            facts: Facts of the connection; the principal is set here.
+            door: The listener's authentication.
+            waited_ms: Time since the client connected: a TLS handshake counts towards the timeout.
+            on_late: Called with a reason to close if authentication takes too long.
         """
         self._node = node
         self._facts = facts
@@ -93,35 +93,35 @@ class Gate:
         self._exchange: Exchange | None = None
         self._knows_versions = False
         self._has_bare_tokens = False
-        self._login: Login | None = None  # that of the session which goes on, or was there
+        self._login: Login | None = None  # of the current or last session
         self._login_mechanism = ""
-        self._ends_ms: int | None = None  # of the session, monotonic
+        self._ends_ms: int | None = None  # end of the session, monotonic
         self._renewed_ms: int | None = None
         self.is_closing = False
         self._on_late = on_late
         self._deadline = node.timers.after(max(DEADLINE_MS - waited_ms, 0), self._miss_deadline)
 
     def _miss_deadline(self) -> None:
-        # Where it has failed it hears so, and is sent away, when its time has come.
+        # After a failure the response, which is delayed, reports it and the connection closes.
         if not self.is_closing:
             self._on_late("it has not logged in in time")
 
     def close(self) -> None:
-        """The connection has gone: nobody is late, and it lets go of whom it would have told."""
+        """Stop the timeout and drop its callback: the connection has closed."""
         self._deadline.cancel()
         self._on_late = lambda _: None
 
     @property
     def is_open(self) -> bool:
-        """Whether the client has logged in once."""
+        """Whether the client has authenticated."""
         return self._login is not None
 
     def answer(self, node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
-        """What to send for a frame.
+        """Answer a frame; see `dispatch.answer` for the result.
 
         Raises:
-            NotLoggedIn: A request that may not be asked in this state; the connection closes.
-            CorruptMessage, UnsupportedVersion: As `dispatch.answer`.
+            NotLoggedIn: The request is not permitted in this state; the connection closes.
+            CorruptMessage, UnsupportedVersion: See `dispatch.answer`.
         """
         if self._state is State.WANTS_TOKENS and self._exchange is None:
             return start(self._close_silently("another mechanism on the same connection"))
@@ -144,14 +144,14 @@ class Gate:
             raise NotLoggedIn("the session has ended, and the client has not logged in again")
 
     def _may_ask_versions(self, version: int) -> bool:
-        """Whether ApiVersions is in its turn: once in a version that there is, as with Kafka."""
+        """Whether ApiVersions is permitted: once, in a known version, as in Kafka."""
         if self._state is not State.WANTS_HANDSHAKE or self._knows_versions:
             return False
         self._knows_versions = version <= API_VERSIONS.last
         return True
 
     def _given_up(self, reason: str) -> NotLoggedIn:
-        """Count a log-in whose client does something else before it has ended."""
+        """Count a failed authentication: the client has sent something else in the middle of it."""
         self._node.metrics.login_failed(self._mechanism)
         return NotLoggedIn(f"{reason}, in the middle of {self._mechanism}")
 
@@ -181,7 +181,7 @@ class Gate:
         if exchange is None:
             return start(self._unsupported(request))
         is_another = self._login is not None and handshake.mechanism != self._login_mechanism
-        # As with Kafka who comes by another one than before hears so when he goes on.
+        # As in Kafka, a change of the mechanism is reported only at the next token.
         self._exchange, self._mechanism = None if is_another else exchange, handshake.mechanism
         self._has_bare_tokens = request.version == 0
         self._state = State.WANTS_TOKENS
@@ -189,7 +189,7 @@ class Gate:
         return write_response(request, SaslHandshakeResponse(error_code=0, mechanisms=mechanisms))
 
     def _may_renew(self) -> bool:
-        """Whether it is not too soon after the last time; counts as one where it is not."""
+        """Whether enough time has passed since the last re-authentication; if so, counts as one."""
         now_ms = self._node.env.clock.monotonic_ms()
         if self._renewed_ms is not None and now_ms - self._renewed_ms < RENEWAL_INTERVAL_MS:
             return False
@@ -232,7 +232,7 @@ class Gate:
         return write_response(request, response)
 
     async def _bare(self, token: bytes) -> Pieces | None:
-        """The same for clients of version 0, which hear nothing of a failure but the end."""
+        """Process a bare token, after a handshake of version 0; on failure there is no response."""
         try:
             answer = await self._step(token)
         except LoginFailed as error:
@@ -243,12 +243,12 @@ class Gate:
         return [len(answer).to_bytes(LENGTH_BYTES, "big") + answer]
 
     async def _step(self, token: bytes) -> bytes:
-        """The mechanism's answer; the gate is open where it was the last one."""
+        """Return the mechanism's response; after the last one the gate is open."""
         exchange = self._exchange
         assert exchange is not None
-        if len(token) > FRAME_BYTES_MAX:  # in a session longer frames may come
+        if len(token) > FRAME_BYTES_MAX:  # within a session frames may be longer
             raise LoginFailed(f"a token of {len(token)} bytes, at most {FRAME_BYTES_MAX} allowed")
-        # Hashing takes milliseconds, which other connections need not wait for.
+        # In a thread: hashing takes milliseconds, which would block other connections.
         answer = await self._node.reads.run(exchange.step, token)
         login = exchange.login
         if login is not None:
@@ -262,7 +262,7 @@ class Gate:
         return answer
 
     def _ensure_same(self, login: Login) -> None:
-        """A session is renewed by who has begun it; raises LoginFailed."""
+        """Ensure that the same user re-authenticates; raises LoginFailed."""
         if self._login is not None and login.user != self._login.user:
             message = "Cannot change principals during re-authentication from"
             both = f"User.{self._login.user}: User.{login.user}"
@@ -271,7 +271,7 @@ class Gate:
             )
 
     def _begin_session(self) -> int:
-        """How long the session is, in ms; 0 where it has no end."""
+        """Begin a session; return its lifetime in ms, 0 for unlimited."""
         assert self._login is not None
         clock, config = self._node.env.clock, self._node.config
         limits = [config.connections_max_reauth_ms] if config.connections_max_reauth_ms else []
@@ -284,7 +284,7 @@ class Gate:
         return lifetime_ms
 
     async def _fail(self, mechanism: str, error: LoginFailed) -> None:
-        """Count and log a failure, and hold its answer back."""
+        """Count and log a failure, and delay its response."""
         self.is_closing = True
         self._node.metrics.login_failed(mechanism)
         text = "a log-in of %s by %s failed: %s"

@@ -6,8 +6,8 @@
   one small request after another, the loop polls for its next request for a short time before it
   sleeps. With many clients the loop sleeps as usual.
 - Coalesced writes: with many clients, responses of one loop iteration are sent together. Several
-  sends in a row cost less than one after each request, because the system's code and data are in
-  the CPU caches, and a client that reads many responses in one thread is awake after the first.
+  sends in a row cost less than one after each request, because the system's code and data stay in
+  the CPU caches. Also, a client that reads many responses in one thread is awake after the first.
   With few clients each response is sent at once.
 """
 
@@ -19,54 +19,54 @@ from typing import Final, Protocol
 
 from tidelog.server.api.node import LOGGER
 
-# Requests of one client in a row, before others have their turn, and how long they may take
-# together: of small ones the count is less, of large ones the time, which ends behind one of them.
+# Limits of one client's turn, by count and by time. Small requests reach the count first, large
+# ones the time; the turn ends after the request that exceeds it.
 TURN_REQUESTS: Final = 16
 
 
 TURN_NS: Final = 1_000_000
 
 
-# So long those in line have the loop, before it looks at what else has come.
+# Time for queued connections before the loop polls for new events.
 LINE_NS: Final = 4_000_000
 
 
 class Place:
-    """Where one waits in line."""
+    """A place in the fair queue."""
 
     __slots__ = ("_take_turn",)
 
     def __init__(self, take_turn: Callable[[], None]) -> None:
-        """`take_turn` is called once it is its turn."""
+        """Create it; `take_turn` is called when its turn comes."""
         self._take_turn: Callable[[], None] | None = take_turn
 
     def cancel(self) -> None:
-        """Wait no more; fine where its turn has been."""
+        """Leave the queue; no-op after its turn."""
         self._take_turn = None
 
     def reach(self) -> None:
-        """It is its turn."""
+        """Take the turn."""
         take_turn, self._take_turn = self._take_turn, None
         if take_turn is not None:
             take_turn()
 
 
 class Line:
-    """Who waits for another turn. Belongs to the loop's thread."""
+    """Fair queue of connections that wait for another turn. Belongs to the event loop's thread."""
 
     __slots__ = ("_is_due", "_now_ns", "_places")
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
-        """Nobody waits; `now_ns` is a clock that never goes back."""
+        """Create an empty queue; `now_ns` is a monotonic clock."""
         self._now_ns = now_ns
         self._places: deque[Place] = deque()
         self._is_due = False
 
     def wait(self, take_turn: Callable[[], None]) -> Place:
-        """Call `take_turn` when all who wait have had theirs: at the loop's next turn, or later.
+        """Call `take_turn` after all that wait already: in the next loop iteration or later.
 
         Returns:
-            What stops that.
+            The place in the queue, which can be cancelled.
         """
         turn = Place(take_turn)
         self._places.append(turn)
@@ -79,7 +79,7 @@ class Line:
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """The turns of those who waited when this began, as far as there is time."""
+        """Give turns to those that wait at the start, as far as time allows."""
         end_ns = self._now_ns() + LINE_NS
         try:
             for _ in range(len(self._places)):
@@ -92,17 +92,17 @@ class Line:
                 self._come_soon()
 
 
-# A request with its answer: behind larger ones a client has something to do first.
+# Maximum size of a request with its response: after larger ones a client has work to do first.
 SMALL_BYTES: Final = 4096
 
 
-# So many have to come close upon each other before the next one is looked for, so that a look in
-# vain takes a small part of the time in which there was work.
+# Number of requests in quick succession before the loop polls for the next one, so that a vain poll
+# takes a small part of the working time.
 ROW: Final = 16
 
 
-# Who is away for so long between two looks has had to make room for other work of the machine, and
-# looks for none of the next requests.
+# A thread that was suspended for this long between two polls has made room for other work of the
+# machine. Then the next `CROWDED_ROW` requests are not polled for.
 CROWDED_NS: Final = 500_000
 
 
@@ -110,10 +110,10 @@ CROWDED_ROW: Final = 256
 
 
 class BusyPoll:
-    """When to look for the next request. Belongs to the loop's thread.
+    """Decides when to poll for the next request. Belongs to the event loop's thread.
 
     Attributes:
-        is_looking: Whether the loop stays awake for now.
+        is_looking: Whether the event loop stays awake for now.
     """
 
     __slots__ = (
@@ -130,14 +130,14 @@ class BusyPoll:
     )
 
     def __init__(self, window_us: int, now_ns: Callable[[], int]) -> None:
-        """Nothing has come yet.
+        """Create it with no request seen.
 
         Args:
-            window_us: How long to look for the next request; 0 for never.
-            now_ns: Monotonic time.
+            window_us: How long to poll for the next request, in µs; 0 for never.
+            now_ns: The monotonic clock, in ns.
         """
         self._window_ns = window_us * 1000
-        # No look takes less than a microsecond, but a clock may stand still.
+        # One poll takes at least a microsecond, but a clock may stand still.
         self._looks_left = self._looks_max = window_us
         self._small_bytes = SMALL_BYTES if window_us else -1
         self._now_ns = now_ns
@@ -147,13 +147,13 @@ class BusyPoll:
         self.is_looking = False
 
     def answered(self, asker: int, came_ns: int, now_ns: int, size_bytes: int) -> None:
-        """A request was answered.
+        """Note that a request was answered.
 
         Args:
-            asker: The number of its connection.
-            came_ns: When it came.
+            asker: Number of its connection.
+            came_ns: When it arrived.
             now_ns: The time now.
-            size_bytes: Of it and its answer together.
+            size_bytes: Size of request and response together.
         """
         if size_bytes > self._small_bytes:
             return
@@ -170,7 +170,7 @@ class BusyPoll:
         self._looks_left = self._looks_max
 
     def _look(self) -> None:
-        """Once around the loop, which takes what has come meanwhile."""
+        """Poll once, in an iteration of the event loop."""
         os.sched_yield()
         now_ns = self._now_ns()
         away_ns = now_ns - max(self._looked_ns, self._answered_ns)
@@ -186,16 +186,16 @@ class BusyPoll:
             self.is_looking = False
 
 
-# A turn of fewer answers is none of many clients, and so many behind it go out at once each,
-# before the next turn is tried.
+# An iteration with fewer responses has few clients: then this many responses are sent at once each,
+# before the next iteration is tried.
 CROWD: Final = 4
 
 
 AT_ONCE: Final = 64
 
 
-# Once another answer is made behind this time all go out: it is twice what a hundred small ones
-# take.
+# Held responses are sent when another one is ready after this time: twice as long as a hundred
+# small requests take.
 HELD_NS: Final = 4_000_000
 
 
@@ -203,29 +203,29 @@ _NEVER: Final = 1 << 63
 
 
 class Sender(Protocol):
-    """The sending side of a connection: `Outgoing`."""
+    """Sending side of a connection: `Outgoing`."""
 
     def flush(self) -> bool:
-        """Send what was held; whether anything was."""
+        """Send held bytes; return whether there were any."""
         ...
 
     def fail(self, error: Exception) -> None:
-        """Close for what went wrong."""
+        """Close because of an error."""
         ...
 
 
 class Turn:
-    """Who has answers that go out at the end of this turn. Belongs to the loop's thread.
+    """Coalesces responses of one event-loop iteration. Belongs to the event loop's thread.
 
     Attributes:
-        holds: Whether the next answer is to be held, and `hold` called.
-        due_ns: When `send` is to be called if the turn has not ended by then; monotonic.
+        holds: Whether the next response is to be held, by a call of `hold`.
+        due_ns: When to call `send` if the iteration has not ended by then; monotonic.
     """
 
     __slots__ = ("_at_once", "_busy_poll", "_count", "_is_ending", "_senders", "due_ns", "holds")
 
     def __init__(self, busy_poll: BusyPoll) -> None:
-        """Nobody has, and the first answers go out at once."""
+        """Create it; the first responses are sent at once."""
         self.holds = False
         self.due_ns = _NEVER
         self._busy_poll = busy_poll
@@ -235,12 +235,12 @@ class Turn:
         self._at_once = AT_ONCE
 
     def tries(self) -> bool:
-        """Whether the next answer is to be held although the last ones weren't: once for each."""
+        """Whether to hold the next response as a trial; call it once per response sent at once."""
         self._at_once -= 1
         return self._at_once < 0 and not self._busy_poll.is_looking
 
     def hold(self, sender: Sender, now_ns: int) -> None:
-        """An answer waits for the turn's others, if there is one; `now_ns` is monotonic."""
+        """Hold a response until the end of the iteration; `now_ns` is monotonic."""
         if not self._is_ending:
             self._is_ending = True
             asyncio.get_running_loop().call_soon(self._end)
@@ -249,7 +249,7 @@ class Turn:
         self._senders.append(sender)
 
     def _end(self) -> None:
-        """All that was asked at this turn was looked at."""
+        """End the iteration: all requests that arrived in it were processed."""
         self.send()
         self.holds = self._count >= CROWD
         self._at_once = AT_ONCE
@@ -257,7 +257,7 @@ class Turn:
         self._is_ending = False
 
     def send(self) -> None:
-        """Send all that is held."""
+        """Send all held responses."""
         senders, self._senders = self._senders, []
         self.due_ns = _NEVER
         for sender in senders:

@@ -1,9 +1,9 @@
 """Bytes and file regions that a connection sends.
 
 Bytes go to the socket directly, past the transport; the loop reports when the socket accepts more.
-Regions in the page cache are sent by sendfile without a copy; others are read in chunks by a
-thread. If the transport owns the socket (TLS), everything goes through the transport, which holds
-at most one chunk besides what it was given.
+Regions in the page cache are sent by sendfile without a copy; a thread reads others in chunks. If
+the transport owns the socket (TLS), everything goes through the transport, which holds at most one
+chunk besides what it was given.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from tidelog.server.partitions.segment_reads import PROBE_BYTES, PROBE_RARELY_BY
 from tidelog.server.runtime.threads import Work
 from tidelog.types import Buffer
 
-# Buffers that one call of the system takes.
+# Maximum number of buffers in one system call.
 BUFFERS_MAX: Final = 512
 
 
 def socket_of(transport: asyncio.Transport) -> socket.socket | None:
-    """The transport's own socket, None where bytes must not go past the transport."""
+    """Return the transport's socket; None if bytes must go through the transport."""
     if transport.get_extra_info("sslcontext") is not None:
         return None
     inner = transport.get_extra_info("socket")
@@ -34,7 +34,7 @@ def socket_of(transport: asyncio.Transport) -> socket.socket | None:
 
 
 def send_at_once(to: socket.socket, buffers: list[Buffer], flags: int) -> list[Buffer]:
-    """Send buffers at once; what the socket did not take."""
+    """Send buffers at once; return what the socket did not accept."""
     try:
         if len(buffers) == 1:
             sent = to.send(buffers[0], flags)
@@ -54,42 +54,43 @@ def send_at_once(to: socket.socket, buffers: list[Buffer], flags: int) -> list[B
 Piece: TypeAlias = Buffer | FilePiece
 
 
-# Above this the transport asks us to wait; an answer in hand is still taken whole.
+# Above this the transport pauses us; a response that is already there is still accepted whole.
 WRITE_HIGH_BYTES: Final = 1 << 20
 
 
-# Read at a time where the kernel can't send.
+# Bytes read at a time where sendfile can't be used.
 CHUNK_BYTES: Final = 256 << 10
 
 
-# Sent at a time by the kernel, so that one client does not keep the loop.
+# Bytes per sendfile, so that one client does not block the loop.
 SEND_BYTES: Final = 1 << 20
 
 
-# Behind a part that was not in memory so much is looked at closely: there may be more such parts.
+# After a part that was not in memory, so many bytes are probed closely: more may be missing.
 WARY_BYTES: Final = 64 << 20
 
 
-# Sent in one go at most, before others have their turn.
+# Maximum number of bytes sent before the event loop is yielded.
 TURN_BYTES: Final = 4 << 20
 
 
-# Small answers that follow each other go together up to this size.
+# Consecutive small responses are sent together up to this size.
 GATHER_BYTES: Final = 64 << 10
 
 
-# So that a header does not go in a packet of its own.
+# Keeps a header out of a packet of its own.
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 
 class Outgoing:
-    """The sending side of a transport. Belongs to the loop's thread.
+    """Sending side of a transport. Belongs to the event loop's thread.
 
     Life cycle: (send | flush | pause | resume | wake_at)* -> close.
 
     Attributes:
-        held_bytes: Of memory that waits for the client to take it; not what the transport holds.
-        wakes_late: Whether the system does not tell of each byte that comes.
+        held_bytes: Bytes in memory that wait for the client to read them; without the transport's
+            buffer.
+        wakes_late: Whether the system reports received data only in larger amounts.
     """
 
     def __init__(
@@ -100,14 +101,14 @@ class Outgoing:
         on_failure: Callable[[Exception], None],
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """Nothing is sent yet.
+        """Create it with nothing to send.
 
         Args:
-            transport: Where to.
+            transport: The transport.
             work: Threads for cold reads.
-            on_empty: Told when all was taken that had to wait.
-            on_failure: Told where a piece can't be read: the connection is of no use any more.
-            on_progress: Told when something begins to wait, and when the client takes more.
+            on_empty: Called when everything that had to wait was sent.
+            on_failure: Called if a piece can't be read or sent: the connection is then useless.
+            on_progress: Called when something begins to wait, and when the client reads more.
         """
         self._transport = transport
         self._work = work
@@ -122,10 +123,10 @@ class Outgoing:
         self._is_closed = False
         self._reading: asyncio.Future[bytes] | None = None
         self._socket = socket_of(transport)
-        # The loop watches a transport's descriptor for the transport alone: ours is a second one.
+        # The loop reserves a transport's descriptor for the transport: ours is a duplicate.
         self._watched: int | None = None
         self._is_watching = False
-        self._turn: asyncio.Handle | None = None  # when it goes on, while others have theirs
+        self._turn: asyncio.Handle | None = None  # set while the event loop is yielded
         self._wary_bytes = 0
         self._wake_bytes = 1
         self.wakes_late = False
@@ -133,26 +134,27 @@ class Outgoing:
 
     @property
     def is_full(self) -> bool:
-        """Whether something waits for the client to take it."""
+        """Whether something waits for the client to read it."""
         return self._is_paused or bool(self._pieces)
 
     @property
     def has_socket(self) -> bool:
-        """Whether pieces go to the system itself, not through a transport that gathers them."""
+        """Whether pieces go to the socket directly, and not through the transport."""
         return self._socket is not None
 
     def send(self, pieces: Sequence[Piece], *, more: bool = False) -> None:
-        """Send pieces behind those that wait.
+        """Send pieces after those that wait.
 
         Args:
-            pieces: In order; none may change until it was taken.
-            more: Another answer follows at once, or `flush`: this one may go with it.
+            pieces: Pieces in order; none may change until it was sent.
+            more: Whether another response or `flush` follows at once, so that both may be sent
+                together.
         """
         if (
             len(pieces) == 1
             and not (more or self._gathered or self._pieces)
             and type(pieces[0]) is not FilePiece
-        ):  # most answers are such
+        ):  # as most responses
             self._send_one(pieces[0])
             return
         if self._pieces or FilePiece in map(type, pieces):
@@ -163,15 +165,15 @@ class Outgoing:
         if not more and not self._gathered:
             self._send_now(list(buffers))
             return
-        # All of it before anything goes: what the socket did not take is in `_pieces` then, and
-        # nothing may stay here that would go past it.
+        # Gathered before anything is sent: bytes that the socket does not accept then go to
+        # `_pieces`, and nothing is left here that could overtake them.
         self._gathered.extend(buffers)
         self._gathered_bytes += sum(map(len, buffers))
         if not more or self._gathered_bytes >= GATHER_BYTES:
             self.flush()
 
     def flush(self) -> bool:
-        """Send what waits for more to come; whether there was anything."""
+        """Send what was held back for more; return whether there was anything."""
         gathered = self._gathered
         if not gathered:
             return False
@@ -212,24 +214,24 @@ class Outgoing:
             self._await_room()
 
     def pause(self) -> None:
-        """The transport holds as much as it may."""
+        """Pause: the transport's buffer is full."""
         self._is_paused = True
 
     def resume(self) -> None:
-        """The transport takes more."""
+        """Resume: the transport accepts more."""
         self._is_paused = False
         self._go_on()
 
     def wake_at(self, size_bytes: int) -> None:
-        """Let the system tell of what comes only when so much is there, or the client has gone."""
+        """Let the system report received data only from that size on, or on a disconnect."""
         if self._socket is not None and size_bytes != self._wake_bytes:
-            with suppress(OSError):  # not every kind of socket can; then each packet is told
+            with suppress(OSError):  # not all sockets can; then each packet is reported
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
             self._wake_bytes = size_bytes
             self.wakes_late = size_bytes > 1
 
     def close(self) -> None:
-        """Send no more."""
+        """Stop sending; free what waits."""
         self._is_closed = True
         self._pieces.clear()
         self._gathered.clear()
@@ -252,7 +254,7 @@ class Outgoing:
     # -- pumping -----------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """After a pause: send on, and tell when nothing waits any more."""
+        """Continue after a pause, and report when nothing waits any more."""
         self._pump()
         if not self._is_closed:
             self._on_progress()
@@ -277,21 +279,25 @@ class Outgoing:
             self._stop_waiting()
 
     def fail(self, error: Exception) -> None:
-        """Something can't be sent: nothing is any more."""
+        """Stop sending because of an error."""
         self._pieces.clear()
         self.held_bytes = 0
         self._stop_waiting()
         self._on_failure(error)
 
     def _step(self) -> int:
-        """Send some of what is first; how much. Raises BlockingIOError where nothing is taken."""
+        """Send some of the first piece; return how many bytes.
+
+        Raises:
+            BlockingIOError: The socket accepts nothing now.
+        """
         pieces, to = self._pieces, self._socket
         piece, sent_before = pieces[0], 0
         if type(piece) is not FilePiece:
             head = piece
             if to is None or len(pieces) == 1 or type(pieces[1]) is not FilePiece:
                 return self._send_buffers()
-            # Mostly one stands alone before each piece of a file.
+            # Usually one buffer precedes each file piece.
             sent_before = to.send(head, _MORE)
             self.held_bytes -= sent_before
             if sent_before < len(head):
@@ -314,14 +320,14 @@ class Outgoing:
         return sent_before + sent
 
     def _is_cached(self, piece: FilePiece, size: int) -> bool:
-        """Whether so much of it can be sent without waiting for a disk."""
+        """Whether the first `size` bytes can be sent without waiting for a disk."""
         if piece.is_cached(size, PROBE_RARELY_BYTES if self._wary_bytes <= 0 else PROBE_BYTES):
             return True
         self._wary_bytes = WARY_BYTES
         return False
 
     def _send_buffers(self) -> int:
-        """All buffers up to the next piece of a file."""
+        """Send all buffers up to the next file piece."""
         pieces, to = self._pieces, self._socket
         if to is not None and len(pieces) == 1:
             return self._send_last(to, cast("Buffer", pieces[0]))
@@ -342,7 +348,7 @@ class Outgoing:
         return sent
 
     def _send_last(self, to: socket.socket, buffer: Buffer) -> int:
-        """What stands alone behind the last piece of a file."""
+        """Send the only piece that is left."""
         sent = to.send(buffer)
         self.held_bytes -= sent
         if sent < len(buffer):
@@ -359,14 +365,14 @@ class Outgoing:
         return len(data)
 
     def _take(self, piece: FilePiece, size: int) -> None:
-        """So much of the first piece was taken."""
+        """Remove sent bytes from the first piece."""
         if size < piece.size_bytes:
             piece.skip(size)
         else:
             self._pieces.popleft()
 
     def _replace(self, piece: FilePiece, data: bytes) -> None:
-        """Put what was read of the first piece in its place."""
+        """Replace the first part of the piece with the bytes that were read."""
         self._take(piece, len(data))
         self._pieces.appendleft(data)
         self.held_bytes += len(data)
@@ -374,7 +380,7 @@ class Outgoing:
     # -- room in the socket ------------------------------------------------------------------
 
     def _await_turn(self) -> None:
-        """Go on after others: where the socket is not watched, that needs no call of the system."""
+        """Continue after other connections; without a watched socket this needs no system call."""
         if not self._is_watching and self._turn is None and not self._is_closed:
             self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
             self._on_progress()
@@ -384,7 +390,7 @@ class Outgoing:
         self._go_on()
 
     def _await_room(self) -> None:
-        """Go on when the socket takes more."""
+        """Continue when the socket accepts more."""
         if self._is_closed or self._is_watching:
             return
         if self._socket is None:
@@ -395,7 +401,7 @@ class Outgoing:
             if self._watched is None:
                 self._watched = os.dup(self._socket.fileno())
             loop.add_writer(self._watched, self._go_on)
-        except OSError as error:  # no descriptor is left
+        except OSError as error:  # no descriptor is available
             self.fail(error)
             return
         self._is_watching = True
