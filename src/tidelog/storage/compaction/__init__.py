@@ -1,9 +1,8 @@
 """Compaction: a log keeps the last record of every key.
 
-Writing cleaned segments needs no lock (`worker`, `cleaning`, `rewriting`; keys are mapped by
-`key_mapping`): it reads finished segments and writes `.cleaned` files. Choosing segments
-(`eligibility`, `cleaning_plan`, `generations`) and replacing them (`cleaner`) is the lock holder's
-work.
+Writing cleaned segments (`worker`, `cleaning`, `rewriting`, and `key_mapping` for the keys) needs
+no lock: it reads finished segments and writes `.cleaned` files. Choosing segments (`eligibility`,
+`cleaning_plan`, `generations`) and replacing them (`cleaner`) requires the lock.
 
 Source: docs/compaction.md; Kafka 4.x LogCleaner.
 """

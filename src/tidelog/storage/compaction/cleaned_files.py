@@ -1,10 +1,10 @@
-"""The files of one `.cleaned` segment: log, indexes, append times, aborted transactions, zone map.
+"""Writer of the files of one `.cleaned` segment: log, indexes, append times, zone map.
 
-The log is written in large pieces, batch by batch: planned batches become bytes by a kernel, then
-get checksums and compression. Indexes, append times (taken over from the sources' files) and the
-index of aborted transactions are made on the way, the zone map at the end, by the builder of all
-others. All is synced, or removed again where a cleaning fails. Nothing is renamed: the lock's
-holder swaps.
+The log is written in large pieces, batch by batch: a kernel turns planned batches into bytes, then
+they get checksums and compression. Offset and time index, append times (copied from the sources'
+files) and the index of aborted transactions are made along the way; the zone map is made at the
+end, by the builder that all zone maps use. All files are synced, or removed if the cleaning fails.
+Nothing is renamed: the lock's holder swaps.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanSegments.
 """
@@ -62,7 +62,7 @@ class Batches:
         epochs: int64[batches], leader epochs.
 
     Attributes:
-        buffers: Their bytes.
+        buffers: Their bytes, in order.
     """
 
     rows: "Longs"
@@ -72,25 +72,25 @@ class Batches:
 
     @property
     def size_bytes(self) -> int:
-        """Of all of them."""
+        """Size of all batches in bytes."""
         return int(self.rows[:, rewrite.WRITTEN_SIZE].sum())
 
 
 class SourceTimes:
-    """When the records of a source were appended, as far as its file is believed."""
+    """Append times of a source's records, as far as its file is trusted."""
 
     def __init__(self, job: CleaningJob, source: SourceSegment, env: Env) -> None:
         self._offsets, append_ms = _read_times(job, source, env)
         self._known: Longs = np.concatenate(([UNKNOWN_MS], append_ms))
 
     def at(self, offsets: "Longs") -> "Longs":
-        """The append time of each offset in ms, -1 for unknown."""
+        """Return the append time of each offset in ms, -1 if unknown."""
         append_ms: Longs = self._known[np.searchsorted(self._offsets, offsets, side="right")]
         return append_ms
 
 
 def _read_times(job: CleaningJob, source: SourceSegment, env: Env) -> "tuple[Longs, Longs]":
-    """Offsets and times of a source's rows."""
+    """Read offsets and times of a source's rows."""
     name = files.file_name(source.base_offset, files.APPEND_TIME_SUFFIX)
     limit = max(source.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
     try:
@@ -114,7 +114,7 @@ class CleanedTimes:
     """The append times of one cleaned segment: write* -> finish.
 
     Attributes:
-        known: The times so far.
+        known: Rows (offset, time) so far.
     """
 
     def __init__(self, job: CleaningJob, base_offset: int) -> None:
@@ -124,7 +124,7 @@ class CleanedTimes:
         self._last_ms = UNKNOWN_MS
 
     def write(self, batches: Batches, times: SourceTimes) -> None:
-        """Note when batches were appended, as their source knows it; a row where that moves."""
+        """Add the append times of batches from their source; a row for each change."""
         bases = batches.rows[:, rewrite.WRITTEN_BASE]
         append_ms = times.at(bases)
         before = np.concatenate(([self._last_ms], append_ms[:-1]))
@@ -142,7 +142,7 @@ class CleanedTimes:
     def _note_one_by_one(
         self, batches: Batches, rows: "npt.NDArray[np.intp]", times_ms: "Longs", names: "Longs"
     ) -> None:
-        """Where some times are not known, or fall from one source to the next."""
+        """Handle times that are unknown, or that decrease from one source to the next."""
         for row in rows.tolist():
             append_ms, last_ms = int(times_ms[row]), self.known.last_known_ms
             if append_ms == UNKNOWN_MS or (last_ms is not None and append_ms < last_ms):
@@ -152,7 +152,7 @@ class CleanedTimes:
                 self.known.note(base, append_ms, int(names[row]))
 
     def _note_unknown(self, batches: Batches, row: int, names: "Longs") -> None:
-        """Nobody knows when that batch was appended."""
+        """Mark that batch's append time as unknown."""
         if row == 0:
             self.known.mark_unknown(self._next_offset, self._last_named)
             return
@@ -160,7 +160,7 @@ class CleanedTimes:
         self.known.mark_unknown(end, int(names[row - 1]))
 
     def finish(self) -> bytes:
-        """The bytes of the file, none where nothing is known."""
+        """Return the bytes of the file, empty if no time is known."""
         self.known.close(self._next_offset, self._last_named)
         return append_time_columns.encode(self.known) if self.known.row_count else b""
 
@@ -178,8 +178,8 @@ class CleanedFiles:
     """One `.cleaned` segment that is being written: write* -> finish, or discard at any time.
 
     Attributes:
-        bytes_written: Into the log file.
-        suffixes: Of the files that were made, without `.cleaned`.
+        bytes_written: Bytes written to the log file.
+        suffixes: Suffixes of the files that were made, without `.cleaned`.
     """
 
     def __init__(
@@ -199,17 +199,17 @@ class CleanedFiles:
         self._times = CleanedTimes(job, self._base)
 
     def path(self, suffix: str) -> str:
-        """Where one of its files is."""
+        """Return the path of one of its files."""
         return files.cleaned_path(self._job.directory, self._base, suffix)
 
     def has_room(self, size_bytes: int, source: SourceSegment, position: int) -> bool:
-        """Whether so many bytes fit, and then all that is still ahead of a position as it is."""
+        """Return whether that many bytes fit, and then a copy of the source from a position on."""
         ahead = source.size_bytes - position
         ahead += sum(s.size_bytes for s in self._sources if s.base_offset > source.base_offset)
         return self.bytes_written + size_bytes + ahead <= INT32_MAX
 
     def write(self, batches: Batches, times: SourceTimes) -> None:
-        """Add batches behind those that are there.
+        """Append batches to the log file.
 
         Raises:
             OffsetOverflow: Their offsets are too far from the segment's base.
@@ -247,10 +247,10 @@ class CleanedFiles:
         return self._file
 
     def finish(self, aborted: list[AbortedTxn]) -> None:
-        """Write what lies beside the log, make all durable, and take the sources' file time over.
+        """Write the files beside the log, sync all, and copy the sources' modification time.
 
         Args:
-            aborted: What goes into the index of aborted transactions.
+            aborted: Entries of the index of aborted transactions.
 
         Raises:
             OSError: The disk failed.
@@ -270,7 +270,7 @@ class CleanedFiles:
         self._env.files.set_mtime(self.path(files.LOG_SUFFIX), modified_ms)
 
     def add_zones(self) -> None:
-        """Build the zone map, where the records allow it; whoever reads damage is told of it."""
+        """Build the zone map if the records allow it; later readers report damage."""
         try:
             data = build_zones(
                 self._job, self._base, self._sources[-1].end_offset, self._times.known, self._env
@@ -284,13 +284,13 @@ class CleanedFiles:
         write_staged(self._env.files, self.path(suffix), content)
 
     def close(self) -> None:
-        """Let go of the log file; what was written stays."""
+        """Close the log file; the written data stays."""
         if self._file is not None:
             self._file.close()
 
 
 class _Indexes:
-    """Both indexes, as the bytes of their files."""
+    """Builder of offset and time index, as the bytes of their files."""
 
     def __init__(self, job: CleaningJob, base_offset: int) -> None:
         limit = max(job.rules.segment_index_bytes, INDEX_BYTES_MIN)
@@ -307,7 +307,7 @@ class _Indexes:
         self._times = bytearray()
 
     def add(self, rows: "Longs", position: int) -> None:
-        """Take batches that begin at a position of the log file."""
+        """Add batches that begin at a position of the log file."""
         offsets: Longs = np.empty((len(rows), 2), np.int64)
         times: Longs = np.empty((len(rows), 2), np.int64)
         offset_count, time_count = index_entries.index_batches(
@@ -318,7 +318,7 @@ class _Indexes:
         self._times += _pack(_TIME_ENTRY, times[:time_count, 0], times[:time_count, 1] - self._base)
 
     def finish(self) -> tuple[bytes, bytes]:
-        """Both files, the time index with its closing entry."""
+        """Return the bytes of both files, the time index with its closing entry."""
         state = self._state
         largest = int(state[index_entries.LARGEST_TIMESTAMP])
         is_later = largest > state[index_entries.ENTRY_TIMESTAMP]
@@ -330,7 +330,7 @@ class _Indexes:
 
 
 def _pack(kind: "npt.DTypeLike", *columns: "Longs") -> bytes:
-    """Columns as rows of big-endian numbers."""
+    """Encode columns as rows of big-endian numbers."""
     row = np.dtype(kind)
     assert row.names is not None
     packed = np.empty(len(columns[0]), row)
@@ -343,16 +343,17 @@ _CRC_SIZE: Final = 4
 
 
 def write_group(piece: Piece, opened: Opened, plan: "Longs", lost: "Bytes") -> Batches:
-    """The batches that a plan leaves.
+    """Return the batches that remain under a plan.
 
     Args:
-        piece: Where copies come from.
-        opened: The same batches, those to filter opened.
-        plan: As `kernels.rewrite`.
-        lost: One bit for each record.
+        piece: Source of the copies.
+        opened: The same batches, with those to filter opened.
+        plan: A plan of `kernels.rewrite`.
+        lost: One bit for each record, set if it is superseded.
 
     Raises:
-        CorruptBatch: A batch's records are not what they were when they were looked at; located.
+        CorruptBatch: A batch's records differ from those that the plan was made for; with its
+            position.
     """
     table = opened.table
     if (plan[:, rewrite.ACTION] == rewrite.COPY).all():
@@ -378,7 +379,7 @@ def write_group(piece: Piece, opened: Opened, plan: "Longs", lost: "Bytes") -> B
 
 
 def _capacity(table: "Longs", plan: "Longs") -> int:
-    """Room for all that the kernel may write."""
+    """Return the maximum number of bytes that the kernel may write."""
     action, size = plan[:, rewrite.ACTION], table[:, layout.SIZE]
     body = table[:, layout.BODY_END] - table[:, layout.BODY_START]
     filtered = HEADER_SIZE + body + rewrite.GROWTH_MAX * table[:, layout.RECORD_COUNT]
@@ -388,7 +389,7 @@ def _capacity(table: "Longs", plan: "Longs") -> int:
 
 
 def _copy_all(piece: Piece, table: "Longs") -> Batches:
-    """All batches as they lie, which is back to back."""
+    """Return all batches as they lie in the piece, back to back."""
     rows: Longs = np.zeros((len(table), rewrite.WRITTEN_FIELDS), np.int64)
     start = int(table[0, layout.POSITION])
     rows[:, rewrite.WRITTEN_AT] = table[:, layout.POSITION] - start
@@ -403,9 +404,9 @@ def _copy_all(piece: Piece, table: "Longs") -> Batches:
 
 
 def _leave_plain(out: "Bytes", rows: "Longs", is_packed: "Mask") -> "Mask":
-    """Which of the batches to compress nobody could open again; they say that they are plain.
+    """Mark batches to compress that readers would refuse as too large; they stay uncompressed.
 
-    Only others than we take bodies so long into a log that they can grow beyond a reader's limit.
+    Only other brokers write bodies so long that they can exceed a reader's limit.
     """
     sizes = rows[:, rewrite.WRITTEN_SIZE] - HEADER_SIZE
     too_long: Mask = is_packed & (sizes > DEFAULT_DECOMPRESSION_LIMIT)
@@ -414,7 +415,7 @@ def _leave_plain(out: "Bytes", rows: "Longs", is_packed: "Mask") -> "Mask":
 
 
 def _seal(out: "Bytes", rows: "Longs", slots: "npt.NDArray[np.intp]", crcs: "Longs") -> None:
-    """Write the checksums of new batches that are not to be compressed."""
+    """Fill in the checksums of new batches that are not compressed."""
     if not len(slots):
         return
     starts = rows[slots, rewrite.WRITTEN_AT]
@@ -432,7 +433,7 @@ def _buffers(
     codecs: "Longs",
     packed: "npt.NDArray[np.intp]",
 ) -> list[Buffer]:
-    """The bytes to write, the batches in `packed` compressed; sizes and places are put right."""
+    """Return the bytes to write, the batches in `packed` compressed; updates sizes and places."""
     if not len(rows):
         return []
     buffers: list[Buffer] = []
@@ -448,7 +449,7 @@ def _buffers(
         done = at + size
     end = int(rows[-1, rewrite.WRITTEN_AT] + rows[-1, rewrite.WRITTEN_SIZE])
     if not len(packed):
-        # What is mostly empty would keep much memory until it is written.
+        # A mostly empty buffer would hold much memory until it is written.
         buffers.append(out[:end].data if 2 * end >= out.size else out[:end].tobytes())
         return buffers
     if packed[-1] != len(rows) - 1:
@@ -459,7 +460,7 @@ def _buffers(
 
 
 def _compress(batch: memoryview, codec: Codec) -> bytearray:
-    """A batch that lies plainly, compressed and sealed."""
+    """Return an uncompressed batch compressed, with its checksum."""
     packed = bytearray(batch[:HEADER_SIZE])
     packed += compress(codec, batch[HEADER_SIZE:])
     LENGTH.pack_into(packed, LENGTH_AT, len(packed) - LOG_OVERHEAD)
@@ -471,18 +472,18 @@ def _compress(batch: memoryview, codec: Codec) -> bytearray:
 def build_zones(
     job: CleaningJob, base_offset: int, end_offset: int, times: AppendTimes, env: Env
 ) -> bytes:
-    """The bytes of the map.
+    """Build the bytes of the zone map.
 
     Args:
-        job: Whose segment it is.
-        base_offset: Its name.
-        end_offset: Offset behind it.
+        job: The job that the segment belongs to.
+        base_offset: Base offset of the segment.
+        end_offset: Offset after its last one, exclusive.
         times: Its append times.
-        env: Where its files are, all but the map itself.
+        env: Access to its files, all written but the map itself.
 
     Raises:
         CorruptData: A record is damaged.
-        UnsupportedCompression: A codec that nobody defined.
+        UnsupportedCompression: The codec number is undefined.
         OSError: The disk failed.
     """
     name = TopicPartition(job.topic, job.partition)

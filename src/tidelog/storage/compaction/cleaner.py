@@ -1,18 +1,18 @@
-"""Cleaning one partition: plan, work, swap in, remember, and again.
+"""Cleaning one partition in passes: plan, clean, swap in, store the outcome.
 
-`cleaning_plan` says what may be cleaned and whether it is due, and makes a job of it. A worker
-(this process or another one) carries the job out on files alone: it writes `.cleaned` files.
-`swap_in` notes the history, puts the cleaned segments in the place of those they were made from,
-one after the other (`directory.publication`), and moves the checkpoint when all of them are there.
-Records that are appended meanwhile don't matter. Where segments of the job were cut, deleted or
-exchanged, the job is given up (`CleaningAborted`), and nothing of it that was not yet swapped in is
-left. A run that ended early is begun again from the old checkpoint: what it had swapped in stays
-compacted.
+`cleaning_plan` decides what may be cleaned and whether a cleaning is due, and makes the job. A
+worker (this process or another one) carries the job out on files alone: it writes `.cleaned` files.
+`swap_in` stores the history, replaces the sources by the cleaned segments, one after the other
+(`directory.publication`), and moves the checkpoint when all are in place. Records may be appended
+meanwhile. If segments of the job were truncated, deleted or replaced, the job is given up
+(`CleaningAborted`), and its files that are not swapped in yet are removed. An interrupted run is
+repeated from the old checkpoint: segments that it had swapped in stay compacted.
 
-Where a map holds fewer keys than the head has, a pass covers what it can and the next one goes on.
+If a map holds fewer keys than the head has, a pass cleans a part of the head and the next one
+continues.
 
-Everything but the worker needs the directory's lock. `log_dir` may be a stand-in whose calls are
-carried out in another thread.
+Everything but the worker needs the directory's lock. `log_dir` may be a proxy whose calls run in
+another thread.
 
 Source: Kafka 4.x LogCleaner, LogCleanerManager, Cleaner.cleanSegments, LocalLog.replaceSegments.
 """
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
 
 class _CleanedChange(Change):
-    """One cleaned segment, whose `.cleaned` files are durable, on its way into the log.
+    """One cleaned segment with durable `.cleaned` files, about to be swapped into the log.
 
-    Its files are renamed to `.swap`, the log first, in Kafka's order, and the names synced. As long
-    as one `.cleaned` name is left, an opening (ours and Kafka's) drops all of them; from then on it
-    finishes the swap.
+    Its files are renamed to `.swap`, the log first, in Kafka's order, and the names are synced.
+    While one `.cleaned` name is left, opening the directory (by tidelog or Kafka) drops all its
+    files; after that, opening finishes the swap.
     """
 
     keeps_old = True
@@ -61,7 +61,7 @@ class _CleanedChange(Change):
     def __init__(self, log: "LogAccess", old: Sequence[ClosedSegment], group: CleanedGroup) -> None:
         super().__init__(log, old)
         self.bases = [group.base_offset]
-        # The log first: under its new name it tells by itself what it replaces.
+        # The log first: under its new name, it alone tells which segments it replaces.
         suffixes = [suffix for suffix in files.SEGMENT_SUFFIXES if suffix in group.suffixes]
         self._names = [files.file_name(group.base_offset, suffix) for suffix in suffixes]
 
@@ -69,20 +69,20 @@ class _CleanedChange(Change):
         return f"{self._directory}/{name}{suffix}"
 
     def stage(self) -> list[Move]:
-        """From `.cleaned` to `.swap`, durably; the time of the log file's last change stays."""
+        """Rename `.cleaned` to `.swap`, durably; the log file keeps its modification time."""
         fs, directory = self._fs, self._directory
         fs.set_mtime(self._path(self._names[0], files.CLEANED_SUFFIX), self.old[-1].mtime_ms())
-        fs.sync_dir(directory)  # a name that is lost alone must not be missing in a swap
+        fs.sync_dir(directory)  # losing this rename alone in a crash must not break the swap
         for name in self._names:
             fs.rename(self._path(name, files.CLEANED_SUFFIX), self._path(name, files.SWAP_SUFFIX))
         fs.sync_dir(directory)
         return [Move(self._partition_dir, name + files.SWAP_SUFFIX, name) for name in self._names]
 
     def discard(self) -> None:
-        """Drop what is staged, so that no crash on the way finishes it; raises OSError."""
+        """Drop the staged files so that no crash in between finishes the swap; raises OSError."""
         fs, log = self._fs, self._names[0]
         if fs.exists(self._path(log, files.SWAP_SUFFIX)):
-            # An opening that finds a `.cleaned` name drops the `.swap` ones of that segment.
+            # An opening that finds a `.cleaned` name drops the `.swap` files of that segment.
             fs.rename(self._path(log, files.SWAP_SUFFIX), self._path(log, files.CLEANED_SUFFIX))
             fs.sync_dir(self._directory)
         for name in self._names[1:]:
@@ -96,55 +96,55 @@ class _CleanedChange(Change):
 
 
 def drop_cleaned(fs: FileSystem, directory: str) -> None:
-    """Remove what a cleaning that ended early has left; nothing where a swap was begun.
+    """Remove files of an interrupted cleaning, except those of a swap that has begun.
 
-    Never raises: the next opening drops it, too.
+    Never raises: the next opening of the directory removes them as well.
     """
     try:
         names = [entry.name for entry in fs.list_dir(directory)]
     except OSError:
         return
     if any(name.endswith(files.SWAP_SUFFIX) for name in names):
-        return  # its `.cleaned` names are what keeps an opening from finishing it
+        return  # its `.cleaned` names keep an opening from finishing the swap
     for name in names:
         if name.endswith(files.CLEANED_SUFFIX):
             remove_quietly(fs, f"{directory}/{name}")
 
 
-# A head is finite, and each pass maps a part of it: more passes than this are a mistake of ours.
+# Each pass maps a part of a finite head, so more passes than this mean a bug.
 PASSES_MAX: Final = 1_000_000
 
 
 class Worker(Protocol):
-    """Who carries a job out."""
+    """Carries out cleaning jobs."""
 
     def clean(self, job: CleaningJob) -> Cleaned:
         """Write the `.cleaned` files of a job, durably, and nothing else.
 
         Raises:
-            TidelogError, OSError: It could not; whatever it has written is to be dropped.
+            TidelogError, OSError: The job failed; the caller has to drop the files written so far.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningReport:
-    """What a run has done to a partition.
+    """Outcome of a run on a partition.
 
     Attributes:
         name: The partition.
-        decision: What was found when it began.
-        passes: How many jobs were done; 0 where nothing was due.
-        segments_before: Segments that were rewritten.
-        segments_after: What became of them.
-        bytes_before: Bytes of their log files.
-        bytes_after: Of those that took their place.
-        records_before: Records in them, markers included.
-        records_after: What is left of those.
-        bytes_read: Read from log files, to plan and to clean.
-        bytes_written: Written into log files, and to remember what was planned.
-        cleaned_to: Offset below which it is compacted now.
-        stopped: Why the head could not be cleaned to its end, None where it was.
+        decision: The decision when the run began.
+        passes: Number of jobs carried out; 0 if nothing was due.
+        segments_before: Number of segments that were rewritten.
+        segments_after: Number of segments that replaced them.
+        bytes_before: Size of the log files that were rewritten.
+        bytes_after: Size of the log files that replaced them.
+        records_before: Records in the rewritten segments, markers included.
+        records_after: Records that remain, markers included.
+        bytes_read: Bytes read from log files, to plan and to clean.
+        bytes_written: Bytes written into log files and statistics.
+        cleaned_to: Offset below which the log is compacted now.
+        stopped: Why the head could not be cleaned to its end, None if it was.
     """
 
     name: TopicPartition
@@ -162,7 +162,7 @@ class CleaningReport:
     stopped: str | None = None
 
     def plus(self, cleaned: Cleaned) -> "CleaningReport":
-        """The same with one more pass."""
+        """Return the outcome with one more pass added."""
         groups = cleaned.groups
         return replace(
             self,
@@ -183,10 +183,10 @@ class CleaningReport:
 
 
 def swap_in(log_dir: "DirectoryAccess", plan: CleaningPlan, cleaned: Cleaned) -> None:
-    """Swap the segments of a job in, and move the checkpoint behind them.
+    """Swap in the segments of a job, and move the checkpoint after them.
 
     Raises:
-        CleaningAborted: Segments of the job are no longer there; nothing more is changed.
+        CleaningAborted: Segments of the job no longer exist; nothing further is changed.
         StorageFailure: The disk failed; see `publication.publish`.
     """
     log, directory = plan.state.log, plan.job.directory
@@ -214,16 +214,16 @@ def note_run(
     cleaned: Cleaned,
     sizes: frozenset[tuple[int, int]],
 ) -> None:
-    """Note what a cleaning takes, durably, before the first of its segments is in place.
+    """Store the history of a cleaning, durably, before the first of its segments is swapped in.
 
     Args:
         log_dir: Open for writing.
         plan: The cleaning.
-        cleaned: What it has made.
-        sizes: Base offset and size of those new log files that will lie in the directory.
+        cleaned: Its result.
+        sizes: Base offset and size of the new local log files.
 
     Raises:
-        OSError: The disk failed; the old history or the new one is there.
+        OSError: The disk failed; the old or the new history is stored.
     """
     history = next_history(plan, cleaned, sizes)
     if log_dir.cleaner_offset(plan.state.name) is None:
@@ -232,12 +232,13 @@ def note_run(
 
 
 def _in_order(job: CleaningJob, cleaned: Cleaned) -> Sequence[CleanedGroup]:
-    """Groups as they are swapped in: a crash between two must not bring back what was deleted.
+    """Return groups in the order of swapping: a crash in between must not restore deleted keys.
 
-    What a record goes for comes after it, so the oldest group is the first, and a tombstone goes
-    behind what it covers. Where versions decide, what goes among the mapped records may go for one
-    before them, and for a tombstone that goes itself: the newest mapped group is the first then,
-    and what lies before the mapped records comes last. There every key has one record.
+    A record is superseded by a later one, so the oldest group is swapped in first, and a tombstone
+    is removed after the records that it covers. If versions decide, a mapped record may be
+    superseded by an earlier one, even by a tombstone that is removed itself: the newest mapped
+    group is then first, and the groups before the mapped records come last. Each key has one record
+    there.
     """
     if not job.rules.has_versions:
         return cleaned.groups
@@ -258,7 +259,7 @@ def _ensure_there(log: "LogAccess", segments: Sequence[ClosedSegment]) -> None:
         )
 
 
-# -- the whole ----------------------------------------------------------------------------------
+# -- the whole cleaning --------------------------------------------------------------------------
 
 
 class CleaningTarget(Protocol):
@@ -266,17 +267,17 @@ class CleaningTarget(Protocol):
 
     @property
     def name(self) -> TopicPartition:
-        """The partition."""
+        """Name of the partition."""
 
     @property
     def goes_on(self) -> bool:
-        """Whether the rest of a head that a map could not hold is due at once."""
+        """Whether the rest of a head that did not fit into a map is due at once."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
-        """What may be cleaned now, and the job that does it; None where nothing is due."""
+        """Inspect the target; return the decision, and the job, None if nothing is due."""
 
     def clean(self, job: CleaningJob) -> Cleaned:
-        """Carry out the job of the last inspection, and put what it makes in place."""
+        """Carry out the job of the last inspection, and swap its segments in."""
 
 
 class PartitionTarget(ABC):
@@ -293,14 +294,14 @@ class PartitionTarget(ABC):
 
     @abstractmethod
     def _state(self, *, is_asked: bool) -> CleaningState:
-        """The partition now."""
+        """Inspect the partition in its current state."""
 
     @abstractmethod
     def clean(self, job: CleaningJob) -> Cleaned:
-        """See `CleaningTarget`."""
+        """Move the stored checkpoint to the new first dirty offset."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
-        """See `CleaningTarget`; a checkpoint that can't be is written anew."""
+        """Inspect the target; see `CleaningTarget`. An invalid checkpoint is written again."""
         state = self._inspected = self._state(is_asked=is_asked)
         decision = state.decision
         if decision.is_reset:
@@ -312,7 +313,7 @@ class PartitionTarget(ABC):
 
     @property
     def goes_on(self) -> bool:
-        """See `CleaningTarget`: the scheduler says."""
+        """Whether the rest of a head is due at once; the scheduler decides."""
         assert self._inspected is not None
         return self._inspected.scheduler.goes_on
 
@@ -332,13 +333,13 @@ class LogTarget(PartitionTarget):
         options: CleanerOptions,
         worker: Worker | None = None,
     ) -> None:
-        """Not yet inspected.
+        """Create a target that is not inspected yet.
 
         Args:
             log_dir: Open for writing.
             name: The partition.
-            options: How.
-            worker: Carries jobs out; None where somebody else does, see `swap_in`.
+            options: Options of the cleaning.
+            worker: Carries jobs out; None if the caller does, see `swap_in`.
         """
         super().__init__(log_dir, name, options)
         self._worker = worker
@@ -347,7 +348,7 @@ class LogTarget(PartitionTarget):
         return inspect_log(self._log_dir, self.name, is_asked=is_asked, options=self._options)
 
     def clean(self, job: CleaningJob) -> Cleaned:
-        """See `CleaningTarget`."""
+        """Carry out the job and swap it in; see `CleaningTarget`."""
         assert self._worker is not None
         try:
             cleaned = self._worker.clean(job)
@@ -355,7 +356,7 @@ class LogTarget(PartitionTarget):
         except OSError as error:
             raise as_storage_failure(error, job.directory, "clean") from error
         finally:
-            # What was swapped in has other names by now.
+            # Files that were swapped in have been renamed by now.
             drop_cleaned(self._log_dir.env.files, job.directory)
         scheduler = self._plan.state.scheduler
         return replace(
@@ -365,7 +366,7 @@ class LogTarget(PartitionTarget):
         )
 
     def swap_in(self, cleaned: Cleaned) -> None:
-        """Put what the last inspection's job has made in place; raises as `swap_in`."""
+        """Swap in the result of the last inspection's job; raises the errors of `swap_in`."""
         with self._options.hold(self.name):
             swap_in(self._log_dir, self._plan, cleaned)
 
@@ -373,25 +374,25 @@ class LogTarget(PartitionTarget):
 def clean_partition(
     log_dir: "DirectoryAccess", name: TopicPartition, worker: Worker, options: CleanerOptions
 ) -> CleaningReport:
-    """Clean a partition where that is due, or asked for, in as many passes as it takes.
+    """Clean a partition if that is due or requested, in as many passes as it takes.
 
     Args:
         log_dir: Open for writing.
         name: The partition.
         worker: Carries jobs out.
-        options: How.
+        options: Options of the cleaning.
 
     Raises:
         UnknownTopic, ReadOnly, InvalidRequest, ConfigError: Nothing was changed.
-        CleaningAborted: The partition was changed meanwhile; it may be tried again at once.
-        CorruptData: A damaged batch, named; groups before it may be compacted.
+        CleaningAborted: The partition was changed meanwhile; the caller may retry at once.
+        CorruptData: A batch is damaged, with its position; earlier groups may be compacted.
         StorageFailure: The disk failed.
     """
     return clean(LogTarget(log_dir, name, options, worker), is_asked=options.is_asked)
 
 
 def clean(target: CleaningTarget, *, is_asked: bool) -> CleaningReport:
-    """Clean a target where that is due, or asked for; raises what its calls raise."""
+    """Clean a target if that is due or requested; raises the errors of its methods."""
     decision, job = target.inspect(is_asked=is_asked)
     report = CleaningReport(name=target.name, decision=decision, cleaned_to=decision.first_dirty)
     for _ in range(PASSES_MAX):
@@ -408,7 +409,7 @@ def clean(target: CleaningTarget, *, is_asked: bool) -> CleaningReport:
 
 
 def _map_is_full(job: CleaningJob, cleaned: Cleaned) -> str:
-    """Why a head could not be cleaned to its end."""
+    """Return why a head could not be cleaned to its end."""
     return (
         f"the offset map of {job.rules.dedupe_buffer_bytes} bytes was full at offset"
         f" {cleaned.mapped_to} of {job.map_to} with {cleaned.keys} keys; raise"

@@ -1,4 +1,4 @@
-"""One cleaning on its way: both passes over the sources of a job, and the files that they make.
+"""One cleaning in progress: both passes over the sources of a job, and the files that they make.
 
 Imports numpy and numba.
 """
@@ -22,7 +22,7 @@ from tidelog.storage.compaction.source_reader import SourceReader
 
 
 class CleaningRun:
-    """One cleaning: run once, and discard where that fails."""
+    """One cleaning. Call `run` once, and `discard` if it fails."""
 
     def __init__(self, job: CleaningJob, env: Env, throttle: Throttle | None) -> None:
         self._job = job
@@ -31,7 +31,7 @@ class CleaningRun:
         self._files: list[CleanedFiles] = []
 
     def run(self, hash_mask: tuple[int, int]) -> Cleaned:
-        """Map and rewrite; raises as `worker.clean`."""
+        """Map and rewrite; raises the errors of `worker.clean`."""
         self._remove_files()
         job = self._job
         reader = SourceReader(job, self._env, self._throttle)
@@ -42,14 +42,14 @@ class CleaningRun:
         mapped = Mapper(job, reader, offset_map, retention, spans).run()
         walk = TransactionWalk(spans, job.log_start_offset)
         cleaning = Cleaning(job, reader, offset_map, mapped, retention, spans, walk)
-        # What begins behind the map is left out: it says nothing of that.
+        # Groups that begin after the mapped offsets are skipped: the map says nothing about them.
         groups = [
             self._rewrite(cleaning, replace(each, drop_expired=job.lets_go(each, mapped.mapped_to)))
             for each in job.groups
             if each.bases[0] < mapped.mapped_to
         ]
         keys = offset_map.key_count
-        # Zone maps are made once the map's memory is free.
+        # Build the zone maps after the map's memory is freed.
         offset_map.release()
         for slot, out in enumerate(self._files):
             out.add_zones()
@@ -81,7 +81,7 @@ class CleaningRun:
         )
 
     def discard(self) -> None:
-        """Take away what was written, as far as the disk lets."""
+        """Remove the files that were written, ignoring errors of the disk."""
         for out in self._files:
             with suppress(OSError):
                 out.close()
@@ -89,7 +89,7 @@ class CleaningRun:
             self._remove_files()
 
     def _remove_files(self) -> None:
-        """Remove the `.cleaned` files of the job's groups, those of earlier attempts too."""
+        """Remove the `.cleaned` files of the job's groups, including those of earlier attempts."""
         for group in self._job.groups:
             for suffix in files.SEGMENT_SUFFIXES:
                 path = files.cleaned_path(self._job.directory, group.bases[0], suffix)

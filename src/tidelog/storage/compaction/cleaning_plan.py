@@ -1,21 +1,27 @@
 """Plan of a cleaning: the part of a partition that may be cleaned, and its job.
 
-Owns the seam between a cleaner and the two ways to choose (`Scheduler`: `BruteForce` here,
-`SpaceBound` in `generations.scheduler`), the inspection of a log and of what only its tier has, the
-job that follows from it, the forecast of `tidelog compact --plan` (which needs no lock and changes
-nothing), and what a cleaning adds to the partition's history. Not owned: the rules (`eligibility`,
-`generations.planning`), carrying the job out (`worker`), swapping in (`cleaner`).
+This module owns:
 
-`log_dir` may be a stand-in whose calls are carried out in another thread.
+- the interface between a cleaner and the two ways to choose segments (`Scheduler`: `BruteForce`
+  here, `SpaceBound` in `generations.scheduler`);
+- the inspection of a log, and of segments that only its tier has;
+- the job that follows from an inspection;
+- the forecast of `tidelog compact --plan`, which needs no lock and changes nothing;
+- the entries that a cleaning adds to the partition's compaction history.
 
-The history says since when tables of the past are exact (`next_history`). A record goes only for a
-later one of its key below the run's `mapped_to`. So a table as of T is exact where T is at or above
-the times of all records below it: whatever went, what it went for is in the table or was itself
-followed by something that is. That bound holds for tombstones that go later, too. It is a little
-late, never too early. Where nothing was ever taken every T is exact: each offset from the log start
-on has its record. Where records are missing that we did not take (another cleaner was here), only
-the append clock can be bound: append times never run back, so what is gone went for something that
-was appended by now. What timestamps it had nobody knows.
+Not owned: the rules (`eligibility`, `generations.planning`), carrying the job out (`worker`),
+swapping in (`cleaner`).
+
+`log_dir` may be a proxy whose calls run in another thread.
+
+The history records since when tables of the past are exact (`next_history`). A record is dropped
+only for a later one of its key below the run's `mapped_to`. So a table as of T is exact if T is at
+or above the times of all records below `mapped_to`: the record that superseded a dropped one is in
+the table, or was itself superseded by one that is. The bound also holds for tombstones that are
+dropped later. It is a little late, never too early. If nothing was ever dropped, every T is exact:
+each offset from the log start on has its record. If records are missing that tidelog did not drop
+(another cleaner ran), only the append clock has a bound: append times never decrease, so each
+missing record was superseded by one appended before now. Their record timestamps are unknown.
 
 Source: Kafka 4.x LogCleanerManager.
 """
@@ -76,17 +82,18 @@ _UNKNOWN: Final = (UNKNOWN_MS, UNKNOWN_MS)
 
 
 def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
-    """Whether every offset from the log start on still has its record: nothing was compacted.
+    """Return whether every offset from the log start on still has its record (never compacted).
 
-    Zone maps tell it of finished segments; of others the headers of all batches are read. Batches
-    of formats 0 and 1 count as not whole there, since a wrapper does not say what it holds.
+    Zone maps answer this for finished segments; for the others the headers of all batches are read.
+    Batches of formats 0 and 1 then count as not whole, because the header of a wrapper does not say
+    which offsets it holds.
 
     Args:
         segments: Oldest first, without gaps between them.
-        log_start: Log start offset; what lies below it need not be there.
+        log_start: Log start offset; records below it may be missing.
 
     Raises:
-        CorruptData: A damaged batch lies on the way.
+        CorruptData: A batch that has to be read is damaged.
         OSError: The disk failed.
     """
     next_offset = log_start
@@ -113,7 +120,7 @@ def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
 
 
 def _records_in(segment: Segment) -> int | None:
-    """How many records a finished segment has, markers included; None where no zone map says."""
+    """Return a finished segment's number of records with markers; None without a zone map."""
     zone_map = None if segment.is_active else segment.zones
     if zone_map is None:
         return None
@@ -123,16 +130,17 @@ def _records_in(segment: Segment) -> int | None:
 def bounds_before(
     fs: FileSystem, directory: str, segments: Sequence[ClosedSegment], log_start: int
 ) -> tuple[CompactionHistory | None, tuple[int, int]]:
-    """What is known before a run: the history, and since when both clocks are exact.
+    """Return the history before a run, and since when tables are exact on both clocks.
 
-    Without a history the whole log is looked at, once.
+    Without a history, the whole log is checked once.
 
     Returns:
-        None where there is no history to go by; then record and append clock, 0 for always, -1
-        where records were taken and nobody knows for which.
+        The history, or None if there is no usable one; then the bounds on the record and the append
+        clock: 0 for always, -1 if records were dropped for unknown ones.
 
     Raises:
-        CorruptData, OSError: As `is_whole`.
+        CorruptData: A batch that has to be read is damaged.
+        OSError: The disk failed.
     """
     history = read_history(fs, directory)
     if history is not None:
@@ -144,14 +152,14 @@ def bounds_before(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerOptions:
-    """What does not depend on the topic.
+    """Options of a cleaning that do not depend on the topic.
 
     Attributes:
         dedupe_buffer_bytes: Memory of the offset map (`log.cleaner.dedupe.buffer.size`).
         load_factor: Part of its slots that is used (`log.cleaner.io.buffer.load.factor`).
-        is_asked: Clean although it is not due.
-        hold: Entered while segments are swapped in: nobody else may then cut, delete or exchange
-            segments of the partition.
+        is_asked: Clean even if no cleaning is due.
+        hold: Context entered while segments are swapped in; it keeps others from truncating,
+            deleting or replacing segments of the partition.
     """
 
     dedupe_buffer_bytes: int = 128 << 20
@@ -162,24 +170,24 @@ class CleanerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A finished segment as `eligibility` asks for it."""
+    """A finished segment with the attributes that `eligibility` needs."""
 
     segment: ClosedSegment
     log: "LogView"
 
     @property
     def base_offset(self) -> int:
-        """Its base offset."""
+        """First offset of the segment."""
         return self.segment.base_offset
 
     @property
     def end_offset(self) -> int:
-        """Offset behind it, exclusive."""
+        """Offset after its last one, exclusive."""
         return self.segment.end_offset
 
     @property
     def size_bytes(self) -> int:
-        """Size of its log file."""
+        """Size of its log file in bytes."""
         return self.segment.size_bytes
 
     @property
@@ -189,40 +197,40 @@ class Finished:
 
     @property
     def first_timestamp(self) -> int:
-        """Largest timestamp of its first batch in ms, -1 for none."""
+        """Largest timestamp of its first batch in ms, -1 if it has none."""
         first = next(iterate_batches(self.segment, 0, self.size_bytes), None)
         return NO_TIMESTAMP if first is None else first[1].max_timestamp
 
     @property
     def first_append_ms(self) -> int:
-        """When its first batch was appended in ms, -1 where that is not known."""
+        """Append time of its first batch in ms, -1 if unknown."""
         rows = self.segment.append_times.rows()
         return rows[0].append_ms if rows else NO_TIMESTAMP
 
 
 class Scheduler(Protocol):
-    """Decides when a log is cleaned, and which of its segments then. One for each inspection.
+    """Decides when a log is cleaned, and which of its segments. One instance per inspection.
 
     Attributes:
-        goes_on: Whether the rest of a head that a map could not hold is due at once.
+        goes_on: Whether the rest of a head that did not fit into a map is due at once.
         bytes_read: Bytes of log files that were read to decide.
-        bytes_written: Bytes that were written to remember what was decided.
+        bytes_written: Bytes that were written to store statistics.
     """
 
     @property
     def goes_on(self) -> bool:
-        """See above."""
+        """Whether the rest of a head that did not fit into a map is due at once."""
 
     @property
     def bytes_read(self) -> int:
-        """See above."""
+        """Bytes of log files that were read to decide."""
 
     @property
     def bytes_written(self) -> int:
-        """See above."""
+        """Bytes that were written to store statistics."""
 
     def limits(self, config: TopicConfig) -> TopicConfig:
-        """The settings by which the head's share, bytes and age are judged."""
+        """Return the settings that the head's share, bytes and age are judged by."""
 
     def judge(
         self,
@@ -231,13 +239,13 @@ class Scheduler(Protocol):
         state: LogState,
         terms: CleaningTerms,
     ) -> CleaningDecision:
-        """What may be cleaned, and whether it is due.
+        """Decide which part of a log may be cleaned, and whether a cleaning is due.
 
         Args:
             log: The partition.
             segments: Its finished segments, oldest first.
             state: The log, as `eligibility` judges it.
-            terms: By which rules, when, and whether somebody asks for it.
+            terms: Rules, wall time, and whether a cleaning was requested.
 
         Raises:
             OSError: The disk failed.
@@ -246,37 +254,38 @@ class Scheduler(Protocol):
     def choose(
         self, segments: Sequence[ClosedSegment], decision: CleaningDecision, config: TopicConfig
     ) -> Choice:
-        """What of these segments a due cleaning reads and rewrites."""
+        """Return the segments that a due cleaning reads and rewrites."""
 
     def record_cleaning(self, log: "LogAccess", job: CleaningJob, cleaned: Cleaned) -> int:
-        """Remember a cleaning whose segments are in place.
+        """Store the outcome of a cleaning whose segments are swapped in.
 
         Returns:
-            What `cleaner-offset-checkpoint` may say: no older version of a key remains below.
+            The offset for `cleaner-offset-checkpoint`: no older version of a key remains below it.
 
         Raises:
-            OSError: The disk failed; the next inspection then knows less.
+            OSError: The disk failed; the next inspection then has less information.
         """
 
     def forecast(
         self, decision: CleaningDecision, plan: Callable[[str], GenerationPlan]
     ) -> GenerationPlan:
-        """What would be cleaned.
+        """Return a forecast of the next cleaning.
 
         Args:
-            decision: By `limits` alone.
-            plan: Plans by the space bound; takes why a full pass is made, empty where not.
+            decision: The decision by `limits` alone.
+            plan: Plans by the space bound; its argument is why a full pass is made, empty if none
+                is.
         """
 
 
 class BruteForce:
-    """The `Scheduler` of Kafka: a dirty head that is due is cleaned with all segments before it."""
+    """Kafka's `Scheduler`: a dirty head that is due is cleaned together with all older segments."""
 
     goes_on = True
     bytes_read = bytes_written = 0
 
     def limits(self, config: TopicConfig) -> TopicConfig:
-        """See `Scheduler`: the topic's own."""
+        """Return the topic's own settings."""
         return config
 
     def judge(
@@ -286,13 +295,13 @@ class BruteForce:
         state: LogState,
         terms: CleaningTerms,
     ) -> CleaningDecision:
-        """See `Scheduler`."""
+        """Decide by `eligibility`; see `Scheduler`."""
         return judge(state, log.context.config, terms.now_ms, is_asked=terms.is_asked)
 
     def choose(
         self, segments: Sequence[ClosedSegment], decision: CleaningDecision, config: TopicConfig
     ) -> Choice:
-        """All segments, oldest first: nothing older is left out, so what had its time may go."""
+        """Select all segments, oldest first; so expired tombstones may be dropped."""
         sources = [each for each in segments if each.end_offset <= decision.end]
         sizes = (
             SegmentSize(
@@ -311,20 +320,20 @@ class BruteForce:
         return Choice(sources, groups, decision.first_dirty)
 
     def record_cleaning(self, _log: "LogAccess", _job: CleaningJob, cleaned: Cleaned) -> int:
-        """See `Scheduler`."""
+        """Return the end of the cleaned part; see `Scheduler`."""
         return cleaned.mapped_to
 
     def forecast(
         self, decision: CleaningDecision, plan: Callable[[str], GenerationPlan]
     ) -> GenerationPlan:
-        """A full pass where one is due."""
+        """Return the plan of a full pass if one is due."""
         if decision.due is None:
             return plan("").put_off(decision.reason)
         return plan(decision.reason)
 
 
 def scheduler_of(config: TopicConfig) -> Scheduler:
-    """The scheduler that `tidelog.compaction.scheduler` names, for one inspection."""
+    """Create the scheduler that `tidelog.compaction.scheduler` names, for one inspection."""
     if config.tidelog_compaction_scheduler is CompactionScheduler.GENERATIONAL:
         return SpaceBound()
     return BruteForce()
@@ -332,18 +341,19 @@ def scheduler_of(config: TopicConfig) -> Scheduler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningState:
-    """A partition at a moment.
+    """State of a partition at the time of an inspection.
 
     Attributes:
-        name: Which.
-        log: It.
+        name: The partition.
+        log: Its log.
         segments: The finished segments that are inspected, oldest first.
-        finished: All finished segments: those, and where they are the tier's, local ones.
-        decision: What of them may be cleaned, and whether to.
-        history: What is noted of earlier cleanings, believed or not.
+        finished: All finished segments: `segments`, and the local ones if `segments` are the
+            tier's.
+        decision: The cleanable part, and whether a cleaning is due.
+        history: Stored history of earlier cleanings, whether usable or not.
         config: The topic's settings.
         now_ms: Wall time.
-        scheduler: Has judged, and chooses.
+        scheduler: The scheduler that made the decision.
     """
 
     name: TopicPartition
@@ -359,14 +369,14 @@ class CleaningState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningPlan:
-    """A job, and what has to be as it is until the job is swapped in.
+    """A job, and the state that must not change until the job is swapped in.
 
     Attributes:
-        state: The partition when the job was made; its scheduler remembers the job once it is done.
-        job: What the worker is told.
-        sources: The job's segments as the log shows them.
-        known: Base offset and size of each finished segment that has a file here.
-        before: The history that is believed, None without one.
+        state: The partition when the job was made; its scheduler stores the outcome of the job.
+        job: The job for the worker.
+        sources: The job's segments in the log.
+        known: Base offset and size of each finished segment that has a local file.
+        before: The usable history, None without one.
         bounds: Since when tables are exact, on the record and on the append clock.
     """
 
@@ -381,11 +391,11 @@ class CleaningPlan:
 def next_history(
     plan: CleaningPlan, cleaned: Cleaned, sizes: frozenset[tuple[int, int]]
 ) -> CompactionHistory:
-    """The history as it is to be before the first file of a cleaning gets its name.
+    """Return the history to store before the first file of a cleaning is renamed into place.
 
     Args:
         plan: The cleaning.
-        cleaned: What it has made.
+        cleaned: Its result.
         sizes: Base offset and size of its new log files.
     """
     before, (record_ms, append_ms) = plan.before, plan.bounds
@@ -408,7 +418,7 @@ def next_history(
 
 
 def _append_bound(before_ms: int, mapped: Sequence[ClosedSegment], now_ms: int) -> int:
-    """The latest append time of mapped segments; the run's own time where some are not known."""
+    """Return the latest append time of mapped segments, or the run's own time if any is unknown."""
     last_times = [each.append_times.last_known_ms for each in mapped if _is_timed(each)]
     latest = [ms for ms in last_times if ms is not None]
     is_known = len(latest) == sum(each.size_bytes > 0 for each in mapped)
@@ -416,7 +426,7 @@ def _append_bound(before_ms: int, mapped: Sequence[ClosedSegment], now_ms: int) 
 
 
 def _is_timed(segment: ClosedSegment) -> bool:
-    """Whether it has records, and the append time of each is known."""
+    """Return whether a segment has records and all their append times are known."""
     last = last_batch(segment)
     if last is None:
         return False
@@ -428,15 +438,15 @@ def _horizons(
 ) -> tuple[int, ...]:
     earlier = () if before is None else before.horizons_ms
     horizons = {time for time in earlier if time > job.now_ms}
-    # Markers go with a run that comes for something else: most of them are needed as long as
-    # records of their transactions are there, and no time lets those go.
+    # Expired markers alone don't make a cleaning due: most of them are needed as long as records of
+    # their transactions remain, and waiting longer does not change that.
     if any(each.tombstones_after for each in cleaned.groups):
         horizons.add(horizon_of(job.now_ms, job.rules.delete_retention_ms))
     return tuple(sorted(horizons))
 
 
 def rules_of(config: TopicConfig, options: CleanerOptions) -> CompactionRules:
-    """By which rule a topic is compacted; raises ConfigError where settings contradict."""
+    """Return the rules by which a topic is compacted; raises ConfigError if settings conflict."""
     return CompactionRules(
         strategy=config.tidelog_compaction_strategy.value,
         header=config.tidelog_compaction_strategy_header,
@@ -460,20 +470,21 @@ def inspect_log(
     is_asked: bool = False,
     options: CleanerOptions | None = None,
 ) -> CleaningState:
-    """What of a partition may be cleaned now, and whether it is due.
+    """Inspect a partition: which part may be cleaned now, and whether a cleaning is due.
 
-    Where the topic is cleaned generationally, keys of new segments are read, and remembered.
+    If the topic is cleaned generationally, this reads the keys of new segments and stores
+    statistics.
 
     Args:
         log_dir: Open for writing.
         name: The partition.
-        is_asked: Somebody asks for it: due wherever there is anything.
-        options: How it would be cleaned; the defaults where None.
+        is_asked: A cleaning was requested, so it is due if there is anything to clean.
+        options: Options of the cleaning; the defaults if None.
 
     Raises:
-        UnknownTopic, ReadOnly: As `LogDir.log`.
+        UnknownTopic, ReadOnly: From `LogDir.log`.
         InvalidRequest: The partition has a tier.
-        CorruptData: A damaged batch stands where a segment's times are looked up.
+        CorruptData: A batch that is read for a segment's times is damaged.
         StorageFailure: The disk failed, or the partition is offline.
     """
     log = log_dir.log(name.topic, name.partition)
@@ -487,21 +498,22 @@ def inspect_log(
 def inspect_tier(
     log_dir: "DirectoryAccess", name: TopicPartition, *, is_asked: bool, options: CleanerOptions
 ) -> CleaningState:
-    """What may be cleaned of the segments that only a partition's tier has, and whether it is due.
+    """Inspect the segments that exist only in a partition's tier.
 
-    What lies here, copied or not, is to them as an active segment to others: it is left alone, and
-    its keys count once it is in the tier alone. They are cleaned by brute force.
+    Local segments, copied or not, are treated as the active segment is for other logs: they are not
+    cleaned, and their keys count only once they exist in the tier alone. Segments of the tier are
+    cleaned by brute force.
 
     Args:
         log_dir: Open for writing.
         name: The partition.
-        is_asked: Somebody asks for it: due wherever there is anything.
-        options: How it would be cleaned.
+        is_asked: A cleaning was requested, so it is due if there is anything to clean.
+        options: Options of the cleaning.
 
     Raises:
-        UnknownTopic, ReadOnly: As `LogDir.log`.
-        CorruptData: A damaged batch stands where a segment's times are looked up.
-        StorageFailure: Disk or store failed.
+        UnknownTopic, ReadOnly: From `LogDir.log`.
+        CorruptData: A batch that is read for a segment's times is damaged.
+        StorageFailure: The disk or the object store failed.
     """
     log = log_dir.log(name.topic, name.partition)
     finished = log.finished_segments()
@@ -550,7 +562,7 @@ def _state_of(
     history: CompactionHistory | None,
     checkpoint: int | None,
 ) -> LogState:
-    """The log as a reader sees it: what waits for its sync counts as safe."""
+    """Return the state of a log as a reader sees it: data that is not synced yet counts as safe."""
     return LogState(
         segments=[Finished(each, log) for each in segments],
         active_base=active_base,
@@ -564,11 +576,11 @@ def _state_of(
 
 
 def believed_history(log: "LogView") -> CompactionHistory | None:
-    """What is noted of earlier cleanings; None where nothing is, or where it is damaged."""
+    """Return the stored history of earlier cleanings; None if there is none or it is damaged."""
     try:
         return load_history(log.context.env.files, log.context.directory)
     except CorruptFile:
-        return None  # tables of the past are unknown then; the next run writes it anew
+        return None  # tables of the past are unknown then; the next run writes it again
 
 
 def horizons_of(
@@ -577,7 +589,7 @@ def horizons_of(
     checkpoint: int | None,
     config: TopicConfig,
 ) -> tuple[int, ...]:
-    """When tombstones may go; where only another cleaner was here, its files tell the latest."""
+    """Return delete horizons of tombstones; by the files' times if only another cleaner ran."""
     if history is not None or checkpoint is None:
         return () if history is None else history.horizons_ms
     cleaned = [each.mtime_ms() for each in segments if each.end_offset <= checkpoint]
@@ -590,11 +602,11 @@ def horizons_of(
 def plan_cleaning(
     log_dir: "DirectoryAccess", state: CleaningState, options: CleanerOptions
 ) -> CleaningPlan:
-    """The job for a partition; there must be something to do.
+    """Make the job for a partition with something to clean.
 
     Raises:
-        ConfigError: Settings contradict.
-        CorruptData: A damaged batch or index.
+        ConfigError: Settings conflict.
+        CorruptData: A batch or index is damaged.
         StorageFailure: The disk failed.
     """
     log, decision = state.log, state.decision
@@ -643,7 +655,7 @@ def _sources(log: "LogAccess", segments: Sequence[ClosedSegment]) -> list[Source
 
 
 def _active_producers(states: "ProducerStates") -> dict[int, tuple[int, int]]:
-    """Last data offset and epoch of each producer."""
+    """Return the last data offset and the epoch of each active producer."""
     return {
         number: (entry.batches[-1].last_offset if entry.batches else NO_OFFSET, entry.epoch)
         for number, entry in states.producers.items()
@@ -651,7 +663,7 @@ def _active_producers(states: "ProducerStates") -> dict[int, tuple[int, int]]:
 
 
 def _aborted(log: "LogAccess", sources: Sequence[ClosedSegment]) -> list["AbortedTxn"]:
-    """Aborted transactions that touch the sources; their markers may lie behind them."""
+    """Return aborted transactions that overlap the sources; their markers may lie after them."""
     start, end = sources[0].base_offset, sources[-1].end_offset
     return [
         entry
@@ -663,14 +675,14 @@ def _aborted(log: "LogAccess", sources: Sequence[ClosedSegment]) -> list["Aborte
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would be cleaned, and what is remembered of the segments.
+    """Forecast of the next cleaning, with the statistics of the segments.
 
     Attributes:
-        decision: What may be cleaned, and whether its age or its dirty share ask for it.
+        decision: The cleanable part, and whether its age or its dirty share makes a cleaning due.
         plan: What would happen to each segment.
-        generations: What is remembered.
-        has_versions: Whether more than the offset decides which record of a key stays; what the
-            plan tells of keys and garbage is by the offset all the same.
+        generations: The statistics.
+        has_versions: Whether a timestamp or header decides which record of a key stays. The plan
+            estimates keys and garbage by offset even then.
     """
 
     decision: CleaningDecision
@@ -680,7 +692,7 @@ class Preview:
 
 
 def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
-    """What a compaction that nobody asks for would do now; with brute force a full pass, if due.
+    """Forecast what an unrequested compaction would do now; with brute force, a full pass if due.
 
     Args:
         log_dir: Open for reading or writing.
@@ -688,8 +700,8 @@ def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
 
     Raises:
         UnknownTopic: No such partition.
-        InvalidRequest: Some of its segments lie in a tier alone.
-        CorruptData: A damaged batch stands where a segment's times are looked up.
+        InvalidRequest: Some of its segments exist only in a tier.
+        CorruptData: A batch that is read for a segment's times is damaged.
         StorageFailure: The disk failed.
     """
     log = log_dir.reader(name.topic, name.partition)
@@ -700,7 +712,7 @@ def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
         raise InvalidRequest(
             f"{name}: no plan is made for segments in a tier; they are compacted by brute force"
         )
-    # An empty log that nobody writes to has no segment yet.
+    # An empty log that was never opened for writing has no segment yet.
     active = log.segments[-1] if log.segments else None
     base = log.log_end_offset if active is None else active.base_offset
     scheduler, rules = scheduler_of(config), rules_of(config, CleanerOptions())

@@ -1,10 +1,11 @@
 """The cleanable part of a log, and whether its cleaning is due. Pure.
 
-A log is a cleaned tail and a dirty head. The head begins at the cleaner's checkpoint and ends at
-the first segment that may not be cleaned: the active one, one with records of an open transaction,
-one that is not durable yet, one with records younger than `min.compaction.lag.ms`. Cleaning is due
-by the head's share of the bytes, by its bytes, by the age of its records, or, with or without a
-head, when tombstones of the tail have had their time. So also an idle log loses its tombstones.
+A log is a cleaned tail followed by a dirty head. The head begins at the cleaner's checkpoint and
+ends at the first segment that may not be cleaned: the active segment, a segment with records of an
+open transaction, a segment that is not durable yet, or a segment with records younger than
+`min.compaction.lag.ms`. A cleaning is due by the head's share of the bytes, by the head's bytes, or
+by the age of its records. It is also due, with or without a head, when the delete horizon of
+tombstones in the tail has passed, so an idle log loses its tombstones too.
 
 Source: Kafka 4.x LogCleanerManager; facts 6.1; KAFKA-8522 for delete horizons.
 """
@@ -18,12 +19,13 @@ from tidelog.config import TopicConfig
 from tidelog.types import INT64_MAX
 
 NEVER_BYTES: Final = -1
-# Tombstones go at most this part of their retention later: horizons so near are one run's.
+# Tombstones are removed late by at most this part of their retention, so that horizons this close
+# together are handled by one run.
 HORIZON_PART: Final = 10
 
 
 class DueReason(StrEnum):
-    """Why a log is to be cleaned."""
+    """Reason to clean a log."""
 
     RATIO = "dirty ratio"
     BYTES = "dirty bytes"
@@ -34,56 +36,56 @@ class DueReason(StrEnum):
 
 
 class WaitingSegment(Protocol):
-    """A segment, as far as `max.compaction.lag.ms` looks at it."""
+    """Times of a segment that `max.compaction.lag.ms` is checked against."""
 
     @property
     def first_timestamp(self) -> int:
-        """Largest timestamp of its first batch in ms, -1 for none."""
+        """Largest timestamp of its first batch in ms, -1 if it has none."""
         ...
 
     @property
     def first_append_ms(self) -> int:
-        """When its first batch was appended in ms, -1 where that is not known."""
+        """Append time of its first batch in ms, -1 if unknown."""
         ...
 
 
 class CleanableSegment(WaitingSegment, Protocol):
-    """A segment, as far as it is looked at; times only where a setting asks for them."""
+    """A segment as the rules see it; its times are computed only if a setting needs them."""
 
     @property
     def base_offset(self) -> int:
-        """Its base offset."""
+        """First offset of the segment."""
         ...
 
     @property
     def end_offset(self) -> int:
-        """Offset behind it, exclusive."""
+        """Offset after its last one, exclusive."""
         ...
 
     @property
     def size_bytes(self) -> int:
-        """Size of its log file."""
+        """Size of its log file in bytes."""
         ...
 
     @property
     def youngest_ms(self) -> int:
-        """Time in ms that the minimum lag of its youngest record counts from, -1 for none."""
+        """Time in ms that the minimum lag of its youngest record counts from, -1 if none."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """A log as it is now.
+    """State of a log at the time of the check.
 
     Attributes:
-        segments: Finished ones that lie here, oldest first.
-        active_base: Base offset of the active one.
+        segments: Finished local segments, oldest first.
+        active_base: Base offset of the active segment.
         log_start: Log start offset.
         log_end: Log end offset.
         last_stable_offset: Offset below which no transaction is open.
-        durable_end: Offset below which all is on disk.
-        checkpoint: Where the head begins, as it was noted; None where it never was.
-        horizons_ms: When tombstones of the tail have had their time.
+        durable_end: Offset below which everything is on disk.
+        checkpoint: First offset of the head as last stored; None if it was never stored.
+        horizons_ms: Delete horizons of the tombstones in the tail, in ms.
     """
 
     segments: Sequence[CleanableSegment]
@@ -98,16 +100,16 @@ class LogState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningDecision:
-    """What may be cleaned, and whether to.
+    """The cleanable part of a log, and whether a cleaning is due.
 
     Attributes:
-        first_dirty: Where the head begins, inclusive.
-        end: Where it ends, exclusive: the base of a segment.
+        first_dirty: First offset of the head, inclusive.
+        end: End of the cleanable head, exclusive: the base of a segment.
         clean_bytes: Bytes of segments that begin before the head.
-        dirty_bytes: Bytes of segments of the head that may be cleaned.
-        due: Why it is to be cleaned now; None where it is not.
-        reason: The same with its figures, or why it is not.
-        is_reset: The checkpoint was outside the log and is to be written anew.
+        dirty_bytes: Bytes of cleanable segments in the head.
+        due: Why a cleaning is due now; None if it is not.
+        reason: Why a cleaning is due, with figures, or why it is not.
+        is_reset: The checkpoint was outside the log and has to be written again.
     """
 
     first_dirty: int
@@ -120,7 +122,7 @@ class CleaningDecision:
 
     @property
     def ratio(self) -> float:
-        """Dirty share of the bytes that may be cleaned, 0 where there are none."""
+        """Dirty share of the cleanable bytes, 0 to 1; 0 if there are none."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
@@ -128,13 +130,13 @@ class CleaningDecision:
 def judge(
     state: LogState, config: TopicConfig, now_ms: int, *, is_asked: bool = False
 ) -> CleaningDecision:
-    """What of a log may be cleaned, and whether it is due.
+    """Decide which part of a log may be cleaned, and whether a cleaning is due.
 
     Args:
         state: The log.
         config: The topic's settings.
         now_ms: Wall time.
-        is_asked: Somebody asks for it: due wherever there is anything to be looked at.
+        is_asked: A cleaning was requested, so it is due if there is anything to check.
     """
     first_dirty, is_reset = _first_dirty(state)
     end, what_ends = _uncleanable(state, config, first_dirty, now_ms)
@@ -159,7 +161,7 @@ def judge(
 
 
 def _first_dirty(state: LogState) -> tuple[int, bool]:
-    """Where the head begins, and whether the checkpoint can't be used."""
+    """Return the first offset of the head, and whether the checkpoint is unusable."""
     checkpoint = state.checkpoint
     if checkpoint is None:
         return state.log_start, False
@@ -171,7 +173,7 @@ def _first_dirty(state: LogState) -> tuple[int, bool]:
 def _uncleanable(
     state: LogState, config: TopicConfig, first_dirty: int, now_ms: int
 ) -> tuple[int, str]:
-    """The first offset that may not be cleaned, a segment's base, and what keeps it."""
+    """Return the first offset that may not be cleaned (a segment's base), and the reason."""
     bounds = [
         (state.active_base, "the active segment begins"),
         (state.last_stable_offset, "a transaction is open"),
@@ -214,11 +216,12 @@ def _due(
 
 
 def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) -> int | None:
-    """Since when a segment's first records wait, in ms, if that is too long; else None.
+    """Return since when a segment's first records have waited, in ms, if too long; else None.
 
-    The later of their timestamp and their append counts: else a backfill would wait too long from
-    its first record on, and be cleaned at every look. An active segment that waits is rolled. Kafka
-    rolls only where somebody appends (KAFKA-20664): an idle head would never be cleaned.
+    The wait counts from the later of timestamp and append time. By the timestamp alone, a backfill
+    would be overdue from its first record on, and be cleaned at every check. An overdue active
+    segment is rolled. Kafka rolls it only on an append (KAFKA-20664), so an idle head would never
+    be cleaned.
     """
     if config.max_compaction_lag_ms == INT64_MAX:
         return None
@@ -231,10 +234,10 @@ def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) ->
 
 
 def horizon_of(now_ms: int, delete_retention_ms: int) -> int:
-    """When a run comes for tombstones that were first cleaned at `now_ms`, in ms.
+    """Return when to clean again for tombstones that were first cleaned at `now_ms`, in ms.
 
-    Never before their delete horizon, and at most a part of the retention behind it, so that runs
-    that come soon after each other have one.
+    The time is at or after their delete horizon, and later by at most a part of the retention, so
+    that cleanings in quick succession share one such run.
     """
     step = max(delete_retention_ms // HORIZON_PART, 1)
     return min(-(-(now_ms + delete_retention_ms) // step) * step, INT64_MAX)

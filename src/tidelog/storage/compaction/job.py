@@ -1,16 +1,16 @@
 """A cleaning as plain values: the job, its rules, its groups and parts, and its result.
 
-A job holds everything that a cleaning needs to know besides the segments' files, so that it can run
-in another process, without the directory's lock. All values go through JSON. Paths are the
-machine's own.
+A job holds all the input of a cleaning besides the segments' files, so that it can run in another
+process, without the directory's lock. All values can be encoded as JSON. Paths are valid on this
+machine only.
 
-Owns also how a job is cut and grouped, which are decisions without effects:
+Owns also how a job is split and grouped, which are decisions without effects:
 
-- Parts (`parts_of`), for workers side by side: each maps all keys of the head, so what stays is
-  what one cleaner would have kept, to the record. Markers of transactions depend on what precedes
-  them in the log, and where versions decide, whoever rewrites the head must have held the whole
-  tail against it: such a job has one part.
-- Groups (`group_segments`): runs of segments that fit the limits of one segment together.
+- Parts (`parts_of`), for workers that run in parallel: each part maps all keys of the head, so the
+  remaining records are exactly those that one cleaner would have kept. A job has one part if it has
+  transactions, since markers depend on earlier batches of the log, or if versions decide, since
+  rewriting the head needs the whole tail looked up in the map first.
+- Groups (`group_segments`): runs of segments that together fit the limits of one segment.
 
 Not owned: any decision on a single record (`rewriting`, `key_mapping`).
 
@@ -51,29 +51,29 @@ MD5: Final = "md5"
 HASH_NAMES: Final = (SIPHASH, MD5)
 
 
-# Kafka's smallest: below it a map holds so few keys that a log is read over and over.
+# Kafka's minimum: a smaller map holds so few keys that a log is read again and again.
 DEDUPE_BUFFER_BYTES_MIN: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRules:
-    """The settings that a cleaning goes by.
+    """Settings of a cleaning.
 
     Attributes:
-        strategy: Which record of a key stays: the one with the highest `offset`, the highest
-            record `timestamp`, or the highest version in a `header`; of equal ones the one with
-            the highest offset.
+        strategy: Which record of a key stays: the one with the highest `offset`, the highest record
+            `timestamp`, or the highest version in a `header`; among equal ones the one with the
+            highest offset.
         header: Name of the version header for that strategy, else empty. Its last occurrence
-            counts, 8 bytes, a big-endian int64; a record without one, or with another length,
-            comes after all that have one.
+            counts, 8 bytes, a big-endian int64; a record without one, or with another length, ranks
+            above all that have one.
         delete_retention_ms: How long tombstones and markers stay after they were first cleaned.
-        hash_name: How keys are hashed, `siphash` (with a fresh secret) or `md5`.
-        verify_keys: Keep the keys themselves, so that equal hashes of different keys are told
-            apart; the keys then take their room from the same buffer.
+        hash_name: Hash function of keys, `siphash` (with a fresh secret) or `md5`.
+        verify_keys: Keep the keys themselves, to distinguish different keys with equal hashes; the
+            keys share the memory of the offset map.
         dedupe_buffer_bytes: Memory of the offset map, keys included.
         load_factor: Part of its slots that may be used, at most 0.9.
-        index_interval_bytes: As the topic's `index.interval.bytes`.
-        segment_index_bytes: As the topic's `segment.index.bytes`.
+        index_interval_bytes: The topic's `index.interval.bytes`.
+        segment_index_bytes: The topic's `segment.index.bytes`.
     """
 
     strategy: str = OFFSET_STRATEGY
@@ -87,7 +87,7 @@ class CompactionRules:
     segment_index_bytes: int = 10 << 20
 
     def __post_init__(self) -> None:
-        """Refuse what can't be meant; raises ConfigError."""
+        """Refuse invalid or conflicting settings; raises ConfigError."""
         if self.strategy not in STRATEGIES:
             raise ConfigError("compaction strategy", self.strategy, f"one of {STRATEGIES}")
         if (self.strategy == HEADER_STRATEGY) != bool(self.header):
@@ -117,7 +117,7 @@ class CompactionRules:
 
     @property
     def has_versions(self) -> bool:
-        """Whether more than the offset decides, so that the whole log has to be mapped."""
+        """Whether a timestamp or header decides, so that the whole log has to be mapped."""
         return self.strategy != OFFSET_STRATEGY
 
 
@@ -125,12 +125,12 @@ SEED_SIZE: Final = 16
 
 
 class Throttle(Protocol):
-    """Who may hold a cleaning up."""
+    """Limits the rate of a cleaning."""
 
     def take(self, size_bytes: int) -> None:
-        """Return as soon as so many bytes may be read or written.
+        """Return as soon as `byte_count` bytes may be read or written.
 
-        A cleaning that has to end early is ended by an exception from here: nothing of it is left.
+        An exception from here stops the cleaning, which then leaves no files.
         """
         ...
 
@@ -141,11 +141,12 @@ class SourceSegment:
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset behind it, exclusive.
+        end_offset: Offset after its last one, exclusive.
         size_bytes: Size of its log file.
-        last_modified_ms: When its log file was last modified; tombstones of old formats go by it.
-        append_end: Offset from which on its `.appendtime` is not believed, exclusive; its end
-            offset where the holder of the lock knows all its rows to be right.
+        last_modified_ms: Modification time of its log file; it decides when tombstones of old
+            formats go.
+        append_end: Offset from which on its `.appendtime` is not trusted, exclusive; its end offset
+            if the holder of the lock knows all its rows to be right.
     """
 
     base_offset: int
@@ -157,14 +158,14 @@ class SourceSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Source segments that become one `.cleaned` segment, named by the first base.
+    """Source segments that become one `.cleaned` segment, named after the first base.
 
     Attributes:
         bases: Their base offsets, ascending.
-        drop_expired: Whether tombstones and markers whose delete horizon has passed may go: only
-            where no segment or object outside of the job can hold a record that they cover.
-            Markers need the job to rewrite all older segments, too: whether a batch of their
-            transaction is left, if only an empty one, is seen where it is met.
+        drop_expired: Whether tombstones and markers past their delete horizon may be dropped: only
+            if no segment or object outside of the job can hold a record that they cover. For
+            markers the job must also rewrite all older segments, since only reading those shows
+            whether a batch of the transaction, even an empty one, remains.
     """
 
     bases: tuple[int, ...]
@@ -179,25 +180,24 @@ class CleaningJob:
         directory: The partition's directory.
         topic: Its topic.
         partition: Its number.
-        topic_id: The topic's id, all zero where the directory has none.
-        sources: Segments to read, in order of their offsets: those of all groups, and those
-            whose keys are only mapped.
-        groups: What is to be rewritten, in order of their offsets.
-        map_from: First offset whose key goes into the map, inclusive, whatever the strategy: what
-            lies before it is held against the map record by record, versions included.
-        map_to: Offset behind the last one whose key goes into the map, exclusive. No record from
+        topic_id: The topic's id, all zero if the directory has none.
+        sources: Segments to read, in order of their offsets: those of all groups, and those whose
+            keys are only mapped.
+        groups: Groups to rewrite, in order of their offsets.
+        map_from: First offset whose key goes into the map, inclusive, for every strategy: earlier
+            records are looked up in the map one by one, versions included.
+        map_to: Offset after the last one whose key goes into the map, exclusive. No record from
             there on is dropped.
-        log_start_offset: The log's start; records below it are never mapped, and dropped.
-        upper_bound_offset: A batch that ends before it is kept, if only as an empty one, so that
+        log_start_offset: Log start offset; records below it are never mapped, and are dropped.
+        upper_bound_offset: A batch that ends before it is kept, at least as an empty one, so that
             the log's offsets are not lost.
-        now_ms: Wall time; delete horizons are set from it and held against it.
-        rules: By which rule.
-        active_producers: Of each producer that is alive, the last data offset (-1 where it has
-            none in the log) and its epoch: the batch that tells of it stays, if only as an empty
-            one.
+        now_ms: Wall time; delete horizons are set from it and compared with it.
+        rules: The settings.
+        active_producers: Last data offset (-1 if it has none in the log) and epoch of each active
+            producer: the batch that holds them stays, at least as an empty one.
         aborted: Aborted transactions with records or a marker in the sources, in order of their
-            markers; those whose marker lies in a later segment count.
-        seed: 16 bytes, drawn anew for each run, so that nobody can make keys collide.
+            markers, including those whose marker lies in a later segment.
+        seed: 16 bytes, drawn again for each run, so that clients can't provoke hash collisions.
     """
 
     directory: str
@@ -217,7 +217,7 @@ class CleaningJob:
     seed: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse a job that can't be; raises InvalidRequest."""
+        """Refuse an inconsistent job; raises InvalidRequest."""
         if len(self.seed) != SEED_SIZE:
             raise InvalidRequest(f"a seed of {len(self.seed)} bytes, {SEED_SIZE} expected")
         end = 0
@@ -237,15 +237,15 @@ class CleaningJob:
             )
 
     def lets_go(self, group: Group, mapped_to: int) -> bool:
-        """Whether a group's tombstones and markers past their horizon go, with so much mapped.
+        """Return whether a group may drop expired tombstones and markers.
 
-        Where versions decide, a tombstone may cover records that come after it: it stays until all
-        of them have been held against it. One that was mapped may cover records before it, which
-        are swapped out last: so its group lies before the map.
+        If versions decide, a tombstone may cover later records: it stays until all of them have
+        been compared with it. A mapped tombstone may also cover earlier records, which are swapped
+        in last: so the group must lie before the map.
 
         Args:
             group: One of the job's.
-            mapped_to: Offset behind the last one whose key went into the map, exclusive.
+            mapped_to: Offset after the last one whose key went into the map, exclusive.
         """
         if not (group.drop_expired and self.rules.has_versions):
             return group.drop_expired
@@ -253,16 +253,16 @@ class CleaningJob:
         return mapped_to == self.map_to and next(ends) <= self.map_from
 
     def to_json(self) -> str:
-        """The job as a JSON text; it holds the secret seed."""
+        """Encode the job as JSON; the text holds the secret seed."""
         return json.dumps(asdict(self) | {"topic_id": self.topic_id.hex, "seed": self.seed.hex()})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` gave.
+        """Decode the result of `to_json`.
 
         Raises:
-            CorruptFile: It has another shape.
-            InvalidRequest, ConfigError: Its values can't be.
+            CorruptFile: The structure is wrong.
+            InvalidRequest, ConfigError: The values are invalid.
         """
         job = read_json(text.encode(), "cleaning job")
         producers = job.mapping("active_producers")
@@ -279,14 +279,14 @@ class CleaningJob:
 
 @dataclass(slots=True, kw_only=True)
 class CleanedSource:
-    """What a cleaning has found in one source segment: its yield. Counts grow while it runs.
+    """Yield of a cleaning from one source segment. Counts grow while it runs.
 
     Attributes:
-        base_offset: Which segment.
+        base_offset: Base offset of the source.
         bytes_before: Size of its log file.
         bytes_after: Bytes of it that are in the cleaned segment.
-        records_before: Its records, those of markers included.
-        records_after: Records of it that are left, those of markers included.
+        records_before: Its records, markers included.
+        records_after: Its remaining records, markers included.
         tombstones_after: Tombstones among them.
         markers_after: Control records among them.
     """
@@ -305,11 +305,11 @@ class CleanedGroup:
     """One `.cleaned` segment.
 
     Attributes:
-        base_offset: Its name.
-        end_offset: Offset behind it, exclusive: the end of the last source.
-        sources: What was found in each source, in order.
-        suffixes: Its files: each is `BASE` + suffix + `.cleaned`. `.log` is among them even where
-            nothing is left.
+        base_offset: Base offset that its files are named after.
+        end_offset: Offset after its last one, exclusive: the end of the last source.
+        sources: Yield of each source, in order.
+        suffixes: Its files: each is `BASE` + suffix + `.cleaned`. `.log` is among them even if
+            nothing remains.
     """
 
     base_offset: int
@@ -319,52 +319,52 @@ class CleanedGroup:
 
     @property
     def bases(self) -> tuple[int, ...]:
-        """Base offsets of the segments that it takes the place of."""
+        """Base offsets of the segments that it replaces."""
         return tuple(source.base_offset for source in self.sources)
 
     @property
     def bytes_before(self) -> int:
-        """Bytes of the sources' log files."""
+        """Size of the sources' log files in bytes."""
         return sum(source.bytes_before for source in self.sources)
 
     @property
     def bytes_after(self) -> int:
-        """Bytes of the cleaned log file; 0 where nothing is left, not even an empty batch."""
+        """Size of the cleaned log file in bytes; 0 if nothing remains, not even an empty batch."""
         return sum(source.bytes_after for source in self.sources)
 
     @property
     def records_before(self) -> int:
-        """Records of the sources."""
+        """Number of records in the sources."""
         return sum(source.records_before for source in self.sources)
 
     @property
     def records_after(self) -> int:
-        """Records that are left."""
+        """Number of records that remain."""
         return sum(source.records_after for source in self.sources)
 
     @property
     def tombstones_after(self) -> int:
-        """Tombstones that are left."""
+        """Number of tombstones that remain."""
         return sum(source.tombstones_after for source in self.sources)
 
     @property
     def markers_after(self) -> int:
-        """Control records that are left."""
+        """Number of control records that remain."""
         return sum(source.markers_after for source in self.sources)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """What a cleaning has done. Nothing is renamed or removed yet.
+    """Result of a cleaning, before any file is renamed or removed.
 
     Attributes:
-        groups: The groups that were rewritten, in order. One that begins at or behind `mapped_to`
-            is left out: no file was written for it.
-        mapped_to: Offset behind the last one whose key is in the map, exclusive. Less than the
-            job's `map_to` where the map was full: the rest is another pass's.
-        keys: Different keys in the map.
-        bytes_read: From log files, mapping and rewriting together.
-        bytes_written: Into log files.
+        groups: The groups that were rewritten, in order. A group that begins at or after
+            `mapped_to` is left out: no file was written for it.
+        mapped_to: Offset after the last one whose key is in the map, exclusive. Less than the job's
+            `map_to` if the map was full; another pass cleans the rest.
+        keys: Number of different keys in the map.
+        bytes_read: Bytes read from log files, mapping and rewriting together.
+        bytes_written: Bytes written into log files.
     """
 
     groups: tuple[CleanedGroup, ...]
@@ -374,12 +374,12 @@ class Cleaned:
     bytes_written: int
 
     def to_json(self) -> str:
-        """The result as a JSON text."""
+        """Encode the result as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` gave; raises CorruptFile for another shape."""
+        """Decode the result of `to_json`; raises CorruptFile if the structure is wrong."""
         result = read_json(text.encode(), "cleaning result")
         return read_record(cls, result.content, result.what)
 
@@ -394,7 +394,7 @@ def _last(producers: Fields, name: str) -> tuple[int, int]:
 
 
 def _integers(value: object, count: int) -> list[int]:
-    """A list of so many whole numbers; raises CorruptFile."""
+    """Check that a value is a list of `count` whole numbers; raises CorruptFile."""
     items = value if isinstance(value, list) else []
     numbers = [each for each in items if type(each) is int and INT64_MIN <= each <= INT64_MAX]
     if not isinstance(value, list) or len(numbers) != len(value) or len(numbers) != count:
@@ -414,7 +414,7 @@ def _bytes(fields: Fields, name: str) -> bytes:
 
 
 def parts_of(job: CleaningJob, part_bytes: int | None) -> Iterator[CleaningJob]:
-    """The job in parts that rewrite about so many bytes each, in order; whole where None."""
+    """Split the job into parts that rewrite about `part_bytes` each, in order; None: one part."""
     sizes = {source.base_offset: source.size_bytes for source in job.sources}
     group_sizes = [sum(sizes[base] for base in group.bases) for group in job.groups]
     part_groups: list[Group] = []
@@ -425,13 +425,13 @@ def parts_of(job: CleaningJob, part_bytes: int | None) -> Iterator[CleaningJob]:
             part_groups, size = [], 0
         part_groups.append(group)
         size += more
-    # A job that rewrites nothing tells all the same how far its map reaches.
+    # A job without groups still has to report how far its map reaches.
     if part_groups or not job.groups:
         yield _part(job, part_groups)
 
 
 def _part(job: CleaningJob, groups: Sequence[Group]) -> CleaningJob:
-    """Some groups of a job: their segments, and those whose keys are mapped."""
+    """Return a part of a job: groups, their segments, and segments that are only mapped."""
     bases = {base for group in groups for base in group.bases}
     sources = tuple(
         source
@@ -442,7 +442,7 @@ def _part(job: CleaningJob, groups: Sequence[Group]) -> CleaningJob:
 
 
 def together(parts: Sequence[Cleaned]) -> Cleaned:
-    """What the parts of a job have done, as one."""
+    """Merge the results of a job's parts into one."""
     reached = {part.mapped_to for part in parts}
     assert len(reached) == 1, f"maps of one job reach to {sorted(reached)}"
     return Cleaned(
@@ -454,18 +454,18 @@ def together(parts: Sequence[Cleaned]) -> Cleaned:
     )
 
 
-# Segments that become one have no more bytes together, whatever `segment.bytes` allows: what is
-# written may be longer than what was read, and what does not fit could never be cleaned.
+# Maximum bytes of segments that are merged, whatever `segment.bytes` allows: the output may be
+# longer than the input, and an output too large for one segment could never be cleaned.
 GROUP_BYTES_MAX: Final = INT32_MAX // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSize:
-    """What grouping looks at in a finished segment.
+    """Attributes of a finished segment that grouping depends on.
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset behind it, exclusive.
+        end_offset: Offset after its last one, exclusive.
         log_bytes: Size of its log file.
         index_bytes: Size of its offset index.
         time_index_bytes: Size of its time index.
@@ -480,16 +480,16 @@ class SegmentSize:
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """What one segment may hold: bytes of its log, and of each of its two indexes."""
+    """Limits of one segment: bytes of its log, and of each of its two indexes."""
 
     log_bytes: int
     index_bytes: int
 
 
 def group_segments(segments: Iterable[SegmentSize], limits: GroupLimits) -> list[tuple[int, ...]]:
-    """Base offsets of segments that become one, in order; each segment is in one group.
+    """Return base offsets of segments that become one, in order; each segment is in one group.
 
-    A segment that is over a limit by itself has a group of its own.
+    A segment that exceeds a limit by itself is a group of its own.
     """
     groups: list[list[SegmentSize]] = []
     for segment in segments:

@@ -1,24 +1,24 @@
-"""The first pass of a cleaning: keys of the head go into the offset map, older records lose.
+"""The first pass of a cleaning: puts keys of the head into the offset map, marks older records.
 
 Owns, for one job:
 
-- The offset map. It takes `log.cleaner.dedupe.buffer.size` bytes. A slot is 24 bytes, as Kafka's:
-  16 of hash, 8 of number; versions take 8 more. Where keys are kept, half of the memory is theirs,
-  and a slot has 8 bytes for the position of the key.
-- One bit for each mapped record (whether it lost), and notes of each batch (size, records,
-  tombstones), so that the second pass reads only batches with a record that is left and opens only
-  those that have lost some but not all. Both take at most `NOTES_BYTES_MAX`. Where the map or the
-  notes are full, mapping stops at that record, and another pass continues; at least one record
-  always fits.
-- Batches that stay even if none of their records does, as empty ones: the last data batch of a
-  producer that is alive (its last sequence number), or its last marker (its epoch), and the batch
-  at the end of the round, so that the log's offsets are not lost.
-- Transactions: aborted data goes, and a marker once nothing needs it. A marker stays as long as a
-  batch of its transaction is met, even an empty one, and the entry of an abort goes into the new
-  index of aborted transactions. After that the marker gets a delete horizon, and a later cleaning
-  removes it. This is one walk in the order of offsets. Where the walk has not met all that precedes
-  a marker (`sees_all` is false), nothing is concluded from what was not met: whoever reads the log
-  from its start without the marker would find the transaction open for ever.
+- The offset map. It takes `log.cleaner.dedupe.buffer.size` bytes. A slot has 24 bytes as in Kafka:
+  16 of hash, 8 of record number; versions take 8 more. If keys are kept, half of the memory is for
+  keys, and a slot has 8 bytes for the position of the key.
+- One bit for each mapped record (whether it is superseded), and notes on each batch (size, records,
+  tombstones), so that the second pass reads only batches with remaining records and opens only
+  those that lost some but not all. Both take at most `NOTES_BYTES_MAX`. When the map or the notes
+  are full, mapping stops at that record, and another pass continues; at least one record always
+  fits.
+- Batches that stay even without records, as empty ones: the last data batch of an active producer
+  (its last sequence number), or its last marker (its epoch), and the batch at the end of the round,
+  so that the log's offsets are not lost.
+- Transactions: aborted data is dropped, and a marker once it is no longer needed. A marker stays as
+  long as a batch of its transaction exists, even an empty one, and the entry of an abort goes into
+  the new index of aborted transactions. After that the marker gets a delete horizon, and a later
+  cleaning removes it. One walk in the order of offsets decides this. If the walk has not visited
+  everything before a marker (`sees_all` is false), the absence of batches proves nothing: without
+  the marker, a reader from the log's start would find the transaction open forever.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.buildOffsetMap, SkimpyOffsetMap,
 CleanedTransactionMetadata; KAFKA-5490; KIP-98, KIP-534; the keyed messages proposal.
@@ -58,14 +58,14 @@ if TYPE_CHECKING:
     from tidelog.storage.compaction.source_reader import Mask
 
 
-# Bits of mapped records and notes on their batches, together.
+# Maximum memory of the bits of mapped records and the notes on their batches, together.
 NOTES_BYTES_MAX: Final = 64 << 20
 
 
 _FIRST_BITS_BYTES: Final = 1 << 16
 
 
-# A map that is known to get few keys has so many slots for each of them, and these beside.
+# Slots per key of a map for few keys, and the slots added to them.
 _SLOTS_PER_KEY: Final = 2
 
 
@@ -86,11 +86,11 @@ _STRATEGIES: Final = {
 
 
 class OffsetMap:
-    """The map of one cleaning. One thread uses it.
+    """The offset map of one cleaning. Not thread-safe.
 
     Attributes:
         keys: The arrays, as kernels take them.
-        lost: One bit for each mapped record, set where it lost.
+        lost: One bit for each mapped record, set if it is superseded.
     """
 
     def __init__(
@@ -101,14 +101,14 @@ class OffsetMap:
         hash_mask: tuple[int, int] = (-1, -1),
         offset_count: int | None = None,
     ) -> None:
-        """An empty map.
+        """Create an empty map.
 
         Args:
             rules: Its size and strategy.
             seed: 16 secret bytes.
-            hash_mask: What of both halves of a hash counts; tests make hashes collide by it.
-            offset_count: How many offsets are to be mapped, None for unknown: a map with more
-                slots than they can fill would only be slower.
+            hash_mask: Bits of both halves of a hash that are used; tests force collisions with it.
+            offset_count: Number of offsets to map, None if unknown: more slots than these could
+                fill would only be slower.
         """
         arena_bytes = rules.dedupe_buffer_bytes // 2 if rules.verify_keys else 0
         slots = (rules.dedupe_buffer_bytes - arena_bytes) // slot_bytes(rules)
@@ -134,27 +134,27 @@ class OffsetMap:
 
     @property
     def key_count(self) -> int:
-        """How many different keys are in it."""
+        """Number of different keys in the map."""
         return int(self.keys.state[offset_map.KEYS])
 
     @property
     def stop_offset(self) -> int:
-        """Where it was full: the first record that is not in it."""
+        """First record that did not fit, if the map is full."""
         return int(self.keys.state[offset_map.STOP_OFFSET])
 
     @property
     def bad_slot(self) -> int:
-        """Where a batch was found to be damaged: its row."""
+        """Row of a damaged batch, if one was found."""
         return int(self.keys.state[offset_map.BAD_SLOT])
 
     def check_keys(self) -> None:
-        """Do nothing while every key has found its room.
+        """Raise an error if a key did not fit into the memory for keys.
 
-        A key that has none stays, and so do its older records: its tombstone must never go, and
-        nobody would know that later on.
+        Such a key and its older records stay, so its tombstone must never be dropped. Later
+        cleanings would have no way to know this, so the cleaning fails.
 
         Raises:
-            CleaningFailed: A key is larger than all the room for keys.
+            CleaningFailed: A key is larger than all the memory for keys.
         """
         if self.keys.state[offset_map.TOO_LONG]:
             raise CleaningFailed(
@@ -164,7 +164,7 @@ class OffsetMap:
             )
 
     def release(self) -> None:
-        """Let go of the memory; nothing can be asked of the map any more."""
+        """Free the memory; the map can't be used any more."""
         none: Longs = np.zeros(0, np.int64)
         self.keys = self.keys._replace(
             hashes=none, numbers=none, versions=none, places=none, arena=np.zeros(0, np.uint8)
@@ -172,11 +172,11 @@ class OffsetMap:
         self.lost = np.zeros(0, np.uint8)
 
     def make_room(self, record_count: int, notes_bytes: int) -> bool:
-        """Have bits for so many records; False where that would be more than fits.
+        """Reserve bits for the records; return False if that would exceed the limit.
 
         Args:
             record_count: All records so far and those to come.
-            notes_bytes: What the notes on the batches to come take.
+            notes_bytes: Size of the notes on the batches to come.
         """
         needed = record_count // 8 + 1
         is_first = self._notes_bytes == 0
@@ -192,7 +192,7 @@ class OffsetMap:
     def key_rules(
         self, offset_start: int, offset_end: int, log_start: int, *, is_look_up: bool
     ) -> offset_map.KeyRules:
-        """What a kernel is to do with records of [offset_start, offset_end)."""
+        """Return a kernel's arguments for records of [offset_start, offset_end)."""
         return offset_map.KeyRules(
             self.strategy,
             self.header,
@@ -205,13 +205,13 @@ class OffsetMap:
 
 
 def slot_bytes(rules: CompactionRules) -> int:
-    """Bytes of one slot."""
+    """Return the size of one slot in bytes."""
     extras = int(rules.has_versions) + int(rules.verify_keys)
     return _HASH_BYTES + _WORD_BYTES + _WORD_BYTES * extras
 
 
 class Retention:
-    """What of a job's batches is kept at least as an empty batch."""
+    """Batches of a job that are kept at least as empty batches."""
 
     def __init__(self, job: CleaningJob) -> None:
         self._last_offset = job.upper_bound_offset - 1
@@ -219,7 +219,7 @@ class Retention:
         self._producer_ids = np.array(list(self._producers), np.int64)
 
     def kept_if_empty(self, piece: Piece) -> "Mask":
-        """Which batches of a piece those are."""
+        """Return a mask of such batches in a piece."""
         table = piece.table
         is_kept: Mask = table[:, layout.LAST_OFFSET] == self._last_offset
         if len(self._producer_ids):
@@ -237,21 +237,21 @@ class Retention:
 
 
 class AbortedSpans:
-    """Which batches belong to aborted transactions."""
+    """Offset ranges of aborted transactions, to find the batches inside them."""
 
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
-        """The spans of those transactions, given in any order."""
+        """Create the ranges of transactions, given in any order."""
         self._of: dict[int, list[AbortedTxn]] = {}
         for txn in sorted(set(aborted), key=lambda txn: txn.last_offset):
             self._of.setdefault(txn.producer_id, []).append(txn)
 
     @property
     def producer_ids(self) -> list[int]:
-        """Whose there are."""
+        """Producer ids that have aborted transactions."""
         return list(self._of)
 
     def holding(self, producer_id: int, offset: int) -> AbortedTxn | None:
-        """The producer's aborted transaction that an offset lies in, its marker's included."""
+        """Return the producer's aborted transaction that spans an offset, marker included."""
         txns = self._of.get(producer_id, [])
         slot = bisect_left(txns, offset, key=lambda txn: txn.last_offset)
         if slot == len(txns) or txns[slot].first_offset > offset:
@@ -264,20 +264,20 @@ class TransactionWalk:
 
     def __init__(self, spans: AbortedSpans, log_start_offset: int) -> None:
         self._spans = spans
-        self._end_offset = log_start_offset  # it has met every batch of the log below
+        self._end_offset = log_start_offset  # it has visited every batch of the log below
         self._met: set[AbortedTxn] = set()
         self._open: set[int] = set()
         self._kept: list[AbortedTxn] = []
 
     def begin(self, source: SourceSegment) -> bool:
-        """Go on with a source; whether the walk has left out nothing of the log before it."""
+        """Continue with a source; return whether the walk has visited all of the log before it."""
         if source.base_offset > self._end_offset:
             return False
         self._end_offset = max(self._end_offset, source.end_offset)
         return True
 
     def on_data(self, producer_id: int, base_offset: int) -> bool:
-        """Take a transactional data batch, whatever is left in it; whether it was aborted."""
+        """Visit a data batch of a transaction; return whether it is aborted."""
         txn = self._spans.holding(producer_id, base_offset)
         if txn is None:
             self._open.add(producer_id)
@@ -288,7 +288,7 @@ class TransactionWalk:
     def on_marker(
         self, kind: ControlType, producer_id: int, offset: int, *, sees_all: bool
     ) -> bool:
-        """Take a control batch with a record; whether nothing needs it any more."""
+        """Visit a control batch with a record; return whether its marker is no longer needed."""
         match kind:
             case ControlType.ABORT:
                 return self._on_abort(producer_id, offset, sees_all=sees_all)
@@ -308,16 +308,16 @@ class TransactionWalk:
         return False
 
     def take_kept(self) -> list[AbortedTxn]:
-        """Aborted transactions whose markers stay, in order, since the last call: a new index."""
+        """Return aborted transactions whose markers stay, since the last call, in order."""
         kept, self._kept = self._kept, []
         return kept
 
 
-# In place of a number of records: the batch did not go into the map.
+# Takes the place of a record count: the batch did not go into the map.
 LEFT_OUT: Final = -1
 
 
-# What the notes on a batch take, and those on a run of batches.
+# Bytes of the notes on a batch, and of those on a run of batches.
 _BATCH_NOTE_BYTES: Final = 12
 
 
@@ -326,7 +326,7 @@ _RUN_NOTE_BYTES: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class MappedRun:
-    """Batches of a segment that follow each other and went through the map together.
+    """Consecutive batches of a segment that went through the map together.
 
     Shape:
         sizes: int32[batches], in bytes.
@@ -336,7 +336,7 @@ class MappedRun:
     Attributes:
         start: Position of the first batch.
         first_number: Number of its first record.
-        is_special: Whether a batch has to be looked at even where nothing of it is left.
+        is_special: Whether a batch has to be processed even if none of its records remain.
         straddles: Whether the first batch begins below the mapped offsets.
     """
 
@@ -350,18 +350,18 @@ class MappedRun:
 
     @property
     def end(self) -> int:
-        """Position behind the last batch."""
+        """Position after the last batch."""
         return self.start + int(self.sizes.sum(dtype=np.int64))
 
     def numbers(self) -> "Longs":
-        """The number of each batch's first record, -1 for a batch that was left out."""
+        """Return the number of each batch's first record, -1 for a batch that was left out."""
         counts = np.maximum(self.counts, 0).astype(np.int64)
         numbers = self.first_number + np.cumsum(counts) - counts
         numbers[self.counts == LEFT_OUT] = -1
         return numbers
 
     def left(self, offset_map: OffsetMap) -> "Longs":
-        """How many records of each batch have not lost; of one left out 0."""
+        """Return how many records of each batch remain; 0 for a batch that was left out."""
         counts = np.maximum(self.counts, 0).astype(np.int64)
         out: Longs = np.empty(len(counts), np.int64)
         count_left(counts, self.numbers(), offset_map.lost, out)
@@ -369,7 +369,7 @@ class MappedRun:
 
 
 def joined(runs: Sequence[MappedRun]) -> list[MappedRun]:
-    """The same runs of a segment, those that are looked at alike as one; what one costs is saved.
+    """Merge runs of a segment that are processed in the same way, which saves the cost per run.
 
     A run begins where the one before ends, in bytes and in numbers.
     """
@@ -396,10 +396,10 @@ def _join(runs: Sequence[MappedRun]) -> MappedRun:
 
 @dataclass(slots=True)
 class Mapped:
-    """What the first pass leaves.
+    """Result of the first pass.
 
     Attributes:
-        mapped_to: Offset behind the last one that is in the map, exclusive.
+        mapped_to: Offset after the last one that is in the map, exclusive.
         runs: By a segment's base offset, in order of their positions.
     """
 
@@ -408,7 +408,7 @@ class Mapped:
 
 
 class Mapper:
-    """One first pass."""
+    """One first pass over the sources of a job."""
 
     def __init__(
         self,
@@ -427,12 +427,12 @@ class Mapper:
         self._mapped = Mapped(job.map_to)
 
     def run(self) -> Mapped:
-        """Map all dirty sources, or as much as fits.
+        """Map all dirty sources, or as many offsets as fit.
 
         Raises:
-            CorruptData: A batch or a record is damaged; located.
-            UnsupportedCompression: A codec that nobody defined.
-            CleaningFailed: A key has no room where keys are kept.
+            CorruptData: A batch or a record is damaged; with its position.
+            UnsupportedCompression: The codec number is undefined.
+            CleaningFailed: A key is larger than the memory for keys.
             OSError: The disk failed.
         """
         start, end = self._job.map_from, self._job.map_to
@@ -442,13 +442,13 @@ class Mapper:
         return self._mapped
 
     def _run(self, source: SourceSegment) -> bool:
-        """Map one segment; False where the map is full."""
+        """Map one segment; return False if the map is full."""
         runs = self._mapped.runs.setdefault(source.base_offset, [])
-        # What is left out of the map on either side is checked when it is written.
+        # Batches on either side of the mapped part are checked when they are written.
         for piece in self._reader.pieces(source, check=True, sums=False):
             last = piece.table[:, layout.LAST_OFFSET]
             start = int(np.searchsorted(last, self._job.map_from))
-            # The batch that begins below the end and reaches it counts.
+            # A batch that begins below the end and reaches across it is included.
             before = np.concatenate(([-1], last[:-1]))
             end = int(np.searchsorted(before, self._job.map_to - 1))
             if start < end and not self._take(piece.part(start, end), runs):
@@ -477,9 +477,9 @@ class Mapper:
         special: "Mask",
         runs: list[MappedRun],
     ) -> bool:
-        """Put a group's records into the map and note its batches; False where it is full."""
+        """Map a group's records and note its batches; return False if the map is full."""
         table = opened.table
-        check_counts(piece, opened, is_mapped)  # before room is made for so many
+        check_counts(piece, opened, is_mapped)  # before memory is reserved for so many
         counts = np.where(is_mapped, table[:, layout.RECORD_COUNT], LEFT_OUT)
         run = MappedRun(
             start=piece.start,
@@ -526,19 +526,19 @@ class Mapper:
 
 
 def records_in(table: "Longs") -> int:
-    """Records of all batches of a table, as far as their headers tell."""
+    """Return the number of records in all batches of a table, by their headers."""
     return int(np.maximum(table[:, layout.RECORD_COUNT], 0).sum())
 
 
 def is_transactional(piece: Piece) -> "Mask":
-    """Which batches belong to transactions or are markers."""
+    """Return a mask of batches that belong to transactions or are markers."""
     bits = TRANSACTIONAL_BIT | CONTROL_BIT
     mask: Mask = piece.table[:, layout.ATTRIBUTES] & bits != 0
     return mask
 
 
 def aborted_batches(piece: Piece, spans: AbortedSpans) -> "Mask":
-    """Which data batches belong to aborted transactions."""
+    """Return a mask of data batches that belong to aborted transactions."""
     attributes = piece.table[:, layout.ATTRIBUTES]
     is_data = attributes & (TRANSACTIONAL_BIT | CONTROL_BIT) == TRANSACTIONAL_BIT
     is_aborted: Mask = is_data & np.isin(piece.table[:, layout.PRODUCER_ID], spans.producer_ids)

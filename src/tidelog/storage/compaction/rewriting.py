@@ -1,13 +1,13 @@
-"""The second pass of a cleaning: the rest of each source goes into `.cleaned` segments.
+"""The second pass of a cleaning: writes what remains of each source to `.cleaned` segments.
 
-A source has up to three ranges, in order of their offsets: what was cleaned before (its keys are
-hashed and held against the map), what was mapped (one bit says of each record whether it lost) and
-what lies behind the map (copied unchanged). A batch that loses nothing is copied byte for byte,
-without being opened. A batch that loses everything is not even read, unless producers or
-transactions depend on it.
+A source has up to three ranges, in order of their offsets: the part cleaned before (its keys are
+hashed and looked up in the map), the mapped part (one bit per record says whether it was
+superseded) and the part after the map (copied unchanged). A batch that loses no record is copied
+byte for byte, without being opened. A batch that loses all its records is not even read, unless
+producers or transactions depend on it.
 
 Owns Kafka's rules for tombstones, markers and aborted data, and the decision for each batch:
-dropped, copied, filtered, or kept as an empty one. Not owned: which records lost to later ones
+dropped, copied, filtered, or kept as an empty one. Not owned: which records are superseded
 (`key_mapping`) and the bytes of the new files (`cleaned_files`).
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanInto, MemoryRecords.filterTo; KIP-534.
@@ -57,14 +57,14 @@ _NO_BITS: Final = 8
 
 @dataclass(slots=True)
 class Judged:
-    """What is known of the batches of a piece before it is planned.
+    """Facts about the batches of a piece before the piece is planned.
 
     Shape:
-        numbers: int64[batches], the first record's number in `lost`, -1: none has lost.
-        counts: int64[batches], records; anything for control batches and aborted ones.
-        left: int64[batches], records that have not lost.
-        tombstones: int64[batches], how many there are before anything goes.
-        lost: One bit for each record.
+        numbers: int64[batches], index of the first record in `lost`; -1: no record is superseded.
+        counts: int64[batches], records; undefined for control batches and aborted ones.
+        left: int64[batches], records that are not superseded.
+        tombstones: int64[batches], tombstones before anything is dropped.
+        lost: One bit for each record, set if it is superseded.
     """
 
     numbers: "Longs"
@@ -74,7 +74,7 @@ class Judged:
     lost: "Bytes"
 
     def part(self, start: int, end: int) -> "Judged":
-        """Some of the batches, by their rows."""
+        """Return the facts about the batches in these rows."""
         rows = slice(start, end)
         return Judged(
             self.numbers[rows],
@@ -86,7 +86,7 @@ class Judged:
 
 
 def keep_all(piece: Piece) -> Judged:
-    """What is known of batches behind the map: nothing of them has lost."""
+    """Return the facts about batches after the map: no record is superseded."""
     counts = piece.table[:, layout.RECORD_COUNT]
     none: Longs = np.zeros(len(counts), np.int64)
     return Judged(none - 1, counts, counts, none, np.zeros(_NO_BITS, np.uint8))
@@ -94,16 +94,16 @@ def keep_all(piece: Piece) -> Judged:
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """What both passes of a cleaning share.
+    """State that both passes of a cleaning share.
 
     Attributes:
-        job: What to do.
+        job: The job.
         reader: Reads the sources.
-        offset_map: Which records lost.
-        mapped: What went through the map.
+        offset_map: Which records are superseded.
+        mapped: Batches that went through the map.
         retention: Which batches stay at least as empty ones.
         spans: Aborted transactions.
-        walk: Meets the batches of all sources, in their order.
+        walk: Visits the batches of all sources, in their order.
     """
 
     job: CleaningJob
@@ -119,25 +119,25 @@ class Planner:
     """Plans the batches of one source, in their order."""
 
     def __init__(self, cleaning: Cleaning, group: Group, source: SourceSegment) -> None:
-        """The planner of a source of that group; the walk has met the sources before it."""
+        """Create the planner of a source; the walk has visited all earlier sources."""
         job, self._walk = cleaning.job, cleaning.walk
         self._now_ms = job.now_ms
-        # Whoever sets a horizon far enough away means "never".
+        # A horizon that is too far in the future for the field means "never".
         self._new_horizon_ms = min(job.now_ms + job.rules.delete_retention_ms, INT64_MAX)
         self._drops_expired = group.drop_expired
         self._mapped_to = cleaning.mapped.mapped_to
-        # Only then it follows from what the walk has not met that nothing needs a marker any more.
+        # Only then can the walk prove that a marker is no longer needed.
         self._sees_all = self._walk.begin(source) and group.drop_expired
         self._keeps_legacy = source.last_modified_ms > legacy_horizon_ms(job)
         self._retention = cleaning.retention
 
     def plan(self, piece: Piece, table: "Longs", judged: Judged) -> "Longs":
-        """The plan of mapped batches, or of those held against the map; see `kernels.rewrite`.
+        """Plan batches that were mapped, or looked up in the map; see `kernels.rewrite`.
 
         Args:
             piece: The batches.
-            table: Their table, legacy ones completed where they were opened.
-            judged: What is known of them.
+            table: Their table, with opened legacy batches completed.
+            judged: Facts about them.
         """
         plan = _empty_plan(len(table))
         is_kept = self._retention.kept_if_empty(piece)
@@ -161,14 +161,14 @@ class Planner:
         is_over = has_horizon & (rows[:, layout.BASE_TIMESTAMP] <= self._now_ms)
         is_legacy = rows[:, layout.MAGIC] != MAGIC_2
         goes = self._drops_expired & np.where(is_legacy, not self._keeps_legacy, is_over)
-        # A tombstone behind the map's end has not taken what it covers with it yet.
+        # A tombstone after the map's end has not removed the records that it covers yet.
         goes &= rows[:, layout.LAST_OFFSET] < self._mapped_to
         plan[slots, rewrite.DROPS_TOMBSTONES] = goes
         plan[slots, rewrite.HORIZON] = np.where(has_horizon, -1, self._new_horizon_ms)
         plan[slots[goes | ~has_horizon], rewrite.ACTION] = rewrite.FILTER
 
     def _plan_transactional(self, piece: Piece, slot: int, row: "Longs") -> None:
-        """A marker or data of a transaction, which the walk has to see in its place."""
+        """Return batches that the walk has to visit in order: markers, and data of transactions."""
         if piece.is_control[slot]:
             self._plan_control(piece, slot, row)
             return
@@ -194,7 +194,7 @@ class Planner:
             row[rewrite.ACTION] = rewrite.EMPTY if is_kept else rewrite.DROP
 
     def _show_marker(self, piece: Piece, slot: int, *, sees_all: bool) -> bool:
-        """Let the walk see a marker; whether nothing needs it any more."""
+        """Let the walk visit a marker; return whether the marker is no longer needed."""
         table = piece.table[slot]
         with piece.located():
             batch = RecordBatch(piece.data.data, int(table[layout.POSITION]))
@@ -202,7 +202,7 @@ class Planner:
         return self._walk.on_marker(kind, batch.producer_id, batch.base_offset, sees_all=sees_all)
 
     def plan_rest(self, piece: Piece) -> "Longs":
-        """The plan of batches behind the map: all are copied, aborted ones too."""
+        """Plan the batches after the map: all are copied, including aborted ones."""
         plan = _empty_plan(len(piece.table))
         plan[:, rewrite.ACTION] = rewrite.COPY
         for slot in np.flatnonzero(is_transactional(piece)).tolist():
@@ -221,16 +221,17 @@ def _empty_plan(count: int) -> "Longs":
 
 
 def legacy_horizon_ms(job: CleaningJob) -> int:
-    """Tombstones of old formats stay where their segment was modified after this.
+    """Return the file time in ms after which a segment keeps its tombstones of old formats.
 
-    That of the last segment that was cleaned before, as there is no horizon in a batch.
+    It is that of the last segment that was cleaned before, less the retention: batches of old
+    formats have no horizon.
     """
     cleaned = [s.last_modified_ms for s in job.sources if s.base_offset < job.map_from]
     return cleaned[-1] - job.rules.delete_retention_ms if cleaned else 0
 
 
-# Batches that are not wanted are read with those around them where that costs less than reading on
-# its own what comes behind them (0.3 ms).
+# Unwanted batches are read along with their neighbors if that costs less than starting another read
+# after them (0.3 ms).
 GAP_BYTES: Final = 1 << 20
 
 
@@ -253,11 +254,11 @@ class SourcePass:
         self._counts = CleanedSource(base_offset=source.base_offset, bytes_before=source.size_bytes)
 
     def run(self) -> CleanedSource:
-        """Write what is left, and say what was found.
+        """Write the remaining records, and count what was found.
 
         Raises:
-            CorruptData, UnsupportedCompression: The source is damaged; located.
-            OffsetOverflow: It does not fit behind what is there.
+            CorruptData, UnsupportedCompression: The source is damaged; with its position.
+            OffsetOverflow: It does not fit after the data already written.
             OSError: The disk failed.
         """
         runs = joined(self._cleaning.mapped.runs.get(self._source.base_offset, []))
@@ -272,7 +273,7 @@ class SourcePass:
         return self._counts
 
     def _end_of_cleaned(self) -> int:
-        """Position behind the last batch before the mapped offsets, where nothing was mapped."""
+        """Return the position at which the mapped part begins, without a run of the map."""
         source, map_from = self._source, self._cleaning.job.map_from
         if source.end_offset <= map_from:
             return source.size_bytes
@@ -285,10 +286,10 @@ class SourcePass:
         return source.size_bytes
 
     def _write_cleaned(self, end: int) -> None:
-        """What was cleaned before: its keys are held against the map."""
+        """Write the part that was cleaned before: its keys are looked up in the map."""
         reader = self._cleaning.reader
         for whole in reader.pieces(self._source, 0, end, check=True):
-            # Markers are opened too: they may get a delete horizon.
+            # Markers are opened too, because they may get a delete horizon.
             is_opened = ~aborted_batches(whole, self._cleaning.spans)
             for start, stop, opened in opened_groups(whole, is_opened, reader.arena):
                 piece = whole.part(start, stop)
@@ -298,7 +299,7 @@ class SourcePass:
                 self._write(piece, opened, self._planner.plan(piece, opened.table, judged), judged)
 
     def _look_up(self, piece: Piece, opened: Opened, is_judged: "Mask") -> Judged:
-        """Which records of batches from before the map have lost."""
+        """Find the superseded records of batches from before the map."""
         counts = np.where(is_judged, opened.table[:, layout.RECORD_COUNT], 0)
         numbers = np.where(is_judged, np.cumsum(counts) - counts, -1)
         lost_bits: Bytes = np.zeros(int(counts.sum()) // 8 + 1, np.uint8)
@@ -311,7 +312,7 @@ class SourcePass:
         return Judged(numbers, counts, left_counts, tombstones.astype(np.int64), lost_bits)
 
     def _hold(self, piece: Piece, opened: Opened, numbers: "Longs", marks: Marks) -> None:
-        """Hold records from before the mapped offsets against the map."""
+        """Look up records from before the mapped offsets in the map."""
         job, offset_map = self._cleaning.job, self._cleaning.offset_map
         rules = offset_map.key_rules(0, job.map_from, job.log_start_offset, is_look_up=True)
         status = map_batches(opened.bodies, opened.table, numbers, rules, offset_map.keys, marks)
@@ -319,7 +320,7 @@ class SourcePass:
             raise piece.corrupt(offset_map.bad_slot, REASONS[status])
 
     def _write_run(self, run: MappedRun) -> None:
-        """What went through the map: only batches with something left are read."""
+        """Write the mapped part: only batches with remaining records are read."""
         if run.straddles:
             self._hold_first(run)
         left_counts = run.left(self._cleaning.offset_map)
@@ -341,7 +342,7 @@ class SourcePass:
     def _wanted_spans(
         self, run: MappedRun, left_counts: "Longs", ends: "Longs"
     ) -> Iterator[tuple[int, int]]:
-        """Rows of batches to read, as spans; small gaps are read too."""
+        """Return the rows of batches to read as spans; small gaps are read too."""
         if run.is_special:
             yield 0, len(left_counts)
             return
@@ -358,7 +359,7 @@ class SourcePass:
     def _write_span(
         self, run: MappedRun, judged: Judged, first: int, span: tuple[int, int]
     ) -> None:
-        """Write what is left between two positions, from the run's batch `first` on."""
+        """Write the remaining records between two positions, from the run's batch `first` on."""
         for piece in self._cleaning.reader.pieces(self._source, *span, check=False):
             part = judged.part(first, first + len(piece.table))
             first += len(piece.table)
@@ -370,7 +371,7 @@ class SourcePass:
             self._open_and_write(piece, plan, part)
 
     def _hold_first(self, run: MappedRun) -> None:
-        """Hold those records of the first batch against the map that were not put into it."""
+        """Look up those records of the first batch that lie below the mapped offsets."""
         end = run.start + int(run.sizes[0])
         for whole in self._cleaning.reader.pieces(self._source, run.start, end, check=False):
             is_opened = np.array([run.counts[0] >= 0])
@@ -380,7 +381,7 @@ class SourcePass:
                 self._hold(whole, opened, run.numbers()[:1], marks)
 
     def _write_rest(self, start: int) -> None:
-        """What lies behind the map."""
+        """Write the part after the map."""
         reader = self._cleaning.reader
         for piece in reader.pieces(self._source, start, check=True):
             judged = keep_all(piece)
@@ -389,9 +390,9 @@ class SourcePass:
     def _open_and_write(
         self, piece: Piece, plan: "Longs", judged: Judged, *, is_rest: bool = False
     ) -> None:
-        """Open what has to be, and write."""
+        """Open the batches that have to be opened, and write."""
         action, magic = plan[:, rewrite.ACTION], piece.table[:, layout.MAGIC]
-        # Of legacy ones the header of what is written has to be made up.
+        # For legacy batches, a new header has to be computed.
         is_opened = (action == rewrite.FILTER) | ((magic != MAGIC_2) & (action != rewrite.DROP))
         for start, end, opened in opened_groups(piece, is_opened, self._cleaning.reader.arena):
             part = piece.part(start, end)
@@ -403,8 +404,8 @@ class SourcePass:
     def _write(self, piece: Piece, opened: Opened, plan: "Longs", judged: Judged) -> None:
         batches = write_group(piece, opened, plan, judged.lost)
         if not self._out.has_room(batches.size_bytes, self._source, piece.end):
-            # A horizon is another base for all times, and may lengthen each. What gets none now
-            # stays until a later cleaning, which has more room, gives it one.
+            # A horizon changes the base of all timestamps, and may lengthen each. A batch that gets
+            # none now stays until a later cleaning, with more room, gives it one.
             plan = plan.copy()
             plan[:, rewrite.HORIZON] = -1
             batches = write_group(piece, opened, plan, judged.lost)

@@ -1,9 +1,9 @@
-"""Reading source segments: pieces of some MB with the tables of their batches, frames checked.
+"""Reads source segments in pieces of some MB, with a table of batches each and frames checked.
 
-A piece is a map of its own where the system gives one whose pages are all there (it says so before
-they are touched, so that damage stays an error), and a copy elsewhere. Never the whole segment:
-the pages of a map count as the process's memory, and those of all sources together would be many
-times what a cleaning is allowed.
+A piece is a memory map of its own if the system can populate it up front; populating reports a read
+error before any page is touched, so that disk damage raises an error instead of a signal. On other
+systems a piece is a copy. The whole segment is never mapped: mapped pages count as the process's
+memory, and all sources together would exceed the memory limit of a cleaning many times over.
 
 Imports numpy and numba.
 """
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Read at a time: what a piece costs beside that (0.3 ms in both passes) is little.
+# Bytes to read at a time; the fixed cost of a piece (0.3 ms in both passes) is small beside that.
 PIECE_BYTES: Final = 16 << 20
 
 
-# The table of a piece has so many rows at most; more batches make more pieces.
+# Maximum rows in the table of a piece; more batches make more pieces.
 PIECE_BATCHES: Final = 8192
 
 
@@ -61,10 +61,10 @@ class Piece:
 
     Attributes:
         path: The log file.
-        position: Where `data` begins in it.
+        position: Position of `data` in the file.
         data: The bytes.
         table: Its batches; POSITION is a place in `data`.
-        is_checked: Whether all checksums were found to be right.
+        is_checked: Whether all checksums have been verified.
     """
 
     path: str
@@ -80,33 +80,33 @@ class Piece:
 
     @property
     def end(self) -> int:
-        """Position behind the last batch in the file."""
+        """Position after the last batch in the file."""
         return self.position + int(self.table[-1, layout.POSITION] + self.table[-1, layout.SIZE])
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its batches."""
+        """Size of its batches in bytes."""
         return self.end - self.start
 
     def part(self, start: int, end: int) -> "Piece":
-        """Some of its batches, by their rows."""
+        """Return a piece with only the batches in these rows."""
         return replace(self, table=self.table[start:end])
 
     @property
     def is_control(self) -> "Mask":
-        """Which batches hold control records."""
+        """Return a mask of the batches that hold control records."""
         mask: Mask = self.table[:, layout.ATTRIBUTES] & CONTROL_BIT != 0
         return mask
 
     def corrupt(self, slot: int, reason: str) -> CorruptBatch:
-        """The error for a batch, by its row."""
+        """Return the error for the batch in a row, with its file and position."""
         position = self.position + int(self.table[slot, layout.POSITION])
         offset = int(self.table[slot, layout.BASE_OFFSET])
         return CorruptBatch(reason, path=self.path, position=position, offset=offset)
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Errors of what is opened within name the file and the place in it."""
+        """Add the file and the position to errors from opening a batch of the piece."""
         try:
             yield
         except UnsupportedCompression as error:
@@ -119,8 +119,8 @@ class SourceReader:
     """Reads the segments of one job.
 
     Attributes:
-        bytes_read: How many so far.
-        arena: Where batches are opened.
+        bytes_read: Bytes read so far.
+        arena: Buffer that batches are decompressed into.
     """
 
     def __init__(self, job: CleaningJob, env: Env, throttle: Throttle | None) -> None:
@@ -132,7 +132,7 @@ class SourceReader:
         self.arena = Arena()
 
     def path(self, source: SourceSegment) -> str:
-        """Its log file."""
+        """Return the path of a source's log file."""
         return f"{self._directory}/{files.log_file_name(source.base_offset)}"
 
     def pieces(
@@ -144,18 +144,18 @@ class SourceReader:
         check: bool,
         sums: bool = True,
     ) -> Iterator[Piece]:
-        """All batches between two positions, in order; a piece is good until the next is taken.
+        """Yield all batches between two positions, in order; a piece is valid until the next one.
 
         Args:
-            source: Which segment.
+            source: The segment.
             start: Position of a batch.
-            end: Position to stop at, behind a batch; None for the end of the segment.
-            check: False for what was checked before.
-            sums: False where the caller checks the checksums of what is not `is_checked`.
+            end: Position to stop at, after a batch; None for the end of the segment.
+            check: False if these batches have been checked before.
+            sums: False if the caller checks the checksums of pieces that are not `is_checked`.
 
         Raises:
-            CorruptBatch: A frame, a checksum or an order of offsets that can't be, or a segment
-                that ends in the middle of a batch; located.
+            CorruptBatch: An invalid frame, a wrong checksum, offsets out of order, or a segment
+                that ends in the middle of a batch; with its position.
             OSError: The disk failed.
         """
         path = self.path(source)
@@ -222,14 +222,14 @@ class SourceReader:
     def _end_in_batch(
         self, path: str, position: int, end: int, next_offset: int, source: SourceSegment
     ) -> None:
-        """Pass over a torn tail that never was part of the segment; else raise CorruptBatch."""
+        """Accept a torn tail that was never part of the segment; else raise CorruptBatch."""
         problem = cut_problem(end - position, next_offset, source.end_offset)
         if problem is not None:
             raise CorruptBatch(problem, path=path, position=position, offset=next_offset)
 
 
 def _whole_size(raw: Buffer, read_bytes: int) -> int:
-    """How much to read to have the whole batch that these bytes begin with; more than they are."""
+    """Return how many bytes hold the whole first batch; always more than `data` has."""
     if len(raw) < LOG_OVERHEAD:
         return max(read_bytes, PIECE_BYTES) + 1
     (length,) = LENGTH.unpack_from(raw, LENGTH_AT)
@@ -248,18 +248,18 @@ def check_sums(piece: Piece) -> None:
 
 
 def lies_plainly(piece: Piece) -> bool:
-    """Whether kernels can read all its batches where they lie, and check their checksums then."""
+    """Return whether kernels can read all batches in place, and check their checksums doing so."""
     return HAS_INSTRUCTION and bool(is_plain(piece.table).all())
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Batches whose bodies lie plainly in `bodies`; a legacy one is described as one of magic 2.
+    """Batches with uncompressed bodies in `bodies`; legacy ones are described as magic 2.
 
     Attributes:
-        bodies: Where BODY_START and BODY_END lead, of the batches that were asked for.
-        table: Some batches of a piece that follow each other. Of legacy ones that were opened the
-            base offset, times and number of records are right; their MAGIC is left.
+        bodies: Buffer that BODY_START and BODY_END of the requested batches point into.
+        table: Consecutive batches of a piece. For opened legacy batches, base offset, times and
+            number of records are corrected; MAGIC is unchanged.
     """
 
     bodies: "Bytes"
@@ -267,17 +267,18 @@ class Opened:
 
 
 def opened_groups(piece: Piece, wanted: "Mask", arena: Arena) -> Iterator[tuple[int, int, Opened]]:
-    """All batches of a piece in groups, each with the bodies of those that are wanted.
+    """Yield all batches of a piece in groups, each with the bodies of the wanted batches.
 
-    A group has about `OPENED_BYTES` of bodies, or one batch that has more. Its bodies may lie in
-    `arena`, so it is good until the next one is taken.
+    A group has about `OPENED_BYTES` of bodies, or one batch that is larger. Its bodies may lie in
+    `arena`, so a group is valid until the next one.
 
     Returns:
-        First row, the row behind the last one, and the group.
+        First row, the row after the last one, and the group.
 
     Raises:
-        CorruptBatch, CorruptRecord: A batch does not decompress, or a message is damaged; located.
-        UnsupportedCompression: A codec that nobody defined.
+        CorruptBatch, CorruptRecord: A batch does not decompress, or a message is damaged; with its
+            position.
+        UnsupportedCompression: The codec number is undefined.
     """
     codec = piece.table[:, layout.ATTRIBUTES] & CODEC_MASK
     is_packed = wanted & ((piece.table[:, layout.MAGIC] != MAGIC_2) | (codec != 0))
@@ -293,7 +294,7 @@ def opened_groups(piece: Piece, wanted: "Mask", arena: Arena) -> Iterator[tuple[
 
 
 def _open_some(piece: Piece, wanted: "Mask", start: int, arena: Arena) -> tuple[int, Opened]:
-    """Open batches from a row on until there are enough bytes: the row behind, and the batches."""
+    """Open batches from a row on up to the size of a group; return the next row and the batches."""
     table = piece.table[start:].copy()
     slots = np.flatnonzero(wanted[start:])
     spans, behind = list[tuple[int, int]](), len(table)
@@ -307,7 +308,7 @@ def _open_some(piece: Piece, wanted: "Mask", start: int, arena: Arena) -> tuple[
             if not arena.put(body):
                 if not at:
                     return start + slot + 1, _alone(body, table[: slot + 1])
-                behind = slot  # in a group of its own
+                behind = slot  # too large to share a group
                 break
             spans.append((at, arena.used))
     if spans:
@@ -317,13 +318,13 @@ def _open_some(piece: Piece, wanted: "Mask", start: int, arena: Arena) -> tuple[
 
 
 def _alone(body: Buffer, table: "Longs") -> Opened:
-    """The last row's body where none else is wanted."""
+    """Return the group whose only wanted batch is the last row's."""
     table[-1, layout.BODY_START], table[-1, layout.BODY_END] = 0, len(body)
     return Opened(np.frombuffer(body, np.uint8), table)
 
 
 def _open(piece: Piece, row: "Longs", frame: slice | None, arena: Arena) -> Buffer:
-    """The records of a batch as a body of magic 2; the row of a legacy one is completed."""
+    """Return a batch's records as a body of magic 2; fill in the row of a legacy batch."""
     view, position = piece.data.data, int(row[layout.POSITION])
     if frame is None and row[layout.MAGIC] != MAGIC_2:
         return _open_legacy(view, position, row)
@@ -331,7 +332,7 @@ def _open(piece: Piece, row: "Longs", frame: slice | None, arena: Arena) -> Buff
 
 
 def _open_legacy(view: memoryview, position: int, row: "Longs") -> bytearray:
-    """The records of a message or a wrapper as a body of magic 2; its row is completed."""
+    """Return the records of a message or wrapper as a body of magic 2; fill in its row."""
     batch = LegacyBatch(view, position)
     records = list(batch.records(check_crc=False))
     stamped = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -353,7 +354,7 @@ def _open_legacy(view: memoryview, position: int, row: "Longs") -> bytearray:
 
 
 def check_counts(piece: Piece, opened: Opened, wanted: "Mask") -> None:
-    """Raise CorruptBatch where a batch that was opened has no room for its records."""
+    """Raise CorruptBatch if an opened batch is too small for its record count."""
     counts = opened.table[:, layout.RECORD_COUNT]
     room = opened.table[:, layout.BODY_END] - opened.table[:, layout.BODY_START]
     is_bad = wanted & ((counts < 0) | (counts * RECORD_SIZE_MIN > room))

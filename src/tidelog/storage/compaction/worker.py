@@ -1,13 +1,13 @@
-"""A cleaning job carried out in this process, or in a process of its own.
+"""Workers that carry out a cleaning job, in this process or in a separate process.
 
-`InProcess` maps, rewrites and writes `.cleaned` files. It is a function of the job and the machine:
-it needs no lock and renames nothing. When it fails or is stopped it removes its `.cleaned` files;
-nothing else was touched.
+`InProcess` maps keys, rewrites batches and writes `.cleaned` files. Its result depends on the job
+and the files alone: it needs no lock and renames nothing. When it fails or is stopped, it removes
+its `.cleaned` files; it touches no other file.
 
 `CleanerProcess` (life cycle: clean* -> close; one thread cleans, another may `stop`) sends each job
-as a line of JSON to a process that answers with a line. That process only reads segments and writes
-`.cleaned` files, and it exits as soon as its input ends, whatever it is doing: nobody writes
-`.cleaned` files once the broker has gone. Both sides are here.
+as a line of JSON to a process that replies with a line. That process only reads segments and writes
+`.cleaned` files. It exits as soon as its input ends, even in the middle of a job, so no process
+writes `.cleaned` files after the broker has exited. This module holds both sides.
 
 Source: Kafka 4.x Cleaner.doClean; docs/compaction.md.
 """
@@ -38,7 +38,8 @@ from tidelog.storage.compaction.job import Cleaned, CleaningJob, Throttle
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.types import MS_PER_SECOND
 
-# A longer wait is cut into pieces, so that a process that is to end ends soon.
+# Longest single sleep in seconds: longer waits are split so that a process that has to exit does so
+# promptly.
 _WAIT_MAX_S: Final = 0.5
 
 
@@ -61,17 +62,17 @@ _NICENESS: Final = 10
 
 
 class Pace:
-    """Lets through so many bytes a second. For one thread."""
+    """Throttle that limits the bytes per second of one thread."""
 
     def __init__(
         self, bytes_per_second: float, clock: Clock, wait: Callable[[float], object]
     ) -> None:
-        """A pace.
+        """Create a throttle.
 
         Args:
-            bytes_per_second: Above 0; may be as good as unlimited.
-            clock: Its monotonic time counts.
-            wait: Returns after so many seconds.
+            bytes_per_second: Limit, above 0; a very large value means no limit.
+            clock: Clock whose monotonic time is used.
+            wait: Sleeps for the given number of seconds.
         """
         self._rate = bytes_per_second
         self._clock = clock
@@ -79,7 +80,7 @@ class Pace:
         self._free_ms = float(clock.monotonic_ms())
 
     def take(self, size_bytes: int) -> None:
-        """Return as soon as so many bytes may be read or written."""
+        """Return as soon as `byte_count` bytes may be read or written."""
         now_ms = float(self._clock.monotonic_ms())
         self._free_ms = max(self._free_ms, now_ms) + size_bytes / self._rate * MS_PER_SECOND
         left_s = (self._free_ms - now_ms) / MS_PER_SECOND
@@ -89,22 +90,22 @@ class Pace:
 
 
 class InProcess:
-    """Cleans in this process and thread."""
+    """Worker that cleans in the calling process and thread."""
 
     def __init__(self, env: Env, pace: Pace | None = None) -> None:
         self._env = env
         self._pace = pace
 
     def clean(self, job: CleaningJob) -> Cleaned:
-        """See `cleaner.Worker`."""
+        """Carry out a job; see `cleaner.Worker`."""
         return clean(job, self._env, self._pace)
 
 
-# -- the asker's side ----------------------------------------------------------------------------
+# -- the client's side ---------------------------------------------------------------------------
 
 
 class CleanerProcess:
-    """Cleans in another process, which is begun at the first job and kept for the next ones."""
+    """Worker that cleans in a separate process, which is kept for later jobs."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._rate = bytes_per_second
@@ -113,11 +114,11 @@ class CleanerProcess:
         self._changing = threading.Lock()
 
     def clean(self, job: CleaningJob) -> Cleaned:
-        """See `cleaner.Worker`.
+        """Carry out a job in the process; see `cleaner.Worker`.
 
         Raises:
-            CleaningFailed: The process ended, or was stopped.
-            CorruptData, StorageFailure: What it has met.
+            CleaningFailed: The process exited, or was stopped.
+            CorruptData, StorageFailure: The process reported this error.
         """
         process = self._begin()
         assert process.stdin is not None
@@ -157,14 +158,14 @@ class CleanerProcess:
         return CleaningFailed(f"the cleaner's process ended with status {process.returncode}")
 
     def rest(self) -> None:
-        """Let the process go: there is nothing to do for a while."""
+        """End the idle process to free its memory; the next job starts a new one."""
         with self._changing:
             process, self._process = self._process, None
         if process is not None:
             _end(process)
 
     def stop(self) -> None:
-        """End it, and whatever it is at, from any thread; nothing is cleaned from now on."""
+        """End the process and any job in progress, from any thread; later jobs are refused."""
         self._is_stopped = True
         with self._changing:
             process = self._process
@@ -174,7 +175,7 @@ class CleanerProcess:
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    """Close its input, by which it ends, and wait for that."""
+    """Close the process's input, which makes it exit, and wait until it has exited."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with suppress(OSError, ValueError):
@@ -187,7 +188,7 @@ def _end(process: "subprocess.Popen[str]") -> None:
 
 
 def _read_answer(line: str) -> Cleaned:
-    """What the process has done; raises what it has met."""
+    """Return the result that the process reported, or raise the error that it reported."""
     try:
         answer = json.loads(line)
         if "cleaned" in answer:
@@ -216,7 +217,7 @@ def _error_of(kind: str, text: str, fields: dict[str, object]) -> TidelogError:
 
 
 def _answer(line: str, env: Env) -> str:
-    """Carry out one line."""
+    """Carry out the job on one line of input and return the line of the reply."""
     try:
         request = json.loads(line)
         job = CleaningJob.from_json(request["job"])
@@ -240,17 +241,17 @@ def _told(error: Exception) -> str:
 
 
 def _read_lines(source: IO[str], lines: "queue.SimpleQueue[str]") -> None:
-    """Hand lines on; the end of the input ends the process, whatever it is at."""
+    """Pass input lines on to the queue; at the end of the input, exit the process at once."""
     for line in source:
         lines.put(line)
     os._exit(0)
 
 
 def main() -> None:
-    """Answer lines until the input ends."""
+    """Reply to lines of input until the input ends."""
     with suppress(OSError):
         os.nice(_NICENESS)
-    # What libraries print must not come between answers.
+    # Output that libraries print must not mix with the replies.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -261,7 +262,7 @@ def main() -> None:
         answers.flush()
 
 
-# Every bit of both halves of a hash counts.
+# Mask that uses every bit of both halves of a hash.
 WHOLE_HASH: Final = (-1, -1)
 
 
@@ -274,23 +275,26 @@ def clean(
 ) -> Cleaned:
     """Write the `.cleaned` segments of a job, durably.
 
+    On any error, no `.cleaned` file of the job is left.
+
     Args:
-        job: What to do.
-        env: Where the files are; clock and randomness are not asked.
-        throttle: Who may hold it up, or stop it by an exception.
-        hash_mask: What of both halves of a key's hash counts; tests make hashes collide by it.
+        job: The job.
+        env: Access to the files; its clock and randomness are not used.
+        throttle: Delays reads and writes; an exception from it stops the cleaning.
+        hash_mask: Bits of both halves of a key's hash that are used; tests force collisions with
+            it.
 
     Returns:
-        What was written. Where the map was full, `mapped_to` is below the job's `map_to`: the rest
-        is another job's.
+        What was written. If the map filled up, `mapped_to` is below the job's `map_to`, and another
+        job has to clean the rest.
 
     Raises:
-        CorruptData, UnsupportedCompression: A source is damaged; file and position are named.
+        CorruptData, UnsupportedCompression: A source is damaged; the error names file and position.
         OffsetOverflow: A group's offsets or bytes don't fit into one segment.
-        CleaningFailed: A key has no room where keys are kept.
+        CleaningFailed: A key is larger than the memory for keys.
         StorageFailure: The disk failed.
         MissingDependency: numpy or numba is not installed.
-        Whatever the throttle raises. No `.cleaned` file of the job is left in all these cases.
+        Exception: Whatever the throttle raises.
     """
     try:
         from tidelog.storage.compaction.cleaning import CleaningRun

@@ -1,6 +1,6 @@
-"""Generational compaction: clean what has the most garbage for the bytes that have to move.
+"""Generational compaction: clean the segments with the most garbage per byte to move.
 
-docs/generations.md has the model, what it costs, and what is proven of which segment.
+docs/generations.md describes the model, its cost, and what is proven of which segment.
 """
 
 from tidelog.storage.compaction.generations.estimates import SegmentFacts

@@ -1,28 +1,29 @@
 """Estimates of live bytes of each segment, from a sample of the log's keys. Pure.
 
 - The sample (`KeySamples`): a key belongs to it if its hash ends with `shift` zero bits. So either
-  all records of a key are sampled or none, and of a sampled key the last record is known exactly:
-  the others are garbage. Segments whose hot keys are in the sample look no worse than others, since
-  live records are counted, and a key has one. The hash is seeded by a secret of the partition. No
-  record is dropped by it: a cleaning draws its own seed. Two keys with equal hashes make one record
-  look superseded that is not, and the estimate is wrong by that record. Memory: `SAMPLES_MAX` keys
-  at most, two whole numbers each.
-- Bytes alive in a segment (`live_bytes`): a segment's own sample is small where a log has many
-  segments, and whoever picks the segments that look emptiest picks those whose sample errs. But
-  segments that were written one after the other and cleaned at the same time lose their records
-  alike. So each is judged by its own sample and by that of its neighbors, as if `PRIOR_SAMPLES` of
-  its keys had been drawn from them.
-- The number of keys (`correction`): the sample says `samples << shift`, off by the luck of the
-  draw, some 1 % for 8,192 samples. Every cleaning maps the keys of a range of offsets and knows
-  their exact number. The sample's number for that range, at that time, shows how lucky its draw was
-  among those keys. A key is in the sample or not for good, so the difference holds for as long as
-  the keys do: keys that were not in the map, and those that are gone since, remain uncertain.
+  all records of a key are sampled or none, and the last record of a sampled key is known exactly:
+  all its others are garbage. Segments whose hot keys are sampled look no worse than others, because
+  live records are counted and each key has one. The hash is seeded by a secret of the partition.
+  The sample never decides which record is dropped: a cleaning draws its own seed. If two keys have
+  equal hashes, one live record looks superseded, and the estimate is wrong by that record. Memory:
+  at most `SAMPLES_MAX` keys, two whole numbers each.
+- Live bytes of a segment (`live_bytes`): if a log has many segments, each one's own sample is
+  small, and picking the segments that look emptiest would pick those with the largest sampling
+  error. But segments that were written in a row and cleaned at the same time lose their records at
+  the same rate. So each segment is judged by its own sample and by its neighbors' sample, weighted
+  as if `PRIOR_SAMPLES` of its keys came from the neighbors.
+- The number of keys (`correction`): the sample's estimate is `samples << shift`, with a sampling
+  error of some 1 % for 8,192 samples. Every cleaning maps the keys of a range of offsets and so
+  counts them exactly. Comparing this with the sample's estimate for the same range and time gives
+  the sampling error among those keys. A key is either in the sample or not for good, so the
+  difference remains valid as long as the keys exist. Keys that were not in the map, and keys that
+  have disappeared since, remain uncertain.
 
       keys = samples << shift  +  (counted - sampled << shift)
 
-`SegmentFacts` are what a plan goes by. `cleaned_to` carries the safety of everything that follows:
-no record of the segment is superseded by a record below that offset. It is known, never estimated.
-`live_bytes` and `keys` are estimates: where they are wrong, a cleaning costs more, nothing else.
+`SegmentFacts` are the input of a plan. `cleaned_to` is what makes the cleaning safe: no record of
+the segment is superseded by a record below that offset. It is proven, never estimated. `live_bytes`
+and `keys` are estimates: if they are wrong, a cleaning costs more, and nothing else happens.
 
 Source: the difference estimator of survey sampling.
 """
@@ -36,20 +37,21 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """One finished segment.
+    """Facts about one finished segment.
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset behind it, exclusive.
+        end_offset: Offset after its last one, exclusive.
         size_bytes: Size of its log file.
-        cleaned_to: No record of it is superseded by one with an offset below this; its base
-            offset where it was never cleaned.
-        live_bytes: Bytes that are expected to stay when it is cleaned, 0 to `size_bytes`.
-        sum_bytes: The same for sums over many segments: where `live_bytes` leans on what a
-            cleaning has left, and on its own sample alone, this one is right on average.
-        keys: Keys whose last record is expected to be in it.
-        records: Records in it; None where nobody has counted them.
-        has_due: Whether it holds tombstones that are past their horizon.
+        cleaned_to: No record of it is superseded by one with an offset below this; its base offset
+            if it was never cleaned.
+        live_bytes: Bytes that are expected to remain after a cleaning, 0 to `size_bytes`.
+        sum_bytes: Unbiased estimate of the live bytes, for sums over many segments. `live_bytes`
+            also uses the last cleaning's result, which makes it better for one segment but biased
+            in a sum.
+        keys: Expected number of keys whose last record is in it.
+        records: Number of its records; None if they have not been counted.
+        has_due: Whether it holds tombstones past their delete horizon.
     """
 
     base_offset: int
@@ -68,7 +70,7 @@ class SegmentFacts:
         return max(self.size_bytes - self.live_bytes, 0.0)
 
 
-# Keys of the neighbours that count beside a segment's own, and how many neighbours on each side.
+# Neighbors' keys that count beside a segment's own, and the number of neighbors on each side.
 PRIOR_SAMPLES: Final = 128
 
 
@@ -77,14 +79,14 @@ NEIGHBOURS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What the sample says of one segment.
+    """Sampling result of one segment.
 
     Attributes:
         size_bytes: Size of its log file.
         cohort: Segments with the same number were cleaned by the same runs.
         keys: Sampled keys whose last record is in it.
-        found_bytes: Bytes of those records, times how rare sampled keys are.
-        weight_bytes: What they would be if nothing of the segment was garbage; -1 for unknown.
+        found_bytes: Bytes of those records, divided by the sampling rate.
+        weight_bytes: Value of `found_bytes` if the segment had no garbage; -1 if unknown.
     """
 
     size_bytes: int
@@ -95,11 +97,11 @@ class Counted:
 
 
 def live_bytes(segments: Sequence[Counted], *, is_whole: bool = False) -> list[float]:
-    """Bytes of each segment that are expected to be alive, at most its size.
+    """Estimate the live bytes of each segment, at most its size.
 
     Args:
         segments: All of them, in order.
-        is_whole: Whether every key is in the sample: then nobody else is asked.
+        is_whole: Whether every key is in the sample; neighbors are then ignored.
     """
     keys = sum(each.keys for each in segments)
     unit = sum(each.found_bytes for each in segments) / keys if keys and not is_whole else 0.0
@@ -115,7 +117,7 @@ def _live_bytes(segments: Sequence[Counted], prior: float) -> Iterator[float]:
         ]
         weight = sum(other.weight_bytes for other in around)
         if not weight:
-            yield float(each.size_bytes)  # nothing is known: nothing is expected to be garbage
+            yield float(each.size_bytes)  # unknown: assume no garbage
             continue
         shared = sum(other.found_bytes for other in around) / weight
         own = max(each.weight_bytes, 0)
@@ -124,9 +126,9 @@ def _live_bytes(segments: Sequence[Counted], prior: float) -> Iterator[float]:
         yield min(part, 1.0) * each.size_bytes
 
 
-# Keys in the sample: at least this many where there are so many, then one in 16 to 8, never more
-# than twice the larger limit. 32,768 of a log of 64 segments are 512 a segment, whose live part is
-# known to some 5 % then, and that of the whole log to 0.5 %.
+# Keys in the sample: at least this many if there are so many, otherwise one in 16 to 8, never more
+# than twice the larger limit. With 64 segments, 32,768 keys are 512 a segment, which estimates its
+# live part to some 5 %, and that of the whole log to 0.5 %.
 SAMPLES_MIN: Final = 1024
 
 
@@ -136,15 +138,15 @@ SAMPLES_MAX: Final = 32_768
 KEYS_PER_SAMPLE: Final = 16
 
 
-# Where one look at a segment finds this many, the sample is thinned before it ends.
+# When reading one segment yields this many samples, the sample is thinned before the end.
 SAMPLES_ROOM: Final = 4 * SAMPLES_MAX
 
 
-# More zero bits than this no sample needs; a file that says so is not ours.
+# Largest valid shift: no sample needs more zero bits; a file with a larger one is invalid.
 SHIFT_MAX: Final = 32
 
 
-# What of a hash counts: among so few keys more bits tell nothing new, and they would be stored.
+# Bits of a hash that are kept: among so few keys, more bits would add only size.
 HASH_MASK: Final = (1 << 48) - 1
 
 
@@ -168,21 +170,21 @@ class KeySamples:
 
     @property
     def latest(self) -> Mapping[int, tuple[int, int]]:
-        """Offset and size of each sampled key's last record by its hash, as they are now."""
+        """Return offset and size of each sampled key's last record by its hash, as a copy."""
         return self._latest
 
     def thinned(self, shift: int) -> dict[int, tuple[int, int]]:
-        """What of it a sample of another shift has, of the records that are known."""
+        """Return the samples that a sample of another shift would have, among the known records."""
         mask = (1 << shift) - 1
         return {h: last for h, last in self._latest.items() if h & mask == 0}
 
     @property
     def key_count(self) -> int:
-        """How many keys there are expected to be."""
+        """Estimated number of keys."""
         return len(self._latest) << self.shift
 
     def add(self, records: Iterable[tuple[int, int, int]]) -> None:
-        """Take records (hash, offset, size) in any order; of a key the highest offset counts."""
+        """Add records (hash, offset, size) in any order; the highest offset of a key wins."""
         latest, mask = self._latest, (1 << self.shift) - 1
         for hash_, offset, size in records:
             if hash_ & mask:
@@ -197,7 +199,7 @@ class KeySamples:
         self._thin()
 
     def keep(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Drop what is known outside of these ranges of offsets [start, end), in order."""
+        """Drop samples outside of these ranges of offsets [start, end), given in order."""
         starts = [start for start, _ in ranges]
 
         def is_kept(offset: int) -> bool:
@@ -207,7 +209,7 @@ class KeySamples:
         self._latest = {h: last for h, last in self._latest.items() if is_kept(last[0])}
 
     def forget_tombstones(self, start: int, end: int) -> None:
-        """Drop the tombstones of offsets [start, end): a cleaning has let them go."""
+        """Drop the tombstones of offsets [start, end), which a cleaning has removed."""
         expired = [
             h for h, (offset, size) in self._latest.items() if size < 0 and start <= offset < end
         ]
@@ -215,7 +217,7 @@ class KeySamples:
             del self._latest[hash_]
 
     def count(self, bases: Sequence[int]) -> list[tuple[int, int]]:
-        """Sampled keys, and bytes of their last records, from each base to the next, ascending."""
+        """Return sampled keys, and bytes of their last records, between ascending bases."""
         counts = [[0, 0] for _ in bases]
         for offset, size in self._latest.values():
             slot = bisect_right(bases, offset) - 1
@@ -225,19 +227,20 @@ class KeySamples:
         return [(keys, size) for keys, size in counts]
 
     def count_between(self, start: int, end: int) -> int:
-        """Sampled keys whose last record is in [start, end)."""
+        """Count sampled keys whose last record is in [start, end)."""
         return sum(start <= offset < end for offset, _ in self._latest.values())
 
     def size_variance(self) -> float:
-        """Variance of the sizes of last records, in squares of their mean."""
+        """Return the variance of the sizes of last records, divided by the square of their mean."""
         sizes = [abs(size) for _, size in self._latest.values()]
         total = sum(sizes)
-        # In whole numbers: where sizes hardly differ, what is left of fractions may be negative.
+        # Whole numbers: if sizes hardly differ, rounding of fractions could make the result
+        # negative.
         spread = len(sizes) * sum(size * size for size in sizes) - total * total
         return spread / (total * total) if total else 0.0
 
     def _thin(self) -> None:
-        """Halve the sample while it is larger than it has to be."""
+        """Halve the sample while it is larger than needed."""
         while len(self._latest) > 2 * self._target() and self.shift < SHIFT_MAX:
             self.shift += 1
             self._latest = self.thinned(self.shift)
@@ -248,10 +251,10 @@ class KeySamples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappedKeys:
-    """What one map has counted.
+    """Count of one map.
 
     Attributes:
-        shift: How rare sampled keys were then (`KeySamples.shift`).
+        shift: Sampling rate at that time (`KeySamples.shift`).
         keys: Different keys in the map.
         sampled: How many of them were in the sample.
         lost: Keys that have left the sample since.
@@ -263,19 +266,19 @@ class MappedKeys:
     lost: int = 0
 
     def unknown(self, samples: KeySamples) -> int:
-        """Sampled keys at most that it says nothing about: those that are new, and those gone."""
+        """Return how many sampled keys at most it does not cover: new ones, and lost ones."""
         if self.shift != samples.shift:
             return len(samples)
         return min(max(len(samples) - self.sampled, 0) + 2 * self.lost, len(samples))
 
 
 def better(old: MappedKeys | None, new: MappedKeys, samples: KeySamples) -> MappedKeys:
-    """That of two counts which leaves less uncertain, the newer one where both are as good."""
+    """Return the count that leaves less uncertainty, the newer one if they are equal."""
     return old if old and old.unknown(samples) < new.unknown(samples) else new
 
 
 def correction(samples: KeySamples, counted: MappedKeys | None) -> float:
-    """By what factor sums over the whole sample are wrong, as far as a count tells; else 1."""
+    """Return the factor that corrects sums over the whole sample; 1 without a count."""
     if counted is None or counted.unknown(samples) >= len(samples):
         return 1.0
     key_count = len(samples) << samples.shift
@@ -283,9 +286,9 @@ def correction(samples: KeySamples, counted: MappedKeys | None) -> float:
 
 
 def live_error(samples: KeySamples, counted: MappedKeys | None) -> float:
-    """The standard error of the live size, as a part of it: 0 where each key is sampled.
+    """Return the standard error of the live size, relative to it: 0 if each key is sampled.
 
-    Of two kinds: in the number of keys, and in the mean size of their last records.
+    It has two parts: the error of the number of keys, and of the mean size of their last records.
     """
     if not len(samples):
         return 1.0
@@ -293,7 +296,7 @@ def live_error(samples: KeySamples, counted: MappedKeys | None) -> float:
 
 
 def count_error(samples: KeySamples, counted: MappedKeys | None) -> float:
-    """That of the number of keys: what a map of all of them would take away."""
+    """Return the part of the error from the number of keys, which a map of all keys removes."""
     if not len(samples):
         return 0.0
     unknown = len(samples) if counted is None else counted.unknown(samples)

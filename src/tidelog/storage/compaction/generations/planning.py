@@ -1,44 +1,42 @@
-"""The next cleaning of a partition: when it is due, what is cleaned and merged, what may go. Pure.
+"""Plan of a partition's next cleaning: when it is due, which segments it cleans and merges. Pure.
 
-A cleaning is due when the log, its active segment counted as full, would pass its bound:
-`tidelog.compaction.space.factor` times the live size. The live size is an estimate, so the bound
-is taken lower by the error to be expected. Apart from that everything is rewritten (a full pass)
-where somebody asks for it, where `max.compaction.lag.ms` has passed, where the strategy knows
-versions, and now and then for tombstones that have had their time: only a pass over all older
-segments may let all of them go.
+A cleaning is due when the log, with its active segment counted as full, would exceed its bound:
+`tidelog.compaction.space.factor` times the live size. The live size is an estimate, so the bound is
+lowered by the expected error. Independently of the bound, everything is rewritten (a full pass) if
+it is requested, if `max.compaction.lag.ms` has passed, if the strategy compares versions, and now
+and then for expired tombstones: only a pass over all older segments may remove all of them.
 
-What is cleaned: the segments with the most garbage for the bytes that have to move. A log of L live
-bytes may use F x L. Cleaning a segment of s bytes, u of them live, reads s, writes u and frees
-s - u; its keys are judged by a map that was filled by reading the log from some offset on. What is
-freed early is garbage forgone, so a cleaning waits until the space is used up, and then takes the
-segments in order of
+Which segments are cleaned: those with the most garbage per byte to move. A log of L live bytes may
+use F x L. Cleaning a segment of s bytes, u of them live, reads s, writes u and frees s - u; its
+keys are checked against a map that is filled by reading the log from some offset on. A segment that
+is cleaned early has collected less garbage, so a cleaning waits until the space is used up, and
+then takes the segments in order of
 
     (g - ln(1 + g)) * (age + 2L),   g = garbage / live
 
-which is where the cost of rewriting now equals the cost of holding the garbage until later, for
-records that die at a rate that falls with their age. All segments that were cleaned at least up to
-the map's first offset can be judged by it. So for each first offset the best prefix of that order
-is known, and the cheapest of them is taken: garbage freed over bytes written and, at a lower
-price, bytes read. (docs/generations.md has the derivation and the measurements.)
+which is where the cost of rewriting now equals the cost of keeping the garbage until later, for
+records whose death rate decreases with age. A map can check all segments that were already cleaned
+at least up to the map's first offset. So for each first offset the best prefix of that order is
+known, and the cheapest one is taken: garbage freed over bytes written and, at a lower price, bytes
+read. (docs/generations.md has the derivation and the measurements.)
 
-What is merged: segments that are rewritten by the same cleaning and follow each other, as far as
-one segment holds them: that costs no byte more. Cleaning shrinks segments where they are, so a log
-of keys that are updated at very different rates breaks into many small ones. Before there are more
-than `SEGMENTS_PER_LIVE` times as many as the live bytes would fill, runs of neighbors are rewritten
-for the sake of merging alone, those first that rid the log of the most segments for the bytes that
-are copied.
+Which segments are merged: consecutive segments that the same cleaning rewrites, as many as one
+segment can hold; this costs no extra byte. Cleaning shrinks segments in place, so a log whose keys
+are updated at very different rates breaks up into many small segments. Before there are more than
+`SEGMENTS_PER_LIVE` times as many as the live bytes would fill, runs of neighbors are rewritten only
+to merge them, starting with those that remove the most segments per byte copied.
 
-What is proven, from offsets alone, keeps a deleted key from coming back. The one fact is a
-segment's `cleaned_to` C: none of its records is superseded by a record with an offset below C. A
-segment that was never cleaned has C = its base offset, since what supersedes a record comes after
-it. A cleaning that maps the keys of offsets [from, to) drops whatever a record of that range
-supersedes; so it raises C to `to` where C >= from, and proves nothing where a hole between C and
-`from` remains. From it follow, for an offset P:
+Proofs, from offsets alone, keep a deleted key from reappearing. The one fact is a segment's
+`cleaned_to` C: none of its records is superseded by a record with an offset below C. A segment that
+was never cleaned has C = its base offset, since a record is superseded only by later ones. A
+cleaning that maps the keys of offsets [from, to) drops every record that a record of that range
+supersedes; so it raises C to `to` if C >= from, and proves nothing if a gap between C and `from`
+remains. It follows for an offset P:
 
-- the part below P is clean, as Kafka's cleaner understands it (no two records below P with the
-  same key), if every segment that begins below P has C >= P;
-- a tombstone at an offset below P covers nothing any more if every segment before it, and its own,
-  has C >= P.
+- the part below P is clean, in the sense of Kafka's cleaner (no two records below P with the same
+  key), if every segment that begins below P has C >= P;
+- a tombstone at an offset below P covers no record any more if every segment before it, and its
+  own, has C >= P.
 
 Source: Kafka 4.x LogCleanerManager (the checkpoint); docs/generations.md#what-is-proven.
 """
@@ -55,35 +53,35 @@ from tidelog.storage.compaction.generations.estimates import SegmentFacts
 from tidelog.storage.compaction.job import GROUP_BYTES_MAX, Group
 from tidelog.types import INT32_MAX
 
-# What a byte read costs when a byte written costs 1. Reads are sequential, mostly of what is still
-# in the page cache, and wear nothing out; at 0 the log would be read for every little cleaning.
+# Cost of a byte read when a byte written costs 1. Reads are sequential, mostly hit the page cache,
+# and cause no wear; at 0 the log would be read for every small cleaning.
 READ_PRICE: Final = 0.01
 
 
-# Part of the live size that a cleaning frees at least: with less the map is filled too often, with
-# more segments are cleaned before they are worth it.
+# Minimum part of the live size that a cleaning frees: with less, the map is filled too often; with
+# more, segments are cleaned too early.
 BATCH_PART: Final = 0.2
 
 
-# Of the live size: how long a record that was just written is expected to live at least, so that
-# the order does not put all its trust in age.
+# Part of the live size: minimum expected lifetime of a new record, in bytes appended, so that the
+# order does not depend on age alone.
 AGE_FLOOR: Final = 2.0
 
 
-# More first offsets of the map than this are not looked at.
+# Maximum number of first offsets of the map that are compared.
 MAP_STARTS_MAX: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Segments to clean, and what that is expected to cost.
+    """Segments to clean, and the expected cost.
 
     Attributes:
         map_from: First offset whose key is mapped.
-        bases: The segments, by base offset, ascending.
-        garbage_bytes: What is expected to be freed.
-        read_bytes: What is read: to fill the map, and to rewrite.
-        written_bytes: What is expected to be written.
+        bases: Base offsets of the segments, ascending.
+        garbage_bytes: Bytes that are expected to be freed.
+        read_bytes: Bytes that are read: to fill the map, and to rewrite.
+        written_bytes: Bytes that are expected to be written.
     """
 
     map_from: int
@@ -100,16 +98,16 @@ def choose(
     map_keys_max: float = math.inf,
     is_whole: bool = False,
 ) -> Choice | None:
-    """The cheapest cleaning that frees what is needed.
+    """Return the cheapest cleaning that frees `needed_bytes`.
 
     Args:
         segments: Finished segments that may be cleaned, in order.
-        needed_bytes: What has to be freed.
-        map_keys_max: How many keys the map holds.
-        is_whole: Whether all keys are mapped, whatever that costs.
+        needed_bytes: Bytes to free.
+        map_keys_max: Number of keys that the map holds.
+        is_whole: Whether all keys are mapped, at any cost.
 
     Returns:
-        None where so much can't be freed by one map.
+        None if one map can't free so much.
     """
     order = sorted(segments, key=priority_by(segments), reverse=True)
     tails = list(accumulate((each.size_bytes for each in reversed(segments)), initial=0))[::-1]
@@ -125,7 +123,7 @@ def choose(
 
 
 def describe(map_from: int, chosen: Sequence[SegmentFacts], map_bytes: int) -> Choice:
-    """A choice with what it is expected to cost."""
+    """Return a choice with its expected cost."""
     return Choice(
         map_from=map_from,
         bases=tuple(sorted(each.base_offset for each in chosen)),
@@ -136,12 +134,13 @@ def describe(map_from: int, chosen: Sequence[SegmentFacts], map_bytes: int) -> C
 
 
 def priority_by(segments: Sequence[SegmentFacts]) -> Callable[[SegmentFacts], float]:
-    """How much a segment is worth cleaning now, against the others (module text)."""
+    """Return the value of cleaning a segment now, relative to others (see the module)."""
     end = segments[-1].end_offset if segments else 0
     floor = AGE_FLOOR * max(sum(each.keys for each in segments), 1.0)
 
     def priority(segment: SegmentFacts) -> float:
-        # A segment without anything alive is not infinitely dear: its file has to be made too.
+        # A segment without live records does not have infinite value: its file still has to be
+        # written.
         live = max(segment.live_bytes, segment.size_bytes * 1e-3, 1.0)
         ratio = segment.garbage_bytes / live
         age = end - (segment.base_offset + segment.end_offset) / 2
@@ -151,10 +150,10 @@ def priority_by(segments: Sequence[SegmentFacts]) -> Callable[[SegmentFacts], fl
 
 
 def _map_starts(segments: Sequence[SegmentFacts], map_keys_max: float) -> Iterator[int]:
-    """First offsets to think about, the shortest maps first.
+    """Return first offsets to compare, the shortest maps first.
 
-    A key is in the map once, wherever its older records lie: what is mapped from an offset on are
-    the keys whose last record lies there.
+    A key is in the map once, wherever its older records lie: a map from an offset on holds the keys
+    whose last record is at or after it.
     """
     starts = sorted({each.cleaned_to for each in segments}, reverse=True)
     step = max(1, -(-len(starts) // MAP_STARTS_MAX))
@@ -170,7 +169,7 @@ def _map_starts(segments: Sequence[SegmentFacts], map_keys_max: float) -> Iterat
 def _best_prefix(
     order: Sequence[SegmentFacts], needed_bytes: float, fixed_cost: float
 ) -> tuple[float, int] | None:
-    """Garbage per cost, and length, of the best prefix that frees enough; None where none does."""
+    """Return garbage per cost, and length, of the best prefix that frees enough; else None."""
     garbage, cost = 0.0, fixed_cost
     best: tuple[float, int] | None = None
     for count, segment in enumerate(order, start=1):
@@ -184,32 +183,32 @@ def _best_prefix(
     return best
 
 
-# Never more segments than this, times the number that the live bytes would fill.
+# Maximum number of segments, relative to the number that the live bytes would fill.
 SEGMENTS_PER_LIVE: Final = 8
 
 
-# Of that: where merging begins, and how far it goes.
+# Parts of that maximum at which merging starts and stops.
 MERGE_FROM: Final = 0.85
 
 
 MERGE_TO: Final = 0.72
 
 
-# A log of a few segments is not worth merging: so many are always allowed.
+# Number of segments that is always allowed: merging a small log has no benefit.
 SEGMENTS_MIN: Final = 8
 
 
-# Expected sizes are estimates; a group is filled so far.
+# Fill limit of a group: expected sizes are only estimates.
 FILL: Final = 0.95
 
 
-# A rewritten segment costs this part of a full one, however small it is (files, syncs, renames).
+# Fixed cost of a rewritten segment (files, syncs, renames), as a part of a full segment's cost.
 _COPY_FLOOR: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What one segment may hold, and how many there may be.
+    """Maximum size and number of segments.
 
     Attributes:
         segment_bytes: Size in bytes at which segments are rolled.
@@ -221,15 +220,15 @@ class Room:
 
     @property
     def count_max(self) -> float:
-        """So many segments at most."""
+        """Maximum number of segments."""
         return max(SEGMENTS_PER_LIVE * self.live_bytes / self.segment_bytes, SEGMENTS_MIN)
 
     def holds(self, segments: Sequence[SegmentFacts]) -> bool:
-        """Whether segments that follow each other fit into one, as far as that can be known."""
+        """Return whether consecutive segments are expected to fit into one."""
         expected = sum(each.live_bytes for each in segments)
         size = sum(each.size_bytes for each in segments)
         span = segments[-1].end_offset - segments[0].base_offset
-        # Records may take more room once they are cleaned.
+        # Cleaned records may need more bytes.
         fits = len(segments) == 1 or size <= GROUP_BYTES_MAX
         return fits and expected <= FILL * self.segment_bytes and max(size, span) <= INT32_MAX
 
@@ -237,12 +236,12 @@ class Room:
 def group(
     segments: Sequence[SegmentFacts], chosen: Iterable[int], room: Room
 ) -> list[tuple[int, ...]]:
-    """The chosen segments in groups that become one segment each, in order.
+    """Return the chosen segments in groups that become one segment each, in order.
 
     Args:
         segments: All finished segments, in order.
-        chosen: Base offsets of those that are rewritten.
-        room: What a segment may hold.
+        chosen: Base offsets of the segments to rewrite.
+        room: Maximum size and number of segments.
     """
     rewritten = set(chosen)
     groups: list[list[SegmentFacts]] = []
@@ -259,12 +258,12 @@ def group(
 
 
 def widen(segments: Sequence[SegmentFacts], chosen: Iterable[int], room: Room) -> set[int]:
-    """The chosen segments, and those that are rewritten only to be merged.
+    """Return the chosen segments, and those that are rewritten only to be merged.
 
     Args:
         segments: All finished segments that may be cleaned, in order.
         chosen: Base offsets of those that are rewritten for their garbage.
-        room: What a segment may hold, and how many there may be.
+        room: Maximum size and number of segments.
     """
     rewritten = set(chosen)
     surplus = _count_after(segments, rewritten, room) - MERGE_FROM * room.count_max
@@ -282,7 +281,7 @@ def widen(segments: Sequence[SegmentFacts], chosen: Iterable[int], room: Room) -
 
 
 def _count_after(segments: Sequence[SegmentFacts], rewritten: set[int], room: Room) -> int:
-    """How many segments there will be."""
+    """Return the number of segments after the rewrite."""
     empty = {each.base_offset for each in segments if each.live_bytes < 1}
     groups = group(segments, rewritten, room)
     group_count = sum(not empty.issuperset(bases) for bases in groups)
@@ -292,7 +291,7 @@ def _count_after(segments: Sequence[SegmentFacts], rewritten: set[int], room: Ro
 def _runs(
     segments: Sequence[SegmentFacts], rewritten: set[int], room: Room
 ) -> Iterator[tuple[int, set[int]]]:
-    """Runs of neighbours that one segment holds, the best first: how many segments each saves."""
+    """Return runs of neighbors that fit into one segment, best first, with the segments saved."""
     runs = []
     for first in range(len(segments) - 1):
         copied, last = 0.0, first
@@ -309,21 +308,21 @@ def _runs(
 
 
 def after_cleaning(cleaned_to: int, map_from: int, mapped_to: int) -> int:
-    """How far a segment is cleaned once it was rewritten by a map of [map_from, mapped_to)."""
+    """Return a segment's `cleaned_to` after a rewrite with a map of [map_from, mapped_to)."""
     return max(cleaned_to, mapped_to) if cleaned_to >= map_from else cleaned_to
 
 
 def after_merging(cleaned_to: Iterable[int]) -> int:
-    """How far a segment is cleaned that several were merged into, at least one."""
+    """Return the `cleaned_to` of a segment that one or more segments were merged into."""
     return min(cleaned_to)
 
 
 def clean_end(segments: Sequence[SegmentFacts], log_start_offset: int) -> int:
-    """The largest offset below which no older version of any key remains.
+    """Return the largest offset below which no older version of any key remains.
 
     Args:
         segments: All finished segments from the log's start on, in order.
-        log_start_offset: The answer where there is none.
+        log_start_offset: The result if there are no segments.
     """
     end = segments[-1].end_offset if segments else log_start_offset
     for segment in segments:
@@ -339,18 +338,18 @@ def with_drops(
     map_from: int,
     map_to: int,
 ) -> Iterator[Group]:
-    """Groups, and whether their tombstones and markers that are past their horizon may go.
+    """Return groups, and whether each may drop tombstones and markers past their horizon.
 
-    They may where every segment up to the group's last one is cleaned to the group's end by the
-    time at which the group is in its place: by this cleaning, if it is rewritten before or with
-    it, or by earlier ones.
+    A group may if every segment up to its last one is cleaned to the group's end by the time the
+    group is swapped in: by this cleaning, if it is rewritten before or with the group, or by
+    earlier ones.
 
     Args:
-        segments: All finished segments of the partition, in order; nothing older lies elsewhere.
-        groups: Base offsets of what becomes one segment each, in order; they are put in their
-            places in this order.
+        segments: All finished segments of the partition, in order; no older data exists elsewhere.
+        groups: Base offsets of the segments that become one each, in the order in which they are
+            swapped in.
         map_from: First offset whose key is mapped, inclusive.
-        map_to: Offset behind the last one, exclusive.
+        map_to: Offset after the last one, exclusive.
     """
     proven = {each.base_offset: each.cleaned_to for each in segments}
     for bases in groups:
@@ -362,20 +361,20 @@ def with_drops(
         yield Group(bases=bases, drop_expired=drop)
 
 
-# Standard errors of the estimated live size by which the bound is taken lower, and how much of it
-# they may take.
+# Number of standard errors of the estimated live size by which the bound is lowered, and the
+# maximum part by which it may be.
 ERRORS_KEPT: Final = 2.0
 
 
 ERROR_MAX: Final = 0.1
 
 
-# Where the number of keys is more uncertain than this, all of them are mapped: to read the log once
-# costs about what half a percent of its space saves while the live size is appended once.
+# If the number of keys is more uncertain than this, all keys are mapped: reading the log once costs
+# about as much as half a percent of its space saves while the live size is appended once.
 COUNT_FROM: Final = 0.005
 
 
-# Of the map, so that it is not full where there are more keys than expected.
+# Part of the map to plan for, so that it does not fill up if there are more keys than expected.
 COUNT_FILL: Final = 0.9
 
 
@@ -390,21 +389,20 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What is asked of a plan.
+    """Requirements of a plan.
 
     Attributes:
         cleanable_end: Offset up to which the log may be cleaned, a segment's base.
-        active_bytes: Bytes of the active segment.
+        active_bytes: Size of the active segment.
         segment_bytes: Size at which segments are rolled.
-        space_factor: How many times its live size the log may take.
-        map_keys_max: How many keys the offset map holds.
-        live_error: Standard error of the estimated live size, as a part of it.
-        count_error: So much of it a map of all keys would take away.
-        late_bytes: So many bytes will be appended behind the active segment before it is looked
-            at again.
-        everything: Why a full pass is made whether or not the space is used up; empty where not.
-        has_versions: Whether more than the offset decides which record stays: then every pass is
-            a full one.
+        space_factor: Maximum size of the log, as a multiple of its live size.
+        map_keys_max: Number of keys that the offset map holds.
+        live_error: Standard error of the estimated live size, relative to it.
+        count_error: Part of that error that a map of all keys would remove.
+        late_bytes: Bytes that will be appended after the active segment before the next check.
+        everything: Why a full pass is made whether or not the space is used up; empty if none is.
+        has_versions: Whether a timestamp or header decides which record stays: every pass is then a
+            full one.
     """
 
     cleanable_end: int
@@ -421,13 +419,13 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """How much of its space a log takes, in bytes.
+    """Space usage of a log, in bytes.
 
     Attributes:
-        log_bytes: The log with its active segment, that at its full size, and what comes behind
-            before anyone looks.
-        live_bytes: The live size, as estimated.
-        bound_bytes: What it may take, as far as that is known.
+        log_bytes: Size of the log, with its active segment counted as full, plus what is appended
+            after it before the next check.
+        live_bytes: Estimated live size.
+        bound_bytes: Maximum size, lowered by the error of the estimate.
     """
 
     log_bytes: int
@@ -442,18 +440,18 @@ class Space:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationPlan:
-    """What to clean next.
+    """The next cleaning.
 
     Attributes:
-        groups: Segments that become one each, in order; none where nothing is due.
+        groups: Segments that become one each, in order; empty if nothing is due.
         map_from: First offset whose key goes into the map, inclusive.
-        map_to: Offset behind the last one, exclusive.
+        map_to: Offset after the last one, exclusive.
         reason: Why it is due, or why not, with figures.
         is_full: Whether it is a full pass.
-        space: How much of its space the log takes.
+        space: Space usage of the log.
         segments: All finished segments, in order.
         decisions: What happens to each of them.
-        read_bytes: What is expected to be read.
+        read_bytes: Bytes that are expected to be read.
     """
 
     groups: tuple[Group, ...]
@@ -468,7 +466,7 @@ class GenerationPlan:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether there is anything to clean."""
         return bool(self.groups)
 
     @property
@@ -480,16 +478,16 @@ class GenerationPlan:
 
     @property
     def written_bytes(self) -> float:
-        """What is expected to be written."""
+        """Bytes that are expected to be written."""
         return sum(each.live_bytes for each in self.chosen)
 
     @property
     def garbage_bytes(self) -> float:
-        """What is expected to be freed."""
+        """Bytes that are expected to be freed."""
         return sum(each.garbage_bytes for each in self.chosen)
 
     def put_off(self, reason: str) -> "GenerationPlan":
-        """The same segments with nothing to do, and why not."""
+        """Return a plan for the same segments that does nothing, with the reason."""
         return replace(
             self,
             groups=(),
@@ -502,9 +500,9 @@ class GenerationPlan:
 
 
 def measure(segments: Sequence[SegmentFacts], demand: Demand) -> Space:
-    """How much of its space a log takes.
+    """Return the space usage of a log.
 
-    Segments that can't be cleaned yet count as live: whatever is garbage in them has to be borne.
+    Segments that can't be cleaned yet count as live, because their garbage can't be removed now.
     """
     size = sum(each.size_bytes for each in segments)
     live = sum(
@@ -520,14 +518,14 @@ def measure(segments: Sequence[SegmentFacts], demand: Demand) -> Space:
 
 
 def plan_generation(segments: Sequence[SegmentFacts], demand: Demand) -> GenerationPlan:
-    """The next cleaning of a partition.
+    """Plan the next cleaning of a partition.
 
     Args:
         segments: All its finished segments, in order.
-        demand: What is asked.
+        demand: The requirements.
 
     Returns:
-        A plan without groups where nothing is due.
+        A plan without groups if nothing is due.
     """
     space = measure(segments, demand)
     end = demand.cleanable_end
@@ -542,7 +540,7 @@ def plan_generation(segments: Sequence[SegmentFacts], demand: Demand) -> Generat
 
 
 def _bounded(segment: SegmentFacts, end: int) -> SegmentFacts:
-    """The segment as a map that ends there sees it: cleaned up to there, it has no garbage."""
+    """Return the segment as seen by a map that ends there: without garbage if clean up to there."""
     if segment.cleaned_to < end:
         return segment
     return replace(segment, cleaned_to=end, live_bytes=float(segment.size_bytes))
@@ -550,7 +548,7 @@ def _bounded(segment: SegmentFacts, end: int) -> SegmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Planning:
-    """The making of one plan; `allowed` is what of the segments may be cleaned."""
+    """Builder of one plan; `allowed` are the segments that may be cleaned."""
 
     segments: tuple[SegmentFacts, ...]
     allowed: tuple[SegmentFacts, ...]
@@ -561,12 +559,13 @@ class _Planning:
         return self._make((), set(), 0, reason, is_full=False)
 
     def sweep(self, reason: str) -> GenerationPlan:
-        """Rewrite whatever may hold garbage, or tombstones that may go."""
+        """Plan to rewrite every segment that may hold garbage or tombstones to drop."""
         end = self.demand.cleanable_end
         dirty = [each for each in self.allowed if each.cleaned_to < end or each.has_due]
         if not dirty:
             return self.nothing(f"{reason}; nothing is dirty below offset {end}")
-        # A later record may lose to an earlier one: those that are clean are held against the map.
+        # A later record may lose to an earlier one, so cleaned segments are checked against the map
+        # too.
         if self.demand.has_versions:
             dirty = list(self.allowed)
         bases = {each.base_offset for each in dirty}
@@ -574,7 +573,7 @@ class _Planning:
         return self._make(bases, bases, first, reason, is_full=True)
 
     def clean(self, reason: str) -> GenerationPlan:
-        """Rewrite what is worth it, if there is enough of it."""
+        """Plan to rewrite the segments that are worth it, if they free enough."""
         slack = (self.demand.space_factor - 1) * self.space.live_bytes
         batch = max(BATCH_PART * slack, 1.0)
         garbage = sum(each.garbage_bytes for each in self.allowed)
@@ -583,7 +582,7 @@ class _Planning:
         if self.demand.has_versions:
             return self.sweep(reason)
         over = self.space.log_bytes - self.space.bound_bytes
-        # Rounding must not keep it from freeing all that there is.
+        # A rounding error must not keep the plan from freeing all garbage.
         needed = min(over + batch, garbage * 0.99)
         limit = self.demand.map_keys_max
         choice = choose(self.allowed, needed, map_keys_max=limit, is_whole=self._must_count(limit))
@@ -594,7 +593,7 @@ class _Planning:
         return self._make(rewritten, bases, choice.map_from, reason)
 
     def _must_count(self, map_keys_max: float) -> bool:
-        """Whether all keys are mapped, so that their number is known."""
+        """Return whether all keys are mapped, so that their number becomes known."""
         keys = sum(each.keys for each in self.allowed)
         return self.demand.count_error > COUNT_FROM and keys <= COUNT_FILL * map_keys_max
 

@@ -1,11 +1,11 @@
 """Reads a finished segment once, by kernels, to count its records and note those of sampled keys.
 
-A damaged segment is left out of the sample, and the cleaning that meets the damage names it: the
-sample says nothing about safety. Records of aborted transactions count as if they were committed:
-the sample then takes a few records for garbage that are not.
+A damaged segment is left out of the sample; the cleaning that reads it reports the damage. The
+sample affects no decision about safety. Records of aborted transactions count as committed, so the
+sample takes a few records for garbage that are not.
 
-Imports numpy and numba. Owns no file. Memory: a chunk, and what of it is decompressed at a time.
-Plain reference: `tests/worlds/records/plain_sampling.py`.
+Imports numpy and numba. Owns no file. Memory: one chunk, and the part of it that is decompressed at
+a time. Plain reference: `tests/worlds/records/plain_sampling.py`.
 """
 
 from dataclasses import dataclass
@@ -40,12 +40,12 @@ NO_HORIZON: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class Sampled:
-    """What one pass over a segment has found.
+    """Result of one pass over a segment.
 
     Attributes:
-        records: Records, those of control batches left out.
-        record_bytes: Their bytes, uncompressed.
-        due_ms: The latest delete horizon of its batches; -1 where none has one.
+        records: Number of records, without those of control batches.
+        record_bytes: Their size in bytes, uncompressed.
+        due_ms: Latest delete horizon of its batches; -1 if no batch has one.
     """
 
     records: int = 0
@@ -60,11 +60,11 @@ def sample_segment(file: File, path: str, seed: bytes, samples: KeySamples) -> S
         file: A finished log file.
         path: Its name, for errors.
         seed: The secret by which keys are sampled.
-        samples: Takes the records of sampled keys.
+        samples: Receives the records of sampled keys.
 
     Raises:
-        CorruptData: A batch or a record is damaged; located.
-        UnsupportedCompression: A codec that nobody defined.
+        CorruptData: A batch or a record is damaged; with its position.
+        UnsupportedCompression: The codec number is undefined.
         OSError: The disk failed.
     """
     work = _Pass(seed, samples)
@@ -92,7 +92,7 @@ class _Pass:
         self._hasher = make_hasher(SIPHASH, seed)
 
     def take(self, chunk: bytes) -> int:
-        """Look at the whole batches of a chunk; how many bytes they are."""
+        """Process the whole batches of a chunk; return their size in bytes."""
         log: Bytes = np.frombuffer(chunk, np.uint8)
         at, used, status = 0, 0, layout.FULL
         table: Longs = np.empty((SCAN_BATCHES, layout.BATCH_FIELDS), np.int64)
@@ -126,7 +126,8 @@ class _Pass:
             self._sample(body, rows)
 
     def _sample(self, data: "Bytes", table: "Longs") -> None:
-        # A record has 7 bytes at least; a count that says more is refused by the kernel.
+        # A record has at least 7 bytes; the kernel refuses a count that would need more than there
+        # are.
         room = np.minimum(
             np.maximum(table[:, layout.RECORD_COUNT], 0),
             (table[:, layout.BODY_END] - table[:, layout.BODY_START]) // 7 + 1,

@@ -1,9 +1,9 @@
-"""The scheduler that bounds space: what is remembered of segments, and what is cleaned next.
+"""Scheduler that bounds space: the statistics of segments, and the choice of the next cleaning.
 
-`SpaceBound` is the `Scheduler` of topics that `tidelog.compaction.scheduler` cleans generationally.
-`Generations` is its memory of one partition, from one cleaning to the next: `load` -> `sample` ->
-`plan` -> (the cleaning, its swap) -> `note` -> `store`. Needs the directory's lock from `load` to
-`store`. Not for two threads.
+`SpaceBound` is the `Scheduler` of topics for which `tidelog.compaction.scheduler` selects
+generational compaction. `Generations` is its memory of one partition, from one cleaning to the
+next: `load` -> `sample` -> `plan` -> (the cleaning, its swap) -> `note` -> `store`. Needs the
+directory's lock from `load` to `store`. Not thread-safe.
 
 Not owned: the estimates (`estimates`), the plan (`planning`), the file (`statistics`).
 
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
 
 def counted_of(row: SegmentRow, keys: int, found_bytes: int) -> Counted:
-    """What the sample says of a segment."""
+    """Return the sampling result of a segment."""
     return Counted(
         size_bytes=row.size_bytes,
         cohort=UNKNOWN if row.cleaned_to == row.base_offset else row.cleaned_to,
@@ -87,14 +87,14 @@ def counted_of(row: SegmentRow, keys: int, found_bytes: int) -> Counted:
 def facts_of(
     row: SegmentRow, keys: int, found_bytes: int, live: float, whole: float, now_ms: int
 ) -> SegmentFacts:
-    """What a scheduler knows of a segment.
+    """Return the facts about a segment.
 
     Args:
-        row: What is remembered of it.
-        keys: Keys whose last record is expected to be in it.
+        row: Its stored facts.
+        keys: Expected number of keys whose last record is in it.
         found_bytes: Bytes of those records.
-        live: Bytes of it that are expected to be alive.
-        whole: By what factor sums over the whole sample are wrong.
+        live: Its estimated live bytes.
+        whole: Factor that corrects sums over the whole sample.
         now_ms: Wall time.
     """
     total = live
@@ -114,18 +114,18 @@ def facts_of(
 
 
 def bytes_after(before: Sequence[int], group: CleanedGroup) -> int:
-    """Bytes of a cleaned segment's records: as much less as its file is smaller."""
+    """Estimate the bytes of a cleaned segment's records: they shrink in proportion to its file."""
     if UNKNOWN in before or not group.bytes_before:
         return UNKNOWN
     return max(sum(before) * group.bytes_after // group.bytes_before, 1)
 
 
 def due_after(old: Sequence[SegmentRow], group: CleanedGroup, horizon_ms: int) -> int:
-    """When the last of a cleaned segment's tombstones may go, -1 where it has none.
+    """Return the delete horizon of a cleaned segment's last tombstone, -1 if it has none.
 
-    What this cleaning has met for the first time got its horizon now; the others keep theirs.
-    Markers go with a cleaning that comes for something else: most of them are needed as long as
-    records of their transactions are there, and then no time lets them go.
+    Tombstones that this cleaning saw for the first time got their horizon now; the others keep
+    theirs. Expired markers alone don't make a cleaning due: most of them are needed as long as
+    records of their transactions remain, and waiting longer does not change that.
     """
     if not group.tombstones_after:
         return UNKNOWN
@@ -135,10 +135,10 @@ def due_after(old: Sequence[SegmentRow], group: CleanedGroup, horizon_ms: int) -
 
 
 class Generations:
-    """What is remembered of a partition, and what is to be done next.
+    """Statistics of a partition, and the choice of its next cleaning.
 
     Attributes:
-        problems: What is wrong with the file, or with segments that could not be sampled.
+        problems: Problems with the file, or with segments that could not be sampled.
         bytes_read: Bytes of log files that were read to sample their keys.
         bytes_written: Bytes of the file that were written.
     """
@@ -172,15 +172,15 @@ class Generations:
         clean_offset: int,
         kept: DecodedFiles | None = None,
     ) -> Self:
-        """What is remembered of a partition; a file that is lost or damaged remembers nothing.
+        """Load the statistics of a partition; empty ones if the file is lost or damaged.
 
         Args:
             env: Files and randomness.
             directory: The partition's directory.
             segments: All its finished segments, in order.
-            clean_offset: Offset below which no older version of any key remains, as the
-                partition's `cleaner-offset-checkpoint` says; the log start where it says nothing.
-            kept: What files said before, of the lock's holder; else the file is read.
+            clean_offset: Offset below which no older version of any key remains, from the
+                partition's `cleaner-offset-checkpoint`; the log start if it has no entry.
+            kept: File contents cached by the lock's holder; else the file is read.
 
         Raises:
             OSError: The disk failed.
@@ -197,13 +197,13 @@ class Generations:
         made.problems = [problem] if problem else []
         return made
 
-    # -- looking ---------------------------------------------------------------------------------
+    # -- sampling --------------------------------------------------------------------------------
 
     def may_be_due(self, demand: Demand) -> bool:
-        """Whether a plan could be due if all that was not yet read were garbage.
+        """Return whether a plan could be due if all unread segments were garbage.
 
-        The live size never falls by itself: as long as the log has room by what was known, nobody
-        needs to know more, and new segments are read at once when it has none.
+        The live size never decreases by itself: while the log has room by the stored facts, reading
+        new segments can wait. They are read at once when it has none.
         """
         live = sum(
             each.sum_bytes
@@ -215,18 +215,19 @@ class Generations:
 
     @property
     def has_tombstones_due(self) -> bool:
-        """Whether it matters that a log is idle: some tombstones will have had their time."""
+        """Return whether an idle log needs a cleaning at some time: some tombstones will expire."""
         return any(row.due_ms != UNKNOWN for row in self._known.rows.values())
 
     def sample(self, cleanable_end: int) -> None:
-        """Read the keys of finished segments that were not yet read, up to an offset.
+        """Read the keys of finished segments that were not read before, up to an offset.
 
         Args:
-            cleanable_end: Where to stop, exclusive: what can't be cleaned yet is read later.
+            cleanable_end: Offset to stop at, exclusive; segments that can't be cleaned yet are read
+                later.
 
         Raises:
             MissingDependency: numpy or numba is not installed.
-            OSError: The disk failed; what was read before counts.
+            OSError: The disk failed; samples read before are kept.
         """
         for segment in self._segments:
             row = self._known.rows[segment.base_offset]
@@ -260,7 +261,7 @@ class Generations:
         self._is_changed = True
 
     def facts(self, now_ms: int) -> list[SegmentFacts]:
-        """What is known of each finished segment, in order."""
+        """Return the facts about each finished segment, in order."""
         bases = [each.base_offset for each in self._segments]
         rows = [self._known.rows[base] for base in bases]
         samples = self._known.samples
@@ -279,21 +280,21 @@ class Generations:
         ]
 
     def row(self, base_offset: int) -> SegmentRow:
-        """What is remembered of a finished segment."""
+        """Return the stored facts about a finished segment."""
         return self._known.rows[base_offset]
 
     def clean_end(self, log_start_offset: int) -> int:
-        """What `cleaner-offset-checkpoint` may say: see `planning.clean_end`."""
+        """Return the offset for `cleaner-offset-checkpoint`: see `planning.clean_end`."""
         return clean_end(self.facts(0), log_start_offset)
 
     # -- planning --------------------------------------------------------------------------------
 
     def plan(self, demand: Demand, now_ms: int, delete_retention_ms: int) -> GenerationPlan:
-        """The next cleaning; one without groups where none is due.
+        """Plan the next cleaning; the plan has no groups if none is due.
 
         Args:
-            demand: What is asked; what the estimates are worth, and how late this look comes, is
-                filled in here.
+            demand: The requirements; this method fills in the error of the estimates and the bytes
+                that are appended before the next check.
             now_ms: Wall time.
             delete_retention_ms: How long tombstones stay after they were first cleaned.
         """
@@ -315,10 +316,10 @@ class Generations:
         return plan_generation(segments, demand)
 
     def _late_bytes(self, demand: Demand) -> int:
-        """How much is appended from a roll to the first look behind it: as much as this time.
+        """Estimate the bytes appended after a roll until the next check: the active segment's size.
 
-        A cleaning that waits for the next look has the active segment, full, to reckon with, and
-        what of the one behind it is there by then: a batch at least, since that makes it roll.
+        If a cleaning waits for the next check, the active segment will be full, and the segment
+        after it will hold these bytes: at least the batch that caused the roll.
         """
         is_first = self._known.planned_to != demand.cleanable_end
         has_rolled = self._segments and self._segments[-1].end_offset == demand.cleanable_end
@@ -327,11 +328,11 @@ class Generations:
     def _must_sweep(
         self, segments: Sequence[SegmentFacts], demand: Demand, now_ms: int, retention_ms: int
     ) -> bool:
-        """Whether a full pass is due for tombstones that have had their time.
+        """Return whether a full pass is due for expired tombstones.
 
-        Once in a retention time at most: rewriting all of the log for each tombstone would be
-        brute force. A busy log waits for as many new records as it has keys, but no longer than a
-        tenth of the retention.
+        At most once per retention time: rewriting the whole log for each tombstone would be brute
+        force. A busy log waits until it has as many new records as keys, but no longer than a tenth
+        of the retention.
         """
         statistics = self._known
         overdue = [each for each in segments if self._is_overdue(each, demand.cleanable_end)]
@@ -346,11 +347,11 @@ class Generations:
         return is_late or demand.cleanable_end - statistics.swept_to >= statistics.samples.key_count
 
     def _is_overdue(self, segment: SegmentFacts, cleanable_end: int) -> bool:
-        """Whether it has tombstones that may go, and that the last full pass could not let go."""
+        """Return whether a segment has expired tombstones that the last full pass kept."""
         if not segment.has_due or segment.end_offset > cleanable_end:
             return False
         was_swept = segment.end_offset <= self._known.swept_to
-        # With a retention of 0 both are the time of the pass that met the tombstone.
+        # With a retention of 0, both are the time of the pass that first saw the tombstone.
         return not was_swept or self._known.rows[segment.base_offset].due_ms >= self._known.swept_ms
 
     # -- afterwards ------------------------------------------------------------------------------
@@ -363,12 +364,12 @@ class Generations:
         *,
         is_full: bool,
     ) -> None:
-        """Take in what a cleaning has done, once its segments are in place.
+        """Update the statistics after a cleaning whose segments are swapped in.
 
         Args:
             job: The cleaning.
-            cleaned: What it has made.
-            segments: All finished segments of the partition as they are now, in order.
+            cleaned: Its result.
+            segments: All finished segments of the partition after the swap, in order.
             is_full: Whether it was a full pass.
         """
         self._count(job, cleaned)
@@ -398,20 +399,20 @@ class Generations:
             self._known.note_lost(before - len(self._known.samples))
 
     def _count(self, job: CleaningJob, cleaned: Cleaned) -> None:
-        """Hold the sample against the number of keys in the map, where both are of the same."""
+        """Compare the sample with the number of keys in the map if both cover the same offsets."""
         start, end = job.map_from, cleaned.mapped_to
         statistics, samples = self._known, self._known.samples
         mapped = [row for row in statistics.rows.values() if row.end_offset > start]
-        # What was not mapped, as it has to wait, was not sampled either.
+        # Segments that have to wait were neither mapped nor sampled.
         is_same = all((row.records != UNKNOWN) == (row.end_offset <= end) for row in mapped)
-        # A sample of all keys needs no help; a count that can't be is nobody's.
+        # A sample of all keys needs no correction; an impossible count is ignored.
         if samples.shift and is_same and 0 < cleaned.keys <= end - start:
             sampled = samples.count_between(start, end)
             new = MappedKeys(shift=samples.shift, keys=cleaned.keys, sampled=sampled)
             statistics.counted = better(statistics.counted, new, samples)
 
     def _weigh(self, cleaned: Cleaned) -> None:
-        """Let the sample stand for the whole of segments that have nothing but last records."""
+        """Let the sample stand for the whole of segments that hold last records only."""
         mapped_to, samples = cleaned.mapped_to, self._known.samples
         bases = sorted(self._known.rows)
         sampled = dict(zip(bases, samples.count(bases), strict=True))
@@ -422,14 +423,14 @@ class Generations:
                 self._known.rows[group.base_offset] = replace(row, weight_bytes=weight or UNKNOWN)
 
     def store(self) -> int:
-        """Write the file where anything has changed; how many bytes were written.
+        """Write the file if anything has changed; return the number of bytes written.
 
         Raises:
-            OSError: The disk failed; the file says what it said, or what it should say.
+            OSError: The disk failed; the file has the old or the new contents.
         """
         if not self._is_changed:
             return 0
-        # Whatever a write leaves that fails: nothing is appended to it.
+        # A failed write may leave any contents, so nothing is appended to them.
         stored, self._stored = self._stored, None
         self._stored, size = write_statistics(self._env.files, self._directory, self._known, stored)
         if self._kept is not None:
@@ -446,7 +447,7 @@ def _row_after(
     job: CleaningJob,
     mapped_to: int,
 ) -> SegmentRow:
-    """The row of a cleaned segment, from those of the segments that it was made of."""
+    """Return the row of a cleaned segment, from the rows of its sources."""
     proven = [after_cleaning(row.cleaned_to, job.map_from, mapped_to) for row in old]
     record_bytes = bytes_after([row.record_bytes for row in old], group)
     horizon_ms = min(job.now_ms + job.rules.delete_retention_ms, INT64_MAX)
@@ -463,18 +464,18 @@ def _row_after(
     )
 
 
-# Bytes of a slot of the offset map, of which verified keys take about as much again.
+# Bytes of a slot of the offset map; verified keys take about as much again.
 _SLOT_BYTES: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningTerms:
-    """By which rules, when, and whether somebody asks for a full pass.
+    """Rules, wall time, and whether a full pass was requested.
 
     Attributes:
-        rules: Makes the rules; raises ConfigError where settings contradict.
+        rules: Makes the rules; raises ConfigError if settings conflict.
         now_ms: Wall time.
-        is_asked: Whether somebody asks.
+        is_asked: Whether a full pass was requested.
     """
 
     rules: Callable[[], CompactionRules]
@@ -484,11 +485,11 @@ class CleaningTerms:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a cleaning reads and rewrites.
+    """Segments that a cleaning reads and rewrites.
 
     Attributes:
         sources: The segments that it reads, oldest first.
-        groups: Those that become one segment each.
+        groups: Groups of segments that become one segment each.
         map_from: First offset whose key is mapped, inclusive.
     """
 
@@ -498,10 +499,10 @@ class Choice:
 
 
 class SpaceBound:
-    """The `Scheduler` of generational compaction: a log takes a bounded multiple of what is alive.
+    """The `Scheduler` of generational compaction: bounds a log to a multiple of its live size.
 
-    What is remembered of the partition's segments decides whether a cleaning is due, in the place
-    of the dirty ratio, and what is rewritten. Needs the directory's lock from `judge` to
+    The statistics of the partition's segments, instead of the dirty ratio, decide whether a
+    cleaning is due and which segments are rewritten. Needs the directory's lock from `judge` to
     `record_cleaning`.
     """
 
@@ -513,16 +514,16 @@ class SpaceBound:
 
     @property
     def bytes_read(self) -> int:
-        """See `Scheduler`."""
+        """Bytes of log files that were read to decide."""
         return 0 if self._memory is None else self._memory.bytes_read
 
     @property
     def bytes_written(self) -> int:
-        """See `Scheduler`."""
+        """Bytes that were written to store statistics."""
         return 0 if self._memory is None else self._memory.bytes_written
 
     def limits(self, config: TopicConfig) -> TopicConfig:
-        """A head is judged by its age alone: the space bound takes the ratio's place."""
+        """Return settings that judge a head by age alone; the space bound replaces the ratio."""
         return replace(
             config, min_cleanable_dirty_ratio=1.0, tidelog_compaction_min_dirty_bytes=NEVER_BYTES
         )
@@ -534,7 +535,7 @@ class SpaceBound:
         state: LogState,
         terms: CleaningTerms,
     ) -> CleaningDecision:
-        """See `Scheduler`; reads the keys of segments that are new since the last inspection."""
+        """Decide by the space bound; reads the keys of segments that are new."""
         context, config = log.context, log.context.config
         decision = judge(state, self.limits(config), terms.now_ms, is_asked=terms.is_asked)
         memory = self._memory = Generations.load(
@@ -556,14 +557,14 @@ class SpaceBound:
         for problem in memory.problems:
             context.report(problem)
         if not plan.is_due and (memory.bytes_read or memory.has_tombstones_due):
-            memory.store()  # else it is stored once the cleaning is in place
+            memory.store()  # else it is stored once the cleaning is swapped in
         due_reason = (forced or DueReason.SPACE) if plan.is_due else None
         return replace(decision, due=due_reason, reason=plan.reason)
 
     def choose(
         self, segments: Sequence[ClosedSegment], _decision: CleaningDecision, _config: TopicConfig
     ) -> Choice:
-        """The segments that the plan rewrites, and those whose keys it maps."""
+        """Select the segments that the plan rewrites, and those whose keys it maps."""
         plan = self._plan
         assert plan is not None
         rewritten = {base for group in plan.groups for base in group.bases}
@@ -576,7 +577,7 @@ class SpaceBound:
         return Choice(sources, plan.groups, plan.map_from)
 
     def record_cleaning(self, log: "LogAccess", job: CleaningJob, cleaned: Cleaned) -> int:
-        """See `Scheduler`."""
+        """Store the statistics after a cleaning; see `Scheduler`."""
         memory, plan = self._memory, self._plan
         assert memory is not None
         assert plan is not None
@@ -588,7 +589,7 @@ class SpaceBound:
     def forecast(
         self, decision: CleaningDecision, plan: Callable[[str], GenerationPlan]
     ) -> GenerationPlan:
-        """See `Scheduler`; space and tombstones are the plan's own reasons."""
+        """Return a forecast; the plan itself checks space and tombstones. See `Scheduler`."""
         return plan(decision.reason if decision.due is DueReason.LAG else "")
 
 
@@ -599,14 +600,14 @@ def demand_of(
     active_bytes: int,
     everything: str,
 ) -> Demand:
-    """What a topic's settings ask of a plan.
+    """Return a plan's requirements by the topic's settings.
 
     Args:
         config: The settings.
-        rules: By which rules it is cleaned.
+        rules: Rules by which it is cleaned.
         cleanable_end: Offset up to which the log may be cleaned.
-        active_bytes: Bytes of the active segment.
-        everything: Why a full pass is made; empty where not.
+        active_bytes: Size of the active segment.
+        everything: Why a full pass is made; empty if none is.
     """
     return Demand(
         cleanable_end=cleanable_end,
@@ -620,7 +621,7 @@ def demand_of(
 
 
 def identities(segments: Iterable[ClosedSegment]) -> list[SourceSegment]:
-    """Segments as they are remembered."""
+    """Return the finished segments in the form that the statistics compare."""
     return [
         SourceSegment(
             base_offset=each.base_offset,
@@ -634,14 +635,14 @@ def identities(segments: Iterable[ClosedSegment]) -> list[SourceSegment]:
 
 
 def _swept_to(job: CleaningJob, cleaned: Cleaned) -> int:
-    """Up to where a full pass let go what was due, as far as anything older let it."""
+    """Return the offset up to which a full pass removed due tombstones."""
     if not job.rules.has_versions:
         return cleaned.mapped_to
-    # What was mapped, or lies around it, waits for the next one: see `CleaningJob.lets_go`.
+    # Tombstones in or around mapped groups wait for the next pass: see `CleaningJob.lets_go`.
     return job.map_from if cleaned.mapped_to == job.map_to else 0
 
 
 def _map_keys(rules: CompactionRules) -> float:
-    """How many keys the offset map holds, as far as that can be said without looking at them."""
+    """Return how many keys the offset map holds, as far as known without reading them."""
     slots = rules.dedupe_buffer_bytes / _SLOT_BYTES
     return slots * rules.load_factor / (2 if rules.verify_keys else 1)

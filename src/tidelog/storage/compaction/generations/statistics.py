@@ -1,20 +1,20 @@
-"""The file `compaction-statistics`: facts on each finished segment, kept between cleanings.
+"""The file `compaction-statistics`: facts about each finished segment, kept between cleanings.
 
-Derived: where the file is lost, damaged or about other segments, its facts are unknown, the
-partition's `cleaner-offset-checkpoint` says how far it is clean, and sampling begins anew. A row
-holds only for a segment with the same base, end, size and modification time, and its `cleaned_to`
-only as far as every segment that begins below is still the same one. So a log that was cut and
-appended to since is believed to be cleaned up to the cut, and no further.
+The file is derived data. If it is lost, damaged or about other segments, its facts are unknown: the
+partition's `cleaner-offset-checkpoint` tells how far the log is clean, and sampling begins again. A
+row is valid only for a segment with the same base, end, size and modification time. Its
+`cleaned_to` is valid only up to the first changed segment below. So a log that was truncated and
+then appended to is clean up to the truncation point, and no further.
 
-The file is a list of entries: the whole at some time, then the changes since. An entry is the
-CRC-32C of its text in 8 hexadecimal digits, a line end, a JSON object, a line end
-(docs/format.md#text-files). A cleaning changes a few rows and the samples of many, and there are
-dozens of cleanings while a log's live size is appended once: written whole each time, the
-statistics would be a tenth and more of all that generational compaction writes. So changes are
-appended until they take as much as the whole; then the file is replaced.
+The file is a list of entries: a full snapshot, then the changes since. An entry is the CRC-32C of
+its text in 8 hexadecimal digits, a line end, a JSON object, a line end (docs/format.md#text-files).
+A cleaning changes a few rows and the samples of many, and dozens of cleanings run while the log's
+live size is appended once. Writing the full file each time would be more than a tenth of all bytes
+that generational compaction writes. So changes are appended until they take as much space as the
+snapshot; then the file is replaced.
 
-A damaged or incomplete entry ends the file for its reader: the entries before it count, as after a
-crash a moment earlier. Nothing is appended behind it; the next writer replaces the file.
+A reader stops at a damaged or incomplete entry: the entries before it count, as after a crash a
+moment earlier. Nothing is appended after it; the next writer replaces the file.
 """
 
 import base64
@@ -54,29 +54,29 @@ LINE_END: Final = b"\n"
 _CRC_DIGITS: Final = 8
 
 
-# The hash of a sampled key; behind it, as varints, how far the offset of its last record lies
-# behind the one before, and that record's size, negative for a tombstone.
+# The hash of a sampled key, followed by two varints: the distance of its last record's offset from
+# the previous sample's, and that record's size, negative for a tombstone.
 _HASH_SIZE: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRow:
-    """What is remembered of one segment.
+    """Stored facts about one segment.
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset behind it, exclusive.
+        end_offset: Offset after its last one, exclusive.
         size_bytes: Size of its log file.
-        last_modified_ms: When that was last modified.
+        last_modified_ms: Modification time of its log file.
         cleaned_to: See `SegmentFacts`.
-        records: Records in it; -1 where nobody has counted them.
-        record_bytes: Their bytes, uncompressed; -1 likewise. An estimate once it was rewritten.
-        weight_bytes: So many bytes of sampled records, times how rare they are, stand for the
-            whole log file; -1 where the sample says nothing about it.
-        due_ms: When the last of its tombstones may go; -1 where it has none that a cleaning has
-            seen.
+        records: Number of its records; -1 if they have not been counted.
+        record_bytes: Their size in bytes, uncompressed; -1 if they have not been counted. An
+            estimate after a rewrite.
+        weight_bytes: Bytes of sampled records, divided by the sampling rate, that stand for the
+            whole log file; -1 if the sample does not cover the segment.
+        due_ms: Delete horizon of its last tombstone; -1 if no cleaning has seen one in it.
         runs: How often it was rewritten.
-        found_bytes: Garbage that was found in it, all runs together.
+        found_bytes: Garbage that was removed from it, in all runs together.
     """
 
     base_offset: int
@@ -92,7 +92,7 @@ class SegmentRow:
     found_bytes: int = 0
 
     def is_of(self, segment: SourceSegment) -> bool:
-        """Whether the row is about this segment, as it is now."""
+        """Return whether the row describes this segment in its current state."""
         return (self.base_offset, self.end_offset, self.size_bytes, self.last_modified_ms) == (
             segment.base_offset,
             segment.end_offset,
@@ -106,17 +106,16 @@ _ROW_FIELDS: Final = tuple(SegmentRow.__dataclass_fields__)
 
 @dataclass(slots=True, kw_only=True)
 class Statistics:
-    """What is remembered of a partition.
+    """Stored statistics of a partition.
 
     Attributes:
         seed: Secret by which keys are sampled, 16 bytes.
-        rows: Of its finished segments, by base offset.
-        samples: The sampled keys, of the segments whose records are counted.
-        swept_to: Up to where the last full pass let go tombstones that were due; 0 where there was
-            none.
-        swept_ms: When that was; -1 where there was none.
-        planned_to: Up to where the log could be cleaned when it was last planned.
-        counted: What a cleaning's map says about the sample; None where none does.
+        rows: One for each finished segment, by base offset.
+        samples: The sampled keys of the segments whose records are counted.
+        swept_to: Offset up to which the last full pass removed due tombstones; 0 if there was none.
+        swept_ms: Time of that pass; -1 if there was none.
+        planned_to: End of the cleanable part when the log was last planned.
+        counted: What a cleaning's map says about the sample; None if no map does.
     """
 
     seed: bytes = field(repr=False)
@@ -128,18 +127,18 @@ class Statistics:
     counted: MappedKeys | None = None
 
     def note_lost(self, samples: int) -> None:
-        """Keys have left the sample."""
+        """Record that keys have left the sample."""
         if self.counted and samples:
             self.counted = replace(self.counted, lost=self.counted.lost + samples)
 
     def copy(self) -> "Statistics":
-        """The same, which does not change with this one."""
+        """Return a deep copy."""
         samples = KeySamples(self.samples.shift, self.samples.latest)
         return replace(self, rows=dict(self.rows), samples=samples)
 
 
 def new_row(segment: SourceSegment, cleaned_to: int) -> SegmentRow:
-    """The row of a segment of which nothing is known but how far it is cleaned."""
+    """Return the row of a segment of which only `cleaned_to` is known."""
     return SegmentRow(
         base_offset=segment.base_offset,
         end_offset=segment.end_offset,
@@ -152,19 +151,19 @@ def new_row(segment: SourceSegment, cleaned_to: int) -> SegmentRow:
 def reconcile(
     statistics: Statistics, segments: Sequence[SourceSegment], clean_offset: int
 ) -> Statistics:
-    """What of the statistics holds for the segments that are there.
+    """Return the statistics that are valid for the present segments.
 
     Args:
-        statistics: What was remembered.
+        statistics: The stored statistics.
         segments: All finished segments of the partition, in order.
-        clean_offset: Below it no older version of a key remains, as the partition's checkpoint
-            says; not above the log's end.
+        clean_offset: Offset below which no older version of a key remains, from the partition's
+            checkpoint; not above the log's end.
 
     Returns:
         The statistics with a row for each segment.
     """
     end = segments[-1].end_offset if segments else 0
-    # What begins with the first segment that is another one is not what the others were judged by.
+    # `cleaned_to` of the other rows is not valid beyond the first segment that has changed.
     sound = next((s.base_offset for s in segments if not _is_known(statistics, s)), end)
     rows = {}
     for segment in segments:
@@ -186,7 +185,7 @@ def _is_known(statistics: Statistics, segment: SourceSegment) -> bool:
 
 
 def _forget_samples(statistics: Statistics, segments: Sequence[SourceSegment]) -> None:
-    """Drop samples of offsets whose segment has to be read again, or is gone."""
+    """Drop samples at offsets of segments that are gone or have to be read again."""
     read = [s for s in segments if statistics.rows[s.base_offset].records >= 0]
     before = len(statistics.samples)
     statistics.samples.keep([(segment.base_offset, segment.end_offset) for segment in read])
@@ -194,7 +193,7 @@ def _forget_samples(statistics: Statistics, segments: Sequence[SourceSegment]) -
 
 
 def encode(statistics: Statistics) -> bytes:
-    """The whole as an entry."""
+    """Encode the full statistics as an entry."""
     return _entry(
         {
             "version": STATISTICS_VERSION,
@@ -206,7 +205,7 @@ def encode(statistics: Statistics) -> bytes:
 
 
 def encode_change(before: Statistics, after: Statistics) -> bytes:
-    """What has changed as an entry, for `apply_change`; the seed is the same."""
+    """Encode the changes as an entry for `apply_change`; the seed must be the same."""
     rows = [row for base, row in after.rows.items() if before.rows.get(base) != row]
     old_samples, new_samples = before.samples.thinned(after.samples.shift), after.samples.latest
     lost_hashes = b"".join(_hash_bytes(hash_) for hash_ in old_samples if hash_ not in new_samples)
@@ -226,7 +225,7 @@ def encode_change(before: Statistics, after: Statistics) -> bytes:
 def _common(
     statistics: Statistics, rows: Iterable[SegmentRow], samples: Iterable[tuple[int, int, int]]
 ) -> dict[str, object]:
-    """What both kinds of entries have."""
+    """Return the fields that both kinds of entries have."""
     return {
         "swept": [statistics.swept_to, statistics.swept_ms],
         "planned": statistics.planned_to,
@@ -242,7 +241,7 @@ def _entry(content: dict[str, object]) -> bytes:
 
 
 def _content(entry: bytes) -> Fields:
-    """The JSON object of an entry; raises CorruptFile."""
+    """Parse the JSON object of an entry; raises CorruptFile."""
     checksum, mark, text = entry.partition(LINE_END)
     text = text.removesuffix(LINE_END)
     if not mark or len(checksum) != _CRC_DIGITS or checksum != f"{crc32c(text):08x}".encode():
@@ -251,11 +250,11 @@ def _content(entry: bytes) -> Fields:
 
 
 def decode(entry: bytes) -> Statistics:
-    """What `encode` was given.
+    """Decode the result of `encode`.
 
     Raises:
-        CorruptFile: A wrong checksum, or another shape.
-        UnsupportedVersion: A later release wrote it.
+        CorruptFile: The checksum or the structure is wrong.
+        UnsupportedVersion: Written by a later release.
     """
     content = _content(entry)
     if content.integer("version") != STATISTICS_VERSION:
@@ -265,10 +264,10 @@ def decode(entry: bytes) -> Statistics:
 
 
 def apply_change(before: Statistics, entry: bytes) -> Statistics:
-    """What `encode_change` was given, from what was before; that stays as it is.
+    """Apply an entry of `encode_change` to a copy of the statistics that it was made from.
 
     Raises:
-        CorruptFile: A wrong checksum, or another shape.
+        CorruptFile: The checksum or the structure is wrong.
     """
     content = _content(entry)
     gone_bases = set(_integers(content.items("gone"), len(content.items("gone"))))
@@ -280,7 +279,7 @@ def apply_change(before: Statistics, entry: bytes) -> Statistics:
 
 
 def _taken_in(statistics: Statistics, content: Fields) -> Statistics:
-    """The statistics with what an entry says of rows and samples put over them."""
+    """Return the statistics updated with an entry's rows and samples."""
     swept_to, swept_ms = _integers(content.items("swept"), 2)
     rows = [SegmentRow(**_named(each)) for each in content.items("rows")]
     latest = dict(statistics.samples.latest) | dict(_samples(content))
@@ -298,7 +297,7 @@ def _taken_in(statistics: Statistics, content: Fields) -> Statistics:
 
 
 def _counted(content: Fields) -> MappedKeys | None:
-    """What a map has counted; None where none has, or an earlier release wrote the file."""
+    """Return the count of a map; None if there is none, or an earlier release wrote the file."""
     counts = content.value("counted")
     if not counts:
         return None
@@ -312,7 +311,7 @@ def _named(row: object) -> dict[str, int]:
 
 
 def _integers(value: object, count: int) -> list[int]:
-    """A list of so many whole numbers; raises CorruptFile."""
+    """Check that a value is a list of `count` whole numbers; raises CorruptFile."""
     numbers = [each for each in value if type(each) is int] if isinstance(value, list) else []
     if len(numbers) != count or not all(-1 <= each <= INT64_MAX for each in numbers):
         raise CorruptFile(f"statistics: {str(value)[:80]}, {count} whole numbers expected")
@@ -341,7 +340,7 @@ def _hash_bytes(hash_: int) -> bytes:
 
 
 def _encode_samples(samples: Iterable[tuple[int, int, int]]) -> bytes:
-    """Hash, step from the last offset, and size of each sample, in the order of offsets."""
+    """Decode the samples to hash, offset delta and size, in the order of offsets."""
     data, last = bytearray(), 0
     for hash_, offset, size in sorted(samples, key=lambda sample: sample[1]):
         data += _hash_bytes(hash_)
@@ -366,7 +365,7 @@ def _samples(content: Fields) -> list[tuple[int, tuple[int, int]]]:
 
 
 def _lost(content: Fields) -> set[int]:
-    """Hashes of keys that are not in the sample any more."""
+    """Decode the hashes of keys that have left the sample."""
     packed = _unpacked(content, "lost")
     if len(packed) % _HASH_SIZE:
         raise CorruptFile(f"statistics: {len(packed)} bytes of lost hashes, {_HASH_SIZE} for each")
@@ -388,13 +387,13 @@ def _decode_samples(packed: bytes) -> Iterator[tuple[int, tuple[int, int]]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What a partition's file says.
+    """Contents of a partition's statistics file.
 
     Attributes:
-        statistics: The whole with all changes; for whoever compares, not to be changed.
-        whole_bytes: Bytes of the whole.
-        size_bytes: Bytes of the whole and its changes.
-        is_sound: Whether nothing else is in the file, so that more can be appended.
+        statistics: The snapshot with all changes applied; for comparison, not to be modified.
+        whole_bytes: Size of the snapshot in bytes.
+        size_bytes: Size of the snapshot and its changes in bytes.
+        is_sound: Whether the file holds nothing else, so that entries can be appended.
     """
 
     statistics: Statistics
@@ -406,12 +405,13 @@ class Stored:
 def read_statistics(
     fs: FileSystem, directory: str, cache: DecodedFiles | None = None
 ) -> tuple[Stored | None, str]:
-    """A partition's statistics, and what is wrong with the file; None where it says nothing.
+    """Read a partition's statistics (None if there are none), and what is wrong with the file.
 
     Args:
         fs: Files.
         directory: The partition's directory.
-        cache: What was read or written before; what is sound is kept there. For the lock's holder.
+        cache: Contents that were read or written before; sound contents are added. For the lock's
+            holder.
 
     Raises:
         OSError: The disk failed.
@@ -435,22 +435,22 @@ def read_statistics(
 
 
 def keep_written(fs: FileSystem, directory: str, cache: DecodedFiles, stored: Stored) -> None:
-    """Remember what `write_statistics` says that the file says now; raises OSError."""
+    """Update the cache after `write_statistics` wrote the file; raises OSError."""
     path = f"{directory}/{STATISTICS_FILE}"
     cache.keep(path, fs.stat(path), stored, _weight(stored))
 
 
 def _weight(stored: Stored) -> int:
-    """In samples, of which a row has about the size of two."""
+    """Return the size of statistics in samples; a row is about as large as two."""
     return len(stored.statistics.samples) + 2 * len(stored.statistics.rows)
 
 
 def decode_statistics(data: bytes) -> tuple[Stored, str]:
-    """What a file says, and what is wrong with its changes.
+    """Return the contents of a file, and what is wrong with its changes.
 
     Raises:
-        CorruptFile: The whole is damaged.
-        UnsupportedVersion: A later release wrote it.
+        CorruptFile: The snapshot is damaged.
+        UnsupportedVersion: Written by a later release.
     """
     entries = _entries(data)
     whole = next(entries)
@@ -458,7 +458,7 @@ def decode_statistics(data: bytes) -> tuple[Stored, str]:
         statistics=decode(whole),
         whole_bytes=len(whole),
         size_bytes=len(whole),
-        # Without it the next entry would begin on the last line of this one.
+        # Without a line end, the next entry would begin on the last line of this one.
         is_sound=data.endswith(LINE_END),
     )
     for entry in entries:
@@ -471,7 +471,7 @@ def decode_statistics(data: bytes) -> tuple[Stored, str]:
 
 
 def _entries(data: bytes) -> Iterator[bytes]:
-    """Entries, at least one: a line of its checksum, a line of text, with both line ends."""
+    """Split a file into entries, at least one: the checksum line and the text line of each."""
     at = 0
     while not at or at < len(data):
         end = data.find(LINE_END, data.find(LINE_END, at) + 1) + 1
@@ -483,19 +483,19 @@ def _entries(data: bytes) -> Iterator[bytes]:
 def write_statistics(
     fs: FileSystem, directory: str, statistics: Statistics, stored: Stored | None
 ) -> tuple[Stored, int]:
-    """Store a partition's statistics: as changes where that is less, else by replacing the file.
+    """Store a partition's statistics: append the changes if that is shorter, else replace the file.
 
     Args:
         fs: Files.
         directory: The partition's directory.
-        statistics: The statistics; they may be changed afterwards.
-        stored: What the file says; None for no file, or one that is to be replaced.
+        statistics: The statistics; the caller may modify them afterwards.
+        stored: Contents of the file; None if there is no file, or it has to be replaced.
 
     Returns:
-        What the file says now, and how many bytes were written.
+        The new contents of the file, and the number of bytes written.
 
     Raises:
-        OSError: The disk failed; the old ones are there or the new ones, for `read_statistics`.
+        OSError: The disk failed; `read_statistics` then returns the old or the new statistics.
     """
     path = f"{directory}/{STATISTICS_FILE}"
     if stored is not None and stored.is_sound:
