@@ -1,8 +1,8 @@
-"""Kafka's messages, declared from the public protocol. `BY_KEY` maps an API number to its `Api`.
+"""Kafka's messages, declared from the public protocol. `BY_KEY` maps an API key to its `Api`.
 
-A new API is one declaration of its request and response in a module here and one row in `BY_KEY`.
-Tests compare every declaration with Kafka's own, field by field. A row is light: the module with
-the declarations is imported when an `Api` is first asked for its classes.
+To add an API, declare its request and response in a module here and add one row to `BY_KEY`. Tests
+compare every declaration with Kafka's own, field by field. A row costs little: the module with the
+declarations is imported when the classes of an `Api` are first needed.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ AnyApi: TypeAlias = "Api[DataclassInstance, DataclassInstance]"
 
 NEVER_FLEXIBLE: Final = ANY_VERSION + 1
 
-# name, number, first and last version, first flexible version, module, first declared version
+# name, API key, first and last version, first flexible version, module, first declared version
 API_VERSIONS: Final[Api[ApiVersionsRequest, ApiVersionsResponse]] = Api(
     "ApiVersions", 18, 0, 4, 3, "metadata", 0
 )

@@ -1,8 +1,8 @@
 """FindCoordinator and classic groups: JoinGroup, SyncGroup, Heartbeat, OffsetFetch, ...
 
 Source: Kafka's protocol guide, APIs 9 to 16 and 42; KIP-62, KIP-229, KIP-345 (static members),
-KIP-394 (a member id first), KIP-699 and KIP-709 (many groups at once), KIP-814 (a
-leader that need not assign).
+KIP-394 (dynamic members get an id first), KIP-699 and KIP-709 (several groups in a request),
+KIP-814 (a static leader that returns need not assign).
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,10 @@ GROUP_KEY_TYPE: Final = 0
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class FindCoordinatorRequest(Declaration):
-    """Who coordinates a group (key type 0) or a transactional id (1)?"""
+    """Request for the coordinators of groups (key type 0) or transactional ids (1).
+
+    It has one key up to version 3, several keys from version 4.
+    """
 
     key: str = wire(STRING, until=3)
     key_type: int = wire(INT8, since=1)
@@ -42,7 +45,7 @@ class FindCoordinatorRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Coordinator(Declaration):
-    """A coordinator and where it listens."""
+    """Coordinator of one key, with its address."""
 
     key: str = wire(STRING, since=4)
     node_id: int = wire(INT32, since=4)
@@ -54,7 +57,7 @@ class Coordinator(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class FindCoordinatorResponse(Declaration):
-    """One coordinator up to version 3, one for each key after it."""
+    """Response with one coordinator up to version 3, and one per key from version 4."""
 
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16, until=3)
@@ -67,7 +70,7 @@ class FindCoordinatorResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListGroupsRequest(Declaration):
-    """Which groups does this broker coordinate? Empty filters let all pass."""
+    """Request for the groups that this broker coordinates; an empty filter matches all groups."""
 
     states_filter: list[str] = wire(array(STRING), since=4)
     types_filter: list[str] = wire(array(STRING), since=5)
@@ -75,7 +78,7 @@ class ListGroupsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListedGroup(Declaration):
-    """One group."""
+    """Group in the response: id, protocol type, state and type."""
 
     group_id: str = wire(STRING)
     protocol_type: str = wire(STRING)
@@ -85,7 +88,7 @@ class ListedGroup(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListGroupsResponse(Declaration):
-    """The groups."""
+    """Response with the matching groups."""
 
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
@@ -94,7 +97,7 @@ class ListGroupsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetFetchTopic(Declaration):
-    """A topic's partitions, up to version 7."""
+    """Topic in the request, with the numbers of its partitions, up to version 7."""
 
     name: str = wire(STRING, until=7)
     partition_indexes: list[int] = wire(array(INT32), until=7)
@@ -102,7 +105,7 @@ class OffsetFetchTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetFetchGroupTopic(Declaration):
-    """A topic's partitions, from version 8 on; from 10 on by id."""
+    """Topic in the request, with the numbers of its partitions; by id from version 10."""
 
     name: str = wire(STRING, since=8, until=9)
     topic_id: UUID = wire(UUID16, since=10)
@@ -111,7 +114,7 @@ class OffsetFetchGroupTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetFetchGroup(Declaration):
-    """A group and which topics; null for all."""
+    """Group in the request, with its topics; null requests all topics with a commit."""
 
     group_id: str = wire(STRING, since=8)
     member_id: str | None = wire(nullable_string(since=9), since=9)
@@ -123,7 +126,7 @@ class OffsetFetchGroup(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetFetchRequest(Declaration):
-    """What did a group commit? One group up to version 7, many after it."""
+    """Request for the offsets committed by one group (up to version 7) or several groups."""
 
     group_id: str = wire(STRING, until=7)
     topics: list[OffsetFetchTopic] | None = wire(
@@ -135,7 +138,7 @@ class OffsetFetchRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetFetchPartitionResponse(Declaration):
-    """What was committed for a partition, up to version 7; offset -1 for nothing."""
+    """Partition in the response, up to version 7; `committed_offset` is -1 without a commit."""
 
     partition_index: int = wire(INT32, until=7)
     committed_offset: int = wire(INT64, until=7)
@@ -146,7 +149,7 @@ class OffsetFetchPartitionResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetFetchTopicResponse(Declaration):
-    """A topic's partitions, up to version 7."""
+    """Topic in the response, with its partitions, up to version 7."""
 
     name: str = wire(STRING, until=7)
     partitions: list[OffsetFetchPartitionResponse] = wire(
@@ -156,7 +159,7 @@ class OffsetFetchTopicResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetFetchGroupPartitionResponse(Declaration):
-    """What was committed for a partition, from version 8 on; offset -1 for nothing."""
+    """Partition in the response, from version 8; `committed_offset` is -1 without a commit."""
 
     partition_index: int = wire(INT32, since=8)
     committed_offset: int = wire(INT64, since=8)
@@ -167,7 +170,7 @@ class OffsetFetchGroupPartitionResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetFetchGroupTopicResponse(Declaration):
-    """A topic's partitions, from version 8 on."""
+    """Topic in the response, with its partitions, from version 8; by id from version 10."""
 
     name: str = wire(STRING, since=8, until=9)
     topic_id: UUID = wire(UUID16, since=10)
@@ -178,7 +181,7 @@ class OffsetFetchGroupTopicResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetFetchGroupResponse(Declaration):
-    """What one group committed."""
+    """Group in the response, with its topics."""
 
     group_id: str = wire(STRING, since=8)
     topics: list[OffsetFetchGroupTopicResponse] = wire(
@@ -189,7 +192,7 @@ class OffsetFetchGroupResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetFetchResponse(Declaration):
-    """What was committed."""
+    """Response with the committed offsets of one group (up to version 7) or several groups."""
 
     throttle_time_ms: int = wire(INT32, since=3)
     topics: list[OffsetFetchTopicResponse] = wire(array(struct(OffsetFetchTopicResponse)), until=7)
@@ -199,7 +202,7 @@ class OffsetFetchResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class JoinGroupRequestProtocol(Declaration):
-    """A way to assign that the member knows, with its subscription."""
+    """Assignment protocol that the member supports, with the member's metadata for it."""
 
     name: str = wire(STRING)
     metadata: Buffer = wire(BYTES)
@@ -207,7 +210,7 @@ class JoinGroupRequestProtocol(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class JoinGroupRequest(Declaration):
-    """Become a member; an empty member id asks for one."""
+    """Request to join or rejoin a group; an empty member id requests a new id."""
 
     group_id: str = wire(STRING)
     session_timeout_ms: int = wire(INT32)
@@ -221,7 +224,7 @@ class JoinGroupRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class JoinGroupResponseMember(Declaration):
-    """A member with its subscription."""
+    """Member in the leader's response, with its metadata for the chosen protocol."""
 
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(nullable_string(), since=5)
@@ -230,7 +233,7 @@ class JoinGroupResponseMember(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class JoinGroupResponse(Declaration):
-    """The generation; its leader also gets the members."""
+    """Response with the generation; the leader's also contains all members."""
 
     throttle_time_ms: int = wire(INT32, since=2)
     error_code: int = wire(INT16)
@@ -245,7 +248,7 @@ class JoinGroupResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class SyncGroupRequestAssignment(Declaration):
-    """What a member gets."""
+    """Assignment of one member, computed by the leader."""
 
     member_id: str = wire(STRING)
     assignment: Buffer = wire(BYTES)
@@ -253,7 +256,7 @@ class SyncGroupRequestAssignment(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class SyncGroupRequest(Declaration):
-    """What is mine? The leader brings everybody's."""
+    """Request for the member's assignment; the leader's contains the assignments of all members."""
 
     group_id: str = wire(STRING)
     generation_id: int = wire(INT32)
@@ -266,7 +269,7 @@ class SyncGroupRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class SyncGroupResponse(Declaration):
-    """What this member gets."""
+    """Response with the member's assignment."""
 
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
@@ -277,7 +280,7 @@ class SyncGroupResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class HeartbeatRequest(Declaration):
-    """I am still here."""
+    """Request that keeps the member's session alive."""
 
     group_id: str = wire(STRING)
     generation_id: int = wire(INT32)
@@ -287,7 +290,7 @@ class HeartbeatRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class HeartbeatResponse(Declaration):
-    """Go on, or join again."""
+    """Response; REBALANCE_IN_PROGRESS means that the member must rejoin."""
 
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
@@ -295,7 +298,7 @@ class HeartbeatResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class MemberIdentity(Declaration):
-    """A member by its id, or a static one by its instance."""
+    """Member in the request, by its id; a static one by its instance id."""
 
     member_id: str = wire(STRING, since=3)
     group_instance_id: str | None = wire(nullable_string(), since=3)
@@ -304,7 +307,7 @@ class MemberIdentity(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class LeaveGroupRequest(Declaration):
-    """Go: one member up to version 2, many after it."""
+    """Request to remove one member (up to version 2) or several members."""
 
     group_id: str = wire(STRING)
     member_id: str = wire(STRING, until=2)
@@ -313,7 +316,7 @@ class LeaveGroupRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class MemberResponse(Declaration):
-    """A member that has gone, or why it has not."""
+    """Result for one member."""
 
     member_id: str = wire(STRING, since=3)
     group_instance_id: str | None = wire(nullable_string(), since=3)
@@ -322,7 +325,7 @@ class MemberResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class LeaveGroupResponse(Declaration):
-    """Who has gone."""
+    """Response with a result for each member."""
 
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
@@ -331,7 +334,7 @@ class LeaveGroupResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeGroupsRequest(Declaration):
-    """Who is in these groups?"""
+    """Request for the state and members of groups."""
 
     groups: list[str] = wire(array(STRING))
     include_authorized_operations: bool = wire(BOOLEAN, since=3)
@@ -339,7 +342,7 @@ class DescribeGroupsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribedGroupMember(Declaration):
-    """A member, what it asked for and what it got."""
+    """Member in the response, with its metadata and assignment."""
 
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(nullable_string(), since=4)
@@ -351,7 +354,7 @@ class DescribedGroupMember(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribedGroup(Declaration):
-    """A group; one that is not there is dead and empty."""
+    """Group in the response; a group that does not exist is reported as Dead, without members."""
 
     error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string(), since=6)
@@ -365,7 +368,7 @@ class DescribedGroup(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeGroupsResponse(Declaration):
-    """The groups."""
+    """Response with the groups."""
 
     throttle_time_ms: int = wire(INT32, since=1)
     groups: list[DescribedGroup] = wire(array(struct(DescribedGroup)))
@@ -373,14 +376,14 @@ class DescribeGroupsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteGroupsRequest(Declaration):
-    """Delete these groups; only empty ones go."""
+    """Request to delete groups; only groups without members are deleted."""
 
     groups_names: list[str] = wire(array(STRING))
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeletableGroupResult(Declaration):
-    """Whether a group was deleted."""
+    """Result for one group."""
 
     group_id: str = wire(STRING)
     error_code: int = wire(INT16)
@@ -388,7 +391,7 @@ class DeletableGroupResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteGroupsResponse(Declaration):
-    """What was deleted."""
+    """Response with a result for each group."""
 
     throttle_time_ms: int = wire(INT32)
     results: list[DeletableGroupResult] = wire(array(struct(DeletableGroupResult)))

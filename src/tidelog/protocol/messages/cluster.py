@@ -27,14 +27,14 @@ from tidelog.protocol.schema import (
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class QuorumPartition(Declaration):
-    """A partition that is asked about."""
+    """Partition in the request."""
 
     partition_index: int = wire(INT32)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class QuorumTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with its partitions."""
 
     topic_name: str = wire(STRING)
     partitions: list[QuorumPartition] = wire(array(struct(QuorumPartition)))
@@ -42,14 +42,14 @@ class QuorumTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeQuorumRequest(Declaration):
-    """Who votes on the cluster's metadata, and how far is everybody?"""
+    """Request for the state of the quorum that replicates the cluster metadata."""
 
     topics: list[QuorumTopic] = wire(array(struct(QuorumTopic)))
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class QuorumReplica(Declaration):
-    """A voter or an observer; times in ms since 1970, -1 where not known."""
+    """Voter or observer of the quorum; timestamps in ms since 1970, -1 if unknown."""
 
     replica_id: int = wire(INT32)
     replica_directory_id: UUID = wire(UUID16, since=2)
@@ -60,7 +60,7 @@ class QuorumReplica(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribedQuorumPartition(Declaration):
-    """A partition's leader, voters and observers."""
+    """Partition in the response, with its leader, voters and observers."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -74,7 +74,7 @@ class DescribedQuorumPartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribedQuorumTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     topic_name: str = wire(STRING)
     partitions: list[DescribedQuorumPartition] = wire(array(struct(DescribedQuorumPartition)))
@@ -82,7 +82,7 @@ class DescribedQuorumTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class QuorumListener(Declaration):
-    """Where a voter listens."""
+    """Listener of a voter: name and address."""
 
     name: str = wire(STRING)
     host: str = wire(STRING)
@@ -91,7 +91,7 @@ class QuorumListener(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class QuorumNode(Declaration):
-    """A voter's places."""
+    """Voter with its listeners."""
 
     node_id: int = wire(INT32)
     listeners: list[QuorumListener] = wire(array(struct(QuorumListener)))
@@ -99,7 +99,7 @@ class QuorumNode(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeQuorumResponse(Declaration):
-    """The quorum."""
+    """Response with the state of the quorum."""
 
     error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string(2), since=2)
@@ -109,7 +109,11 @@ class DescribeQuorumResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class FeatureUpdate(Declaration):
-    """A feature's new level: 1 upgrade, 2 and 3 down without and with loss; level 0 ends it."""
+    """New level of a feature; level 0 disables it.
+
+    The upgrade type is 1 for an upgrade, 2 for a safe downgrade, 3 for a downgrade that may lose
+    metadata.
+    """
 
     feature: str = wire(STRING)
     max_version_level: int = wire(INT16)
@@ -119,7 +123,7 @@ class FeatureUpdate(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class UpdateFeaturesRequest(Declaration):
-    """Change the levels of features, or see whether they could be changed."""
+    """Request to change the levels of features, or to validate the change only."""
 
     timeout_ms: int = wire(INT32, default=60000)
     feature_updates: list[FeatureUpdate] = wire(array(struct(FeatureUpdate)))
@@ -128,7 +132,7 @@ class UpdateFeaturesRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class UpdatedFeature(Declaration):
-    """Whether one feature's level was changed."""
+    """Result for one feature."""
 
     feature: str = wire(STRING)
     error_code: int = wire(INT16)
@@ -137,7 +141,7 @@ class UpdatedFeature(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class UpdateFeaturesResponse(Declaration):
-    """What was changed; from version 2 on all of it or nothing."""
+    """Response with a result for each feature; from version 2, all change or none."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -147,14 +151,14 @@ class UpdateFeaturesResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class UnregisterBrokerRequest(Declaration):
-    """Forget a broker that is gone."""
+    """Request to remove a broker that no longer exists."""
 
     broker_id: int = wire(INT32)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class UnregisterBrokerResponse(Declaration):
-    """Whether it was forgotten."""
+    """Response to the removal of a broker."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -163,7 +167,7 @@ class UnregisterBrokerResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AddRaftVoterRequest(Declaration):
-    """Let a controller vote."""
+    """Request to add a controller to the voters of the quorum."""
 
     cluster_id: str | None = wire(nullable_string())
     timeout_ms: int = wire(INT32)
@@ -175,7 +179,7 @@ class AddRaftVoterRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AddRaftVoterResponse(Declaration):
-    """Whether it may."""
+    """Response to the addition of a voter."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -184,7 +188,7 @@ class AddRaftVoterResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class RemoveRaftVoterRequest(Declaration):
-    """Let a controller vote no more."""
+    """Request to remove a controller from the voters of the quorum."""
 
     cluster_id: str | None = wire(nullable_string())
     voter_id: int = wire(INT32)
@@ -193,7 +197,7 @@ class RemoveRaftVoterRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class RemoveRaftVoterResponse(Declaration):
-    """Whether it was done."""
+    """Response to the removal of a voter."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -202,7 +206,7 @@ class RemoveRaftVoterResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ElectLeadersTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with the numbers of its partitions."""
 
     topic: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
@@ -210,7 +214,10 @@ class ElectLeadersTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ElectLeadersRequest(Declaration):
-    """Elect leaders: 0 the preferred ones, 1 any; null for all partitions."""
+    """Request to elect leaders; null partitions mean all partitions.
+
+    The election type is 0 for the preferred replica, 1 for any replica (unclean).
+    """
 
     election_type: int = wire(INT8, since=1)
     topic_partitions: list[ElectLeadersTopic] | None = wire(
@@ -221,7 +228,7 @@ class ElectLeadersRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ElectionPartitionResult(Declaration):
-    """What became of a partition."""
+    """Result for one partition."""
 
     partition_id: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -230,7 +237,7 @@ class ElectionPartitionResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ElectionTopicResult(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     topic: str = wire(STRING)
     partition_result: list[ElectionPartitionResult] = wire(array(struct(ElectionPartitionResult)))
@@ -238,7 +245,7 @@ class ElectionTopicResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ElectLeadersResponse(Declaration):
-    """What was elected."""
+    """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=1)
@@ -247,7 +254,7 @@ class ElectLeadersResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ReassignablePartition(Declaration):
-    """A partition and where it is to lie; null takes back what was asked before."""
+    """Partition in the request, with its new replicas; null cancels a pending reassignment."""
 
     partition_index: int = wire(INT32)
     replicas: list[int] | None = wire(nullable_array(INT32))
@@ -255,7 +262,7 @@ class ReassignablePartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ReassignableTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with its partitions."""
 
     name: str = wire(STRING)
     partitions: list[ReassignablePartition] = wire(array(struct(ReassignablePartition)))
@@ -263,7 +270,7 @@ class ReassignableTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterPartitionReassignmentsRequest(Declaration):
-    """Move partitions to other brokers."""
+    """Request to move partitions to other brokers, or to cancel pending moves."""
 
     timeout_ms: int = wire(INT32, default=60000)
     allow_replication_factor_change: bool = wire(BOOLEAN, since=1, default=True)
@@ -272,7 +279,7 @@ class AlterPartitionReassignmentsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ReassignedPartition(Declaration):
-    """Whether a partition is on its way."""
+    """Result for one partition."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -281,7 +288,7 @@ class ReassignedPartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ReassignedTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
     partitions: list[ReassignedPartition] = wire(array(struct(ReassignedPartition)))
@@ -289,7 +296,7 @@ class ReassignedTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterPartitionReassignmentsResponse(Declaration):
-    """What is on its way."""
+    """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32)
     allow_replication_factor_change: bool = wire(BOOLEAN, since=1, default=True)
@@ -300,7 +307,7 @@ class AlterPartitionReassignmentsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListedTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with the numbers of its partitions."""
 
     name: str = wire(STRING)
     partition_indexes: list[int] = wire(array(INT32))
@@ -308,7 +315,7 @@ class ListedTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListPartitionReassignmentsRequest(Declaration):
-    """Which partitions are on their way? Null for all."""
+    """Request for the partitions that are being reassigned; null topics mean all."""
 
     timeout_ms: int = wire(INT32, default=60000)
     topics: list[ListedTopic] | None = wire(nullable_array(struct(ListedTopic)))
@@ -316,7 +323,7 @@ class ListPartitionReassignmentsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OngoingPartition(Declaration):
-    """A partition on its way."""
+    """Partition that is being reassigned, with its current, added and removed replicas."""
 
     partition_index: int = wire(INT32)
     replicas: list[int] = wire(array(INT32))
@@ -326,7 +333,7 @@ class OngoingPartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OngoingTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
     partitions: list[OngoingPartition] = wire(array(struct(OngoingPartition)))
@@ -334,7 +341,7 @@ class OngoingTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListPartitionReassignmentsResponse(Declaration):
-    """What is on its way."""
+    """Response with the partitions that are being reassigned."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -344,7 +351,7 @@ class ListPartitionReassignmentsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterReplicaLogDirTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with the numbers of its partitions."""
 
     name: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
@@ -352,7 +359,7 @@ class AlterReplicaLogDirTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterReplicaLogDir(Declaration):
-    """A directory and what is to lie there."""
+    """Directory in the request, with the topics to move there."""
 
     path: str = wire(STRING)
     topics: list[AlterReplicaLogDirTopic] = wire(array(struct(AlterReplicaLogDirTopic)))
@@ -360,14 +367,14 @@ class AlterReplicaLogDir(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterReplicaLogDirsRequest(Declaration):
-    """Move partitions to other directories."""
+    """Request to move partitions to other log directories of the broker."""
 
     dirs: list[AlterReplicaLogDir] = wire(array(struct(AlterReplicaLogDir)))
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterReplicaLogDirPartition(Declaration):
-    """Whether a partition is on its way."""
+    """Result for one partition."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -375,7 +382,7 @@ class AlterReplicaLogDirPartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterReplicaLogDirTopicResult(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     topic_name: str = wire(STRING)
     partitions: list[AlterReplicaLogDirPartition] = wire(array(struct(AlterReplicaLogDirPartition)))
@@ -383,7 +390,7 @@ class AlterReplicaLogDirTopicResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterReplicaLogDirsResponse(Declaration):
-    """What is on its way."""
+    """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32)
     results: list[AlterReplicaLogDirTopicResult] = wire(

@@ -27,7 +27,7 @@ TOPIC_RESOURCE: Final = 2
 
 
 class ConfigSource(IntEnum):
-    """Where a setting's value comes from."""
+    """Source of a setting's value."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -40,7 +40,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeConfigsResource(Declaration):
-    """A topic or broker, and which of its settings; null for all."""
+    """Topic, broker or group in the request, with the names of its settings; null for all."""
 
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
@@ -49,7 +49,7 @@ class DescribeConfigsResource(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeConfigsRequest(Declaration):
-    """What are the settings?"""
+    """Request for the settings of topics, brokers or groups."""
 
     resources: list[DescribeConfigsResource] = wire(array(struct(DescribeConfigsResource)))
     include_synonyms: bool = wire(BOOLEAN, since=1)
@@ -58,7 +58,7 @@ class DescribeConfigsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeConfigsSynonym(Declaration):
-    """The same setting at another level."""
+    """Value of the same setting at another level, such as the broker's default."""
 
     name: str = wire(STRING, since=1)
     value: str | None = wire(nullable_string(), since=1)
@@ -67,7 +67,7 @@ class DescribeConfigsSynonym(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribedConfig(Declaration):
-    """One setting; a sensitive one has no value."""
+    """Setting in the response; the value of a sensitive one is null."""
 
     name: str = wire(STRING)
     value: str | None = wire(nullable_string())
@@ -81,7 +81,7 @@ class DescribedConfig(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeConfigsResult(Declaration):
-    """The settings of one topic or broker."""
+    """Topic, broker or group in the response, with its settings."""
 
     error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string())
@@ -92,7 +92,7 @@ class DescribeConfigsResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeConfigsResponse(Declaration):
-    """The settings."""
+    """Response with the settings of each resource."""
 
     throttle_time_ms: int = wire(INT32)
     results: list[DescribeConfigsResult] = wire(array(struct(DescribeConfigsResult)))
@@ -100,7 +100,7 @@ class DescribeConfigsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterableConfig(Declaration):
-    """A setting and its value."""
+    """Setting with its new value; null restores the default."""
 
     name: str = wire(STRING)
     value: str | None = wire(nullable_string())
@@ -108,7 +108,7 @@ class AlterableConfig(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterConfigsResource(Declaration):
-    """A topic or broker."""
+    """Topic, broker or group in the request, with all of its settings."""
 
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
@@ -117,7 +117,7 @@ class AlterConfigsResource(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterConfigsRequest(Declaration):
-    """These are all settings that differ from the defaults."""
+    """Request to replace all settings of resources; settings left out return to their defaults."""
 
     resources: list[AlterConfigsResource] = wire(array(struct(AlterConfigsResource)))
     validate_only: bool = wire(BOOLEAN)
@@ -125,7 +125,7 @@ class AlterConfigsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterConfigsResourceResponse(Declaration):
-    """Whether the settings of one topic or broker were changed."""
+    """Result for one resource."""
 
     error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string())
@@ -135,7 +135,7 @@ class AlterConfigsResourceResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterConfigsResponse(Declaration):
-    """What was changed."""
+    """Response with a result for each resource."""
 
     throttle_time_ms: int = wire(INT32)
     responses: list[AlterConfigsResourceResponse] = wire(
@@ -145,7 +145,10 @@ class AlterConfigsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class IncrementallyAlteredConfig(Declaration):
-    """A setting, what to do with it, and the value to do it with."""
+    """Setting with an operation and its operand.
+
+    The operation is 0 to set, 1 to delete, 2 to append to a list, 3 to subtract from it.
+    """
 
     name: str = wire(STRING)
     config_operation: int = wire(INT8)
@@ -154,7 +157,7 @@ class IncrementallyAlteredConfig(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class IncrementalAlterConfigsResource(Declaration):
-    """A topic or broker."""
+    """Topic, broker or group in the request, with the settings to change."""
 
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
@@ -163,7 +166,7 @@ class IncrementalAlterConfigsResource(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class IncrementalAlterConfigsRequest(Declaration):
-    """Change these settings and leave the others."""
+    """Request to change single settings of resources; other settings stay as they are."""
 
     resources: list[IncrementalAlterConfigsResource] = wire(
         array(struct(IncrementalAlterConfigsResource))
@@ -173,7 +176,7 @@ class IncrementalAlterConfigsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class IncrementalAlterConfigsResourceResponse(Declaration):
-    """Whether the settings of one topic or broker were changed."""
+    """Result for one resource."""
 
     error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string())
@@ -183,7 +186,7 @@ class IncrementalAlterConfigsResourceResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class IncrementalAlterConfigsResponse(Declaration):
-    """What was changed."""
+    """Response with a result for each resource."""
 
     throttle_time_ms: int = wire(INT32)
     responses: list[IncrementalAlterConfigsResourceResponse] = wire(
@@ -193,14 +196,18 @@ class IncrementalAlterConfigsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListConfigResourcesRequest(Declaration):
-    """What has settings? From version 1 on of these kinds, none for all."""
+    """Request for the resources that have settings.
+
+    From version 1 it may name resource types; an empty list means all. Version 0 lists the client
+    metrics.
+    """
 
     resource_types: list[int] = wire(array(INT8), since=1)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListedConfigResource(Declaration):
-    """One thing that has settings; in version 0 it is for metrics."""
+    """Resource in the response; in version 0 always of type client metrics."""
 
     resource_name: str = wire(STRING)
     resource_type: int = wire(INT8, since=1, default=16)
@@ -208,7 +215,7 @@ class ListedConfigResource(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListConfigResourcesResponse(Declaration):
-    """What has settings."""
+    """Response with the resources that have settings."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -217,7 +224,7 @@ class ListConfigResourcesResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class QuotaFilterComponent(Declaration):
-    """Which names of an entity's kind: 0 this one, 1 the default, 2 any."""
+    """Filter for one part of an entity; the match type is 0 exact, 1 default, 2 any."""
 
     entity_type: str = wire(STRING)
     match_type: int = wire(INT8)
@@ -226,7 +233,10 @@ class QuotaFilterComponent(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeClientQuotasRequest(Declaration):
-    """Whose quotas? With `strict` no entity that has other parts too."""
+    """Request for the quotas of entities that match the filters.
+
+    With `strict`, entities with further parts do not match.
+    """
 
     components: list[QuotaFilterComponent] = wire(array(struct(QuotaFilterComponent)))
     strict: bool = wire(BOOLEAN)
@@ -234,7 +244,7 @@ class DescribeClientQuotasRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class QuotaEntity(Declaration):
-    """One part of an entity: `user`, `client-id` or `ip`, and its name; null for the default."""
+    """Part of an entity: `user`, `client-id` or `ip`, and its name; null for the default."""
 
     entity_type: str = wire(STRING)
     entity_name: str | None = wire(nullable_string())
@@ -242,7 +252,7 @@ class QuotaEntity(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class QuotaValue(Declaration):
-    """One quota."""
+    """Quota: key and value."""
 
     key: str = wire(STRING)
     value: float = wire(FLOAT64)
@@ -250,7 +260,7 @@ class QuotaValue(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribedQuotas(Declaration):
-    """An entity's quotas."""
+    """Entity in the response, with its quotas."""
 
     entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
     values: list[QuotaValue] = wire(array(struct(QuotaValue)))
@@ -258,7 +268,7 @@ class DescribedQuotas(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeClientQuotasResponse(Declaration):
-    """Entities with quotas; null with an error."""
+    """Response with the matching entities and their quotas; null with an error."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -268,7 +278,7 @@ class DescribeClientQuotasResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class QuotaOperation(Declaration):
-    """One quota to set, or to forget."""
+    """Quota to set or to remove."""
 
     key: str = wire(STRING)
     value: float = wire(FLOAT64)
@@ -277,7 +287,7 @@ class QuotaOperation(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class QuotaAlteration(Declaration):
-    """What is to change of an entity's quotas."""
+    """Entity in the request, with the quotas to change."""
 
     entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
     ops: list[QuotaOperation] = wire(array(struct(QuotaOperation)))
@@ -285,7 +295,7 @@ class QuotaAlteration(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterClientQuotasRequest(Declaration):
-    """Change quotas, or see whether they could be changed."""
+    """Request to change quotas of entities, or to validate the change only."""
 
     entries: list[QuotaAlteration] = wire(array(struct(QuotaAlteration)))
     validate_only: bool = wire(BOOLEAN)
@@ -293,7 +303,7 @@ class AlterClientQuotasRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlteredQuotas(Declaration):
-    """Whether an entity's quotas were changed."""
+    """Result for one entity."""
 
     error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string())
@@ -302,7 +312,7 @@ class AlteredQuotas(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterClientQuotasResponse(Declaration):
-    """What was changed."""
+    """Response with a result for each entity."""
 
     throttle_time_ms: int = wire(INT32)
     entries: list[AlteredQuotas] = wire(array(struct(AlteredQuotas)))

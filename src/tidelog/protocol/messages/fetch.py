@@ -1,7 +1,9 @@
 """Fetch: record batches as they are stored in the log.
 
-Versions below 13 identify topics by name, later ones by id. Source: Kafka's protocol guide, API 1;
-KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topic ids).
+Versions below 13 identify topics by name, later ones by id.
+
+Source: Kafka's protocol guide, API 1; KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516
+(topic ids).
 """
 
 from dataclasses import dataclass
@@ -31,7 +33,7 @@ from tidelog.types import INT32_MAX, INT64_MAX, Buffer
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ReplicaState(Declaration):
-    """Which replica asks, from version 15 on; -1 is a consumer."""
+    """Replica that sends the request, from version 15; -1 for a consumer."""
 
     replica_id: int = wire(INT32, since=15, default=CONSUMER_REPLICA_ID)
     replica_epoch: int = wire(INT64, since=15, default=-1)
@@ -53,7 +55,7 @@ class FetchPartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class FetchTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with its partitions."""
 
     topic: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
@@ -62,7 +64,7 @@ class FetchTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ForgottenTopic(Declaration):
-    """Partitions that a session shall leave out from now on."""
+    """Partitions to remove from the fetch session."""
 
     topic: str = wire(STRING, since=7, until=12)
     topic_id: UUID = wire(UUID16, since=13)
@@ -71,7 +73,7 @@ class ForgottenTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class FetchRequest(Declaration):
-    """Records, at least `min_bytes` or what is there after `max_wait_ms`."""
+    """Request for records; answered once `min_bytes` are available or `max_wait_ms` have passed."""
 
     cluster_id: str | None = wire(nullable_string(since=12), since=12, tag=0)
     replica_id: int = wire(INT32, until=14, default=CONSUMER_REPLICA_ID)
@@ -85,13 +87,13 @@ class FetchRequest(Declaration):
     topics: list[FetchTopic] = wire(array(struct(FetchTopic)))
     forgotten_topics_data: list[ForgottenTopic] = wire(array(struct(ForgottenTopic)), since=7)
     rack_id: str = wire(STRING, since=11)
-    # Ours: whether append times are wanted beside the records.
+    # tidelog extension: whether the response shall contain the records' append times.
     with_append_times: bool = wire(BOOLEAN, since=12, tag=OWN_TAGS_START)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DivergingEpoch(Declaration):
-    """The largest epoch that both have, and where it ends at the leader; -1 and -1 for none."""
+    """Largest epoch that client and leader share, and its end offset at the leader; else -1, -1."""
 
     epoch: int = wire(INT32, since=12, default=-1)
     end_offset: int = wire(INT64, since=12, default=-1)
@@ -99,7 +101,7 @@ class DivergingEpoch(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CurrentLeader(Declaration):
-    """Who leads now, told to those who asked somebody else."""
+    """Current leader of the partition, for a client that used another broker."""
 
     leader_id: int = wire(INT32, since=12, default=-1)
     leader_epoch: int = wire(INT32, since=12, default=-1)
@@ -107,7 +109,7 @@ class CurrentLeader(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class SnapshotId(Declaration):
-    """A snapshot of the metadata log to fetch instead; -1 and -1 for none."""
+    """Snapshot of the metadata log to fetch instead; -1 and -1 for none."""
 
     end_offset: int = wire(INT64, default=-1)
     epoch: int = wire(INT32, default=-1)
@@ -115,7 +117,7 @@ class SnapshotId(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AbortedTransaction(Declaration):
-    """An aborted transaction among the records."""
+    """Aborted transaction among the records: its producer and first offset."""
 
     producer_id: int = wire(INT64, since=4)
     first_offset: int = wire(INT64, since=4)
@@ -123,7 +125,7 @@ class AbortedTransaction(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class PartitionData(Declaration):
-    """One partition's records: whole batches, the last one perhaps cut."""
+    """Partition in the response: whole record batches, except that the last one may be cut off."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -138,12 +140,12 @@ class PartitionData(Declaration):
     )
     preferred_read_replica: int = wire(INT32, since=11, default=-1)
     records: Pieces = wire(RECORD_PIECES)
-    # Ours: of each run of offsets the first one and when it was appended, in ms, -1 for unknown.
+    # tidelog extension: pairs of a run's first offset and its append time in ms, -1 if unknown.
     append_times: list[int] = wire(array(INT64), since=12, tag=OWN_TAGS_START)
 
     @property
     def batches(self) -> Buffer:
-        """The records as one buffer, as they come from a broker; empty where there are none."""
+        """Records as one buffer, as received from a broker; empty without records."""
         found = self.records
         if found is None:
             return b""
@@ -152,7 +154,7 @@ class PartitionData(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class FetchableTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     topic: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
@@ -161,7 +163,7 @@ class FetchableTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class NodeEndpoint(Declaration):
-    """Where a broker that `current_leader` names listens."""
+    """Address of a broker that `current_leader` refers to."""
 
     node_id: int = wire(INT32, since=16)
     host: str = wire(STRING, since=16)
@@ -171,7 +173,7 @@ class NodeEndpoint(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class FetchResponse(Declaration):
-    """Records of the partitions that were asked for."""
+    """Response with the records of the partitions."""
 
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16, since=7)

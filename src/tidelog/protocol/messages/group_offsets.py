@@ -23,7 +23,7 @@ from tidelog.protocol.schema import (
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetCommitRequestPartition(Declaration):
-    """The offset to go on at, and what the group notes with it."""
+    """Partition in the request: the next offset to read, and the client's metadata."""
 
     partition_index: int = wire(INT32)
     committed_offset: int = wire(INT64)
@@ -33,7 +33,7 @@ class OffsetCommitRequestPartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetCommitRequestTopic(Declaration):
-    """A topic's partitions, from version 10 on by id."""
+    """Topic in the request, with its partitions; by id from version 10."""
 
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
@@ -44,7 +44,7 @@ class OffsetCommitRequestTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetCommitRequest(Declaration):
-    """We have read up to here."""
+    """Request to commit a group's offsets."""
 
     group_id: str = wire(STRING)
     generation_id_or_member_epoch: int = wire(INT32, default=-1)
@@ -56,7 +56,7 @@ class OffsetCommitRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetCommitResponsePartition(Declaration):
-    """Whether it was kept."""
+    """Result for one partition."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -64,7 +64,7 @@ class OffsetCommitResponsePartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetCommitResponseTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions; by id from version 10."""
 
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
@@ -75,7 +75,7 @@ class OffsetCommitResponseTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetCommitResponse(Declaration):
-    """What was kept."""
+    """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32, since=3)
     topics: list[OffsetCommitResponseTopic] = wire(array(struct(OffsetCommitResponseTopic)))
@@ -83,14 +83,14 @@ class OffsetCommitResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetDeleteRequestPartition(Declaration):
-    """One partition."""
+    """Partition in the request."""
 
     partition_index: int = wire(INT32)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetDeleteRequestTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with its partitions."""
 
     name: str = wire(STRING)
     partitions: list[OffsetDeleteRequestPartition] = wire(
@@ -100,7 +100,7 @@ class OffsetDeleteRequestTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetDeleteRequest(Declaration):
-    """Forget what a group has read of these."""
+    """Request to delete a group's committed offsets."""
 
     group_id: str = wire(STRING)
     topics: list[OffsetDeleteRequestTopic] = wire(array(struct(OffsetDeleteRequestTopic)))
@@ -108,7 +108,7 @@ class OffsetDeleteRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetDeleteResponsePartition(Declaration):
-    """Whether it was forgotten."""
+    """Result for one partition."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -116,7 +116,7 @@ class OffsetDeleteResponsePartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetDeleteResponseTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
     partitions: list[OffsetDeleteResponsePartition] = wire(
@@ -126,7 +126,7 @@ class OffsetDeleteResponseTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetDeleteResponse(Declaration):
-    """What was forgotten."""
+    """Response with a result for each partition, or an error for the whole request."""
 
     error_code: int = wire(INT16)
     throttle_time_ms: int = wire(INT32)
@@ -135,7 +135,7 @@ class OffsetDeleteResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TxnOffsetCommitRequestPartition(Declaration):
-    """The offset to go on at once the transaction is committed."""
+    """Partition in the request: the next offset to read after the transaction commits."""
 
     partition_index: int = wire(INT32)
     committed_offset: int = wire(INT64)
@@ -145,7 +145,7 @@ class TxnOffsetCommitRequestPartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TxnOffsetCommitRequestTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with its partitions."""
 
     name: str = wire(STRING)
     partitions: list[TxnOffsetCommitRequestPartition] = wire(
@@ -155,7 +155,7 @@ class TxnOffsetCommitRequestTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TxnOffsetCommitRequest(Declaration):
-    """We will have read up to here."""
+    """Request to commit a group's offsets as part of a transaction."""
 
     transactional_id: str = wire(STRING)
     group_id: str = wire(STRING)
@@ -169,7 +169,7 @@ class TxnOffsetCommitRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TxnOffsetCommitResponsePartition(Declaration):
-    """Whether it waits for the end of the transaction."""
+    """Result for one partition; the offset takes effect when the transaction commits."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -177,7 +177,7 @@ class TxnOffsetCommitResponsePartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TxnOffsetCommitResponseTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
     partitions: list[TxnOffsetCommitResponsePartition] = wire(
@@ -187,7 +187,7 @@ class TxnOffsetCommitResponseTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TxnOffsetCommitResponse(Declaration):
-    """How it went."""
+    """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32)
     topics: list[TxnOffsetCommitResponseTopic] = wire(array(struct(TxnOffsetCommitResponseTopic)))

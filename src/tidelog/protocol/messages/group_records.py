@@ -1,7 +1,7 @@
 """Records of classic groups and committed offsets; messages inside JoinGroup and SyncGroup.
 
-Members send versioned messages as metadata of JoinGroup and get them as assignments of SyncGroup;
-a reader uses the highest version that both sides know.
+Members send versioned messages as metadata of JoinGroup and receive them as assignments of
+SyncGroup. A reader decodes the highest version that both sides know.
 
 Source: Kafka's consumer protocol, KIP-429 (owned partitions), KIP-792 (generation), KIP-881
 (racks); Kafka's records in `__consumer_offsets`; KIP-211 (offset expiry), KIP-848 (topic ids).
@@ -30,7 +30,7 @@ from tidelog.types import Buffer
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetCommitKey(Declaration):
-    """A group and a partition; the key numbers 0 and 1 both mean it."""
+    """Key of a committed offset: group and partition. Key versions 0 and 1 are equivalent."""
 
     group: str = wire(STRING)
     topic: str = wire(STRING)
@@ -39,7 +39,7 @@ class OffsetCommitKey(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetCommitValue(Declaration):
-    """What the group committed."""
+    """Committed offset of a partition; times in ms since 1970."""
 
     offset: int = wire(INT64)
     leader_epoch: int = wire(INT32, since=3, default=-1)
@@ -51,14 +51,14 @@ class OffsetCommitValue(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class GroupMetadataKey(Declaration):
-    """A group."""
+    """Key of a classic group's metadata."""
 
     group: str = wire(STRING)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class MemberMetadata(Declaration):
-    """A member, what it asked for and what it got; times in ms."""
+    """Member in a group's metadata, with its subscription and assignment; timeouts in ms."""
 
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(nullable_string(), since=3)
@@ -72,7 +72,7 @@ class MemberMetadata(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class GroupMetadataValue(Declaration):
-    """A generation of a group with its members."""
+    """Metadata of a classic group: generation, protocol, leader and members."""
 
     protocol_type: str = wire(STRING)
     generation: int = wire(INT32)
@@ -84,7 +84,7 @@ class GroupMetadataValue(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OwnedPartitions(Declaration):
-    """Partitions of one topic that the member still has."""
+    """Partitions of one topic that the member owns."""
 
     topic: str = wire(STRING, since=1)
     partitions: list[int] = wire(array(INT32), since=1)
@@ -92,7 +92,7 @@ class OwnedPartitions(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerProtocolSubscription(Declaration):
-    """What a member wants, and what it had."""
+    """Subscription of a member, in its metadata of JoinGroup; also its owned partitions."""
 
     topics: list[str] = wire(array(STRING))
     user_data: Buffer | None = wire(nullable_bytes())
@@ -111,7 +111,7 @@ class AssignedPartitions(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerProtocolAssignment(Declaration):
-    """What a member gets."""
+    """Assignment of a member, in SyncGroup."""
 
     assigned_partitions: list[AssignedPartitions] = wire(array(struct(AssignedPartitions)))
     user_data: Buffer | None = wire(nullable_bytes())
@@ -123,7 +123,7 @@ SUBSCRIPTION: Final = DataMessage(ConsumerProtocolSubscription, 0, 3, open_ended
 ASSIGNMENT: Final = DataMessage(ConsumerProtocolAssignment, 0, 3, open_ended=True)
 
 
-# In keys the number says what the record is about.
+# The version of a key is the kind of its record.
 OFFSET_COMMIT_KEY: Final = DataMessage(OffsetCommitKey, 0, 1)
 
 

@@ -23,7 +23,7 @@ from tidelog.protocol.schema import (
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListOffsetsPartition(Declaration):
-    """A partition and a time in ms, or a special value below 0."""
+    """Partition in the request, with a timestamp in ms or a special value below 0."""
 
     partition_index: int = wire(INT32)
     current_leader_epoch: int = wire(INT32, since=4, default=-1)
@@ -33,7 +33,7 @@ class ListOffsetsPartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListOffsetsTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with its partitions."""
 
     name: str = wire(STRING)
     partitions: list[ListOffsetsPartition] = wire(array(struct(ListOffsetsPartition)))
@@ -41,11 +41,11 @@ class ListOffsetsTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListOffsetsRequest(Declaration):
-    """The first offset at or after a time, in each partition; before it in version 0.
+    """Request for the first offset at or after a timestamp; version 0: segments before it.
 
     Attributes:
-        by_append_time: Whether times are append times, whatever topics say. Ours; other brokers
-            step over it.
+        by_append_time: Whether timestamps are append times, whatever the topics' settings. tidelog
+            extension; other brokers ignore it.
     """
 
     replica_id: int = wire(INT32, default=CONSUMER_REPLICA_ID)
@@ -57,11 +57,14 @@ class ListOffsetsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListOffsetsPartitionResponse(Declaration):
-    """The answer: -1 and -1 for nothing; in version 0 offsets of segments, descending.
+    """Partition in the response; timestamp and offset are -1 if there is no match.
+
+    Version 0 returns the offsets of segments, in descending order.
 
     Attributes:
-        without_append_time: In an answer by append time the number of records before the offset
-            found (of all where none was) whose append time is unknown. Ours; -1 where not told.
+        without_append_time: For a lookup by append time, the number of records with unknown append
+            time before the returned offset, or in all without a match. tidelog extension; -1 if not
+            given.
     """
 
     partition_index: int = wire(INT32)
@@ -75,7 +78,7 @@ class ListOffsetsPartitionResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListOffsetsTopicResponse(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
     partitions: list[ListOffsetsPartitionResponse] = wire(
@@ -85,7 +88,7 @@ class ListOffsetsTopicResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListOffsetsResponse(Declaration):
-    """The offsets found."""
+    """Response with the offset of each partition."""
 
     throttle_time_ms: int = wire(INT32, since=2)
     topics: list[ListOffsetsTopicResponse] = wire(array(struct(ListOffsetsTopicResponse)))
@@ -93,7 +96,7 @@ class ListOffsetsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetForLeaderPartition(Declaration):
-    """A partition and an epoch of which the asker has records."""
+    """Partition in the request, with the leader epoch to look up."""
 
     partition: int = wire(INT32)
     current_leader_epoch: int = wire(INT32, since=2, default=-1)
@@ -102,7 +105,7 @@ class OffsetForLeaderPartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetForLeaderTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with its partitions."""
 
     topic: str = wire(STRING)
     partitions: list[OffsetForLeaderPartition] = wire(array(struct(OffsetForLeaderPartition)))
@@ -110,7 +113,7 @@ class OffsetForLeaderTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetForLeaderEpochRequest(Declaration):
-    """Where does the largest epoch end that is not above the one given?"""
+    """Request for the end offset of the largest epoch not above the requested one."""
 
     replica_id: int = wire(INT32, since=3, default=-2)
     topics: list[OffsetForLeaderTopic] = wire(array(struct(OffsetForLeaderTopic)))
@@ -118,7 +121,10 @@ class OffsetForLeaderEpochRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class EpochEndOffset(Declaration):
-    """That epoch and its end, exclusive; -1 and -1 where the epoch given is above all."""
+    """Partition in the response: that epoch and its end offset, exclusive.
+
+    Both are -1 if the requested epoch is above all epochs of the log.
+    """
 
     error_code: int = wire(INT16)
     partition: int = wire(INT32)
@@ -128,7 +134,7 @@ class EpochEndOffset(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetForLeaderTopicResult(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     topic: str = wire(STRING)
     partitions: list[EpochEndOffset] = wire(array(struct(EpochEndOffset)))
@@ -136,7 +142,7 @@ class OffsetForLeaderTopicResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OffsetForLeaderEpochResponse(Declaration):
-    """The ends found."""
+    """Response with the end offset of an epoch for each partition."""
 
     throttle_time_ms: int = wire(INT32, since=2)
     topics: list[OffsetForLeaderTopicResult] = wire(array(struct(OffsetForLeaderTopicResult)))

@@ -28,7 +28,7 @@ from tidelog.protocol.schema import (
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ApiVersionsRequest(Declaration):
-    """Which APIs do you speak?"""
+    """Request for the APIs and versions that the broker supports."""
 
     client_software_name: str = wire(STRING, since=3)
     client_software_version: str = wire(STRING, since=3)
@@ -36,7 +36,7 @@ class ApiVersionsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ApiVersion(Declaration):
-    """One API and its versions, both ends inclusive."""
+    """API with its first and last supported version, both inclusive."""
 
     api_key: int = wire(INT16)
     min_version: int = wire(INT16)
@@ -45,7 +45,7 @@ class ApiVersion(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class SupportedFeature(Declaration):
-    """A feature that the broker could have."""
+    """Feature that the broker supports, with its range of levels."""
 
     name: str = wire(STRING, since=3)
     min_version: int = wire(INT16, since=3)
@@ -54,7 +54,7 @@ class SupportedFeature(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class FinalizedFeature(Declaration):
-    """A feature that the cluster has agreed on."""
+    """Feature that is active in the cluster, with its range of levels."""
 
     name: str = wire(STRING, since=3)
     max_version_level: int = wire(INT16, since=3)
@@ -63,7 +63,7 @@ class FinalizedFeature(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ApiVersionsResponse(Declaration):
-    """The APIs. With error 35 it is of version 0, whatever was asked."""
+    """Response with the supported APIs; with error 35 it is always encoded in version 0."""
 
     error_code: int = wire(INT16)
     api_keys: list[ApiVersion] = wire(array(struct(ApiVersion)))
@@ -80,7 +80,7 @@ class ApiVersionsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class MetadataRequestTopic(Declaration):
-    """A topic, by name or (from version 12 on) by id."""
+    """Topic in the request, by name or (from version 12) by id."""
 
     topic_id: UUID = wire(UUID16, since=10)
     name: str | None = wire(nullable_string(since=10), default="")
@@ -88,7 +88,7 @@ class MetadataRequestTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class MetadataRequest(Declaration):
-    """Which brokers and topics are there? Null asks for all topics (in version 0 none does)."""
+    """Request for brokers and topics; null means all topics (in version 0 an empty list)."""
 
     topics: list[MetadataRequestTopic] | None = wire(
         nullable_array(struct(MetadataRequestTopic), since=1)
@@ -100,7 +100,7 @@ class MetadataRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class MetadataBroker(Declaration):
-    """A broker and where it listens."""
+    """Broker with its address."""
 
     node_id: int = wire(INT32)
     host: str = wire(STRING)
@@ -110,7 +110,7 @@ class MetadataBroker(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class MetadataPartition(Declaration):
-    """A partition and who leads it; leader -1 for nobody."""
+    """Partition with its leader and replicas; leader -1 without a leader."""
 
     error_code: int = wire(INT16)
     partition_index: int = wire(INT32)
@@ -123,7 +123,7 @@ class MetadataPartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class MetadataTopic(Declaration):
-    """A topic with its partitions, in no order."""
+    """Topic with its partitions, in no particular order."""
 
     error_code: int = wire(INT16)
     name: str | None = wire(nullable_string(since=12), default="")
@@ -135,7 +135,7 @@ class MetadataTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class MetadataResponse(Declaration):
-    """Brokers and topics."""
+    """Response with the brokers and topics."""
 
     throttle_time_ms: int = wire(INT32, since=3)
     brokers: list[MetadataBroker] = wire(array(struct(MetadataBroker)))
@@ -148,7 +148,7 @@ class MetadataResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeClusterRequest(Declaration):
-    """Which brokers are there?"""
+    """Request for the brokers of the cluster."""
 
     include_cluster_authorized_operations: bool = wire(BOOLEAN)
     endpoint_type: int = wire(INT8, since=1, default=1)
@@ -157,7 +157,7 @@ class DescribeClusterRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeClusterBroker(Declaration):
-    """A broker and where it listens."""
+    """Broker with its address."""
 
     broker_id: int = wire(INT32)
     host: str = wire(STRING)
@@ -168,7 +168,7 @@ class DescribeClusterBroker(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeClusterResponse(Declaration):
-    """The brokers."""
+    """Response with the brokers of the cluster."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -182,14 +182,14 @@ class DescribeClusterResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeTopicPartitionsTopic(Declaration):
-    """A topic."""
+    """Topic in the request."""
 
     name: str = wire(STRING)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Cursor(Declaration):
-    """Where the next answer begins, inclusive."""
+    """First topic and partition of the next response."""
 
     topic_name: str = wire(STRING)
     partition_index: int = wire(INT32)
@@ -197,7 +197,7 @@ class Cursor(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeTopicPartitionsRequest(Declaration):
-    """Which partitions are there? At most so many, from the cursor on."""
+    """Request for the partitions of topics, in pages of at most `response_partition_limit`."""
 
     topics: list[DescribeTopicPartitionsTopic] = wire(array(struct(DescribeTopicPartitionsTopic)))
     response_partition_limit: int = wire(INT32, default=2000)
@@ -206,7 +206,7 @@ class DescribeTopicPartitionsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribedPartition(Declaration):
-    """A partition and who leads it; leader -1 for nobody."""
+    """Partition with its leader and replicas; leader -1 without a leader."""
 
     error_code: int = wire(INT16)
     partition_index: int = wire(INT32)
@@ -221,7 +221,7 @@ class DescribedPartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribedTopic(Declaration):
-    """A topic with its partitions."""
+    """Topic with its partitions."""
 
     error_code: int = wire(INT16)
     name: str | None = wire(nullable_string())
@@ -233,7 +233,7 @@ class DescribedTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeTopicPartitionsResponse(Declaration):
-    """The partitions, in order; no cursor where these are the last."""
+    """Response with one page of partitions, in order; `next_cursor` is null on the last page."""
 
     throttle_time_ms: int = wire(INT32)
     topics: list[DescribedTopic] = wire(array(struct(DescribedTopic)))
@@ -242,7 +242,7 @@ class DescribeTopicPartitionsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribableLogDirTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with the numbers of its partitions."""
 
     topic: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
@@ -250,7 +250,7 @@ class DescribableLogDirTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeLogDirsRequest(Declaration):
-    """What lies where? Null topics for all."""
+    """Request for the partitions in each log directory; null topics mean all."""
 
     topics: list[DescribableLogDirTopic] | None = wire(
         nullable_array(struct(DescribableLogDirTopic))
@@ -259,7 +259,7 @@ class DescribeLogDirsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeLogDirsPartition(Declaration):
-    """How large a log is, and how far it is behind."""
+    """Partition in the response: size of its log in bytes, and its lag behind the main log."""
 
     partition_index: int = wire(INT32)
     partition_size: int = wire(INT64)
@@ -269,7 +269,7 @@ class DescribeLogDirsPartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeLogDirsTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
     partitions: list[DescribeLogDirsPartition] = wire(array(struct(DescribeLogDirsPartition)))
@@ -277,7 +277,7 @@ class DescribeLogDirsTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeLogDirsResult(Declaration):
-    """A directory with its partitions; -1 where a size is unknown."""
+    """Log directory with its partitions; sizes in bytes, -1 if unknown."""
 
     error_code: int = wire(INT16)
     log_dir: str = wire(STRING)
@@ -289,7 +289,7 @@ class DescribeLogDirsResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeLogDirsResponse(Declaration):
-    """The directories."""
+    """Response with the log directories."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=3)

@@ -42,14 +42,14 @@ from tidelog.types import Buffer
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class GroupKey(Declaration):
-    """A key that names a group."""
+    """Key that consists of a group id."""
 
     group_id: str = wire(STRING)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class GroupMemberKey(Declaration):
-    """A key that names a member."""
+    """Key that consists of a group id and a member id."""
 
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
@@ -57,7 +57,7 @@ class GroupMemberKey(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class EpochValue(Declaration):
-    """A group's epoch, and a hash of the topics that it reads."""
+    """Epoch of a group, and a hash of its subscribed topics."""
 
     epoch: int = wire(INT32)
     metadata_hash: int = wire(INT64)
@@ -65,7 +65,7 @@ class EpochValue(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TargetEpochValue(Declaration):
-    """The epoch of a target assignment, and when it was made."""
+    """Epoch of a target assignment, and the wall time in ms of its computation."""
 
     assignment_epoch: int = wire(INT32)
     assignment_timestamp: int = wire(INT64, tag=0)
@@ -81,36 +81,36 @@ class TargetPartitions(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class MemberTargetValue(Declaration):
-    """What a member is to have."""
+    """Target assignment of a member."""
 
     topic_partitions: list[TargetPartitions] = wire(array(struct(TargetPartitions)))
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupMetadataKey(GroupKey):
-    """A group."""
+    """Key of a consumer group."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupMetadataValue(EpochValue):
-    """Its epoch, and a hash of the topics that it reads."""
+    """Epoch of a consumer group, and a hash of its subscribed topics."""
 
     metadata_hash: int = wire(INT64, tag=0)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupPartitionMetadataKey(GroupKey):
-    """A group whose topics an older Kafka wrote down."""
+    """Key of the topic metadata that an older Kafka wrote for a consumer group."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupMemberMetadataKey(GroupMemberKey):
-    """A member."""
+    """Key of a consumer group's member."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ClassicProtocol(Declaration):
-    """A way to assign that a classic member knows."""
+    """Assignment protocol that a classic member supports, with the member's metadata for it."""
 
     name: str = wire(STRING)
     metadata: Buffer = wire(BYTES)
@@ -118,7 +118,7 @@ class ClassicProtocol(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ClassicMemberMetadata(Declaration):
-    """What only a member of the classic protocol has."""
+    """Attributes that only a member of the classic protocol has."""
 
     session_timeout_ms: int = wire(INT32)
     supported_protocols: list[ClassicProtocol] = wire(array(struct(ClassicProtocol)))
@@ -126,7 +126,7 @@ class ClassicMemberMetadata(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupMemberMetadataValue(Declaration):
-    """Who a member is and what it asked for."""
+    """Identity and subscription of a consumer group's member."""
 
     instance_id: str | None = wire(nullable_string())
     rack_id: str | None = wire(nullable_string())
@@ -143,32 +143,32 @@ class ConsumerGroupMemberMetadataValue(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupTargetAssignmentMetadataKey(GroupKey):
-    """A group's target assignment."""
+    """Key of a consumer group's target assignment."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupTargetAssignmentMetadataValue(TargetEpochValue):
-    """For which epoch of the group it was made, and when (wall time)."""
+    """Epoch of a consumer group's target assignment, and the wall time of its computation."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupTargetAssignmentMemberKey(GroupMemberKey):
-    """A member's part of the target assignment."""
+    """Key of a member's part of a consumer group's target assignment."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupTargetAssignmentMemberValue(MemberTargetValue):
-    """What the member is to have."""
+    """Target assignment of a consumer group's member."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupCurrentMemberAssignmentKey(GroupMemberKey):
-    """A member."""
+    """Key of the current assignment of a consumer group's member."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CurrentPartitions(Declaration):
-    """Partitions of one topic, and the epoch since when the member has each."""
+    """Partitions of one topic, and the epoch in which the member received each of them."""
 
     topic_id: UUID = wire(UUID16)
     partitions: list[int] = wire(array(INT32))
@@ -177,7 +177,7 @@ class CurrentPartitions(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupCurrentMemberAssignmentValue(Declaration):
-    """What the member has, and how far it is on its way to the target."""
+    """Current assignment of a consumer group's member, and its progress towards the target."""
 
     member_epoch: int = wire(INT32)
     previous_member_epoch: int = wire(INT32)
@@ -188,7 +188,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupRegularExpressionKey(Declaration):
-    """A regular expression that members subscribed to."""
+    """Key of a regular expression that members of a consumer group subscribe to."""
 
     group_id: str = wire(STRING)
     regular_expression: str = wire(STRING)
@@ -196,7 +196,7 @@ class ConsumerGroupRegularExpressionKey(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupRegularExpressionValue(Declaration):
-    """The topics that it means, of which state of the cluster, and when that was found out."""
+    """Topics that the expression matches, version of the topic list, and wall time in ms."""
 
     topics: list[str] = wire(array(STRING))
     version: int = wire(INT64)
@@ -205,12 +205,12 @@ class ConsumerGroupRegularExpressionValue(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupMemberMetadataKey(GroupMemberKey):
-    """A member."""
+    """Key of a share group's member."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupMemberMetadataValue(Declaration):
-    """Who a member is and what it asked for."""
+    """Identity and subscription of a share group's member."""
 
     rack_id: str | None = wire(nullable_string())
     client_id: str = wire(STRING)
@@ -220,42 +220,42 @@ class ShareGroupMemberMetadataValue(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupMetadataKey(GroupKey):
-    """A group."""
+    """Key of a share group."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupMetadataValue(EpochValue):
-    """Its epoch, and a hash of the topics that it reads."""
+    """Epoch of a share group, and a hash of its subscribed topics."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupTargetAssignmentMetadataKey(GroupKey):
-    """A group's target assignment."""
+    """Key of a share group's target assignment."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupTargetAssignmentMetadataValue(TargetEpochValue):
-    """For which epoch of the group it was made, and when (wall time)."""
+    """Epoch of a share group's target assignment, and the wall time of its computation."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupTargetAssignmentMemberKey(GroupMemberKey):
-    """A member's part of the target assignment."""
+    """Key of a member's part of a share group's target assignment."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupTargetAssignmentMemberValue(MemberTargetValue):
-    """What the member is to have."""
+    """Target assignment of a share group's member."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupCurrentMemberAssignmentKey(GroupMemberKey):
-    """A member."""
+    """Key of the current assignment of a share group's member."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupCurrentMemberAssignmentValue(Declaration):
-    """What the member has."""
+    """Current assignment of a share group's member."""
 
     member_epoch: int = wire(INT32)
     previous_member_epoch: int = wire(INT32)
@@ -265,12 +265,12 @@ class ShareGroupCurrentMemberAssignmentValue(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupStatePartitionMetadataKey(GroupKey):
-    """A group."""
+    """Key of the partitions that have delivery state for a share group."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareStatePartitions(Declaration):
-    """Partitions of one topic, which is named as well."""
+    """Partitions of one topic, with the topic's id and name."""
 
     topic_id: UUID = wire(UUID16)
     topic_name: str = wire(STRING)
@@ -279,7 +279,7 @@ class ShareStatePartitions(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareStateTopic(Declaration):
-    """A topic."""
+    """Topic by id and name."""
 
     topic_id: UUID = wire(UUID16)
     topic_name: str = wire(STRING)
@@ -287,7 +287,7 @@ class ShareStateTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupStatePartitionMetadataValue(Declaration):
-    """Which partitions get a state, which have one, and whose states are being deleted."""
+    """Topics whose delivery state is being created, exists, or is being deleted."""
 
     initializing_topics: list[ShareStatePartitions] = wire(array(struct(ShareStatePartitions)))
     initialized_topics: list[ShareStatePartitions] = wire(array(struct(ShareStatePartitions)))

@@ -1,8 +1,10 @@
 """Produce: record batches to append.
 
 Versions below 13 identify topics by name, later ones by id. Versions 0 to 2 belong to clients that
-don't know record batches. Source: Kafka's protocol guide, API 0; KIP-516 (topic ids), KIP-467
-(errors of records), KIP-951 (the new leader in the response).
+don't know record batches.
+
+Source: Kafka's protocol guide, API 0; KIP-516 (topic ids), KIP-467 (errors of records), KIP-951
+(the new leader in the response).
 """
 
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ from tidelog.types import Buffer
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class PartitionProduceData(Declaration):
-    """The batches for one partition."""
+    """Partition in the request, with the record batches to append."""
 
     index: int = wire(INT32)
     records: Buffer | None = wire(RECORDS)
@@ -34,7 +36,7 @@ class PartitionProduceData(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TopicProduceData(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with its partitions."""
 
     name: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
@@ -43,7 +45,11 @@ class TopicProduceData(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ProduceRequest(Declaration):
-    """Append these; acks 0 asks for no answer, 1 for the leader, -1 for all replicas in sync."""
+    """Request to append record batches.
+
+    With `acks` 0 there is no response; with 1 the leader has appended, with -1 all in-sync replicas
+    have.
+    """
 
     transactional_id: str | None = wire(nullable_string(), since=3)
     acks: int = wire(INT16)
@@ -53,7 +59,7 @@ class ProduceRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class BatchIndexAndErrorMessage(Declaration):
-    """Which record was refused, and why."""
+    """Rejected record: its index in the batch, and the reason."""
 
     batch_index: int = wire(INT32, since=8)
     batch_index_error_message: str | None = wire(nullable_string(), since=8)
@@ -61,7 +67,7 @@ class BatchIndexAndErrorMessage(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class LeaderIdAndEpoch(Declaration):
-    """Who leads now, told to those who asked somebody else."""
+    """Current leader of the partition, for a client that used another broker."""
 
     leader_id: int = wire(INT32, since=10, default=-1)
     leader_epoch: int = wire(INT32, since=10, default=-1)
@@ -69,7 +75,7 @@ class LeaderIdAndEpoch(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class PartitionProduceResponse(Declaration):
-    """The offset of the first record, or why there is none."""
+    """Partition in the response: the offset of the first record, or an error."""
 
     index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -85,7 +91,7 @@ class PartitionProduceResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TopicProduceResponse(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     name: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
@@ -96,7 +102,7 @@ class TopicProduceResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ProduceNodeEndpoint(Declaration):
-    """Where a broker that `current_leader` names listens."""
+    """Address of a broker that `current_leader` refers to."""
 
     node_id: int = wire(INT32, since=10)
     host: str = wire(STRING, since=10)
@@ -106,7 +112,7 @@ class ProduceNodeEndpoint(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ProduceResponse(Declaration):
-    """Where the batches went."""
+    """Response with a result for each partition."""
 
     responses: list[TopicProduceResponse] = wire(array(struct(TopicProduceResponse)))
     throttle_time_ms: int = wire(INT32, since=1)

@@ -25,7 +25,7 @@ from tidelog.types import Buffer
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeAclsRequest(Declaration):
-    """Which rules pass this filter? Null lets every name pass."""
+    """Request for the ACLs that match a filter; a null name or principal matches all."""
 
     resource_type_filter: int = wire(INT8)
     resource_name_filter: str | None = wire(nullable_string())
@@ -38,7 +38,7 @@ class DescribeAclsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AclDescription(Declaration):
-    """A rule."""
+    """ACL: principal, host, operation and permission."""
 
     principal: str = wire(STRING)
     host: str = wire(STRING)
@@ -48,7 +48,7 @@ class AclDescription(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeAclsResource(Declaration):
-    """What rules are about."""
+    """Resource in the response, with its ACLs."""
 
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
@@ -58,7 +58,7 @@ class DescribeAclsResource(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeAclsResponse(Declaration):
-    """The rules."""
+    """Response with the matching ACLs, by resource."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -68,7 +68,7 @@ class DescribeAclsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AclCreation(Declaration):
-    """A rule and what it is about."""
+    """ACL to create, with its resource."""
 
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
@@ -81,14 +81,14 @@ class AclCreation(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CreateAclsRequest(Declaration):
-    """New rules."""
+    """Request to create ACLs."""
 
     creations: list[AclCreation] = wire(array(struct(AclCreation)))
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AclCreationResult(Declaration):
-    """Whether a rule was created."""
+    """Result for one ACL."""
 
     error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string())
@@ -96,7 +96,7 @@ class AclCreationResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CreateAclsResponse(Declaration):
-    """What was created, in the order asked."""
+    """Response with a result for each ACL, in the order of the request."""
 
     throttle_time_ms: int = wire(INT32)
     results: list[AclCreationResult] = wire(array(struct(AclCreationResult)))
@@ -104,7 +104,7 @@ class CreateAclsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteAclsFilter(Declaration):
-    """A filter; null lets every name pass."""
+    """Filter for ACLs; a null name or principal matches all."""
 
     resource_type_filter: int = wire(INT8)
     resource_name_filter: str | None = wire(nullable_string())
@@ -117,14 +117,14 @@ class DeleteAclsFilter(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteAclsRequest(Declaration):
-    """Delete the rules that pass these filters."""
+    """Request to delete the ACLs that match filters."""
 
     filters: list[DeleteAclsFilter] = wire(array(struct(DeleteAclsFilter)))
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteAclsMatchingAcl(Declaration):
-    """A rule that was deleted, or why it was not."""
+    """ACL that matched, and whether it was deleted."""
 
     error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string())
@@ -139,7 +139,7 @@ class DeleteAclsMatchingAcl(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteAclsFilterResult(Declaration):
-    """What passed one filter."""
+    """Result for one filter, with the ACLs that matched."""
 
     error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string())
@@ -148,7 +148,7 @@ class DeleteAclsFilterResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteAclsResponse(Declaration):
-    """What was deleted, in the order of the filters."""
+    """Response with a result for each filter, in the order of the request."""
 
     throttle_time_ms: int = wire(INT32)
     filter_results: list[DeleteAclsFilterResult] = wire(array(struct(DeleteAclsFilterResult)))
@@ -156,21 +156,21 @@ class DeleteAclsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class UserName(Declaration):
-    """A user that is asked about."""
+    """User in the request."""
 
     name: str = wire(STRING)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeUserScramCredentialsRequest(Declaration):
-    """Which credentials have these users? All, where null or empty."""
+    """Request for the SCRAM credentials of users; null or an empty list means all users."""
 
     users: list[UserName] | None = wire(nullable_array(struct(UserName)))
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CredentialInfo(Declaration):
-    """What may be told of a credential."""
+    """Public attributes of a credential: mechanism and number of iterations."""
 
     mechanism: int = wire(INT8)
     iterations: int = wire(INT32)
@@ -178,7 +178,7 @@ class CredentialInfo(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeUserScramCredentialsResult(Declaration):
-    """One user's credentials."""
+    """User in the response, with the user's credentials."""
 
     user: str = wire(STRING)
     error_code: int = wire(INT16)
@@ -188,7 +188,7 @@ class DescribeUserScramCredentialsResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeUserScramCredentialsResponse(Declaration):
-    """Users with credentials."""
+    """Response with the SCRAM credentials of each user."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -200,7 +200,7 @@ class DescribeUserScramCredentialsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ScramCredentialDeletion(Declaration):
-    """A credential to forget."""
+    """Credential to delete."""
 
     name: str = wire(STRING)
     mechanism: int = wire(INT8)
@@ -208,9 +208,12 @@ class ScramCredentialDeletion(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ScramCredentialUpsertion(Declaration):
-    """A credential to keep. Whoever has the salted password can log in: nobody prints it."""
+    """Credential to create or replace.
 
-    __repr__ = object.__repr__  # a secret is in it
+    Anyone with the salted password can log in, so the class has no readable `repr`.
+    """
+
+    __repr__ = object.__repr__  # contains a secret
 
     name: str = wire(STRING)
     mechanism: int = wire(INT8)
@@ -221,9 +224,9 @@ class ScramCredentialUpsertion(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterUserScramCredentialsRequest(Declaration):
-    """Credentials that go and come."""
+    """Request to delete, create and replace SCRAM credentials."""
 
-    __repr__ = object.__repr__  # a secret is in it
+    __repr__ = object.__repr__  # contains a secret
 
     deletions: list[ScramCredentialDeletion] = wire(array(struct(ScramCredentialDeletion)))
     upsertions: list[ScramCredentialUpsertion] = wire(array(struct(ScramCredentialUpsertion)))
@@ -231,7 +234,7 @@ class AlterUserScramCredentialsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterUserScramCredentialsResult(Declaration):
-    """Whether one user's credentials were changed."""
+    """Result for one user."""
 
     user: str = wire(STRING)
     error_code: int = wire(INT16)
@@ -240,7 +243,7 @@ class AlterUserScramCredentialsResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterUserScramCredentialsResponse(Declaration):
-    """What was changed."""
+    """Response with a result for each user."""
 
     throttle_time_ms: int = wire(INT32)
     results: list[AlterUserScramCredentialsResult] = wire(
@@ -250,7 +253,7 @@ class AlterUserScramCredentialsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class SaslHandshakeRequest(Declaration):
-    """Which mechanism the client wants."""
+    """Request to use a SASL mechanism."""
 
     mechanism: str = wire(STRING)
 
@@ -265,18 +268,18 @@ class SaslHandshakeResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class SaslAuthenticateRequest(Declaration):
-    """The client's next word. It may be a password: nobody prints it."""
+    """Message of the client in a SASL exchange. It may contain a password, so it has no `repr`."""
 
-    __repr__ = object.__repr__  # a secret is in it
+    __repr__ = object.__repr__  # may contain a secret
 
     auth_bytes: Buffer = wire(BYTES)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class SaslAuthenticateResponse(Declaration):
-    """The broker's."""
+    """Message of the broker in a SASL exchange."""
 
-    __repr__ = object.__repr__  # a secret is in it
+    __repr__ = object.__repr__  # may contain a secret
 
     error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string())

@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge: records that a member acquires for a while and acknowledges.
+"""ShareFetch and ShareAcknowledge: records that a member acquires temporarily and acknowledges.
 
 Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206 (number of acquired records),
 KIP-1222 (renewed locks).
@@ -28,9 +28,10 @@ from tidelog.types import INT32_MAX
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AcknowledgementBatch(Declaration):
-    """Offsets from the first to the last, both inclusive.
+    """Range of offsets, both inclusive, with the acknowledgement of its records.
 
-    A type for each of them, or one for all: 0 a gap, 1 accepted, 2 released, 3 rejected, 4 renewed.
+    The list has one type for each offset, or a single type for all: 0 gap, 1 accept, 2 release, 3
+    reject, 4 renew.
     """
 
     first_offset: int = wire(INT64)
@@ -40,7 +41,7 @@ class AcknowledgementBatch(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareFetchPartition(Declaration):
-    """A partition, and what became of records of it."""
+    """Partition in the request, with acknowledgements of its records."""
 
     partition_index: int = wire(INT32)
     acknowledgement_batches: list[AcknowledgementBatch] = wire(array(struct(AcknowledgementBatch)))
@@ -48,7 +49,7 @@ class ShareFetchPartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareFetchTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with its partitions."""
 
     topic_id: UUID = wire(UUID16)
     partitions: list[ShareFetchPartition] = wire(array(struct(ShareFetchPartition)))
@@ -56,7 +57,7 @@ class ShareFetchTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareForgottenTopic(Declaration):
-    """Partitions that the session shall leave out from now on."""
+    """Partitions to remove from the share session."""
 
     topic_id: UUID = wire(UUID16)
     partitions: list[int] = wire(array(INT32))
@@ -64,10 +65,11 @@ class ShareForgottenTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareFetchRequest(Declaration):
-    """Records to hold, at least `min_bytes` or what is there after `max_wait_ms`.
+    """Request to acquire records; waits for `min_bytes` or at most `max_wait_ms`.
 
-    The session's epoch is 0 to begin one, -1 to end it, and one more with each request between.
-    The mode is 0 for about `max_records` by whole batches, 1 for never more than so many.
+    The session epoch is 0 to open a session and -1 to close it; each request in between increments
+    it. The acquire mode is 0 for whole batches of about `max_records` records, 1 for a strict limit
+    of `max_records`.
     """
 
     group_id: str | None = wire(nullable_string())
@@ -86,7 +88,7 @@ class ShareFetchRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class LeaderIdAndEpoch(Declaration):
-    """Who leads a partition now; -1 where nobody knows."""
+    """Current leader of a partition; -1 if unknown."""
 
     leader_id: int = wire(INT32, default=-1)
     leader_epoch: int = wire(INT32, default=-1)
@@ -94,7 +96,7 @@ class LeaderIdAndEpoch(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AcquiredRecords(Declaration):
-    """Offsets that the member holds, both inclusive, and how often they were delivered, now too."""
+    """Range of acquired offsets, both inclusive; `delivery_count` includes this delivery."""
 
     first_offset: int = wire(INT64)
     last_offset: int = wire(INT64)
@@ -103,7 +105,10 @@ class AcquiredRecords(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class SharePartitionData(Declaration):
-    """Whole batches; the member holds only those of their records that `acquired_records` names."""
+    """Partition in the response, with whole batches.
+
+    The member has acquired only the records in `acquired_records`.
+    """
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -117,7 +122,7 @@ class SharePartitionData(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareFetchableTopicResponse(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     topic_id: UUID = wire(UUID16)
     partitions: list[SharePartitionData] = wire(array(struct(SharePartitionData)))
@@ -125,7 +130,7 @@ class ShareFetchableTopicResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareNodeEndpoint(Declaration):
-    """Where a broker that `current_leader` names listens."""
+    """Address of a broker that `current_leader` refers to."""
 
     node_id: int = wire(INT32)
     host: str = wire(STRING)
@@ -135,7 +140,7 @@ class ShareNodeEndpoint(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareFetchResponse(Declaration):
-    """Records of the session's partitions, and what became of what was acknowledged."""
+    """Response with acquired records, and a result for the acknowledgements of each partition."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -147,7 +152,7 @@ class ShareFetchResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareAcknowledgeTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with its partitions."""
 
     topic_id: UUID = wire(UUID16)
     partitions: list[ShareFetchPartition] = wire(array(struct(ShareFetchPartition)))
@@ -155,7 +160,7 @@ class ShareAcknowledgeTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareAcknowledgeRequest(Declaration):
-    """What became of records that the member holds."""
+    """Request to acknowledge records that the member has acquired."""
 
     group_id: str | None = wire(nullable_string())
     member_id: str | None = wire(nullable_string())
@@ -166,7 +171,7 @@ class ShareAcknowledgeRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareAcknowledgedPartition(Declaration):
-    """Whether a partition took it."""
+    """Result of the acknowledgements of one partition."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -176,7 +181,7 @@ class ShareAcknowledgedPartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareAcknowledgeTopicResponse(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     topic_id: UUID = wire(UUID16)
     partitions: list[ShareAcknowledgedPartition] = wire(array(struct(ShareAcknowledgedPartition)))
@@ -184,7 +189,7 @@ class ShareAcknowledgeTopicResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareAcknowledgeResponse(Declaration):
-    """What became of what was acknowledged."""
+    """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)

@@ -1,4 +1,4 @@
-"""Describe-, Alter- and DeleteShareGroupOffsets: the start offsets of a share group, for tools.
+"""Describe-, Alter- and DeleteShareGroupOffsets: the start offsets of share groups, for tools.
 
 Source: Kafka's protocol guide, APIs 90 to 92; KIP-932, KIP-1226 (lag).
 """
@@ -23,7 +23,7 @@ from tidelog.protocol.schema import (
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeShareGroupOffsetsRequestTopic(Declaration):
-    """Partitions of one topic."""
+    """Topic in the request, with the numbers of its partitions."""
 
     topic_name: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
@@ -31,7 +31,7 @@ class DescribeShareGroupOffsetsRequestTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeShareGroupOffsetsRequestGroup(Declaration):
-    """A group; null for all its topics."""
+    """Group in the request, with its topics; null for all topics."""
 
     group_id: str = wire(STRING)
     topics: list[DescribeShareGroupOffsetsRequestTopic] | None = wire(
@@ -41,7 +41,7 @@ class DescribeShareGroupOffsetsRequestGroup(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeShareGroupOffsetsRequest(Declaration):
-    """From where on do these groups read?"""
+    """Request for the start offsets of share groups."""
 
     groups: list[DescribeShareGroupOffsetsRequestGroup] = wire(
         array(struct(DescribeShareGroupOffsetsRequestGroup))
@@ -50,7 +50,7 @@ class DescribeShareGroupOffsetsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeShareGroupOffsetsResponsePartition(Declaration):
-    """From where on a partition is read, -1 where nothing is known yet."""
+    """Partition in the response; `start_offset` is -1 without delivery state."""
 
     partition_index: int = wire(INT32)
     start_offset: int = wire(INT64)
@@ -62,7 +62,7 @@ class DescribeShareGroupOffsetsResponsePartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeShareGroupOffsetsResponseTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     topic_name: str = wire(STRING)
     topic_id: UUID = wire(UUID16)
@@ -73,7 +73,7 @@ class DescribeShareGroupOffsetsResponseTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeShareGroupOffsetsResponseGroup(Declaration):
-    """A group's topics."""
+    """Group in the response, with its topics."""
 
     group_id: str = wire(STRING)
     topics: list[DescribeShareGroupOffsetsResponseTopic] = wire(
@@ -85,7 +85,7 @@ class DescribeShareGroupOffsetsResponseGroup(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeShareGroupOffsetsResponse(Declaration):
-    """The groups."""
+    """Response with the start offsets of each group."""
 
     throttle_time_ms: int = wire(INT32)
     groups: list[DescribeShareGroupOffsetsResponseGroup] = wire(
@@ -95,7 +95,7 @@ class DescribeShareGroupOffsetsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterShareGroupOffsetsRequestPartition(Declaration):
-    """A partition, and from where on it is to be read."""
+    """Partition in the request, with its new start offset."""
 
     partition_index: int = wire(INT32)
     start_offset: int = wire(INT64)
@@ -103,7 +103,7 @@ class AlterShareGroupOffsetsRequestPartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterShareGroupOffsetsRequestTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with its partitions."""
 
     topic_name: str = wire(STRING)
     partitions: list[AlterShareGroupOffsetsRequestPartition] = wire(
@@ -113,7 +113,7 @@ class AlterShareGroupOffsetsRequestTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterShareGroupOffsetsRequest(Declaration):
-    """Let a group read from elsewhere."""
+    """Request to set the start offsets of a share group."""
 
     group_id: str = wire(STRING)
     topics: list[AlterShareGroupOffsetsRequestTopic] = wire(
@@ -123,7 +123,7 @@ class AlterShareGroupOffsetsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterShareGroupOffsetsResponsePartition(Declaration):
-    """Whether that was done."""
+    """Result for one partition."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -132,7 +132,7 @@ class AlterShareGroupOffsetsResponsePartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterShareGroupOffsetsResponseTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     topic_name: str = wire(STRING)
     topic_id: UUID = wire(UUID16)
@@ -143,7 +143,7 @@ class AlterShareGroupOffsetsResponseTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AlterShareGroupOffsetsResponse(Declaration):
-    """What was done."""
+    """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -155,14 +155,14 @@ class AlterShareGroupOffsetsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteShareGroupOffsetsRequestTopic(Declaration):
-    """A topic."""
+    """Topic in the request."""
 
     topic_name: str = wire(STRING)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteShareGroupOffsetsRequest(Declaration):
-    """Forget where a group is in these topics."""
+    """Request to delete the start offsets of a share group for topics."""
 
     group_id: str = wire(STRING)
     topics: list[DeleteShareGroupOffsetsRequestTopic] = wire(
@@ -172,7 +172,7 @@ class DeleteShareGroupOffsetsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteShareGroupOffsetsResponseTopic(Declaration):
-    """Whether a topic was forgotten."""
+    """Result for one topic."""
 
     topic_name: str = wire(STRING)
     topic_id: UUID = wire(UUID16)
@@ -182,7 +182,7 @@ class DeleteShareGroupOffsetsResponseTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteShareGroupOffsetsResponse(Declaration):
-    """What was forgotten."""
+    """Response with a result for each topic."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)

@@ -5,7 +5,7 @@
 - `__share_group_state`: the int16 of a key is 0 for a snapshot of a share partition, 1 for an
   update (KIP-932; KIP-1226 for delivered records).
 - Cluster metadata: users, ACLs and quotas. A frame of three unsigned varints (frame version, key,
-  version) precedes each record; all are of version 0, with compact lengths and tagged fields.
+  version) precedes each record. All records have version 0, with compact lengths and tagged fields.
 
 Source: Kafka 4.3's records in these topics and in `__cluster_metadata`.
 """
@@ -37,14 +37,14 @@ from tidelog.types import Buffer
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TransactionLogKey(Declaration):
-    """A transactional id."""
+    """Key of a transactional id's state."""
 
     transactional_id: str = wire(STRING)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class PartitionsSchema(Declaration):
-    """A topic's partitions that are in the transaction."""
+    """Partitions of one topic in the transaction."""
 
     topic: str = wire(STRING)
     partition_ids: list[int] = wire(array(INT32))
@@ -52,7 +52,7 @@ class PartitionsSchema(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TransactionLogValue(Declaration):
-    """What is known of it; times in ms, -1 for none."""
+    """State of a transactional id; times in ms, -1 for none."""
 
     producer_id: int = wire(INT64)
     previous_producer_id: int = wire(INT64, since=1, tag=0, default=-1)
@@ -70,7 +70,7 @@ class TransactionLogValue(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareSnapshotKey(Declaration):
-    """A partition as one group shares it."""
+    """Key of a share partition's snapshot: group, topic and partition."""
 
     group_id: str = wire(STRING)
     topic_id: UUID = wire(UUID16)
@@ -79,7 +79,7 @@ class ShareSnapshotKey(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class StateBatch(Declaration):
-    """Offsets, both inclusive, that are in one state (0 available, 2 acknowledged, 4 archived)."""
+    """Range of offsets, both inclusive, in one state: 0 available, 2 acknowledged, 4 archived."""
 
     first_offset: int = wire(INT64)
     last_offset: int = wire(INT64)
@@ -89,7 +89,7 @@ class StateBatch(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareSnapshotValue(Declaration):
-    """All that is known; times are wall time in ms."""
+    """Complete state of a share partition; timestamps are wall time in ms."""
 
     snapshot_epoch: int = wire(INT32)
     state_epoch: int = wire(INT32)
@@ -103,7 +103,7 @@ class ShareSnapshotValue(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareUpdateKey(Declaration):
-    """A partition as one group shares it."""
+    """Key of a share partition's update: group, topic and partition."""
 
     group_id: str = wire(STRING)
     topic_id: UUID = wire(UUID16)
@@ -112,7 +112,7 @@ class ShareUpdateKey(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareUpdateValue(Declaration):
-    """What changed since the snapshot of that epoch; -1 for what did not."""
+    """Changes since the snapshot of this epoch; -1 for an unchanged value."""
 
     snapshot_epoch: int = wire(INT32)
     leader_epoch: int = wire(INT32)
@@ -123,9 +123,9 @@ class ShareUpdateValue(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class UserScramCredentialRecord(Declaration):
-    """Key 11: a user's credential. It has no `repr`: nobody is to read it in a log."""
+    """Key 11: SCRAM credential of a user. It has no `repr`, so that it never appears in a log."""
 
-    __repr__ = object.__repr__  # a secret is in it
+    __repr__ = object.__repr__  # contains a secret
 
     name: str = wire(STRING)
     mechanism: int = wire(INT8)
@@ -137,7 +137,7 @@ class UserScramCredentialRecord(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class RemoveUserScramCredentialRecord(Declaration):
-    """Key 22: a user has no such credential any more."""
+    """Key 22: deletion of a user's SCRAM credential."""
 
     name: str = wire(STRING)
     mechanism: int = wire(INT8)
@@ -145,7 +145,7 @@ class RemoveUserScramCredentialRecord(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AccessControlEntryRecord(Declaration):
-    """Key 18: a rule."""
+    """Key 18: ACL."""
 
     id: UUID = wire(UUID16)
     resource_type: int = wire(INT8)
@@ -159,14 +159,14 @@ class AccessControlEntryRecord(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class RemoveAccessControlEntryRecord(Declaration):
-    """Key 19: a rule is gone."""
+    """Key 19: deletion of an ACL."""
 
     id: UUID = wire(UUID16)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class EntityData(Declaration):
-    """A part of whom a quota is for; a name of None is the default."""
+    """Part of the entity of a quota; a null name means the default."""
 
     entity_type: str = wire(STRING)
     entity_name: str | None = wire(nullable_string())
@@ -174,7 +174,7 @@ class EntityData(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ClientQuotaRecord(Declaration):
-    """Key 14: a value of a quota, or that there is none any more."""
+    """Key 14: value of a quota, or its deletion."""
 
     entity: list[EntityData] = wire(array(struct(EntityData)))
     key: str = wire(STRING)

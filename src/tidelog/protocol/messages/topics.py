@@ -26,7 +26,7 @@ from tidelog.protocol.schema import (
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CreatableReplicaAssignment(Declaration):
-    """Which brokers have a partition."""
+    """Partition in the request, with the brokers of its replicas."""
 
     partition_index: int = wire(INT32)
     broker_ids: list[int] = wire(array(INT32))
@@ -34,7 +34,7 @@ class CreatableReplicaAssignment(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CreatableTopicConfig(Declaration):
-    """A setting of the new topic."""
+    """Setting of the new topic."""
 
     name: str = wire(STRING)
     value: str | None = wire(nullable_string())
@@ -42,7 +42,11 @@ class CreatableTopicConfig(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CreatableTopic(Declaration):
-    """A new topic; -1 for the default count or factor, or where assignments say it."""
+    """Topic to create.
+
+    The partition count and replication factor are -1 for the broker's defaults, or if assignments
+    are given.
+    """
 
     name: str = wire(STRING)
     num_partitions: int = wire(INT32)
@@ -53,7 +57,7 @@ class CreatableTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CreateTopicsRequest(Declaration):
-    """New topics."""
+    """Request to create topics, or to validate them only."""
 
     topics: list[CreatableTopic] = wire(array(struct(CreatableTopic)))
     timeout_ms: int = wire(INT32, default=60000)
@@ -62,7 +66,7 @@ class CreateTopicsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CreatableTopicConfigs(Declaration):
-    """A setting that the topic now has."""
+    """Setting of the created topic."""
 
     name: str = wire(STRING, since=5)
     value: str | None = wire(nullable_string(), since=5)
@@ -73,7 +77,7 @@ class CreatableTopicConfigs(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CreatableTopicResult(Declaration):
-    """A topic as it was created, or why it was not."""
+    """Result for one topic, with its id, partition count and settings."""
 
     name: str = wire(STRING)
     topic_id: UUID = wire(UUID16, since=7)
@@ -89,7 +93,7 @@ class CreatableTopicResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CreateTopicsResponse(Declaration):
-    """What was created."""
+    """Response with a result for each topic."""
 
     throttle_time_ms: int = wire(INT32)
     topics: list[CreatableTopicResult] = wire(array(struct(CreatableTopicResult)))
@@ -97,7 +101,7 @@ class CreateTopicsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteTopicState(Declaration):
-    """A topic, by name or by id."""
+    """Topic to delete, by name or id."""
 
     name: str | None = wire(nullable_string(), since=6)
     topic_id: UUID = wire(UUID16, since=6)
@@ -105,7 +109,7 @@ class DeleteTopicState(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteTopicsRequest(Declaration):
-    """Topics to delete: names up to version 5, names or ids after it."""
+    """Request to delete topics: by name up to version 5, by name or id from version 6."""
 
     topics: list[DeleteTopicState] = wire(array(struct(DeleteTopicState)), since=6)
     topic_names: list[str] = wire(array(STRING), until=5)
@@ -114,7 +118,7 @@ class DeleteTopicsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeletableTopicResult(Declaration):
-    """A topic, or why it is still there."""
+    """Result for one topic."""
 
     name: str | None = wire(nullable_string(since=6), default="")
     topic_id: UUID = wire(UUID16, since=6)
@@ -124,7 +128,7 @@ class DeletableTopicResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteTopicsResponse(Declaration):
-    """What was deleted."""
+    """Response with a result for each topic."""
 
     throttle_time_ms: int = wire(INT32)
     responses: list[DeletableTopicResult] = wire(array(struct(DeletableTopicResult)))
@@ -132,14 +136,14 @@ class DeleteTopicsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CreatePartitionsAssignment(Declaration):
-    """Which brokers have a new partition."""
+    """Brokers of a new partition's replicas."""
 
     broker_ids: list[int] = wire(array(INT32))
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CreatePartitionsTopic(Declaration):
-    """A topic and how many partitions it shall have in all."""
+    """Topic in the request, with its new total number of partitions."""
 
     name: str = wire(STRING)
     count: int = wire(INT32)
@@ -150,7 +154,7 @@ class CreatePartitionsTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CreatePartitionsRequest(Declaration):
-    """More partitions."""
+    """Request to add partitions to topics, or to validate it only."""
 
     topics: list[CreatePartitionsTopic] = wire(array(struct(CreatePartitionsTopic)))
     timeout_ms: int = wire(INT32)
@@ -159,7 +163,7 @@ class CreatePartitionsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CreatePartitionsTopicResult(Declaration):
-    """A topic, or why it has no new partitions."""
+    """Result for one topic."""
 
     name: str = wire(STRING)
     error_code: int = wire(INT16)
@@ -168,7 +172,7 @@ class CreatePartitionsTopicResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CreatePartitionsResponse(Declaration):
-    """What was added."""
+    """Response with a result for each topic."""
 
     throttle_time_ms: int = wire(INT32)
     results: list[CreatePartitionsTopicResult] = wire(array(struct(CreatePartitionsTopicResult)))
@@ -176,7 +180,7 @@ class CreatePartitionsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteRecordsPartition(Declaration):
-    """The offset to begin at; -1 for the high watermark."""
+    """Partition in the request, with its new log start offset; -1 for the high watermark."""
 
     partition_index: int = wire(INT32)
     offset: int = wire(INT64)
@@ -184,7 +188,7 @@ class DeleteRecordsPartition(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteRecordsTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with its partitions."""
 
     name: str = wire(STRING)
     partitions: list[DeleteRecordsPartition] = wire(array(struct(DeleteRecordsPartition)))
@@ -192,7 +196,7 @@ class DeleteRecordsTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteRecordsRequest(Declaration):
-    """Move the starts of logs."""
+    """Request to delete records by advancing log start offsets."""
 
     topics: list[DeleteRecordsTopic] = wire(array(struct(DeleteRecordsTopic)))
     timeout_ms: int = wire(INT32)
@@ -200,7 +204,7 @@ class DeleteRecordsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteRecordsPartitionResult(Declaration):
-    """The new log start offset; -1 with an error."""
+    """Partition in the response, with its new log start offset; -1 with an error."""
 
     partition_index: int = wire(INT32)
     low_watermark: int = wire(INT64)
@@ -209,7 +213,7 @@ class DeleteRecordsPartitionResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteRecordsTopicResult(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
     partitions: list[DeleteRecordsPartitionResult] = wire(
@@ -219,7 +223,7 @@ class DeleteRecordsTopicResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DeleteRecordsResponse(Declaration):
-    """Where the logs begin now."""
+    """Response with the new log start offset of each partition."""
 
     throttle_time_ms: int = wire(INT32)
     topics: list[DeleteRecordsTopicResult] = wire(array(struct(DeleteRecordsTopicResult)))

@@ -1,7 +1,7 @@
 """Transactions and producers: InitProducerId, AddPartitionsToTxn, EndTxn, WriteTxnMarkers, ...
 
 Source: Kafka's protocol guide, APIs 22, 24 to 27, 61, 65 and 66; KIP-98, KIP-360 (a new epoch),
-KIP-664, KIP-890 (many transactions in a request, epochs in EndTxn's response), KIP-994, KIP-1152
+KIP-664, KIP-890 (several transactions in a request, epochs in EndTxn's response), KIP-994, KIP-1152
 (filters), KIP-1228 (transaction version in markers).
 """
 
@@ -24,7 +24,7 @@ from tidelog.protocol.schema import (
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AddPartitionsToTxnTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with the numbers of its partitions."""
 
     name: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
@@ -32,7 +32,7 @@ class AddPartitionsToTxnTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AddPartitionsToTxnTransaction(Declaration):
-    """A transaction, and what is to be in it, or (to be verified only) should be."""
+    """Transaction in the request, with partitions to add, or only to verify (`verify_only`)."""
 
     transactional_id: str = wire(STRING, since=4)
     producer_id: int = wire(INT64, since=4)
@@ -43,7 +43,10 @@ class AddPartitionsToTxnTransaction(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AddPartitionsToTxnRequest(Declaration):
-    """One transaction up to version 3, from a client; many after it, from brokers."""
+    """Request to add partitions to transactions, or to verify that they were added.
+
+    Up to version 3 a client sends one transaction; from version 4 brokers send several.
+    """
 
     transactions: list[AddPartitionsToTxnTransaction] = wire(
         array(struct(AddPartitionsToTxnTransaction)), since=4
@@ -58,7 +61,7 @@ class AddPartitionsToTxnRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AddPartitionsToTxnPartitionResult(Declaration):
-    """A partition."""
+    """Result for one partition."""
 
     partition_index: int = wire(INT32)
     partition_error_code: int = wire(INT16)
@@ -66,7 +69,7 @@ class AddPartitionsToTxnPartitionResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AddPartitionsToTxnTopicResult(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
     results_by_partition: list[AddPartitionsToTxnPartitionResult] = wire(
@@ -76,7 +79,7 @@ class AddPartitionsToTxnTopicResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AddPartitionsToTxnResult(Declaration):
-    """A transaction's partitions."""
+    """Transaction in the response, with its partitions."""
 
     transactional_id: str = wire(STRING, since=4)
     topic_results: list[AddPartitionsToTxnTopicResult] = wire(
@@ -86,7 +89,7 @@ class AddPartitionsToTxnResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AddPartitionsToTxnResponse(Declaration):
-    """A code for each partition."""
+    """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=4)
@@ -100,7 +103,7 @@ class AddPartitionsToTxnResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AddOffsetsToTxnRequest(Declaration):
-    """A group's offsets are to be committed with a transaction."""
+    """Request to add the offsets of a group to a transaction."""
 
     transactional_id: str = wire(STRING)
     producer_id: int = wire(INT64)
@@ -110,7 +113,7 @@ class AddOffsetsToTxnRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AddOffsetsToTxnResponse(Declaration):
-    """Whether they may be."""
+    """Response to the addition of a group's offsets."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -118,7 +121,7 @@ class AddOffsetsToTxnResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class EndTxnRequest(Declaration):
-    """Commit, or abort."""
+    """Request to commit or abort a transaction."""
 
     transactional_id: str = wire(STRING)
     producer_id: int = wire(INT64)
@@ -128,7 +131,10 @@ class EndTxnRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class EndTxnResponse(Declaration):
-    """Whether it is; from version 5 on the id and epoch of the next transaction, -1 for none."""
+    """Response to the end of a transaction.
+
+    From version 5 it has the producer id and epoch of the next transaction; -1 for none.
+    """
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -138,14 +144,14 @@ class EndTxnResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeTransactionsRequest(Declaration):
-    """What is known of these transactional ids?"""
+    """Request for the state of transactional ids."""
 
     transactional_ids: list[str] = wire(array(STRING))
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TopicData(Declaration):
-    """A topic's partitions that are in a transaction."""
+    """Partitions of one topic in the transaction."""
 
     topic: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
@@ -153,7 +159,7 @@ class TopicData(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribedTransactionState(Declaration):
-    """What is known of one transactional id; times in ms."""
+    """State of one transactional id; times in ms."""
 
     error_code: int = wire(INT16)
     transactional_id: str = wire(STRING)
@@ -167,7 +173,7 @@ class DescribedTransactionState(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeTransactionsResponse(Declaration):
-    """What is known of each."""
+    """Response with the state of each transactional id."""
 
     throttle_time_ms: int = wire(INT32)
     transaction_states: list[DescribedTransactionState] = wire(
@@ -177,7 +183,10 @@ class DescribeTransactionsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListTransactionsRequest(Declaration):
-    """Which transactional ids are there? Empty filters, -1 and null let all pass."""
+    """Request for transactional ids that match filters.
+
+    An empty list, duration -1 and a null pattern match all.
+    """
 
     state_filters: list[str] = wire(array(STRING))
     producer_id_filters: list[int] = wire(array(INT64))
@@ -187,7 +196,7 @@ class ListTransactionsRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListedTransactionState(Declaration):
-    """One transactional id."""
+    """Transactional id with its producer id and state."""
 
     transactional_id: str = wire(STRING)
     producer_id: int = wire(INT64)
@@ -196,7 +205,7 @@ class ListedTransactionState(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ListTransactionsResponse(Declaration):
-    """Those that pass, and the names of states that nobody knows."""
+    """Response with the matching transactional ids, and the filters' unknown state names."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -206,7 +215,7 @@ class ListTransactionsResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class InitProducerIdRequest(Declaration):
-    """A producer id, or (from version 3 on) a new epoch for one."""
+    """Request for a producer id, or (from version 3) for a new epoch of one."""
 
     transactional_id: str | None = wire(nullable_string())
     transaction_timeout_ms: int = wire(INT32)
@@ -216,7 +225,7 @@ class InitProducerIdRequest(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class InitProducerIdResponse(Declaration):
-    """The id and its epoch; -1 with an error."""
+    """Response with the producer id and its epoch; -1 with an error."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -226,7 +235,7 @@ class InitProducerIdResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeProducersTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with the numbers of its partitions."""
 
     name: str = wire(STRING)
     partition_indexes: list[int] = wire(array(INT32))
@@ -234,14 +243,14 @@ class DescribeProducersTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeProducersRequest(Declaration):
-    """Which producers have written lately?"""
+    """Request for the active producers of partitions."""
 
     topics: list[DescribeProducersTopic] = wire(array(struct(DescribeProducersTopic)))
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ProducerState(Declaration):
-    """What a log remembers of one producer; -1 for nothing."""
+    """State of one producer in a partition; -1 for an unknown value."""
 
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT32)
@@ -253,7 +262,7 @@ class ProducerState(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeProducersPartitionResponse(Declaration):
-    """The producers of one partition."""
+    """Partition in the response, with its active producers."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -263,7 +272,7 @@ class DescribeProducersPartitionResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeProducersTopicResponse(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
     partitions: list[DescribeProducersPartitionResponse] = wire(
@@ -273,7 +282,7 @@ class DescribeProducersTopicResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DescribeProducersResponse(Declaration):
-    """The producers."""
+    """Response with the active producers of each partition."""
 
     throttle_time_ms: int = wire(INT32)
     topics: list[DescribeProducersTopicResponse] = wire(
@@ -283,7 +292,7 @@ class DescribeProducersResponse(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class WritableTxnMarkerTopic(Declaration):
-    """A topic's partitions."""
+    """Topic in the request, with the numbers of its partitions."""
 
     name: str = wire(STRING)
     partition_indexes: list[int] = wire(array(INT32))
@@ -291,7 +300,7 @@ class WritableTxnMarkerTopic(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class WritableTxnMarker(Declaration):
-    """One producer's transaction, and how it ends."""
+    """Transaction of one producer to commit or abort, with its partitions."""
 
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT16)
@@ -303,14 +312,14 @@ class WritableTxnMarker(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class WriteTxnMarkersRequest(Declaration):
-    """End these transactions."""
+    """Request to write the markers that end transactions."""
 
     markers: list[WritableTxnMarker] = wire(array(struct(WritableTxnMarker)))
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class WritableTxnMarkerPartitionResult(Declaration):
-    """Whether a partition has its marker."""
+    """Result for one partition."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -318,7 +327,7 @@ class WritableTxnMarkerPartitionResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class WritableTxnMarkerTopicResult(Declaration):
-    """A topic's partitions."""
+    """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
     partitions: list[WritableTxnMarkerPartitionResult] = wire(
@@ -328,7 +337,7 @@ class WritableTxnMarkerTopicResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class WritableTxnMarkerResult(Declaration):
-    """One producer's."""
+    """Producer in the response, with its topics."""
 
     producer_id: int = wire(INT64)
     topics: list[WritableTxnMarkerTopicResult] = wire(array(struct(WritableTxnMarkerTopicResult)))
@@ -336,6 +345,6 @@ class WritableTxnMarkerResult(Declaration):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class WriteTxnMarkersResponse(Declaration):
-    """How it went."""
+    """Response with a result for each partition."""
 
     markers: list[WritableTxnMarkerResult] = wire(array(struct(WritableTxnMarkerResult)))
