@@ -130,6 +130,38 @@ def test_cancelling_a_mapped_reply_ends_the_work_that_is_under_way() -> None:
     asyncio.run(story())
 
 
+def test_what_is_made_of_a_mapped_reply_is_measured_and_cancelled_with_it() -> None:
+    async def story() -> None:
+        loop, clock = asyncio.get_running_loop(), ManualClock(0)
+        futures: list[asyncio.Future[None]] = [loop.create_future() for _ in range(3)]
+
+        async def work(*waits_for: "asyncio.Future[None]") -> None:
+            for future in waits_for:
+                await future
+                clock.advance(1)
+
+        reply = start(work(futures[0]))
+        assert isinstance(reply, Reply)
+        watch = Stopwatch(clock, clock.monotonic_ns())
+        watch.pause()
+        mapped = reply.map(lambda _: start(work(*futures[1:])))
+        assert isinstance(mapped, Reply)
+        mapped.measure(watch)
+        last = mapped.map(lambda _: "written")
+        assert isinstance(last, Reply)
+        for future in futures[:2]:
+            future.set_result(None)
+            for _ in range(3):
+                await asyncio.sleep(0)
+        assert watch.used_ns == 2_000_000
+        last.cancel()
+        with pytest.raises(Closed):
+            await last
+        assert futures[2].cancelled()
+
+    asyncio.run(story())
+
+
 def test_work_that_is_cancelled_in_its_first_step_is_given_up() -> None:
     async def story() -> None:
         gone = asyncio.get_running_loop().create_future()

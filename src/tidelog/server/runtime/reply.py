@@ -138,7 +138,7 @@ class Reply(Generic[T]):
                 mapped.fail(error)
                 return
             if isinstance(value, Reply):
-                mapped._job = value._job  # noqa: SLF001 - one with Reply
+                mapped._go_on_with(value._job)  # noqa: SLF001 - one with Reply
                 value.when_done(give_again)
             else:
                 mapped.complete(value)
@@ -175,6 +175,13 @@ class Reply(Generic[T]):
         """Let a watch run while the task behind it works; nothing where there is none."""
         if self._job is not None:
             self._job.watch = watch
+
+    def _go_on_with(self, job: _Job | None) -> None:
+        """Let another task work on it, and on what is made of it; the watch goes along."""
+        if self._job is None or job is None:
+            self._job = job
+        else:
+            job.watch, self._job.task = self._job.watch, job.task
 
     def _start(self, work: Coroutine[object, object, T], waits_for: object) -> None:
         self._job = job = _Job()
