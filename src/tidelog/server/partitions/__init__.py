@@ -1,1 +1,1 @@
-"""Partitions behind the broker: appends, visibility, reads, topics."""
+"""Partitions of the broker: appends, visibility, reads, topics."""

@@ -1,18 +1,19 @@
-"""Partitions of a fetch: checks, the read under one limit, the wait for more, and what is counted.
+"""Partitions of a fetch: checks, the read under one limit, the wait for more, and counts.
 
 `PartitionRead` is one partition of a request, `Reading` one pass over all of them in order, `Wait`
-the wait until they have enough. Records leave as they lie in the log, but for two cases: clients of
-before 2017 get them converted (`legacy_clients`), and `tidelog.expose.append.time` adds its append
-time to each record as a header. For that batches are made anew; offsets, timestamps, codec and what
-a batch says of its producer stay. Transaction markers, batches of old formats and records whose
-append time is unknown stay as they are. A client that asks for append times gets runs of them, too.
+the wait until they have enough. Records are returned as they are stored, except in two cases.
+Clients older than 2017 get them converted (`legacy_clients`). `tidelog.expose.append.time` adds its
+append time to each record as a header: batches are rebuilt, but keep offsets, timestamps, codec and
+producer fields. Transaction markers, batches of old formats and records whose append time is
+unknown are returned unchanged. A client that requests append times also gets runs of them.
 
-`FetchCounts` counts bytes as they leave and records as the client goes on: how many records a range
-of bytes holds only its batches tell, and those are not looked at, but the next fetch names the
-offset that the client has reached. A read that fails is logged with its reason, the same reason
-once a minute: clients get an error code alone.
+`FetchCounts` counts bytes when they are sent, and records when the client fetches on. The number of
+records in a range of bytes is known only from its batches, which are not examined; but the next
+fetch names the offset that the client has reached. A failed read is logged with its reason, at most
+once a minute for the same reason: clients get only an error code.
 
-Which bytes answer a read is `segment_reads`' business, sessions are `fetch_sessions`'.
+`segment_reads` selects the bytes that answer a read, `fetch_sessions` has the sessions.
+
 Source: Kafka 4.x ReplicaManager.readFromLog, Partition.readRecords, DelayedFetch; KIP-74.
 """
 
@@ -71,11 +72,11 @@ _VALUE_BYTES: Final = 8
 
 
 def expose_append_times(data: Buffer, time_at: Callable[[int], int | None]) -> bytearray:
-    """Whole batches with the append time as a header of each record, 8 bytes, big-endian.
+    """Return whole batches with the append time as a header of each record, 8 bytes, big-endian.
 
     Args:
         data: Whole batches, back to back.
-        time_at: When the record at an offset was appended, in ms; None for unknown.
+        time_at: Returns the append time in ms of the record at an offset; None for unknown.
     """
     made = bytearray()
     for batch in walk(data):
@@ -87,7 +88,7 @@ def expose_append_times(data: Buffer, time_at: Callable[[int], int | None]) -> b
         try:
             made += _with_header(batch, append_ms)
         except CorruptData:
-            made += batch.view  # for the client to refuse: nothing here hides damage
+            made += batch.view  # damage is left for the client to detect
     return made
 
 
@@ -109,7 +110,7 @@ _AGAIN_MS: Final = 60_000
 _TOLD_MAX: Final = 1000
 
 
-# When what was logged last, by directory and reason; the oldest first.
+# Times of the last log lines, by directory and reason; the oldest first.
 _TOLD: Final[OrderedDict[tuple[str, str], int]] = OrderedDict()
 
 
@@ -117,7 +118,7 @@ _LOCK: Final = threading.Lock()
 
 
 def tell_failure(log: "Log", error: Exception) -> None:
-    """Log why a partition could not be read, unless that was done just now. Any thread."""
+    """Log why a partition could not be read, unless that was just logged. Any thread."""
     key, now_ms = (log.context.directory, str(error)), log.context.env.clock.monotonic_ms()
     with _LOCK:
         told_ms = _TOLD.get(key)
@@ -130,7 +131,7 @@ def tell_failure(log: "Log", error: Exception) -> None:
     _LOGGER.error("%s can't be read: %s", log.topic_partition, error)
 
 
-# Before these versions an answer has another form or another code.
+# Before these versions a response has another form or another error code.
 WHOLE_FIRST_SINCE: Final = 3
 
 
@@ -140,29 +141,29 @@ _STORAGE_ERROR_SINCE: Final = 6
 _LEADER_SINCE: Final = 16
 
 
-# Of a partition, where append times come along: there may be one for each batch.
+# Limit per partition if append times are requested: each batch may add one.
 TIMED_BYTES: Final = 4 << 20
 
 
 Records: TypeAlias = "Buffer | FilePiece"
 
 
-# Empty parts of responses, which serve all of them: never changed.
+# Empty parts shared by all responses; never changed.
 _NOTHING: Final = PartitionData()
 _NO_DIVERGENCE: Final = _NOTHING.diverging_epoch
 _NONE_ABORTED: Final = list[AbortedTransaction]()
 
 
 class ReadOrder:
-    """What a fetch asks of all its partitions.
+    """Options of a fetch that apply to all its partitions.
 
     Attributes:
-        version: Of the request.
-        is_follower: A copy of the log asks: it sees up to the log end.
-        is_committed: Whether records of open and aborted transactions are not to be seen.
-        min_bytes: How much it waits for.
-        max_bytes: How much all partitions give together; the first batch comes whole even so.
-        with_append_times: Whether append times are wanted beside the records.
+        version: Version of the request.
+        is_follower: Whether a follower sent the request, which sees up to the log end.
+        is_committed: Whether records of open and aborted transactions are hidden.
+        min_bytes: Bytes to wait for.
+        max_bytes: Limit for all partitions together; the first batch is returned even if larger.
+        with_append_times: Whether append times are returned beside the records.
     """
 
     __slots__ = (
@@ -184,7 +185,7 @@ class ReadOrder:
         max_bytes: int,
         with_append_times: bool = False,
     ) -> None:
-        """The class has the arguments; `isolation_level` as in a request."""
+        """Create it; see the class for the arguments, `isolation_level` is the request's."""
         self.version = version
         self.is_follower = is_follower
         self.is_committed = isolation_level == IsolationLevel.READ_COMMITTED and not is_follower
@@ -193,36 +194,36 @@ class ReadOrder:
         self.with_append_times = with_append_times
 
     def end_offset(self, partition: Partition) -> int:
-        """Offset behind the last record that the client sees."""
+        """Return the end of what the client sees (exclusive)."""
         if self.is_follower:
             return partition.replica_end_offset
         return partition.last_stable_offset if self.is_committed else partition.high_watermark
 
 
 class PartitionRead:
-    """A read of one partition of a fetch, and its result.
+    """Read of one partition of a fetch, and its result.
 
     Attributes:
-        cached: What a session knows of the partition; set where the request is of a session.
-        partition: None where it can't be had: `refusal` says why.
+        cached: The session's entry of the partition; set only if the request has a session.
+        partition: The partition; None if it is unavailable, see `refusal`.
         number: The partition's number.
-        offset: First offset that is wanted.
-        max_bytes: How much is wanted at most.
+        offset: First requested offset.
+        max_bytes: Maximum number of bytes.
         leader_epoch: Epoch that the client expects, below 0 for any.
         last_epoch: Epoch of the client's last record, below 0 for none.
         topic_id: Id that the topic must have, None for any.
-        refusal: Error code where there is no partition, else 0.
-        error_code: Of the result. Where it is not 0, the result holds no more than `fenced_epoch`.
+        refusal: Error code if there is no partition, else 0.
+        error_code: Error code of the result. If it is not 0, the result has only `fenced_epoch`.
         high_watermark: The partition's, -1 with an error.
         last_stable_offset: The partition's, -1 with an error.
         log_start_offset: The partition's, -1 with an error.
-        diverging_epoch: Where the client's log and this one part; epoch -1 where they don't.
-        fenced_epoch: The present leader epoch, for a client that named an older one; else -1.
+        diverging_epoch: Point where the client's log and this one diverge; epoch -1 if they don't.
+        fenced_epoch: The current leader epoch, for a client that named an older one; else -1.
         records: Whole batches.
-        size_bytes: Of the records.
-        aborted: The aborted transactions among them, None where the client sees their records.
-        append_times: Of each run of offsets the first one and when it was appended, in ms.
-        seen_end: Offset behind the last record that the last read might give.
+        size_bytes: Size of the records.
+        aborted: The aborted transactions among them; None if the client sees their records.
+        append_times: First offset and append time in ms of each run of offsets.
+        seen_end: End of what the last read could return (exclusive).
     """
 
     __slots__ = (
@@ -261,7 +262,7 @@ class PartitionRead:
         topic_id: "UUID | None" = None,
         refusal: int = 0,
     ) -> None:
-        """A read that was not made yet; the class has the arguments."""
+        """Create a read that was not made yet; see the class for the arguments."""
         self.partition = partition
         self.number = number
         self.offset = offset
@@ -270,11 +271,11 @@ class PartitionRead:
         self.last_epoch = last_epoch
         self.topic_id = topic_id
         self.refusal = refusal
-        self.seen_end = NO_OFFSET  # the result comes with `prepare` or `refuse`
+        self.seen_end = NO_OFFSET  # `prepare` or `refuse` set the result
 
     @property
     def must_answer(self) -> bool:
-        """Whether the response can't wait: an error, or a log that parted.
+        """Whether the response can't wait: an error, or a diverging log.
 
         An unknown partition is no reason not to wait for the others, as in Kafka.
         """
@@ -283,7 +284,7 @@ class PartitionRead:
         return self.error_code != 0 or self.diverging_epoch.epoch >= 0
 
     def refuse(self, code: int) -> None:
-        """Let the result be an error and nothing else."""
+        """Set the result to an error."""
         self.error_code = code
         self.high_watermark = self.last_stable_offset = self.log_start_offset = NO_OFFSET
         self.diverging_epoch = _NO_DIVERGENCE
@@ -294,10 +295,10 @@ class PartitionRead:
         self.append_times: Sequence[int] = ()
 
     def response(self, leader_id: int) -> PartitionData:
-        """The result as a response has it.
+        """Return the result in the form of the response.
 
         Args:
-            leader_id: Broker that leads the partition.
+            leader_id: Id of the broker that leads the partition.
         """
         if self.error_code:
             data = PartitionData(
@@ -321,7 +322,7 @@ class PartitionRead:
             current_leader=_NOTHING.current_leader,
             snapshot_id=_NOTHING.snapshot_id,
             aborted_transactions=self.aborted,
-            # The writer asks for lengths only; the connection makes bytes of a piece of a file.
+            # The encoder needs only lengths; the connection reads a `FilePiece` when it sends it.
             records=[cast("Buffer", self.records)] if self.size_bytes else b"",
             append_times=list(self.append_times),
         )
@@ -329,12 +330,12 @@ class PartitionRead:
     # -- before the read ---------------------------------------------------------------------
 
     def prepare(self, order: ReadOrder, bytes_left: int, whole_first: bool) -> Limits | None:
-        """Set the result as it is without records; the limits of the read, None for no read.
+        """Set the result without records; return the limits of the read, or None for no read.
 
         Args:
-            order: What the fetch asks of all its partitions.
-            bytes_left: Bytes that are left for this partition and those behind it.
-            whole_first: Whether the first batch comes whole though it is larger.
+            order: Options of the fetch.
+            bytes_left: Bytes left for this partition and those after it.
+            whole_first: Whether the first batch is returned even if it is larger.
         """
         partition = self.partition
         code = self.refusal if partition is None else self._problem(partition)
@@ -382,7 +383,7 @@ class PartitionRead:
         return 0 if epoch < 0 else epoch_problem(log, epoch)  # any epoch below 0 means none
 
     def _has_parted(self, order: ReadOrder, partition: Partition) -> bool:
-        """Whether the client's log has parted from this one, which the result tells; KIP-595."""
+        """Whether the client's log diverges from this one, which the result reports; KIP-595."""
         epoch, end = end_of_epoch(partition.log, self.last_epoch)
         if end == NO_OFFSET:
             self._refuse(order, ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -390,12 +391,12 @@ class PartitionRead:
         if epoch == self.last_epoch and end >= self.offset:
             return False
         if self.offset < partition.log.log_start_offset:
-            return False  # an error that comes first
+            return False  # another error takes precedence
         self.diverging_epoch = DivergingEpoch(epoch=epoch, end_offset=end)
         return True
 
     def _refuse(self, order: ReadOrder, code: int) -> None:
-        """Let the result be an error, in the form that the request's version knows."""
+        """Set the result to an error, in the form that the request's version knows."""
         if code == ErrorCode.KAFKA_STORAGE_ERROR and order.version < _STORAGE_ERROR_SINCE:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         self.refuse(code)
@@ -406,10 +407,10 @@ class PartitionRead:
     # -- the read ----------------------------------------------------------------------------
 
     def find(self, order: ReadOrder, limits: Limits, *, may_block: bool) -> None:
-        """Put the records within the limits into the result.
+        """Add the records within the limits to the result.
 
         Raises:
-            ColdRead: They have to be waited for, and may not.
+            ColdRead: They aren't in memory, and the read may not block.
             CorruptData: A damaged frame or index.
             OSError, StorageFailure: The system failed a read.
         """
@@ -425,7 +426,7 @@ class PartitionRead:
             self._take(_converted(segments, offset, limits, source, order.version))
             return
         is_exposed = log.context.config.tidelog_expose_append_time and not (
-            order.is_follower or order.with_append_times  # they take batches byte for byte
+            order.is_follower or order.with_append_times  # these get batches byte for byte
         )
         if is_exposed:
             source.ensure_blocking()
@@ -446,7 +447,7 @@ class PartitionRead:
         self.records, self.size_bytes = records, len(records)
 
     def fail(self, error: Exception, order: ReadOrder) -> None:
-        """Let the result be the error that the read has met."""
+        """Set the result to the error of the failed read."""
         code: int = ErrorCode.KAFKA_STORAGE_ERROR
         if self.partition is not None:
             tell_failure(self.partition.log, error)
@@ -462,10 +463,10 @@ def _converted(
     source: SegmentBytes,
     version: int,
 ) -> Buffer:
-    """Records for a client of an old format, converted in memory; empty where there are none.
+    """Return records for a client of an old format, converted in memory; empty if there are none.
 
-    Where all of a part of the log is left out the next part is read, else the client would not get
-    on.
+    If all records of a part of the log are left out, the next part is read; otherwise the client
+    would make no progress.
     """
     is_whole = version >= WHOLE_FIRST_SINCE
     at = offset
@@ -487,7 +488,7 @@ def _converted(
 
 
 def _exposed(byte_range: ByteRange, source: SegmentBytes) -> bytearray:
-    """The records with their append times as headers."""
+    """Return the records with their append times as headers."""
     times = source.append_times(byte_range.segment)
     return expose_append_times(
         source.read(byte_range.segment, byte_range.start, byte_range.end), times.time_at
@@ -495,7 +496,7 @@ def _exposed(byte_range: ByteRange, source: SegmentBytes) -> bytearray:
 
 
 def _append_times(byte_range: ByteRange, source: SegmentBytes) -> list[int]:
-    """Of each run of offsets the first one and its append time in ms, -1 for unknown."""
+    """Return first offset and append time in ms of each run of offsets, -1 for unknown."""
     runs = source.append_times(byte_range.segment).runs(
         byte_range.first_offset, byte_range.next_offset
     )
@@ -508,7 +509,7 @@ def _append_times(byte_range: ByteRange, source: SegmentBytes) -> list[int]:
 def aborted_transactions(
     segments: Sequence["Segment"], offset: int, byte_range: ByteRange, source: SegmentBytes
 ) -> list[AbortedTransaction]:
-    """The aborted transactions among the records, in the order of their markers."""
+    """Return the aborted transactions among the records, in the order of their markers."""
     aborted: list[AbortedTransaction] = []
     for segment in segments[segments.index(byte_range.segment) :]:
         entries, is_complete = source.txn_index(segment).collect(offset, byte_range.next_offset)
@@ -522,10 +523,10 @@ def aborted_transactions(
 
 
 class Reading:
-    """One pass over the partitions. `go` ends it, or `finish` where that has to wait.
+    """One pass over the partitions. `go` completes it, or `finish` if it has to wait.
 
     Attributes:
-        size_bytes: Of all records that were read.
+        size_bytes: Size of all records that were read.
         must_answer: Whether a partition's result can't wait (`PartitionRead.must_answer`).
     """
 
@@ -540,7 +541,7 @@ class Reading:
         self.must_answer = False
 
     def go(self, end: int | None = None) -> bool:
-        """Read what is in memory; False where the next partition has to be waited for.
+        """Read from memory; return False if the next partition's data is cold.
 
         Args:
             end: Stop before the partition of this number; None to read all.
@@ -567,7 +568,7 @@ class Reading:
         return True
 
     async def finish(self, work: Work, end: int | None = None) -> None:
-        """Read all, or up to the partition of number `end`, in threads where it has to be."""
+        """Read all partitions, or those before number `end`, in threads if data is cold."""
         while not self.go(end):
             read, limits = self._reads[self._at], self._cold
             assert limits is not None
@@ -585,7 +586,7 @@ class Reading:
             self.must_answer = True
 
     def is_enough(self, max_wait_ms: int) -> bool:
-        """Whether there is no reason to wait for more, at most for so long."""
+        """Whether to respond now; `max_wait_ms` is the longest wait, 0 or less for none."""
         return (
             max_wait_ms <= 0
             or self.must_answer
@@ -595,9 +596,9 @@ class Reading:
 
 
 class Wait:
-    """A wait until the partitions have enough for a fetch, or its time is over.
+    """Wait until the partitions have enough bytes for a fetch, or its time is over.
 
-    A change of one partition costs a look at that one. Where the wait ends, nothing of it is left.
+    A change of one partition costs a check of that one. At the end all watchers are removed.
     """
 
     def __init__(self, order: ReadOrder, reads: Sequence[PartitionRead]) -> None:
@@ -608,14 +609,14 @@ class Wait:
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait(self, timers: Timers, limit_ms: int) -> None:
-        """Wait, at most so long."""
+        """Wait, at most `limit_ms`."""
         watchers: list[tuple[Partition, Watcher]] = []
         for number, (read, partition) in enumerate(self._reads):
             watcher: Callable[[], None] = partial(self._look, number)
             partition.watch(watcher)
             watchers.append((partition, watcher))
             if partition.is_gone or self._order.end_offset(partition) != read.seen_end:
-                watcher()  # somebody has appended since it was read: nobody else would tell
+                watcher()  # it changed between the read and the watch
         timer = timers.after(limit_ms, self._finish)
         try:
             await self._done
@@ -629,7 +630,7 @@ class Wait:
             self._done.set_result(None)
 
     def _look(self, number: int) -> None:
-        """A partition has changed."""
+        """Check one partition again: it has changed."""
         available = self._available_bytes(*self._reads[number])
         self._total += available - self._available[number]
         self._available[number] = available
@@ -637,13 +638,14 @@ class Wait:
             self._finish()
 
     def _available_bytes(self, read: PartitionRead, partition: Partition) -> int:
-        """How many bytes a read would give now; enough, where it would give an error."""
+        """Return the bytes that a read would return now; enough bytes if it would fail."""
         enough = max(self._order.min_bytes, 1)
         if partition.is_gone:
             return enough
         end = self._order.end_offset(partition)
         if end <= read.offset:
-            # Between what is seen and the log's end it waits for what is seen to come so far.
+            # An offset between the visible end and the log end waits until the visible end reaches
+            # it.
             return 0 if read.offset <= partition.log.log_end_offset else enough
         if enough == 1:
             return 1
@@ -656,16 +658,16 @@ class Wait:
         return 0 if byte_range is None else byte_range.size_bytes
 
 
-# Partitions remembered of a connection; one that reads more is not counted to the last record.
+# Partitions remembered per connection; with more, records are not counted exactly.
 PARTITIONS_MAX: Final = 10_000
 
 
-# With more of them it is looked whether some have gone: each keeps its log in memory.
+# Above this count deleted partitions are looked for: each keeps its log in memory.
 LOOK_MIN: Final = 64
 
 
 class FetchCounts:
-    """Where a connection's last fetches began that got something."""
+    """Offsets of a connection's last fetches that returned records."""
 
     __slots__ = ("_begun", "_look_at")
 
@@ -674,7 +676,7 @@ class FetchCounts:
         self._look_at = LOOK_MIN
 
     def note(self, metrics: Metrics, reads: "Iterable[PartitionRead]") -> None:
-        """Count an answer, and what the question said of the one before."""
+        """Count the bytes of a response, and the records of the one before."""
         for read in reads:
             if read.partition is not None:
                 self.note_one(metrics, read.partition, read.offset, read.size_bytes)
@@ -682,7 +684,7 @@ class FetchCounts:
     def note_one(
         self, metrics: Metrics, partition: "Partition", offset: int, size_bytes: int
     ) -> None:
-        """The same for one partition: the offset that was asked for, and what it has got."""
+        """Count one partition: the requested offset, and the bytes returned."""
         begun = self._begun
         if not (size_bytes or partition in begun):
             return
@@ -691,12 +693,12 @@ class FetchCounts:
             if len(begun) >= self._look_at:
                 self._make_room()
             begun[partition] = offset
-        # What is counted of a deleted topic would never be forgotten.
+        # Counts of a deleted topic would never be removed.
         if (records or size_bytes) and not partition.is_gone:
             metrics.fetched(partition.name.topic, records, size_bytes)
 
     def _make_room(self) -> None:
-        """Let partitions go that were deleted; all, where as many are left as may be."""
+        """Remove deleted partitions; all, if too many are left."""
         begun = self._begun
         for partition in [each for each in begun if each.is_gone]:
             del begun[partition]

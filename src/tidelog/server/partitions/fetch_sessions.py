@@ -1,10 +1,10 @@
-"""Fetch sessions: what a client asked for once is remembered, and only what changed is answered.
+"""Fetch sessions: the broker remembers a client's partitions, and returns only what has changed.
 
-A request of epoch 0 is full and may begin a session, one of epoch -1 is full and ends it, any other
-is incremental: it names what is new or changed, and what to forget. Partitions with records go to
-the end of their session, so that each gets its turn where an answer can't hold all.
+A request of epoch 0 is full and may begin a session. One of epoch -1 is full and ends it. Any other
+is incremental: it names new, changed and forgotten partitions. Partitions with records move to the
+end of their session, so that each gets its turn if a response can't hold all.
 
-Pure: the clock and randomness come in with the calls. Not safe for two threads.
+Pure: the clock and randomness are arguments. Not safe for two threads.
 
 Source: KIP-227, KIP-516 (topic ids); Kafka 4.x FetchSession.
 """
@@ -32,15 +32,15 @@ LAST_EPOCH: Final = -1
 UNKNOWN: Final = -1
 
 
-# What all sessions may remember together, about 100 MB: clients may name partitions as they like.
+# Partitions of all sessions together, about 100 MB; clients can name any number.
 PARTITIONS_MAX: Final = 250_000
 
 
-# What one session may remember: each of its requests, however short, reads all of them at once.
+# Partitions of one session: each of its requests, however short, reads all of them at once.
 SESSION_PARTITIONS_MAX: Final = 8000
 
 
-# A topic by its name, by its id from version 13 on, and the partition's number.
+# A topic's name, or its id from version 13 on, and the partition's number.
 PartitionKey: TypeAlias = tuple[str | UUID, int]
 
 
@@ -48,31 +48,31 @@ Asked: TypeAlias = tuple[PartitionKey, FetchPartition]
 
 
 class PartitionResult(Protocol):
-    """What a read gave of a partition, as far as a session looks at it."""
+    """Result of a partition's read, as far as a session needs it."""
 
     @property
     def error_code(self) -> int:
-        """0 where it was read."""
+        """Error code; 0 for none."""
         ...
 
     @property
     def high_watermark(self) -> int:
-        """The partition's, -1 with an error."""
+        """The partition's high watermark, -1 with an error."""
         ...
 
     @property
     def log_start_offset(self) -> int:
-        """The partition's, -1 with an error."""
+        """The partition's log start offset, -1 with an error."""
         ...
 
     @property
     def diverging_epoch(self) -> DivergingEpoch:
-        """Where the client's log and the partition's part; epoch -1 where they don't."""
+        """Point where the client's log and the partition's diverge; epoch -1 if they don't."""
         ...
 
     @property
     def records(self) -> Sized | None:
-        """Records, if any."""
+        """Records; empty or None for none."""
         ...
 
 
@@ -84,16 +84,16 @@ Results: TypeAlias = Sequence[tuple["CachedPartition", ResultT]]
 
 @dataclass(slots=True)
 class CachedPartition:
-    """What a session knows of a partition.
+    """A session's entry of one partition.
 
     Attributes:
-        key: Which one.
-        asked: What the client last said of it.
-        topic: The topic's name, where it was asked for by id: that of when it was found, which a
-            session keeps when the topic is deleted.
-        partition: The broker's own, where it was found before.
-        high_watermark: What the client was told last, -1 for nothing.
-        log_start_offset: Likewise.
+        key: The partition.
+        asked: The client's last request for it.
+        topic: Name of a topic that is named by id, as it was when found; a session keeps it when
+            the topic is deleted.
+        partition: The open partition, if it was found before.
+        high_watermark: High watermark last sent to the client, -1 for none.
+        log_start_offset: Log start offset last sent to the client, -1 for none.
     """
 
     key: PartitionKey
@@ -104,7 +104,7 @@ class CachedPartition:
     log_start_offset: int = UNKNOWN
 
     def is_news(self, answer: PartitionResult) -> bool:
-        """Whether the client has to be told."""
+        """Whether a result has to be sent to the client."""
         return (
             bool(answer.records)
             or self.high_watermark != answer.high_watermark
@@ -114,9 +114,9 @@ class CachedPartition:
         )
 
     def take(self, answer: PartitionResult) -> bool:
-        """Note what is going to be answered; whether the client has to be told."""
+        """Note a result that will be sent; return whether it has to be."""
         changed = self.is_news(answer)
-        # After an error the partition is told again, whatever it was before.
+        # After an error the partition is sent again, whatever its values were before.
         self.high_watermark = UNKNOWN if answer.error_code else answer.high_watermark
         self.log_start_offset = answer.log_start_offset
         return changed
@@ -124,16 +124,16 @@ class CachedPartition:
 
 @dataclass(slots=True)
 class FetchSession:
-    """What one client reads.
+    """A client's fetch session.
 
     Attributes:
-        session_id: Its number, above 0.
-        is_privileged: A follower's, which no consumer's pushes out.
+        session_id: Its id, above 0.
+        is_privileged: Whether it is a follower's, which no consumer's session replaces.
         by_id: Whether it names topics by ids.
         created_ms: When it began, by monotonic time.
-        last_used_ms: When it was used last, likewise.
-        epoch: The epoch that its next request must have.
-        partitions: In the order in which they are read.
+        last_used_ms: When it was last used, by monotonic time.
+        epoch: Epoch that its next request must have.
+        partitions: Partitions in the order in which they are read.
     """
 
     session_id: int
@@ -145,7 +145,7 @@ class FetchSession:
     partitions: dict[PartitionKey, CachedPartition]
 
     def update(self, asked: Iterable[Asked], forgotten: Iterable[PartitionKey]) -> None:
-        """Take in what an incremental request says."""
+        """Apply an incremental request."""
         for key, wanted in asked:
             known = self.partitions.get(key)
             if known is None:
@@ -156,27 +156,27 @@ class FetchSession:
             self.partitions.pop(key, None)
 
     def move_to_end(self, cached: CachedPartition) -> None:
-        """Read this one last from now on; nothing where it was forgotten in between."""
+        """Read this partition last from now on; no-op if it was forgotten meanwhile."""
         if self.partitions.pop(cached.key, None) is not None:
             self.partitions[cached.key] = cached
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """What it is worth: followers above others, large ones above small ones."""
+        """Its rank for eviction: followers above others, large sessions above small ones."""
         return self.is_privileged, len(self.partitions), self.session_id
 
 
 @dataclass(slots=True, kw_only=True)
 class SessionRequest:
-    """What a fetch says of its session.
+    """Session part of a fetch request.
 
     Attributes:
         session_id: 0 for none.
-        epoch: 0 begins a session, -1 ends it, others go on with it.
+        epoch: 0 begins a session, -1 ends it, any other continues it.
         by_id: Whether topics are named by ids.
-        is_follower: Whether a copy of the log asks.
+        is_follower: Whether a follower sent the request.
         asked: Partitions that are new or changed; all of them in a full request.
-        forgotten: Partitions to leave out from now on.
+        forgotten: Partitions to remove from the session.
     """
 
     session_id: int
@@ -188,18 +188,18 @@ class SessionRequest:
 
     @property
     def is_full(self) -> bool:
-        """Whether it names all that it wants."""
+        """Whether the request names all its partitions."""
         return self.epoch in (FIRST_EPOCH, LAST_EPOCH)
 
     @property
     def distinct(self) -> dict[PartitionKey, CachedPartition]:
-        """Its partitions; of one that is named twice the last counts."""
+        """The request's partitions; if one is named twice the last counts."""
         return {key: CachedPartition(key, asked) for key, asked in self.asked}
 
 
 @dataclass(slots=True)
 class SessionAnswer(Generic[ResultT]):
-    """What to say: an error and nothing else, or a session (0 for none) and the partitions."""
+    """Session part of a response: an error alone, or a session id (0 for none) and partitions."""
 
     error_code: int
     session_id: int
@@ -207,7 +207,7 @@ class SessionAnswer(Generic[ResultT]):
 
 
 class Fetching:
-    """One request: which partitions to read, and what to say of them."""
+    """One request: the partitions to read, and those to return. This one has no session."""
 
     error_code: int = 0
 
@@ -215,15 +215,15 @@ class Fetching:
         self.partitions: Sequence[CachedPartition] = tuple(partitions)
 
     def answer(self, answered: Results[ResultT], now_ms: int) -> SessionAnswer[ResultT]:  # noqa: ARG002
-        """What to say once they were read: without a session, all."""
+        """Return the response to reads; without a session it has all partitions."""
         return SessionAnswer(0, NO_SESSION, answered)
 
     def preview(self, answered: Results[ResultT]) -> Results[ResultT]:
-        """Of which partitions something would be said; nothing is noted."""
+        """Return the partitions that a response would have; nothing is noted."""
         return answered
 
     def silence(self) -> SessionAnswer[PartitionResult]:
-        """What to say where nothing is to be brought yet; a new session is not begun."""
+        """Return a response without partitions; it does not begin a session."""
         return SessionAnswer(self.error_code, NO_SESSION)
 
 
@@ -235,7 +235,7 @@ class RefusedFetching(Fetching):
         self.error_code = error_code
 
     def answer(self, answered: Results[ResultT], now_ms: int) -> SessionAnswer[ResultT]:  # noqa: ARG002
-        """The error alone."""
+        """Return the error alone."""
         return SessionAnswer(self.error_code, NO_SESSION)
 
 
@@ -248,7 +248,7 @@ class FullFetching(Fetching):
         self._request = request
 
     def answer(self, answered: Results[ResultT], now_ms: int) -> SessionAnswer[ResultT]:
-        """All, and the session's number."""
+        """Return all partitions, and the session's id."""
         for cached, data in answered:
             cached.take(data)
         partitions = {cached.key: cached for cached, _ in answered}
@@ -257,7 +257,7 @@ class FullFetching(Fetching):
 
 
 class IncrementalFetching(Fetching):
-    """A request that goes on with a session."""
+    """A request that continues a session."""
 
     def __init__(self, session: FetchSession) -> None:
         super().__init__(session.partitions.values())
@@ -265,7 +265,7 @@ class IncrementalFetching(Fetching):
         self._epoch = session.epoch
 
     def answer(self, answered: Results[ResultT], now_ms: int) -> SessionAnswer[ResultT]:  # noqa: ARG002
-        """What has changed since the client was told."""
+        """Return the partitions that have changed since the client got them."""
         session = self._session
         if session.epoch != self._epoch:
             return SessionAnswer(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id)
@@ -273,11 +273,11 @@ class IncrementalFetching(Fetching):
         return SessionAnswer(0, session.session_id, changes)
 
     def preview(self, answered: Results[ResultT]) -> Results[ResultT]:
-        """What has changed."""
+        """Return the partitions that have changed."""
         return [(cached, data) for cached, data in answered if cached.is_news(data)]
 
     def silence(self) -> SessionAnswer[PartitionResult]:
-        """The session goes on."""
+        """Return a response without partitions; the session continues."""
         session = self._session
         error_code = 0 if session.epoch == self._epoch else ErrorCode.INVALID_FETCH_SESSION_EPOCH
         return SessionAnswer(error_code, session.session_id)
@@ -296,15 +296,15 @@ class IncrementalFetching(Fetching):
 class FetchSessions:
     """All sessions of a broker, at most `slots`.
 
-    Where there is no room, one that was unused for `eviction_ms` makes way, or one of less worth
-    that lives longer than that. Else the client goes on without a session, as it does where more
-    partitions would have to be remembered than may be.
+    If there is no room, a new session replaces one that was unused for `eviction_ms`, or one of
+    lower rank that is older than that. Otherwise the client continues without a session, as it does
+    if too many partitions would have to be remembered.
 
     Attributes:
-        slots: How many there may be.
-        eviction_ms: How long one is safe.
-        random: Where numbers are drawn from.
-        partitions_max: How many partitions they may remember together.
+        slots: Maximum number of sessions.
+        eviction_ms: Time for which a session is safe from eviction.
+        random: Source of session ids.
+        partitions_max: Maximum number of partitions that they remember together.
     """
 
     slots: int
@@ -318,10 +318,10 @@ class FetchSessions:
         return len(self._sessions)
 
     def open(self, request: SessionRequest, now_ms: int) -> Fetching:
-        """What to read for a request; its session, where it has one, is moved on.
+        """Return the partitions to read for a request; its session, if any, is advanced.
 
         Args:
-            request: What it says.
+            request: Session part of the request.
             now_ms: Monotonic time.
         """
         if request.is_full:
@@ -343,7 +343,7 @@ class FetchSessions:
         is_large = len(session.partitions) > SESSION_PARTITIONS_MAX
         is_too_much = bool(request.asked) and (is_large or not self._has_room_for(0))
         del self._sessions[session.session_id]
-        if is_too_much:  # the client asks for all again, which goes without a session
+        if is_too_much:  # the client then sends a full request, which gets no session
             return RefusedFetching(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.partitions:
             return Fetching(())
@@ -355,7 +355,7 @@ class FetchSessions:
     def begin(
         self, request: SessionRequest, partitions: dict[PartitionKey, CachedPartition], now_ms: int
     ) -> int:
-        """Keep a new session; its number, 0 where there is no room."""
+        """Create a session; return its id, 0 if there is no room."""
         rank = request.is_follower, len(partitions), 0
         if not self._has_room_for(len(partitions)):
             return NO_SESSION
@@ -374,7 +374,7 @@ class FetchSessions:
         return session_id
 
     def _has_room_for(self, partitions: int) -> bool:
-        """Whether so many more may be remembered."""
+        """Whether so many more partitions may be remembered."""
         count = sum(len(session.partitions) for session in self._sessions.values())
         return count + partitions <= self.partitions_max
 
@@ -385,7 +385,7 @@ class FetchSessions:
                 return session_id
 
     def _evict(self, rank: tuple[bool, int, int], now_ms: int) -> bool:
-        """Make room for a session of that worth; whether there is room now."""
+        """Make room for a session of that rank; return whether there is room now."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False
@@ -397,7 +397,7 @@ class FetchSessions:
         return True
 
     def _least(self, rank: tuple[bool, int, int], now_ms: int) -> FetchSession | None:
-        """The session of least worth that may be pushed out by one of that worth."""
+        """Return the lowest session that one of that rank may replace, or None."""
         is_privileged = rank[0]
         open_to_it = (
             session
@@ -410,5 +410,5 @@ class FetchSessions:
 
 
 def next_epoch(epoch: int) -> int:
-    """The epoch of the request after one: it grows, and goes round to 1."""
+    """Return the epoch after this one; the last is followed by 1."""
     return 1 if epoch in (INT32_MAX, LAST_EPOCH) else epoch + 1

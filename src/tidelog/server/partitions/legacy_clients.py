@@ -1,8 +1,8 @@
-"""Batches for clients that know older formats only, with `tidelog.legacy.clients`.
+"""Batches for clients that know only older formats, with `tidelog.legacy.clients`.
 
-Batches of a format that the client knows go as they are. Of others each record becomes a message of
-the newest format it knows, in a wrapper of the same codec; headers and what format 2 says of
-producers are dropped, markers of transactions are left out. Source: Kafka 3.x RecordsUtil.
+Batches of a format that the client knows are returned unchanged. In others each record becomes a
+message of the newest format that the client knows, in a wrapper of the same codec. Headers and
+producer fields are dropped, transaction markers are left out. Source: Kafka 3.x RecordsUtil.
 """
 
 from typing import Final
@@ -22,19 +22,19 @@ MAGIC_1_SINCE: Final = 2
 
 
 def known_magic(version: int) -> int:
-    """The newest format that clients of a version of Fetch know."""
+    """Return the newest format that clients of a version of Fetch know."""
     if version >= MAGIC_2_SINCE:
         return 2
     return 1 if version >= MAGIC_1_SINCE else 0
 
 
 def down_convert(data: Buffer, magic: int, first_offset: int) -> bytearray:
-    """Whole batches as messages of at most that format.
+    """Return whole batches as messages of at most that format.
 
     Args:
         data: Whole batches, back to back.
         magic: 0 or 1.
-        first_offset: Records below it that need no decompression are left out.
+        first_offset: Uncompressed records below it are left out.
 
     Raises:
         CorruptBatch, CorruptRecord: A batch is damaged.
@@ -50,7 +50,7 @@ def down_convert(data: Buffer, magic: int, first_offset: int) -> bytearray:
 
 
 def _messages(batch: Batch, magic: int, first_offset: int) -> bytearray:
-    """A batch's records as messages, in a wrapper where they are compressed."""
+    """Return a batch's records as messages, in a wrapper if they are compressed."""
     codec = Codec(batch.codec)
     if codec is Codec.ZSTD:
         raise UnsupportedCompression(f"zstd is not known to clients of format {magic}")
@@ -61,7 +61,7 @@ def _messages(batch: Batch, magic: int, first_offset: int) -> bytearray:
         return bytearray()
     is_stamped = magic == 1 and batch.timestamp_type is TimestampType.LOG_APPEND_TIME
     type_bit = TIMESTAMP_TYPE_BIT if is_stamped else 0
-    # In format 1 messages within a wrapper count from its first one.
+    # In format 1, offsets of messages in a wrapper are relative to the first one.
     base = records[0].offset if magic == 1 and not is_plain else 0
     messages = bytearray()
     for record in records:

@@ -1,7 +1,7 @@
 """Offset for a time in a broker's partition: on the event loop from memory, else in a thread.
 
-A search in a thread has running maxima of its own; what it loads into the segments serves the next
-search, which finds it in memory. Searching itself is storage's (`storage.segment.time_search`).
+A search in a thread has its own running maxima; what it loads into the segments is in memory for
+the next search. `storage.segment.time_search` implements the search itself.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,31 +22,31 @@ from tidelog.types import (
     OffsetAndTimestamp,
 )
 
-# Special times beside those of all versions: KIP-405, KIP-1005, KIP-1023.
+# Special times besides those of all versions: KIP-405, KIP-1005, KIP-1023.
 EARLIEST_LOCAL_TIMESTAMP: Final = -4
 
 LATEST_TIERED_TIMESTAMP: Final = -5
 
 EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
 
-# A record and its time, None where no record is that late.
+# A record's offset and time; None if no record matches.
 Match: TypeAlias = OffsetAndTimestamp | None
 
-# A search that has to be waited for; it begins when this is called.
+# A search that takes long; it starts when this is called.
 Search: TypeAlias = Callable[[], Awaitable[Match]]
 
 
 def find_offset(log: Log, time_ms: int, end: int, work: Work) -> Match | Search:
-    """Find the offset that a time stands for, on the clock that the topic's lookups go by.
+    """Find the offset for a time, on the clock that the topic's lookups use.
 
     Args:
         log: The partition's log.
         time_ms: Time in ms, 0 or more, for the first record at or after it; or a special time.
-        end: Offset behind the last record that the client may see.
-        work: Threads for what is not in memory.
+        end: End of what the client may see (exclusive).
+        work: Threads for reading what is not in memory.
 
     Raises:
-        Errors as `LogView.offset_for_time`, from the returned search where there is one.
+        The errors of `LogView.offset_for_time`; a returned search raises them when awaited.
     """
     if time_ms < 0 and time_ms != MAX_TIMESTAMP:
         return _find_special(log, time_ms, end)
@@ -74,7 +74,7 @@ def _search(log: Log, time_ms: int, clock: ClockName) -> Match:
 
 
 def find_appended(log: Log, time_ms: int, end: int) -> tuple[Match, int]:
-    """Search by append time, in a thread; errors as `LogView.offset_for_time`.
+    """Search by append time, in a thread; raises the errors of `LogView.offset_for_time`.
 
     Returns:
         The match below `end`, and the number of records before it (before `end` without a match)
@@ -89,7 +89,7 @@ def _visible(match: Match, end: int) -> Match:
 
 
 def _find_special(log: Log, time_ms: int, end: int) -> Match:
-    """The offset that a special time stands for, None where there is no such offset."""
+    """Return the offset for a special time, or None if there is none."""
     if time_ms == LATEST_TIMESTAMP:
         return OffsetAndTimestamp(end, NO_TIMESTAMP, log.leader_epoch)
     if time_ms == EARLIEST_TIMESTAMP:
@@ -109,7 +109,7 @@ def _at(log: Log, offset: int) -> OffsetAndTimestamp:
 
 
 def may_have_no_times(log: Log) -> bool:
-    """Whether only the records tell if a search found nothing because they have no times.
+    """Whether a search may have found nothing because the records have no times; they must be read.
 
     Cheap, and nearly always False: some record has a time, or there is no record.
     """
@@ -119,15 +119,19 @@ def may_have_no_times(log: Log) -> bool:
 
 
 async def has_no_times(log: Log, work: Work) -> bool:
-    """Whether a log holds records, and all of them are of magic 0, which has no times.
+    """Whether a log has records, and all of them are of magic 0, which has no times.
 
-    Source: KIP-79 (UNSUPPORTED_FOR_MESSAGE_FORMAT); mixed logs are searched where they have times.
+    Source: KIP-79 (UNSUPPORTED_FOR_MESSAGE_FORMAT). Logs of mixed formats are searched by the times
+    they have.
     """
     return may_have_no_times(log) and await work.run(_is_all_magic_0, log, log.segments)
 
 
 def _is_all_magic_0(log: Log, segments: Sequence[Segment]) -> bool:
-    """Whether no batch is of a later format; the newest segments are the likeliest to have one."""
+    """Whether no batch has a later format.
+
+    Reads the newest segments first, which most likely have one.
+    """
     source = SegmentBytes(log.context.pool, may_block=True)
     for segment in reversed(segments):
         for frame in frames(segment, 0, segment.size_bytes, source):

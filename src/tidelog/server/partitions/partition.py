@@ -1,12 +1,12 @@
-"""One partition behind the broker: appends, high watermark, shared syncs, and its transactions.
+"""One partition of the broker: appends, high watermark, shared syncs, and its transactions.
 
 A producer's first batch of a transaction is accepted only after the coordinator has confirmed that
-the partition belongs to it. The transaction may end between that question and the append; so the
-request holds a `Guard`, which the marker removes. Later batches find the transaction open in the
-log. Readers of committed records stop at a transaction until its marker is as durable as they
-demand.
+the partition belongs to it. The transaction may end between that confirmation and the append; so
+the request holds a `Guard`, which the marker removes. Later batches find the transaction open in
+the log. For readers of committed records, a transaction ends only when its marker is as durable as
+they demand.
 
-The coordinator decides how a transaction ends, writes that down, and has markers written to the
+The coordinator decides how a transaction ends, stores the decision, and has markers written to the
 transaction's partitions. Both run on the event loop's thread.
 
 Source: Kafka 4.3's ProducerStateManager, UnifiedLog and Partition; KIP-98 (markers), KIP-890
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 
 class TransactionEnd(NamedTuple):
-    """How a producer's transaction ends, as its coordinator says.
+    """The end of a producer's transaction, as its coordinator decided.
 
     Attributes:
-        producer_id: Whose.
-        producer_epoch: Of the marker.
-        coordinator_epoch: Of the coordinator.
-        commit: False aborts.
-        transaction_version: 2 where each transaction raises the producer's epoch.
+        producer_id: The producer.
+        producer_epoch: Epoch of the marker.
+        coordinator_epoch: Epoch of the coordinator.
+        commit: True to commit, False to abort.
+        transaction_version: 2 if each transaction raises the producer's epoch.
     """
 
     producer_id: int
@@ -57,13 +57,13 @@ class TransactionEnd(NamedTuple):
 
 
 class Guard:
-    """A question to the coordinator about one producer; all that are asked meanwhile share it.
+    """Verification of one producer's transaction by the coordinator; concurrent requests share it.
 
     Attributes:
-        epoch: The producer's newest epoch that was asked about.
-        lowest_sequence: Of what that epoch wanted to write, so that nothing goes before it.
+        epoch: The producer's newest epoch that is being verified.
+        lowest_sequence: Lowest sequence of that epoch's requests; none may be written before it.
         raises_epochs: Whether each of its transactions has an epoch of its own.
-        since_ms: When it was first asked, by wall time.
+        since_ms: When the first request came, by wall time.
     """
 
     __slots__ = ("epoch", "lowest_sequence", "raises_epochs", "since_ms")
@@ -75,7 +75,7 @@ class Guard:
         self.since_ms = since_ms
 
     def note(self, epoch: int, sequence: int) -> None:
-        """Somebody asks for the same producer."""
+        """Note another request of the same producer."""
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
         elif epoch == self.epoch:
@@ -83,14 +83,15 @@ class Guard:
 
 
 class OpenTransactions:
-    """Of one partition. Belongs to the loop's thread."""
+    """Transactions of one partition. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
         self._guards: dict[int, Guard] = {}
-        # First offset and marker of transactions that were ended, and are not safe yet.
+        # First offset and marker of transactions that have ended, but whose marker is not visible
+        # yet.
         self._unsafe: deque[tuple[int, int]] = deque()
 
-    # -- beginning ---------------------------------------------------------------------------
+    # -- begin -------------------------------------------------------------------------------
 
     def guard(
         self,
@@ -101,12 +102,12 @@ class OpenTransactions:
         raises_epochs: bool,
         now_ms: int,
     ) -> Guard | None:
-        """What a producer holds while the coordinator is asked; None where it need not be.
+        """Return a guard to hold during verification; None if no verification is needed.
 
         Args:
             states: The log's producers.
             producer: Id and epoch.
-            sequence: First one that it wants to write, -1 for a coordinator's records.
+            sequence: First sequence to be written, -1 for a coordinator's records.
             raises_epochs: Whether each of its transactions has an epoch of its own.
             now_ms: Wall time.
         """
@@ -122,13 +123,13 @@ class OpenTransactions:
         return guard
 
     def check(self, states: "ProducerStates", batch: Batch, guard: Guard | None) -> None:
-        """Do nothing where a batch of a transaction may be appended, as far as that goes.
+        """Ensure that a batch of a transaction may be appended, as far as its guard decides that.
 
-        What the log has already, and what it refuses for its epoch, is left to the log.
+        Duplicates and batches with an old epoch pass: the log handles them.
 
         Raises:
-            InvalidTxnState: No transaction is open, and the coordinator's word holds no more.
-            OutOfOrderSequence: Something that goes before it was, or must be, written first.
+            InvalidTxnState: No transaction is open, and the verification is no longer valid.
+            OutOfOrderSequence: A batch before this one has not been written yet.
         """
         producer_id, epoch = batch.producer_id, batch.producer_epoch
         state = states.find(producer_id)
@@ -145,15 +146,16 @@ class OpenTransactions:
             _check_sequence(current, batch, is_known=state is not None and bool(state.batches))
 
     def wrote(self, producer_id: int) -> None:
-        """A batch of a transaction was appended: the log knows all about it now."""
+        """Drop the guard: a batch was appended, and the log knows the transaction now."""
         self._guards.pop(producer_id, None)
 
     def marked(self, end: TransactionEnd) -> None:
-        """A marker was appended: the coordinator's word for what it ends holds no more.
+        """Drop the guard of an ended transaction: a marker was appended.
 
-        Where each transaction has an epoch, a marker of version 2 has that of the one after it,
-        whose producer may have asked by then; the coordinator lets him wait until the end is
-        complete. One of an older version has the transaction's own epoch.
+        If each transaction has an epoch, a marker of version 2 has the epoch of the next
+        transaction. That one may already be under verification; the coordinator makes its producer
+        wait until the end is complete. So its guard stays. A marker of an older version has the
+        transaction's own epoch.
         """
         guard = self._guards.get(end.producer_id)
         raises = end.transaction_version >= EPOCH_BUMP_VERSION
@@ -162,24 +164,24 @@ class OpenTransactions:
             self._guards.pop(end.producer_id, None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget questions that nobody has come back from."""
+        """Drop guards whose requests never came back."""
         for producer_id, guard in tuple(self._guards.items()):
             if now_ms - guard.since_ms >= expiration_ms:
                 del self._guards[producer_id]
 
-    # -- ending ------------------------------------------------------------------------------
+    # -- end ---------------------------------------------------------------------------------
 
     def ended(self, first_offset: int, marker_offset: int, high_watermark: int) -> None:
-        """A transaction was ended by a marker that readers don't see yet."""
+        """Note a transaction that was ended by a marker that readers don't see yet."""
         self._drop_safe(high_watermark)
         self._unsafe.append((first_offset, marker_offset))
 
     def stable_end(self, stable: int, high_watermark: int) -> int:
-        """Offset below which all transactions are ended by markers that are safe.
+        """Return the offset below which all transactions have ended with visible markers.
 
         Args:
             stable: Offset below which no transaction is open in the log.
-            high_watermark: Offset behind the last record that readers may see.
+            high_watermark: End of what readers may see (exclusive).
         """
         if self._unsafe:
             self._drop_safe(high_watermark)
@@ -191,7 +193,7 @@ class OpenTransactions:
             self._unsafe.popleft()
 
     def clear(self) -> None:
-        """The log was opened anew."""
+        """Drop everything: the log was reopened."""
         self._guards.clear()
         self._unsafe.clear()
 
@@ -215,32 +217,34 @@ _Result = TypeVar("_Result")
 ALL_REPLICAS: Final = -1
 
 
-# After so many openings their objects count as old: they stay as long as the broker.
+# After so many openings their objects are moved to the oldest GC generation: they live as long as
+# the broker.
 OLD_EVERY: Final = 8
 
 
 class Partition(Watched):
-    """One partition behind the broker. Belongs to the loop's thread.
+    """One partition of the broker. Belongs to the event loop's thread.
 
     Attributes:
         name: Topic and number.
         log: The open log.
-        high_watermark: Offset behind the last record that consumers may see.
-        is_gone: The topic was deleted; watchers were told.
-        last_deletion_ms: When retention last took segments since the start; None for never.
-        read_ends: Where fetches ended.
-        loop_bytes: Reads the log's segments on the loop.
-        transactions: What is known of them beside the log.
+        high_watermark: End of what consumers may see (exclusive).
+        is_gone: The topic was deleted; watchers were notified.
+        last_deletion_ms: When retention last deleted segments since the start; None for never.
+        read_ends: Ends of earlier fetches.
+        loop_bytes: Reads the log's segments on the event loop.
+        transactions: State of transactions besides the log's.
     """
 
     def __init__(self, log: Log, *, syncs_all: bool = False) -> None:
-        """One partition.
+        """Create a partition.
 
         Args:
             log: Its log.
-            syncs_all: Readers see only what was synced (`tidelog.durability=fsync`).
+            syncs_all: Whether readers see only synced records (`tidelog.durability=fsync`).
 
-        Where what recovery left can't be synced it begins offline, and what is durable is read.
+        If the records that recovery left can't be synced, the partition begins offline, and its
+        durable records can be read.
         """
         super().__init__()
         self.name: TopicPartition = log.topic_partition
@@ -249,7 +253,7 @@ class Partition(Watched):
         self.is_gone = False
         self.last_deletion_ms: int | None = None
         self._syncs_all = syncs_all
-        self._sync_end: int | None = None  # what the running sync makes durable; None without one
+        self._sync_end: int | None = None  # end of the running sync; None without one
         self._is_sync_due = False
         self._waiting: deque[tuple[int, Reply[ErrorCode]]] = deque()
         self._flushes: dict[Reply[TidelogError | None], None] = {}
@@ -260,7 +264,7 @@ class Partition(Watched):
 
     @property
     def failure(self) -> StorageFailure | None:
-        """Why it is offline, None while it works."""
+        """Why it is offline; None if it is online."""
         return self.log.failure
 
     @property
@@ -269,24 +273,24 @@ class Partition(Watched):
         return self.transactions.stable_end(self.log.last_stable_offset, self.high_watermark)
 
     def end_offset(self, isolation: IsolationLevel) -> int:
-        """Offset behind the last record that a reader of that isolation sees."""
+        """Return the end of what a reader of that isolation level sees (exclusive)."""
         if isolation is IsolationLevel.READ_COMMITTED:
             return self.last_stable_offset
         return self.high_watermark
 
     @property
     def replica_end_offset(self) -> int:
-        """Offset behind the last record for who says it copies the log, which anybody may say."""
+        """End of what a client sees that claims to be a follower, as any client may (exclusive)."""
         return self.high_watermark if self._syncs_all else self.log.log_end_offset
 
     def append(self, data: Buffer, terms: AppendTerms = FOREIGN) -> AppendResult:
-        """Append batches and show them; arguments and errors as `Log.append_batches`."""
+        """Append batches and make them visible; arguments and errors as in `Log.append_batches`."""
         result = self.log.append_batches(data, terms)
         self.advance_to(result)
         return result
 
     def advance_to(self, result: AppendResult) -> None:
-        """`advance` after an append of which this was said."""
+        """Advance the high watermark after an append with this result."""
         if self._syncs_all or self._sync_end is not None or self.log.is_flush_due:
             self.advance()
         elif not result.is_duplicate:
@@ -295,7 +299,10 @@ class Partition(Watched):
                 self.notify()
 
     def advance(self) -> None:
-        """Let readers see up to the log end, and tell who waits; after a sync where one is due."""
+        """Advance the high watermark to the log end and notify watchers.
+
+        After a sync if one is due.
+        """
         if self._syncs_all or self.log.is_flush_due:
             self._is_sync_due |= self.log.log_end_offset > self.high_watermark
             self._sync()
@@ -303,15 +310,15 @@ class Partition(Watched):
             self._show(self.log.log_end_offset)
 
     def flush_later(self) -> None:
-        """Make what was appended durable beside the loop; raises StorageFailure when offline."""
+        """Make appended records durable in the background; raises StorageFailure if offline."""
         self._is_sync_due = True
         self._sync()
 
     async def flushed(self) -> None:
-        """Make what was appended durable beside the loop, and return when it is.
+        """Make appended records durable in the background, and return when they are.
 
         Raises:
-            StorageFailure: The partition is offline, or was.
+            StorageFailure: The partition is or went offline.
             UnknownTopic: The topic was deleted meanwhile.
         """
         done: Reply[TidelogError | None] = Reply()
@@ -332,7 +339,7 @@ class Partition(Watched):
     # -- group commit ------------------------------------------------------------------------
 
     def _sync(self) -> None:
-        """Begin a sync of all that was appended; while one runs, the next group gathers."""
+        """Begin a sync of all appended records; during one, the next group gathers."""
         if self._sync_end is not None or not self._is_sync_due:
             return
         self._is_sync_due = False
@@ -340,7 +347,7 @@ class Partition(Watched):
         try:
             self.log.flush_later(self._synced)
         except StorageFailure:
-            self._sync_end = None  # no sync runs, so nothing is to wait for one
+            self._sync_end = None  # no sync runs, so nothing must wait for one
             raise
 
     def _synced(self, failure: StorageFailure | None) -> None:
@@ -355,21 +362,22 @@ class Partition(Watched):
         self._show(end if is_next_due or self._syncs_all else self.log.log_end_offset)
         waiting, visible_end = self._waiting, self.high_watermark
         self._waiting = deque(each for each in waiting if each[0] > visible_end)
-        for end_offset, reply in waiting:  # a repeated batch may wait behind later ones
+        for end_offset, reply in waiting:  # a duplicate batch may wait behind later ones
             if end_offset <= visible_end:
                 reply.try_complete(ErrorCode.NONE)
 
     def must_wait(self, result: AppendResult, acks: int) -> bool:
-        """Whether an acknowledgement has to wait until readers may see the records.
+        """Whether an acknowledgment has to wait until readers may see the records.
 
-        With `fsync` only acks=all waits; a flush that the topic asks for holds up every one.
+        With `fsync` only acks=all waits; a flush that the topic's settings require delays every
+        one.
         """
         if result.last_offset < self.high_watermark:
             return False
         return acks == ALL_REPLICAS or (acks != 0 and not self._syncs_all)
 
     def visible(self, end_offset: int) -> Reply[ErrorCode]:
-        """NONE once readers see all records below `end_offset`, an error if they never will."""
+        """Reply NONE once readers see all records below `end_offset`, or an error."""
         if self.failure is not None:
             return Reply.of(ErrorCode.KAFKA_STORAGE_ERROR)
         reply: Reply[ErrorCode] = Reply()
@@ -377,42 +385,42 @@ class Partition(Watched):
         return reply
 
     def _release(self, code: ErrorCode) -> None:
-        """Complete the replies of all records that readers will not see."""
+        """Complete the replies of records that readers will never see."""
         waiting, self._waiting = self._waiting, deque()
         for _, reply in waiting:
             reply.try_complete(code)
 
     def _give_up_flushes(self, reason: TidelogError) -> None:
-        """A log that is not used any more never says how its flushes ended."""
+        """Complete the pending flushes of a log that is no longer used."""
         for done in self._flushes:
             done.try_complete(reason)
 
     def close(self) -> None:
-        """The topic was deleted: tell who waits."""
+        """Notify all that wait: the topic was deleted."""
         self.is_gone = True
         self._release(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self._give_up_flushes(UnknownTopic(f"{self.name}: the topic was deleted"))
         self.notify()
 
     def use(self, log: Log) -> None:
-        """Go on with a log that was opened anew."""
+        """Continue with a reopened log."""
         self._release(ErrorCode.KAFKA_STORAGE_ERROR)
         if self.failure is not None:
             self._give_up_flushes(self.failure)
-        self.notify()  # who waits for what the old one has not kept learns that by its failure
+        self.notify()  # waiters learn from its failure what the old log lost
         self.log, self._sync_end, self._is_sync_due = log, None, False
         self.loop_bytes = SegmentBytes(log.context.pool, may_block=False)
         self.transactions.clear()
         self.high_watermark = _synced_end(log) if self._syncs_all else log.log_end_offset
         log.guard.call_on_failure(self.notify)
-        self.notify()  # who looks after the log itself has another one now
+        self.notify()  # watchers that use the log itself must take the new one
 
 
 def _synced_end(log: Log) -> int:
-    """Offset behind what is durable, after a sync of what recovery left."""
+    """Return the end of what is durable (exclusive), after syncing what recovery left."""
     if log.failure is None and log.recovery_point < log.log_end_offset:
         with suppress(StorageFailure):
-            log.flush()  # a failure takes it offline, which is said to all who write
+            log.flush()  # a failure takes it offline, which producers learn
     return (
         log.log_end_offset if log.failure is None else max(log.recovery_point, log.log_start_offset)
     )
@@ -424,15 +432,15 @@ def append_in_transaction(
     """Append a batch that belongs to a transaction.
 
     Args:
-        partition: Where.
+        partition: The partition.
         data: The batch, which may be changed.
         batch: A view of it.
-        guard: What `OpenTransactions.guard` gave before the coordinator was asked.
-        terms: Those of a client, or of a coordinator for offsets of a group.
+        guard: Result of `OpenTransactions.guard` before the verification.
+        terms: Terms of a client's append, or of a coordinator's for offsets of a group.
 
     Raises:
-        InvalidTxnState, OutOfOrderSequence: As `OpenTransactions.check`.
-        TidelogError: As `Log.append_batches`.
+        InvalidTxnState, OutOfOrderSequence: See `OpenTransactions.check`.
+        TidelogError: See `Log.append_batches`.
     """
     partition.transactions.check(partition.log.producer_states(), batch, guard)
     producer_id = batch.producer_id
@@ -446,7 +454,7 @@ def end_transaction(partition: Partition, end: TransactionEnd) -> AppendResult:
     """Append the marker that ends a producer's transaction.
 
     Raises:
-        TidelogError: As `Log.end_transaction`.
+        TidelogError: See `Log.end_transaction`.
     """
     state = partition.log.producer_states().find(end.producer_id)
     result = partition.log.end_transaction(
@@ -466,7 +474,7 @@ def end_transaction(partition: Partition, end: TransactionEnd) -> AppendResult:
 
 
 class Markers(Protocol):
-    """Ends transactions in the logs of partitions."""
+    """Writes markers that end transactions to the logs of partitions."""
 
     def write(
         self,
@@ -478,24 +486,24 @@ class Markers(Protocol):
         commit: bool,
         transaction_version: int,
     ) -> Awaitable[Mapping[TopicPartition, ErrorCode]]:
-        """Append a marker to each partition, and say when it is safe.
+        """Append a marker to each partition, and return when it is durable.
 
-        Those of `__consumer_offsets` also take over, or drop, the group offsets of the transaction.
-        A marker may come again after one that was written: that is no error, and ends nothing else.
+        In `__consumer_offsets` the group offsets of the transaction are also committed or dropped.
+        A marker may be written again: that is no error, and ends nothing else.
 
         Args:
-            partitions: In the transaction, each once.
-            producer_id: Whose transaction.
-            producer_epoch: Of the marker; with `transaction_version` 2 one above that of the
+            partitions: Partitions of the transaction, each once.
+            producer_id: The transaction's producer.
+            producer_epoch: Epoch of the marker; with `transaction_version` 2 one above that of the
                 records, else the same or a later one.
-            coordinator_epoch: Of the coordinator; an older one than a log has seen is fenced.
+            coordinator_epoch: Epoch of the coordinator; one older than a log has seen is fenced.
             commit: Commit, else abort.
-            transaction_version: 2 where each transaction raises the epoch, 0 or 1 for older ones.
+            transaction_version: 2 if each transaction raises the epoch, 0 or 1 for older ones.
 
         Returns:
             A code for each partition. The coordinator is done with those that have NONE,
-            UNKNOWN_TOPIC_OR_PARTITION (deleted meanwhile) or one that says that a later coordinator
-            or producer was there (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED); it asks
-            again, later, for all others.
+            UNKNOWN_TOPIC_OR_PARTITION (deleted meanwhile) or the code for a later coordinator or
+            producer (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED); it retries all others
+            later.
         """
         ...

@@ -1,9 +1,9 @@
 """All partitions of the broker: found, opened in threads, reopened; leader epochs; topic locks.
 
-- Leader epochs: whether the client's epoch is right, and where an epoch ends.
-- Locks on topics: segments that are attached or exchanged are prepared in a thread, and their place
-  in the log must not change until they are shown. Conflicting changes wait; reading goes on. A tier
-  run only stops retention. A compaction that swaps segments in also stops the topic's deletion.
+- Leader epochs: check a client's epoch, and find the end of an epoch.
+- Locks on topics: segments to attach or swap are prepared in a thread, and their place in the log
+  must not change until they are visible. Conflicting changes wait; reads continue. A tier run only
+  stops retention. A compaction that swaps in segments also delays the topic's deletion.
 - Cleanings: a cleaning needs its source segments until it is swapped in. Retention of a partition
   waits for its cleaning and runs right after it; otherwise a large log would never be compacted.
 
@@ -35,7 +35,7 @@ from tidelog.types import NO_LEADER_EPOCH, TopicPartition
 
 
 class Hold:
-    """Topics held by one change."""
+    """A lock on topics that one change holds."""
 
     def __init__(self, *, stops_appends: bool, stops_deletion: bool) -> None:
         self.stops_appends = stops_appends
@@ -44,35 +44,35 @@ class Hold:
 
 
 class Holds:
-    """Which topics are held now. Belongs to the loop's thread."""
+    """Locks on topics. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
         self._held: dict[str, Hold] = {}
 
     def __bool__(self) -> bool:
-        """Whether any topic is held."""
+        """Whether any topic is locked."""
         return bool(self._held)
 
     def is_held(self, topic: str) -> bool:
-        """Whether a topic's segments must stay as they are."""
+        """Whether a topic is locked: its segments must not change."""
         return topic in self._held
 
     def stops_appends(self, topics: Iterable[str]) -> bool:
-        """Whether appends to one of these have to wait."""
+        """Whether appends to one of these topics have to wait."""
         held = (self._held.get(topic) for topic in topics)
         return any(hold is not None and hold.stops_appends for hold in held)
 
     async def wait(self, topics: Iterable[str]) -> None:
-        """Return when none of these is held by what stops appends."""
+        """Return when no lock stops appends to these topics."""
         await self._wait(topics, lambda hold: hold.stops_appends)
 
     def stops_deletion(self, topic: str) -> bool:
-        """Whether the topic can't be deleted now."""
+        """Whether a lock stops the topic's deletion."""
         hold = self._held.get(topic)
         return hold is not None and hold.stops_deletion
 
     async def wait_for_deletion(self, topics: Iterable[str]) -> None:
-        """Return when none of these is held by what stops its deletion."""
+        """Return when no lock stops the deletion of these topics."""
         await self._wait(topics, lambda hold: hold.stops_deletion)
 
     async def _wait(self, topics: Iterable[str], counts: Callable[[Hold], bool]) -> None:
@@ -85,12 +85,12 @@ class Holds:
     async def hold(
         self, topics: Iterable[str], *, stops_appends: bool, stops_deletion: bool | None = None
     ) -> AsyncIterator[None]:
-        """Hold topics for a block, once nobody else holds one of them.
+        """Lock topics for a block, once none of them is locked.
 
         Args:
             topics: Their names.
             stops_appends: Appends wait.
-            stops_deletion: Their deletion waits; as appends where None.
+            stops_deletion: Their deletion waits; None for the same as `stops_appends`.
         """
         names = set(topics)
         await self._wait(names, lambda _: True)
@@ -105,7 +105,7 @@ class Holds:
             hold.ended.set()
 
 
-# Partitions that are opened in threads at a time, for whomever.
+# Maximum number of partitions that are being opened in threads.
 OPENINGS: Final = 3
 
 
@@ -113,17 +113,17 @@ _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def numbers_of(info: TopicInfo) -> Collection[int]:
-    """The partitions that a topic has here: of another program's topics those with a directory."""
+    """Return a topic's partitions here; for a foreign topic those that have a directory."""
     return info.present if info.foreign else range(info.partitions)
 
 
 class Partitions:
-    """All partitions that were opened. Belongs to the loop's thread.
+    """All partitions that were opened. Belongs to the event loop's thread.
 
     Attributes:
-        epoch_changes: Counts up where a leader epoch may be another than was told before.
-        holds: Topics that somebody is rebuilding.
-        has_kernels: Whether what is opened from now on checks and searches with kernels.
+        epoch_changes: Incremented when a leader epoch may differ from the one reported before.
+        holds: Locks on topics.
+        has_kernels: Whether newly opened logs check and search with kernels.
     """
 
     def __init__(self, log_dir: LogDir, *, syncs_all: bool = False) -> None:
@@ -131,7 +131,7 @@ class Partitions:
         self._syncs_all = syncs_all
         self.has_kernels = False
         self._open: dict[TopicPartition, Partition] = {}
-        # The same by plain names, for a look in next to no time.
+        # Partitions by plain tuples, for fast lookups.
         self._used: dict[tuple[str, int], Partition] = {}
         self._opening_room = asyncio.Semaphore(OPENINGS)
         self._next_epochs: dict[TopicPartition, int] = {}
@@ -139,7 +139,7 @@ class Partitions:
         self.holds = Holds()
 
     def get(self, topic: str, partition: int) -> Partition:
-        """One partition, opened at its first use.
+        """Return one partition, opened at its first use.
 
         Raises:
             UnknownTopic: No such topic or partition.
@@ -149,7 +149,7 @@ class Partitions:
         return self._use(TopicPartition(topic, partition)) if used is None else used
 
     def _use(self, name: TopicPartition) -> Partition:
-        # Said without the nearest name: looking for it takes long, and requests name many.
+        # Without a suggestion of a similar name: finding it takes long, and requests name many.
         if not self._is_there(name):
             raise UnknownTopic(f"{name}: no such topic or partition")
         log = self._log_dir.log(name.topic, name.partition)
@@ -162,9 +162,9 @@ class Partitions:
         return opened
 
     def find(self, topic: str, number: int) -> Partition | int:
-        """A partition, opened at its first use, or Kafka's error code.
+        """Return a partition, opened at its first use, or Kafka's error code.
 
-        It costs little to say what is not there: a request may name very many of them.
+        A missing partition costs little: a request may name very many of them.
         """
         partition = self._used.get((topic, number))
         if partition is not None:
@@ -178,18 +178,18 @@ class Partitions:
             return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
 
     def find_used(self, topic: str, partition: int) -> Partition | None:
-        """A partition that is open, None where it was not used yet or is not there."""
+        """Return a partition that has been used; None if it hasn't, or doesn't exist."""
         return self._used.get((topic, partition))
 
-    # -- opening beside the loop -------------------------------------------------------------
+    # -- opening in threads ------------------------------------------------------------------
 
     def unopened(self, names: Iterable[tuple[str, int]]) -> list[TopicPartition]:
-        """Those of these partitions that are there and that `get` would have to open itself."""
+        """Return the existing ones of these partitions that `get` would have to open."""
         unused = [TopicPartition(*name) for name in names if name not in self._used]
         return [name for name in unused if self.must_open(name)]
 
     def must_open(self, name: TopicPartition) -> bool:
-        """Whether `get` would have to open it; False where there is no such partition."""
+        """Whether `get` would have to open it; False for a missing partition."""
         if name in self._open or self._log_dir.open_partitions.is_opened(name):
             return False
         return self._is_there(name)
@@ -202,9 +202,9 @@ class Partitions:
     async def open_beside(
         self, names: Iterable[TopicPartition], work: Work, *, to_write: bool = False
     ) -> None:
-        """Open partitions in threads, several at a time, each once whoever else wants it.
+        """Open partitions in threads, several at a time, each once however many callers want it.
 
-        The next `get` says what could not be opened. `to_write` lets the threads also write and
+        The next `get` reports what could not be opened. With `to_write` the threads also write and
         sync what the first append would.
         """
         left = iter(dict.fromkeys(names))
@@ -226,25 +226,25 @@ class Partitions:
                 name, work.submit, to_write=to_write
             )
         except TidelogError:
-            return  # it is gone, or was never there
+            return  # it was deleted, or never existed
         if opening is not None:
             opened = asyncio.wrap_future(opening)
-            # Where who waits here goes away, the opening goes on: others may wait for it.
+            # If the caller is cancelled, the opening continues: others may wait for it.
             await asyncio.wait([opened])
             if not opened.cancelled() and opened.exception() is None:
                 with suppress(TidelogError):  # deleted meanwhile
                     self.get(name.topic, name.partition)
 
     async def reopen(self, topic: str, partition: int, work: Work) -> bool:
-        """Open a partition anew that is offline since its disk failed; whether it was offline.
+        """Reopen a partition that is offline after a disk failure; return whether it was offline.
 
         Raises:
-            UnknownTopic, StorageFailure: As `LogDir.reopen`; it stays offline, and is read still.
+            UnknownTopic, StorageFailure: See `LogDir.reopen`; it stays offline and readable.
         """
         offline = self.get(topic, partition)
         if offline.failure is None:
             return False
-        let_go = offline.log.give_up()  # here: what it left for later belongs to this thread
+        let_go = offline.log.give_up()  # here: its deferred work belongs to this thread
         log = await work.run(self._reopened, let_go, topic, partition)
         if offline.is_gone:
             return False
@@ -255,17 +255,18 @@ class Partitions:
         return True
 
     def _reopened(self, let_go: Callable[[], None], topic: str, partition: int) -> Log:
-        """In a thread: recovery reads all that was not synced, and copies it."""
+        """Reopen a log, in a thread: recovery reads and copies all that was not synced."""
         let_go()
         log = self._log_dir.reopen(topic, partition)
         log.flush()
         return log
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        """The epoch that a partition is led under, -1 where that can't be told.
+        """Return a partition's leader epoch, -1 if it is unknown.
 
-        It grows at each start: one that was not opened yet will go by the epoch behind the last
-        one in its checkpoint, or a later one. So thousands can be told without opening any.
+        The epoch grows at each start: a partition that was not opened yet will have the epoch after
+        the last one in its checkpoint, or a later one. So epochs of thousands can be reported
+        without opening any.
         """
         name = TopicPartition(topic, partition)
         opened = self._open.get(name)
@@ -278,7 +279,7 @@ class Partitions:
         return self._next_epochs[name]
 
     def unread_epochs(self, topics: Iterable[TopicInfo]) -> list[TopicPartition]:
-        """Partitions of these topics for which `leader_epoch` has to look at the disk."""
+        """Return the partitions of these topics for which `leader_epoch` has to read the disk."""
         return [
             name
             for info in topics
@@ -294,15 +295,15 @@ class Partitions:
             await slices.rest()
 
     def find_open(self, name: TopicPartition) -> Partition | None:
-        """A partition that was used already, None where it was not."""
+        """Return a partition that has been used; None if it hasn't."""
         return self._open.get(name)
 
     def opened(self) -> Iterator[Partition]:
-        """Those that are open now."""
+        """Iterate over the partitions that are open now."""
         return iter(tuple(self._open.values()))
 
     def forget(self, topics: Collection[str]) -> None:
-        """Topics were deleted: let go of their partitions, and tell who waits for them."""
+        """Close the partitions of deleted topics, which notifies their waiters."""
         for name in [name for name in self._open if name.topic in topics]:
             self._used.pop((name.topic, name.partition), None)
             self._open.pop(name).close()
@@ -311,9 +312,9 @@ class Partitions:
 
 
 def epoch_problem(log: Log, epoch: int) -> int:
-    """The error code for who thinks that a log is led under `epoch`, 0 where that is right.
+    """Return the error code for a client's leader epoch, 0 if it is right.
 
-    -1 says nothing, and is right.
+    -1 means unknown, and is right.
     """
     if epoch in (NO_LEADER_EPOCH, log.leader_epoch):
         return 0
@@ -325,7 +326,7 @@ def epoch_problem(log: Log, epoch: int) -> int:
 
 
 def epochs_of(log: Log) -> LeaderEpochs:
-    """All epochs, the present one too: a log notes it with its first record, Kafka at once."""
+    """Return all epochs with the current one: a log notes it at its first record, Kafka at once."""
     noted = log.leader_epochs
     if noted.latest_epoch >= log.leader_epoch:
         return noted
@@ -335,33 +336,33 @@ def epochs_of(log: Log) -> LeaderEpochs:
 
 
 def end_of_epoch(log: Log, epoch: int) -> tuple[int, int]:
-    """The largest epoch not above `epoch`, and its end; -1 and -1 where that can't be said."""
+    """Return the largest epoch not above `epoch`, and its end; -1 and -1 if unknown."""
     return epochs_of(log).end_offset_for(epoch, log.log_end_offset)
 
 
 class Cleanings:
-    """The partitions. Belongs to the loop's thread."""
+    """Partitions that are being cleaned. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
         self._names: set[TopicPartition] = set()
         self._waiting: dict[TopicPartition, Callable[[], None]] = {}
 
     def __contains__(self, name: object) -> bool:
-        """Whether a cleaner is at a partition, or it is lent to one."""
+        """Whether a partition is being cleaned, here or by a borrower."""
         return name in self._names
 
     def add(self, name: TopicPartition) -> None:
-        """A cleaner begins."""
+        """Note that a cleaning begins."""
         self._names.add(name)
 
     def discard(self, name: TopicPartition) -> None:
-        """It has ended, however it did; what waited for that is done now."""
+        """Note that a cleaning has ended, well or not, and run the action that waits for that."""
         self._names.discard(name)
         action = self._waiting.pop(name, None)
         if action is not None:
             action()
 
     def when_ended(self, name: TopicPartition, action: Callable[[], None]) -> None:
-        """Do something when the cleaner of a partition has ended, in the place of what waits so."""
+        """Run an action when the partition's cleaning ends; it replaces one that already waits."""
         assert name in self._names
         self._waiting[name] = action

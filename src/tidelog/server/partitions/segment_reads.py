@@ -1,21 +1,22 @@
-"""Bytes of a log that answer a read: which they are, how they are had, and in what form they leave.
+"""Bytes of a log that answer a read: which bytes, how they are read, and the form of the response.
 
-`find_range` gives whole batches of one segment, as Kafka's fetch does, and opens no record. The
-first batch lies where an earlier read ended (`ReadEnds`) or is found by the offset index; the end
-is found by the index and a walk over a few frames.
+`find_range` finds whole batches of one segment, as Kafka's fetch does, without decoding records.
+The first batch is at the end of an earlier read (`ReadEnds`) or is found by the offset index. The
+end is found by the index and a walk over a few frames.
 
-`SegmentBytes` reads for one request. On the event loop it may not block: what would wait for a disk
-or a store raises `ColdRead`, and the request is read again in a thread by one that may.
+`SegmentBytes` reads for one request. On the event loop it must not block: a read that would wait
+for a disk or a store raises `ColdRead`. Then a thread repeats the read with a source that may
+block.
 
 `FilePiece` is a part of a response that still lies in a file. It is read, or sent by the kernel, as
-the client takes it, so a response of any size takes next to no memory. It holds its file open: the
-bytes stay what they were when the segment is rolled, deleted or replaced meanwhile.
+the client accepts it, so a response of any size takes almost no memory. It keeps its file open: the
+bytes stay the same if the segment is rolled, deleted or replaced meanwhile.
 
 Invariants: offsets are checked against the order of the log (`record.offset_order`) wherever
-headers are read anyway: at the first batch and those around it, where the bytes end, and once at
-the end of a finished segment. Batches between are not looked at; a header there with wrong offsets
-goes out as it is. A gap behind a finished segment that is a loss (`storage.segment.gaps`) is an
-error, not stepped over.
+headers are read anyway: at the first batch and its neighbors, at the end of the bytes, and once at
+the end of a finished segment. Batches between are not examined; a header there with wrong offsets
+is sent as it is. A gap after a finished segment that is a loss (`storage.segment.gaps`) is an
+error, and is not skipped.
 
 Source: Kafka 4.x UnifiedLog.read, LogSegment.read, FileRecords.writeTo.
 """
@@ -42,8 +43,8 @@ from tidelog.storage.segment.segment import ColdRead, LastBatches, Segment, open
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, Buffer
 
-# How often pages are looked for before they are sent. Where some were missing a moment ago, as
-# often as the kernel reads ahead; else where a part that is sent in one go begins and ends.
+# Distance of the pages that are probed before they are sent. If some were missing a moment ago, it
+# is the kernel's read-ahead; otherwise only both ends of each part that is sent at once are probed.
 PROBE_BYTES: Final = 256 << 10
 
 
@@ -53,44 +54,44 @@ PROBE_RARELY_BYTES: Final = 1 << 20
 _NEVER_SEEN: Final = -1
 
 
-# Smaller ones are read at once; they must not be less than what writers join.
+# Smaller ranges are read at once; must not be less than the size up to which writers join buffers.
 PIECE_MIN_BYTES: Final = 16 << 10
 
 
 @final
 class FilePiece:
-    """Bytes [position, position + size) of a file; a read may be asked of any part of it."""
+    """Bytes [position, position + size) of a file; any part of it can be read."""
 
     __slots__ = ("_cached_end", "_local", "file", "path", "position", "size_bytes")
 
     def __init__(
         self, file: File, path: str, position: int, size: int, *, is_begun: bool = False
     ) -> None:
-        """Such a piece of an open file, whose path is for errors.
+        """Create a piece of an open file; `path` is for errors.
 
-        `is_begun`: its first bytes were seen in memory a moment ago.
+        `is_begun`: its first bytes were just read from memory.
         """
         self.file = file
         self.path = path
         self.position = position
         self.size_bytes = size
         self._local = local_file(file)
-        # Up to here it was seen in memory.
+        # Bytes up to here were found in memory.
         self._cached_end = position + 1 if is_begun else _NEVER_SEEN
 
     def __len__(self) -> int:
         return self.size_bytes
 
     def skip(self, size: int) -> None:
-        """The first `size` bytes were taken: it is what follows them."""
+        """Remove the first `size` bytes from the piece: they were sent."""
         self.position += size
         self.size_bytes -= size
 
     def is_cached(self, size: int, probe_bytes: int = PROBE_BYTES) -> bool:
-        """Whether the first `size` bytes can be had without waiting for a disk.
+        """Whether the first `size` bytes can be read without waiting for a disk.
 
-        What was seen in memory once is not asked for again: it was a moment ago. Nor is each page
-        that was not: one in `probe_bytes` is, the first and the last.
+        Bytes that were found in memory once are not probed again. Of the others not every page is
+        probed: only the first, the last, and one in `probe_bytes`.
         """
         local = self._local
         if local is None:
@@ -103,18 +104,18 @@ class FilePiece:
         return True
 
     def _looks(self, end: int, probe_bytes: int) -> list[int]:
-        """Where to look for what was not seen yet below `end`."""
+        """Return the positions to probe among unseen bytes below `end`."""
         start = max(self._cached_end, self.position)
         looks = [*range(start + probe_bytes - 1, end - 1, probe_bytes), end - 1]
-        if self._cached_end == _NEVER_SEEN:  # else the first one lies beside what was
+        if self._cached_end == _NEVER_SEEN:  # else it is next to a page that was seen
             looks.insert(0, start)
         return looks
 
     def send(self, socket: int, size: int) -> int:
-        """Let the kernel send of the first `size` bytes what a socket takes; how many.
+        """Let the kernel send up to `size` bytes; return how many the socket accepted.
 
         Raises:
-            BlockingIOError: The socket takes nothing now.
+            BlockingIOError: The socket accepts nothing now.
             OSError: The connection or the disk failed.
             StorageFailure: The file is shorter than it was.
         """
@@ -125,7 +126,7 @@ class FilePiece:
         return sent
 
     def read(self, size: int) -> bytes:
-        """The first `size` bytes.
+        """Return the first `size` bytes.
 
         Raises:
             OSError: The disk failed.
@@ -159,7 +160,7 @@ class SegmentBytes:
         self._may_block = True
 
     def read(self, segment: Segment, start: int, end: int) -> Buffer:
-        """Bytes [start, end) of a segment's log file, fewer only where it ends.
+        """Return bytes [start, end) of a segment's log file, fewer only at its end.
 
         Raises:
             ColdRead: They are not in memory.
@@ -183,9 +184,9 @@ class SegmentBytes:
         return data
 
     def records(self, segment: Segment, start: int, end: int) -> "Buffer | FilePiece":
-        """The same, for an answer: where they are many and in a file, they are read when sent.
+        """Return bytes for a response, as a `FilePiece` if they are many and in a file.
 
-        Their first batch is one whose header was read before.
+        The header of their first batch must have been read before.
         """
         if segment.is_tiered or end - start < PIECE_MIN_BYTES:
             return self.read(segment, start, end)
@@ -202,26 +203,26 @@ class SegmentBytes:
                 return file
         held, file = open_log(segment, self._pool.hold)
         if self._is_one_read:
-            held = Held(file)  # to the end of this read, whatever the pool lets go of
+            held = Held(file)  # for this read only, even if the pool closes it
         self._kept = ref(segment), held
         return file
 
     def offset_index(self, segment: Segment) -> OffsetIndex:
-        """The segment's index; raises ColdRead where it was not loaded yet."""
+        """Return the segment's offset index; raises ColdRead if it is not loaded."""
         self._ensure(known=segment.has_indexes)
         return segment.offset_index
 
     def last_batches(self, segment: Segment) -> LastBatches:
-        """What its last batches say; raises ColdRead where they were not looked at yet."""
+        """Return facts of the segment's last batches; raises ColdRead if they were not read yet."""
         self._ensure(known=segment.seen_last_batches is not None)
         return segment.last_batches
 
     def ensure_reaches(self, segment: Segment, offset: int) -> None:
-        """Raise where a finished segment should have a batch that reaches an offset.
+        """Ensure that a finished segment is not missing a batch that reaches an offset.
 
         Raises:
-            ColdRead: It can't be said without waiting.
-            CorruptBatch: As `gaps.ensure_reaches`.
+            ColdRead: Checking it would have to wait.
+            CorruptBatch: See `gaps.ensure_reaches`.
             OSError: The system failed a read.
         """
         if not segment.is_active:
@@ -230,22 +231,25 @@ class SegmentBytes:
             ensure_reaches(segment, offset)
 
     def txn_index(self, segment: Segment) -> TxnIndex:
-        """Its aborted transactions; raises ColdRead where they were not loaded yet."""
+        """Return the segment's aborted transactions; raises ColdRead if they are not loaded."""
         self._ensure(known=segment.has_txn_index)
         return segment.txn_index
 
     def append_times(self, segment: Segment) -> AppendTimes:
-        """When its records were appended; raises ColdRead where that was not loaded yet."""
+        """Return the append times of its records; raises ColdRead if they are not loaded."""
         self._ensure(known=segment.has_append_times)
         return segment.append_times
 
     def distrust(self, segment: Segment, problem: str) -> None:
-        """Build a segment's indexes anew, which reads all of it; raises ColdRead."""
+        """Rebuild a segment's indexes, which reads all of it.
+
+        Raises ColdRead if it may not block.
+        """
         self._ensure(known=False)
         segment.distrust_indexes(problem)
 
     def ensure_blocking(self) -> None:
-        """Raise ColdRead unless it may block: what follows takes its time."""
+        """Raise ColdRead unless the source may block: the caller is about to do slow work."""
         self._ensure(known=False)
 
     def _ensure(self, *, known: bool) -> None:
@@ -253,15 +257,16 @@ class SegmentBytes:
             raise ColdRead
 
 
-# Between two entries of an index lie 4 KiB and one batch by default.
+# Between two index entries lie 4 KiB and one batch by default.
 WINDOW_BYTES: Final = 4096 + HEADER_SIZE
 
 
-# What is read of a store, or made anew, at once: it lies in memory until the client takes it.
+# Maximum size of bytes read from a store, or rebuilt: they stay in memory until the client reads
+# them.
 TIER_BYTES: Final = 1 << 20
 
 
-# Reads of one partition whose ends are remembered.
+# Maximum number of reads of one partition whose ends are remembered.
 READ_ENDS_MAX: Final = 256
 
 
@@ -277,7 +282,7 @@ _LAST_DELTA: Final = Struct(">i")
 _LAST_DELTA_AT: Final = 23
 
 
-# Of format 2: base offset, length, magic, last offset delta.
+# Header of format 2: base offset, length, magic, last offset delta.
 _HEADER: Final = Struct(">qi4xB6xi")
 
 
@@ -285,7 +290,7 @@ assert _HEADER.size == _LAST_DELTA_AT + _LAST_DELTA.size
 
 
 class Frame(NamedTuple):
-    """Where a batch lies, and the offsets that its header names; a wrapper names its last alone."""
+    """Position of a batch and the offsets in its header; a wrapper has only its last offset."""
 
     position: int
     size_bytes: int
@@ -295,21 +300,21 @@ class Frame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Position behind it."""
+        """Position after its last byte."""
         return self.position + self.size_bytes
 
 
-# Not frozen, here and below: one is made for each partition of a fetch.
+# Not frozen, here and below: one is created for each partition of a fetch.
 @dataclass(slots=True)
 class ByteRange:
     """Bytes [start, end) of a segment's log file.
 
     Attributes:
-        segment: Whose.
+        segment: The segment.
         start: Position of the first batch.
-        end: Position behind the last one.
-        next_offset: Offset behind the last batch; the one asked for where the range holds none.
-        first_offset: Of the first batch; of a wrapper its last.
+        end: Position after the last one.
+        next_offset: Offset after the last batch; the requested offset if the range is empty.
+        first_offset: First offset of the first batch; the last offset if it is a wrapper.
     """
 
     segment: Segment
@@ -320,18 +325,18 @@ class ByteRange:
 
     @property
     def size_bytes(self) -> int:
-        """How many there are."""
+        """Number of bytes in the range."""
         return self.end - self.start
 
 
 @dataclass(slots=True)
 class Limits:
-    """How far a read may go.
+    """Limits of a read.
 
     Attributes:
-        end_offset: Offset behind the last record that the reader may see.
-        max_bytes: How much is wanted at most.
-        whole_first: Whether the first batch comes whole though it is larger.
+        end_offset: End of what the reader may see (exclusive).
+        max_bytes: Maximum number of bytes.
+        whole_first: Whether the first batch is returned even if it is larger.
     """
 
     end_offset: int
@@ -340,10 +345,10 @@ class Limits:
 
 
 class ReadEnds:
-    """Where reads of a partition ended: the next one mostly goes on there, without an index.
+    """Ends of reads of a partition: the next read usually begins there, without an index lookup.
 
-    What is said here is only a guess: who goes by it looks whether a batch of that offset is there.
-    A segment that was replaced is another one. Safe for several threads.
+    Each entry is only a hint: the reader checks that a batch of that offset is there. A replaced
+    segment is another one. Safe for several threads.
     """
 
     __slots__ = ("_places",)
@@ -352,12 +357,12 @@ class ReadEnds:
         self._places: dict[int, tuple[ref[Segment], int]] = {}
 
     def place_of(self, segment: Segment, offset: int) -> int | None:
-        """Position in the segment where a batch may begin that begins with the offset."""
+        """Return the position in the segment where a batch may begin with the offset, or None."""
         found = self._places.get(offset)
         return None if found is None or found[0]() is not segment else found[1]
 
     def note(self, byte_range: "ByteRange") -> None:
-        """A read has found these bytes."""
+        """Remember the end of a read."""
         places = self._places
         if len(places) >= READ_ENDS_MAX:
             places.clear()
@@ -371,20 +376,20 @@ def find_range(
     source: SegmentBytes,
     ends: ReadEnds | None = None,
 ) -> ByteRange | None:
-    """The bytes that answer a read from an offset on; None where there is nothing at or behind it.
+    """Find the bytes that answer a read from an offset on; None if nothing is at or after it.
 
     Args:
-        segments: Of a log, oldest first.
-        offset: First offset wanted; the first batch may begin before it.
-        limits: How far it may go.
-        source: How bytes of a segment are had.
-        ends: Where earlier reads ended; this one's end is noted.
+        segments: Segments of a log, oldest first.
+        offset: First requested offset; the first batch may begin before it.
+        limits: Limits of the read.
+        source: Source of the segments' bytes.
+        ends: Ends of earlier reads; this one's is noted.
 
     Raises:
-        ColdRead: It can't be said without waiting for a disk, and the source may not.
-        CorruptBatch: A frame that can't be, offsets that can't be there, or a gap before the next
-            segment that is a loss; located. Sound batches before it are found.
-        DamagedLog: The offset lies behind the sound part of the log.
+        ColdRead: It would have to wait for a disk, and the source may not block.
+        CorruptBatch: An impossible frame or offset, or a gap before the next segment that is a
+            loss; located. Sound batches before it are found.
+        DamagedLog: The offset lies after the sound part of the log.
         OSError: The system failed a read.
     """
     number = len(segments) - 1
@@ -412,7 +417,10 @@ def find_range(
 
 
 def _before_damage(damaged: DamagedLog, offset: int, limits: Limits) -> Limits:
-    """Limits that end where the sound part of the segment ends; raises where that is behind."""
+    """Return limits that end with the sound part of the segment.
+
+    Raises if the offset is after it.
+    """
     sound_end = damaged.offset
     if sound_end is None or offset >= sound_end:
         raise damaged.again()
@@ -423,7 +431,7 @@ def _before_damage(damaged: DamagedLog, offset: int, limits: Limits) -> Limits:
 def _remembered(
     segment: Segment, offset: int, source: SegmentBytes, ends: ReadEnds
 ) -> Frame | None:
-    """The batch that begins with `offset`, where an earlier read ended; None for none."""
+    """Return the batch that begins with `offset` at the end of an earlier read, or None."""
     position = ends.place_of(segment, offset)
     if position is None:
         return None
@@ -432,7 +440,7 @@ def _remembered(
         return None
     base, length, magic, delta = _HEADER.unpack_from(header)
     size = length + LOG_OVERHEAD
-    # The guess may be wrong, and these bytes anything.
+    # The hint may be wrong, and these bytes arbitrary.
     if magic != MAGIC_2 or base != offset or delta < 0:
         return None
     if not HEADER_SIZE <= size <= segment.size_bytes - position:
@@ -445,19 +453,19 @@ def _base_offset(segment: Segment) -> int:
 
 
 def _sound_part(segment: Segment, source: SegmentBytes) -> tuple[int, int]:
-    """How many bytes of a segment count, and the offset behind them.
+    """Return the size in bytes of a segment's sound part, and the offset after it.
 
-    Those of a finished one end before damage in its last batches.
+    In a finished segment the sound part ends before damage in its last batches.
     """
     if segment.is_active or segment.is_tiered:
-        size_bytes = segment.size_bytes  # first: a segment grows beside a thread
+        size_bytes = segment.size_bytes  # read first: a thread may see the segment grow
         return size_bytes, segment.end_offset
     last = segment.seen_last_batches or source.last_batches(segment)
     return last.position, last.next_offset
 
 
 def _first_reaching(segment: Segment, offset: int, source: SegmentBytes) -> Frame | None:
-    """The first batch whose last offset is `offset` or more, in order with those around it."""
+    """Return the first batch that reaches `offset`, in order with its neighbors, or None."""
     if segment.end_offset <= offset:
         return None
     next_offset = segment.base_offset
@@ -477,7 +485,11 @@ def _first_reaching(segment: Segment, offset: int, source: SegmentBytes) -> Fram
 def _in_order_reaching(
     segment: Segment, offset: int, limit: int, source: SegmentBytes
 ) -> Frame | None:
-    """The same where batches are out of order; raises where the wrong one may be what is asked."""
+    """Return the first batch that reaches `offset` among batches out of order, or None.
+
+    Raises:
+        CorruptBatch: The batch with the wrong offsets may be the requested one.
+    """
     walked = _frames_to(segment, offset, source)
     first = next(walked)
     positions = ((frame.position, frame) for frame in chain((first,), walked))
@@ -489,7 +501,7 @@ def _in_order_reaching(
 
 
 def _frames_to(segment: Segment, offset: int, source: SegmentBytes) -> Iterator[Frame]:
-    """The batches from the last one on that the index has below an offset."""
+    """Iterate over batches, from the last one that the index has below an offset."""
     start, window = 0, None
     if offset > segment.base_offset:
         start, window = _floor(segment, offset, source)
@@ -499,8 +511,8 @@ def _frames_to(segment: Segment, offset: int, source: SegmentBytes) -> Iterator[
 def _range_from(
     segment: Segment, first: Frame, offset: int, limits: Limits, source: SegmentBytes
 ) -> ByteRange:
-    """The bytes from a batch on, as many as the limits allow."""
-    # What there is, before it is compared: a segment may grow beside this thread.
+    """Return the bytes from a batch on, as many as the limits allow."""
+    # Read before it is compared: the segment may grow while this thread runs.
     part = _sound_part(segment, source) if segment.damaged is None else None
     if part is None or part[1] > limits.end_offset:
         part = _visible_end(segment, limits.end_offset, source)
@@ -518,7 +530,7 @@ def _range_from(
 
 
 def _visible_end(segment: Segment, end_offset: int, source: SegmentBytes) -> tuple[int, int]:
-    """Position behind the last batch that ends below `end_offset`, and the offset behind it."""
+    """Return position and offset after the last batch that ends below `end_offset`."""
     damaged = segment.damaged
     if damaged is not None and damaged.offset == end_offset and damaged.position is not None:
         return damaged.position, end_offset
@@ -531,7 +543,7 @@ def _visible_end(segment: Segment, end_offset: int, source: SegmentBytes) -> tup
 
 
 def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) -> tuple[int, int]:
-    """Position behind the last batch that ends at or before `end`, and the offset behind it."""
+    """Return position and offset after the last batch that ends at or before position `end`."""
     behind, next_offset = first.position + first.size_bytes, first.last_offset + 1
     index = source.offset_index(segment)
     slot = index.slot_at_or_before_position(end)
@@ -540,7 +552,7 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
     if start <= first.position:
         start = first.position
     else:
-        # Of batches that are longer than what lies between two entries the header is enough.
+        # For batches longer than the distance of two index entries the header is enough.
         is_long = first.size_bytes > WINDOW_BYTES
         window = source.read(segment, start, start + (HEADER_SIZE if is_long else WINDOW_BYTES))
         if _is_proven(segment, key, window):
@@ -550,7 +562,8 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
                 behind = start
             if base > next_offset:
                 next_offset = base
-            # Mostly a batch is longer than what lies between two entries: this one holds `end`.
+            # Usually a batch is longer than the distance of two index entries: this one contains
+            # `end`.
             if size >= HEADER_SIZE and end < start + size <= segment.size_bytes:
                 return behind, next_offset
         else:
@@ -563,10 +576,10 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
 def _walk_within(
     first: Frame, walked: Iterable[Frame], end: int, known: tuple[int, int]
 ) -> tuple[int, int]:
-    """`_end_within` by a walk over batches, of which those up to the `known` end are right."""
+    """Compute `_end_within` by a walk over batches; those up to the `known` end are sound."""
     behind, next_offset = known
     held, before = first, first.base_offset
-    with suppress(CorruptBatch):  # what lies before it is sound; the next read says what it is
+    with suppress(CorruptBatch):  # batches before it are sound; the next read reports it
         for frame in walked:
             if frame.position == first.position:
                 continue
@@ -581,9 +594,9 @@ def _walk_within(
 
 
 def _floor(segment: Segment, offset: int, source: SegmentBytes) -> tuple[int, Buffer | None]:
-    """Position of a batch that ends at or before an offset, by the index; 0 where it has none.
+    """Return the position of a batch that ends at or before an offset, by the index; 0 for none.
 
-    With it come bytes from there on, where they were read.
+    Also returns the bytes from there on, if they were read.
     """
     key, position = source.offset_index(segment).lookup(offset)
     if not position:
@@ -617,18 +630,20 @@ def frames(
     source: SegmentBytes,
     window: Buffer | None = None,
 ) -> Iterator[Frame]:
-    """The batches in bytes [position, end), by their frames; one that is not whole ends it.
+    """Iterate over the batches in bytes [position, end), by their frames.
+
+    Stops at an incomplete one.
 
     Args:
-        segment: Whose.
-        position: Where the first batch begins.
-        end: Position behind the last byte to look at.
-        source: How bytes of a segment are had.
-        window: Bytes from `position` on, where they were read already.
+        segment: The segment.
+        position: Position of the first batch.
+        end: Position after the last byte to read.
+        source: Source of the segment's bytes.
+        window: Bytes from `position` on, if they were read already.
 
     Raises:
-        ColdRead, OSError: As `find_range`.
-        CorruptBatch: A frame that can't be; located.
+        ColdRead, OSError: See `find_range`.
+        CorruptBatch: An impossible frame; located.
     """
     at = 0
     if window is None:

@@ -1,7 +1,6 @@
 """Shared services of a broker: settings, directory, clock, threads, partitions, topics.
 
-Producer ids are handed out here, too: the rest of a block in memory, the next one taken in a
-thread.
+Producer ids are also assigned here: from a block in memory; a thread reserves the next block.
 """
 
 import asyncio
@@ -28,10 +27,10 @@ _NONE_LEFT: Final = -1
 
 
 class ProducerIds:
-    """Hands out ids, none of them twice. Belongs to the loop's thread."""
+    """Assigns producer ids, none of them twice. Belongs to the event loop's thread."""
 
     def __init__(self, log_dir: LogDir, work: Work) -> None:
-        """Ids for the producers of a directory's broker."""
+        """Create it for the broker of a data directory."""
         self._log_dir = log_dir
         self._work = work
         self._is_new = not log_dir.topics()
@@ -40,16 +39,16 @@ class ProducerIds:
         self._is_taking = asyncio.Lock()
 
     def next(self) -> int | None:
-        """The next id of the block at hand; None where it is used up: `take` knows more."""
+        """Return the next id of the current block; None if it is used up: then call `take`."""
         producer_id = next(self._ids, _NONE_LEFT)
         return None if producer_id == _NONE_LEFT else producer_id
 
     async def take(self) -> int:
-        """The next id, from a new block where the one at hand is used up.
+        """Return the next id, from a new block if the current one is used up.
 
         Raises:
-            UnsupportedVersion: The directory's note is a later release's.
-            StorageFailure: The block could not be noted; no id was handed out.
+            UnsupportedVersion: A later release wrote the directory's file of producer ids.
+            StorageFailure: The block could not be stored; no id was assigned.
         """
         async with self._is_taking:
             while (producer_id := self.next()) is None:
@@ -66,29 +65,30 @@ class ProducerIds:
             raise as_storage_failure(error, where, "note producer ids") from error
 
 
-# More than for changes: a slow store must not hold up what lies on a disk.
+# More than for changes: a slow store must not block reads from a disk.
 READ_THREADS: Final = 8
 
 
 class Services:
-    """What every part of one broker shares. Belongs to the loop's thread.
+    """Services shared by all parts of one broker. Belongs to the event loop's thread.
 
     Attributes:
-        config: The broker's settings as they are now.
+        config: The broker's current settings.
         env: Clock, files, randomness.
-        log_dir: The directory, open for writing.
-        timers: Things to do later.
-        metrics: What it counts.
+        log_dir: The data directory, open for writing.
+        timers: Timers on the event loop.
+        metrics: Counters.
         work: Threads for changes: topics, checkpoints, openings.
-        reads: Others for what has to be read from a disk or a store, which nothing else waits for.
+        reads: Separate threads for reads from a disk or a store, so that nothing else waits for
+            these.
         partitions: Open logs.
-        topics: Topics by name.
-        producer_ids: Ids that no producer has.
+        topics: Topics by name and id.
+        producer_ids: Assigns producer ids.
         closers: Called in reverse order before the directory is closed.
     """
 
     def __init__(self, log_dir: LogDir, config: BrokerConfig) -> None:
-        """What belongs to a directory that is open for writing."""
+        """Create the services of a data directory that is open for writing."""
         self.config = config
         self.env: Env = log_dir.env
         self.log_dir = log_dir

@@ -1,8 +1,8 @@
 """Topics of the broker by name and id: created, grown, altered, deleted, or created on demand.
 
-A deletion is decided and durable once the registry says so and the directories have other names.
-The files, of which there may be very many, are removed afterwards in a thread; what is left when
-the broker stops is removed after its next start.
+A deletion is durable once the registry records it and the directories are renamed. The files, of
+which there may be very many, are removed afterwards in a thread; those left when the broker stops
+are removed after its next start.
 
 Source: Kafka 4.3's LogManager (deleted logs are renamed and removed `file.delete.delay.ms` later).
 """
@@ -29,10 +29,10 @@ _Told = TypeVar("_Told")
 
 
 class Topics:
-    """What topics there are. Belongs to the loop's thread.
+    """The broker's topics. Belongs to the event loop's thread.
 
     Attributes:
-        on_deleted: Called with each topic that was deleted, as it was.
+        on_deleted: Called with each deleted topic, in its last state.
     """
 
     def __init__(self, log_dir: LogDir, partitions: Partitions, config: BrokerConfig) -> None:
@@ -41,23 +41,23 @@ class Topics:
         self._config = config
         self._seen: Mapping[str, TopicInfo] = {}
         self._names: dict[UUID, str] = {}
-        # Held while `api.topic_changes` makes one.
+        # Held during each change of `api.topic_changes`.
         self.changing = asyncio.Lock()
         self.on_deleted: list[Callable[[TopicInfo], None]] = []
         self._running = set[asyncio.Task[object]]()
 
     def all(self) -> Mapping[str, TopicInfo]:
-        """All topics by name."""
+        """Return all topics by name."""
         return self._log_dir.topics()
 
     def find(self, name: str) -> TopicInfo | None:
-        """A topic by name, None where there is none."""
+        """Return a topic by name, or None."""
         return self._log_dir.topics().get(name)
 
     def find_by_id(self, topic_id: UUID) -> TopicInfo | None:
-        """A topic by id, None where there is none."""
+        """Return a topic by id, or None."""
         topics = self._log_dir.topics()
-        if topics is not self._seen:  # the registry makes a new mapping at each change
+        if topics is not self._seen:  # each change creates a new mapping
             self._seen = topics
             self._names = {info.topic_id: name for name, info in topics.items() if info.topic_id}
         name = self._names.get(topic_id)
@@ -69,21 +69,23 @@ class Topics:
         partitions: int | None = None,
         config: Mapping[str, str] | None = None,
     ) -> TopicInfo:
-        """Create a topic; errors as `LogDir.create_topic`.
+        """Create a topic; raises the errors of `LogDir.create_topic`.
 
         Args:
             name: Its name.
-            partitions: How many, `num.partitions` where None.
+            partitions: Number of partitions; None for `num.partitions`.
             config: Its settings.
         """
         count = self._config.num_partitions if partitions is None else partitions
         return self._log_dir.create_topic(name, partitions=count, config=config)[0]
 
     def delete(self, name: str) -> list[str]:
-        """Delete a topic, but for what is left of it; errors as `TopicAdmin.hide`.
+        """Delete a topic except for its renamed directories.
+
+        Raises the errors of `TopicAdmin.hide`.
 
         Returns:
-            What `TopicAdmin.remove_set_aside` is to remove, beside the loop.
+            Directories to remove in a thread with `TopicAdmin.remove_set_aside`.
         """
         info = self._log_dir.topic(name)
         directories = self.hide([name])()
@@ -91,18 +93,21 @@ class Topics:
         return directories
 
     def hide(self, names: Sequence[str]) -> Callable[[], list[str]]:
-        """Show topics no more, and tell who waits for them; as `TopicAdmin.hide`."""
+        """Hide topics and notify waiters.
+
+        Returns the function of `TopicAdmin.hide` that deletes them.
+        """
         delete = self._log_dir.topic_admin.hide(names)
         self._partitions.forget(frozenset(names))
         return delete
 
     def tell_deleted(self, info: TopicInfo) -> None:
-        """A topic is deleted for good."""
+        """Notify listeners: a topic's deletion is final."""
         for listener in self.on_deleted:
             listener(info)
 
     def begin(self, change: Coroutine[object, object, _Told]) -> "asyncio.Task[_Told]":
-        """Carry out a change that goes on where whoever waits for it goes away."""
+        """Start a change that continues even if its caller is cancelled."""
         task = asyncio.ensure_future(change)
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -111,23 +116,23 @@ class Topics:
     def _ended(self, task: "asyncio.Task[object]") -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # told to whoever has waited; nobody else wants to know
+            task.exception()  # marks it as retrieved: the caller, if any, has seen it
 
     async def settle(self) -> None:
-        """Return when no such change goes on."""
+        """Return when no change is running."""
         await asyncio.gather(*self._running, return_exceptions=True)
 
     @staticmethod
     def is_internal(name: str) -> bool:
-        """Whether a topic is the broker's own."""
+        """Whether a topic is internal to the broker."""
         return name in INTERNAL_TOPICS
 
     def names(self) -> Iterable[str]:
-        """All names."""
+        """Return all topic names."""
         return self._log_dir.topics().keys()
 
 
-# Directories that wait; with more, whoever deletes waits for theirs, too.
+# Number of waiting directories above which deletions wait for removals.
 WAITING_LIMIT: Final = 10_000
 
 
@@ -135,7 +140,7 @@ _LOGGER: Final = logging.getLogger("tidelog.server")
 
 
 class Removals:
-    """Directories that go one after the other, in one thread at a time. The loop's own."""
+    """Removes directories one after the other in a thread. Belongs to the event loop's thread."""
 
     def __init__(self, work: Work, log_dir: LogDir, limit: int = WAITING_LIMIT) -> None:
         self._work = work
@@ -148,11 +153,11 @@ class Removals:
 
     @property
     def waiting(self) -> int:
-        """How many have not gone, the one that is going included."""
+        """Number of directories to remove, including the current one."""
         return len(self._paths)
 
     def add(self, paths: Iterable[str]) -> None:
-        """Let directories go that have been set aside; after a stop they stay."""
+        """Remove directories that have been set aside; after `stop` they stay."""
         if not self._is_over:
             self._paths.extend(paths)
         if self._paths and self._running is None:
@@ -162,7 +167,7 @@ class Removals:
         try:
             while self._paths:
                 await self._remove(self._paths[0])
-                if self._paths:  # else a stop has given them up
+                if self._paths:  # else `stop` has dropped them
                     self._paths.popleft()
                 async with self._gone:
                     self._gone.notify_all()
@@ -176,19 +181,21 @@ class Removals:
             _LOGGER.warning("files of deleted topics stay until the next start: %s", error)
 
     async def wait_for_room(self) -> None:
-        """Return when not too many wait."""
+        """Return when the number of waiting directories is within the limit."""
         async with self._gone:
             await self._gone.wait_for(lambda: len(self._paths) <= self._limit)
 
     async def settle(self) -> None:
-        """Return when all have gone."""
+        """Return when all directories have been removed."""
         if self._running is not None:
             await asyncio.shield(self._running)
 
     async def stop(self) -> None:
-        """Return when none goes any more; those that are left go after the next start.
+        """Stop: return when no removal is running.
 
-        Nobody waits for room any more.
+        Directories left are removed after the next start.
+
+        Callers of `wait_for_room` are released.
         """
         self._is_over = True
         self._paths.clear()
