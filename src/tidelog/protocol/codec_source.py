@@ -34,30 +34,30 @@ FIXED: Final = frozenset(
 
 
 def plain_fields(kind: "type[DataclassInstance]", version: int) -> list[Field]:
-    """The fields that a version has, without the tagged ones."""
+    """Return the fields that exist in a version, without the tagged ones."""
     return [field for field in fields_of(kind, version) if field.is_there and field.tag is None]
 
 
 def tagged_fields(kind: "type[DataclassInstance]", version: int) -> list[Field]:
-    """The tagged fields that a version has, by rising numbers."""
+    """Return the tagged fields that exist in a version, by ascending tag."""
     tagged = [field for field in fields_of(kind, version) if field.is_there]
     return sorted((f for f in tagged if f.tag is not None), key=lambda field: field.tag or 0)
 
 
 def item_of(kind: Kind[object]) -> Kind[object]:
-    """What an array holds."""
+    """Return the type of an array's items."""
     assert kind.item is not None
     return kind.item
 
 
 def struct_of(kind: Kind[object]) -> "type[DataclassInstance]":
-    """The declaration of a struct."""
+    """Return the declaration of a struct."""
     assert kind.struct is not None
     return kind.struct
 
 
 class Source:
-    """Python in the making. One owner; `made` once, at the end."""
+    """Python source under construction. Not thread-safe; call `made` once, at the end."""
 
     def __init__(self, version: int, *, flexible: bool) -> None:
         self.version = version
@@ -69,40 +69,40 @@ class Source:
         self._counter = 0
 
     def line(self, text: str) -> None:
-        """One line."""
+        """Append one line at the current indentation."""
         self._lines.append("    " * self._depth + text)
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Lines under `head`."""
+        """Append `head` and indent the lines that follow inside the context."""
         self.line(head)
         self._depth += 1
         yield
         self._depth -= 1
 
     def fresh(self, stem: str) -> str:
-        """A name that nothing else has."""
+        """Return a new unique name."""
         self._counter += 1
         return f"{stem}{self._counter}"
 
     def name(self, value: object, stem: str = "k") -> str:
-        """The name by which the lines call an object."""
+        """Return the name under which the source refers to an object."""
         known = self._known.get(id(value))
         if known is None:
             known = self._known[id(value)] = self.fresh(stem)
-            # Keeps the object, and with it the id.
+            # The reference keeps the object alive, so that its id stays unique.
             self._names[known] = value
         return known
 
     def layout(self, letters: str, method: str) -> str:
-        """The name of a method of a struct with these letters, the same for the same letters."""
+        """Return the name of a method of a struct with these letters; each method is made once."""
         name = f"{method}_{letters.replace('?', 't')}"
         if name not in self._names:
             self._names[name] = getattr(Struct(f">{letters}"), method)
         return name
 
     def made(self, name: str, what: str) -> Callable[..., object]:
-        """The function `name` that the lines define."""
+        """Compile the source and return its function `name`."""
         code = compile("\n".join(self._lines), f"<{what}>", "exec")
         exec(code, self._names)  # noqa: S102  # lines made above, from declarations alone
         function = self._names[name]
@@ -110,7 +110,7 @@ class Source:
         return function
 
     def text(self) -> str:
-        """The lines, for people."""
+        """Return the source, for debugging."""
         return "\n".join(self._lines)
 
 
@@ -124,12 +124,12 @@ _BITS: Final = {
 
 
 def cut(what: str, at: int, end: int) -> CorruptMessage:
-    """A message that ends before its fields do."""
+    """Build the error for a message that ends before its fields do."""
     return CorruptMessage(f"{what}: {max(end - at, 0)} bytes are left, more are needed", at=at)
 
 
 def bad_length(form: str, length: int, least: int, at: int, end: int, left: int) -> CorruptMessage:
-    """A length or count that can't be, or whose items would take too much memory."""
+    """Build the error for an invalid length or count, or for items that take too much memory."""
     what = f"an array of {length}" if form == "array" else f"{form} of {length} bytes"
     if length < 0:
         return CorruptMessage(f"length {length} where there must be a value", at=at)
@@ -142,7 +142,7 @@ def bad_length(form: str, length: int, least: int, at: int, end: int, left: int)
 
 
 def too_much(what: str, at: int, end: int, left: int) -> CorruptMessage:
-    """A message of too many objects."""
+    """Build the error for a message whose objects take too much memory."""
     return CorruptMessage(
         f"{what}: with it {end} bytes would take {-left} bytes of memory more than they may",
         at=at,
@@ -150,12 +150,12 @@ def too_much(what: str, at: int, end: int, left: int) -> CorruptMessage:
 
 
 def too_many_tags(count: int, at: int) -> CorruptMessage:
-    """A struct of too many tagged fields."""
+    """Build the error for a struct with too many tagged fields."""
     return CorruptMessage(f"{count} tagged fields in a struct, at most {TAGS_MAX}", at=at)
 
 
 def bad_tag(tag: int, at: int, stop: int) -> CorruptMessage:
-    """A tagged field that is not as long as it says."""
+    """Build the error for a tagged field whose size is wrong."""
     how = f"{stop - at} bytes too long" if at < stop else f"{at - stop} bytes too short"
     return CorruptMessage(f"tag {tag} is {how}", at=at)
 
@@ -166,7 +166,7 @@ def bad_tag(tag: int, at: int, stop: int) -> CorruptMessage:
 def refusal(
     kind: "type[DataclassInstance]", version: int, message: "DataclassInstance"
 ) -> InvalidRequest | None:
-    """Why a message can't be written; None where nothing is wrong with its values."""
+    """Return the error for a message with an invalid value; None if all values are valid."""
     found = _struct_fault(kind, version, message)
     return InvalidRequest(f"{kind.__name__} v{version}: {found}") if found else None
 

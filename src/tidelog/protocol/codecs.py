@@ -2,18 +2,18 @@
 
 A reader or writer is one Python function per message, without calls between structs.
 
-- Reading: neighbouring values of fixed size are unpacked together, with the lengths and counts
+- Reading: neighboring values of fixed size are unpacked together, with the lengths and counts
   before them; a buffer that ends early fails in the unpacking. Lengths and counts are compared with
   the remaining bytes before anything is sliced or allocated.
 - Allowance: objects take more memory than their bytes (a list of empty strings eight times as
-  much), so each object is charged before it is allocated. A request may make 7 bytes per byte of
-  its own plus 1 MiB, at most 128 MiB; a response 63 bytes per byte plus 1 MiB. Strings count four
-  times their length, for the widest characters.
+  much), so each object is charged before it is allocated. A request may take 7 bytes of memory per
+  byte of its own plus 1 MiB, at most 128 MiB; a response 63 bytes per byte plus 1 MiB. Strings
+  count four times their length, for the widest characters.
 - Long messages: a message with more list elements than `Reader.items` raises TooManyItems before
   they are read. The sliced form of a reader or writer is a generator that yields after every
   `SLICE_ITEMS` elements, so that an event loop can do other work.
-- Writing: neighbouring values are packed together into small pieces; record batches are added
-  without a copy. A writer can also take a list whose elements are already written (`WrittenItems`).
+- Writing: neighboring values are packed together into small pieces; record batches are added
+  without a copy. A writer can also take a list whose elements are already encoded (`WrittenItems`).
 
 Source: docs/protocol.md.
 """
@@ -59,35 +59,36 @@ if TYPE_CHECKING:
 Message = TypeVar("Message", bound="DataclassInstance")
 
 
-# What the message itself and what happens while one is read leave of 8 bytes per byte and 1 MiB:
-# a string is decoded before it is charged, and may be copied while it is.
+# The total limit is 8 bytes per byte plus 1 MiB. The rest is reserved for the message itself and
+# for temporary objects: a string is decoded before it is charged, and may be copied meanwhile.
 ALLOWANCE_PER_BYTE: Final = 7
 
 
 ALLOWANCE_BYTES: Final = 2**20 - 3 * 2**16
 
 
-# However long a request is: to make more objects than this would stop a loop for a second.
+# Limit for requests of any length: creating more objects would block an event loop for a second.
 ALLOWANCE_BYTES_MAX: Final = 2**27
 
 
-# Of long requests few are read at a time. A Fetch of 30,000 partitions takes 9 MB, of 500 KB.
+# Few long requests are read at a time. A Fetch of 30,000 partitions takes 9 MB, for 500 KB.
 LONG_ALLOWANCE_BYTES: Final = 2**24
 
 
-# Answers come from brokers that we chose to ask, and tell of thousands of partitions: one in
-# Metadata has 26 bytes and takes some 500 of memory.
+# Responses come from brokers that the client chose, and may describe thousands of partitions: a
+# partition in Metadata has 26 bytes and takes some 500 bytes of memory.
 ANSWER_ALLOWANCE_PER_BYTE: Final = 63
 
 
-# List elements between two stops of a sliced reader or writer: some 0.2 ms.
+# List elements between two yields of a sliced reader or writer: some 0.2 ms.
 SLICE_ITEMS: Final = 128
 
 
 _FIXED_SLICE_ITEMS: Final = 8192
 
 
-# Bytes that CPython takes for values. Small numbers, empty strings and defaults are shared.
+# Memory in bytes that CPython takes for values. Small numbers, empty strings and defaults are
+# shared.
 _NUMBER_BYTES: Final = 32
 
 
@@ -115,14 +116,14 @@ _SLOT_BYTES: Final = 8
 def make_reader(
     kind: type[Message], version: int, *, flexible: bool
 ) -> Callable[[Reader], Message]:
-    """The function that reads a message where a reader stands."""
+    """Return the function that reads a message at a reader's position."""
     return cast("Callable[[Reader], Message]", _made_reader(kind, version, flexible, sliced=False))
 
 
 def make_sliced_reader(
     kind: type[Message], version: int, *, flexible: bool
 ) -> Callable[[Reader], Generator[None, None, Message]]:
-    """A generator function that reads a message and stops after every `SLICE_ITEMS` elements."""
+    """Return a generator function that reads a message, yielding after `SLICE_ITEMS` elements."""
     made = _made_reader(kind, version, flexible, sliced=True)
     return cast("Callable[[Reader], Generator[None, None, Message]]", made)
 
@@ -139,7 +140,7 @@ def _made_reader(kind: type[Message], version: int, flexible: bool, *, sliced: b
         with code.block("try:"):
             made = code.struct(kind)
             if sliced:
-                code.line("yield")  # a generator even where there is no list
+                code.line("yield")  # a generator even without a list
         with code.block(f"except ({code.name(struct_error)}, IndexError):"):
             code.line(f"raise {code.name(codec_source.cut)}({what!r}, at, end) from None")
         code.line("reader.at = at")
@@ -148,7 +149,7 @@ def _made_reader(kind: type[Message], version: int, flexible: bool, *, sliced: b
 
 
 def _allowance(kind: "type[DataclassInstance]", *, sliced: bool) -> str:
-    """How much memory the objects of a message may take, by its bytes, `end`."""
+    """Return the expression for the allowed memory of a message's objects; `end` is its size."""
     if kind.__name__.endswith("Response"):
         return f"end * {ANSWER_ALLOWANCE_PER_BYTE} + {ALLOWANCE_BYTES}"
     some = LONG_ALLOWANCE_BYTES if sliced else ALLOWANCE_BYTES
@@ -157,7 +158,7 @@ def _allowance(kind: "type[DataclassInstance]", *, sliced: bool) -> str:
 
 
 def least_bytes(kind: Kind[object], version: int, *, flexible: bool) -> int:
-    """What the shortest value takes on the wire, at least 1."""
+    """Return the size of the shortest value on the wire in bytes, at least 1."""
     if kind.form in FIXED:
         return calcsize(f">{kind.form.value}")
     if kind.form is Form.STRUCT:
@@ -170,15 +171,16 @@ def least_bytes(kind: Kind[object], version: int, *, flexible: bool) -> int:
 
 
 def struct_least_bytes(kind: "type[DataclassInstance]", version: int, *, flexible: bool) -> int:
-    """What the shortest message takes on the wire, at least 1."""
+    """Return the size of the shortest message on the wire in bytes, at least 1."""
     fields = plain_fields(kind, version)
     return max(sum(least_bytes(f.kind, version, flexible=flexible) for f in fields) + flexible, 1)
 
 
 def _memory_bytes(kind: Kind[object], version: int) -> int:
-    """What one value takes as objects at most.
+    """Return the maximum memory of one value's objects, in bytes.
 
-    Left out is what is charged where it is read: strings, views, ids, items, tagged fields.
+    Strings, views, ids, items and tagged fields are not included; they are charged when they are
+    read.
     """
     if kind.form is Form.STRUCT:
         fields = fields_of(struct_of(kind), version)
@@ -214,7 +216,7 @@ class _ReadCode(Source):
         return target
 
     def _flush(self) -> None:
-        """Unpack what has been collected."""
+        """Append the line that unpacks the collected values."""
         run, self._run = self._run, []
         if run:
             letters = "".join(letter for letter, _ in run)
@@ -232,7 +234,7 @@ class _ReadCode(Source):
     # -- values
 
     def struct(self, kind: "type[DataclassInstance]") -> str:
-        """Lines that read a struct; the name of what they make."""
+        """Append the lines that read a struct; return the name of the object."""
         values = {field.name: self._value(field.kind) for field in plain_fields(kind, self.version)}
         if self.flexible:
             values.update(self._tags(tagged_fields(kind, self.version)))
@@ -240,7 +242,7 @@ class _ReadCode(Source):
         return self._blank(kind, values)
 
     def _blank(self, kind: "type[DataclassInstance]", values: dict[str, str]) -> str:
-        """An object made without a call of its `__init__`: all its fields are set one by one."""
+        """Append the lines that create an object without its `__init__` and set all its fields."""
         made = self.fresh("o")
         self.line(f"{made} = {self.name(object.__new__, 'new')}({self.name(kind)})")
         for field in fields_of(kind, self.version):
@@ -294,7 +296,7 @@ class _ReadCode(Source):
         return target
 
     def _length(self, letter: str) -> str:
-        """A length or count in its two forms; -1 for null."""
+        """Append the lines that read a length or count in either form; -1 for null."""
         if not self.flexible:
             length = self._take(letter, "n")
             self._flush()
@@ -310,7 +312,7 @@ class _ReadCode(Source):
         is_text = kind.form is Form.STRING
         length = self._length("h" if is_text else "i")
         target = self.fresh("v")
-        # In the old form no length of a string can say more.
+        # The old form can't exceed the limit.
         limit = f" and {length} <= {STRING_BYTES_MAX}" if is_text and self.flexible else ""
         with self.block(f"if 0 < {length} <= end - at and left >= 0{limit}:"):
             part = f"view[at : at + {length}]"
@@ -325,12 +327,12 @@ class _ReadCode(Source):
 
     def _or_null(self, kind: Kind[object], length: str, target: str, least: int) -> None:
         if kind.may_be_null(self.version):
-            # As Kafka; it writes -1.
+            # Any negative length is null, as in Kafka, which itself writes -1.
             with self.block(f"elif {length} < 0:"):
                 self.line(f"{target} = None")
         with self.block("else:"):
             if kind.form is Form.ARRAY and not self._sliced:
-                # The sliced form has more memory.
+                # The sliced form has a larger memory limit.
                 with self.block(f"if items < {length} and {length} * {least} <= end - at:"):
                     self.line(f"raise {self.name(TooManyItems)}")
             refuse = self.name(codec_source.bad_length)
@@ -339,7 +341,7 @@ class _ReadCode(Source):
     def _array(self, kind: Kind[object]) -> str:
         item = item_of(kind)
         least = least_bytes(item, self.version, flexible=self.flexible)
-        # Numbers are unpacked to a tuple before they are a list.
+        # Numbers are unpacked to a tuple first, then copied to a list.
         slots = 2 if item.form in FIXED else 1
         charge = _SLOT_BYTES * slots + _memory_bytes(item, self.version)
         count, target = self._length("i"), self.fresh("v")
@@ -354,14 +356,14 @@ class _ReadCode(Source):
         return target
 
     def _count(self, count: str) -> None:
-        """Count so many elements or tagged fields that come next."""
+        """Count the elements or tagged fields that follow; too many raise TooManyItems."""
         if not self._sliced:
             self.line(f"items -= {count}")
             with self.block("if items < 0:"):
                 self.line(f"raise {self.name(TooManyItems)}")
 
     def _stop(self, taken: str = "1") -> None:
-        """In the sliced form: stop where enough was read since the last time."""
+        """In the sliced form, yield after every `SLICE_ITEMS` elements."""
         if self._sliced:
             self.line(f"items -= {taken}")
             with self.block("if items < 0:"):
@@ -397,7 +399,7 @@ class _ReadCode(Source):
     # -- tagged fields
 
     def _tags(self, fields: list[Field]) -> dict[str, str]:
-        """Lines for the tagged fields, in any order; those nobody knows are stepped over."""
+        """Append the lines that read tagged fields in any order; unknown ones are skipped."""
         count = self._take("B", "n")
         values = {field.name: self.fresh("v") for field in fields}
         self._flush()
@@ -441,7 +443,7 @@ class _ReadCode(Source):
             self.line(f"raise {self.name(codec_source.too_much)}('tagged field', at, end, left)")
 
     def _tagged(self, kind: Kind[object]) -> str:
-        """A tagged field's value; a struct that may be null has 0 there, not -1, where it is."""
+        """Read the value of a tagged field; a nullable struct has the byte 0 for null, not -1."""
         if kind.form is not Form.STRUCT:
             return self._value_now(kind)
         value = self._inner(kind, first_there=1)
@@ -461,32 +463,32 @@ def _size(letters: str) -> int:
 _BUFFERS: Final = frozenset((bytes, bytearray, memoryview))
 
 
-# Values of a varint that are one byte.
+# Varints of one byte, by value.
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
 
 
 @dataclass(slots=True)
 class WrittenItems:
-    """Elements of a message's outermost list that are bytes already, and how many they are."""
+    """Elements of a message's outermost list that are already encoded, and their number."""
 
     count: int
     pieces: list[Buffer]
 
     def __len__(self) -> int:
-        """How many elements."""
+        """Return the number of elements."""
         return self.count
 
 
 def make_writer(
     kind: type[Message], version: int, *, flexible: bool, written: str | None = None
 ) -> Callable[[Writer, Message], None]:
-    """The function that puts a message into a writer.
+    """Return the function that adds a message to a writer.
 
     Args:
-        kind: The declaration.
-        version: The version.
+        kind: Declaration of the message.
+        version: Version to write.
         flexible: Whether lengths are compact and structs have tagged fields.
-        written: The list whose elements are `WrittenItems`, None for none.
+        written: Name of the list that is given as `WrittenItems`; None for none.
     """
     made = _made_writer(kind, version, flexible, sliced=False, written=written)
     return cast("Callable[[Writer, Message], None]", made)
@@ -495,7 +497,7 @@ def make_writer(
 def make_sliced_writer(
     kind: type[Message], version: int, *, flexible: bool
 ) -> Callable[[Writer, Message], Generator[None, None, None]]:
-    """A generator function that writes a message and stops after every `SLICE_ITEMS` elements."""
+    """Return a generator function that writes a message, yielding after `SLICE_ITEMS` elements."""
     made = _made_writer(kind, version, flexible, sliced=True)
     return cast("Callable[[Writer, Message], Generator[None, None, None]]", made)
 
@@ -540,7 +542,7 @@ class _WriteCode(Source):
         self._run.append((letter, value))
 
     def flush(self) -> None:
-        """Pack what has been collected."""
+        """Append the line that packs the collected values."""
         self._pack(self._run)
         self._run = []
 
@@ -553,7 +555,7 @@ class _WriteCode(Source):
             self.line(f"add({self.layout(letters, 'pack')}({values}))")
 
     def _put_varint(self, value: str, varint: str) -> None:
-        """A length as a varint, with what has been collected where it is one byte."""
+        """Append a length as a varint; a one-byte varint is packed with the collected values."""
         run, self._run = self._run, []
         if not run:
             self.line(f"add({self._small}[{value}] if {value} < 128 else {varint}({value}))")
@@ -565,7 +567,7 @@ class _WriteCode(Source):
             self.line(f"add({varint}({value}))")
 
     def _put_length(self, letter: str, length: str) -> None:
-        """A length or count in its two forms; `h` is that of a string."""
+        """Append a length or count in either form; the letter `h` marks a string's length."""
         if self.flexible:
             text_length = self.name(text_varint, "varint")
             self._put_varint(length, text_length if letter == "h" else self._varint)
@@ -576,7 +578,7 @@ class _WriteCode(Source):
     # -- values
 
     def struct(self, kind: "type[DataclassInstance]", value: str) -> None:
-        """Lines that write a struct."""
+        """Append the lines that write a struct."""
         for field in plain_fields(kind, self.version):
             self._value(field.kind, f"{value}.{field.name}")
         if self.flexible:
@@ -611,7 +613,7 @@ class _WriteCode(Source):
             self.flush()
 
     def _counted(self, kind: Kind[object], found: str, length: str, size: str, empty: str) -> None:
-        """Lines that set `length`, with null where the version knows it."""
+        """Append the lines that set `length`; null is possible if the version allows it."""
         more = " + 1" * self.flexible
         if not kind.may_be_null(self.version):
             self.line(f"{length} = {size}{more}")
@@ -643,7 +645,7 @@ class _WriteCode(Source):
         self._counted(kind, data, length, size, 'b""')
         self._put_length("i", length)
         if self._in_tag:
-            # The tag's size comes before it: all of it is collected first.
+            # The size of a tagged field precedes it, so the whole field is collected first.
             joined = f'b"".join({data})'
             self.line(f"add({data} if {data}.__class__ in {buffers} else {joined})")
             return
@@ -677,7 +679,7 @@ class _WriteCode(Source):
     # -- tagged fields
 
     def _tags(self, fields: list[Field], value: str) -> None:
-        """The tagged fields that differ from their defaults, by rising numbers."""
+        """Append the tagged fields that differ from their defaults, by ascending tag."""
         if not fields:
             self._put("x", "")
             return
@@ -711,9 +713,9 @@ class _WriteCode(Source):
         self.line(f"add({inner})")
 
     def _differs(self, field: Field, value: str) -> str:
-        """A condition: the field has not its default.
+        """Return the condition that a field differs from its default.
 
-        A struct that may be null has none: Kafka writes it always.
+        It is always true for a nullable struct, because Kafka always writes it.
         """
         if field.kind.form is Form.STRUCT and field.kind.may_be_null(self.version):
             return "True"
@@ -732,11 +734,11 @@ class _WriteCode(Source):
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[Message]):
-    """How one message is read and written in one version. Either way is made when first asked for.
+    """Reader and writer of one message in one version; each is compiled at its first use.
 
     Attributes:
-        kind: The declaration.
-        version: The version.
+        kind: Declaration of the message.
+        version: Version to read and write.
         flexible: Whether lengths are compact and structs have tagged fields.
     """
 
@@ -746,41 +748,41 @@ class Codec(Generic[Message]):
 
     @property
     def read(self) -> Callable[[Reader], Message]:
-        """Takes a message from where a reader stands; raises CorruptMessage."""
+        """Function that reads a message at a reader's position; raises CorruptMessage."""
         made = _reader(self.kind, self.version, self.flexible)
         return cast("Callable[[Reader], Message]", made)
 
     @property
     def write(self) -> Callable[[Writer, Message], None]:
-        """Puts a message into a writer; raises InvalidRequest for values that don't fit."""
+        """Function that adds a message to a writer; raises InvalidRequest for invalid values."""
         made = _writer(self.kind, self.version, self.flexible)
         return cast("Callable[[Writer, Message], None]", made)
 
     @property
     def read_sliced(self) -> Callable[[Reader], Generator[None, None, Message]]:
-        """`read` as a generator that stops after every few list elements."""
+        """Generator form of `read`, which yields after every few list elements."""
         made = _sliced_reader(self.kind, self.version, self.flexible)
         return cast("Callable[[Reader], Generator[None, None, Message]]", made)
 
     @property
     def write_sliced(self) -> Callable[[Writer, Message], Generator[None, None, None]]:
-        """`write` as a generator that stops after every few list elements."""
+        """Generator form of `write`, which yields after every few list elements."""
         made = _sliced_writer(self.kind, self.version, self.flexible)
         return cast("Callable[[Writer, Message], Generator[None, None, None]]", made)
 
     def write_around(self, written: str) -> Callable[[Writer, Message], None]:
-        """`write` for a message whose list of that name is `WrittenItems`."""
+        """Return the form of `write` for a message whose list `written` is `WrittenItems`."""
         made = _writer_around(self.kind, self.version, self.flexible, written)
         return cast("Callable[[Writer, Message], None]", made)
 
     @property
     def min_bytes(self) -> int:
-        """What the shortest message takes, at least 1."""
+        """Size of the shortest message in bytes, at least 1."""
         return struct_least_bytes(self.kind, self.version, flexible=self.flexible)
 
 
 def struct_codec(kind: type[Message], version: int, flexible: bool) -> Codec[Message]:
-    """The codec of a declaration in one version."""
+    """Return the codec of a declaration in one version."""
     return cast("Codec[Message]", _codec(kind, version, flexible))
 
 

@@ -3,7 +3,7 @@
     version, subscription = SUBSCRIPTION.read(data)
     data = OFFSET_COMMIT_VALUE.write(3, OffsetCommitValue(offset=42))
 
-In the key of a record the int16 names the kind of record (in `__consumer_offsets` 0 and 1 an
+In the key of a record the int16 is the kind of record (in `__consumer_offsets`, 0 and 1 mean an
 offset, 2 a group), elsewhere it is the version. The messages are declared in `protocol.messages`.
 
 Source: Kafka's guide to the consumer protocol and to `__consumer_offsets`.
@@ -33,15 +33,15 @@ VERSION_BYTES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class DataMessage(Generic[Message]):
-    """One such message.
+    """Message with its known versions.
 
     Attributes:
-        kind: Its declaration.
+        kind: Declaration of the message.
         first: Lowest version.
         last: Highest version that the declaration knows, inclusive.
         flexible: First version with compact lengths and tagged fields.
-        open_ended: Whether a later version is read as the last one known, its further fields left
-            aside, as members of a group do with each other's.
+        open_ended: Whether a later version is read as the last known one, without its additional
+            fields. Members of a group read each other's messages in this way.
     """
 
     kind: type[Message]
@@ -51,11 +51,11 @@ class DataMessage(Generic[Message]):
     open_ended: bool = False
 
     def read(self, data: Buffer) -> tuple[int, Message]:
-        """The version as it stands in the data, and the message.
+        """Return the version in the data, and the message.
 
         Raises:
-            UnsupportedVersion: A version that nobody here knows.
-            CorruptMessage: It breaks a rule.
+            UnsupportedVersion: The version is unknown.
+            CorruptMessage: The data is invalid.
         """
         reader = Reader(data)
         version = reader.int16()
@@ -69,11 +69,11 @@ class DataMessage(Generic[Message]):
         return version, message
 
     def write(self, version: int, message: Message) -> bytes:
-        """The message in one version.
+        """Encode the message in one version.
 
         Raises:
-            UnsupportedVersion: The declaration doesn't know the version.
-            InvalidRequest: A value doesn't fit into its field.
+            UnsupportedVersion: The declaration does not know the version.
+            InvalidRequest: A value does not fit into its field.
         """
         self._check(version)
         head, write = _written(self.kind, version, version >= self.flexible)
@@ -94,5 +94,5 @@ class DataMessage(Generic[Message]):
 def _written(
     kind: "type[DataclassInstance]", version: int, flexible: bool
 ) -> "tuple[bytes, Callable[[Writer, DataclassInstance], None]]":
-    """The version as it stands in front of a message, and what writes the rest."""
+    """Return the encoded version that precedes a message, and the function that writes the rest."""
     return version.to_bytes(VERSION_BYTES, "big"), struct_codec(kind, version, flexible).write

@@ -2,8 +2,8 @@
 
 Bytes arrive by `feed`, or without a copy by `room` (a buffer to fill) and `filled` (the number of
 bytes written into it), like `get_buffer` and `buffer_updated` of asyncio's BufferedProtocol. Small
-frames share a buffer, a large frame has its own. A frame is a view and stays valid while somebody
-holds it: a buffer is reused only when no view of it is left.
+frames share a buffer, a large frame has its own. A frame is a view and stays valid as long as it is
+referenced: a buffer is reused only when no view of it is left.
 
 An announced length allocates nothing by itself. A buffer grows with the received bytes to at most
 twice their size, or at once to a size that this connection has sent before.
@@ -21,21 +21,21 @@ LENGTH_BYTES: Final = 4
 LENGTH: Final = Struct(">i")
 MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
 
-# A buffer of small frames begins like this, where something comes, and grows.
+# Initial and maximum size of the buffer for small frames.
 CHUNK_BYTES_MIN: Final = 4 * 1024
 CHUNK_BYTES_MAX: Final = 64 * 1024
-# Sizes of large frames' buffers, so that one serves again for frames of about the same size.
+# Step for the size of large frames' buffers, so that a buffer fits frames of similar size.
 _LARGE_STEP_BYTES: Final = 64 * 1024
-# A buffer of small frames that is larger is not kept: more had come than was foreseen.
+# A larger buffer of small frames is not kept; it grew for an exceptional frame.
 _CHUNK_KEPT_BYTES: Final = 4 * CHUNK_BYTES_MAX
-# Less room than this at a buffer's end is not worth a call of the system.
+# With less room than this at the end of a buffer, a system call is not worthwhile.
 _ROOM_BYTES_MIN: Final = 1024
 SPARE_BYTES: Final = 4 * 1024 * 1024
 _SPARES_MAX: Final = 16
 
 
 class Spares:
-    """Buffers of large frames that may be used again, of one connection or of many on one loop."""
+    """Reusable buffers of large frames, for one connection or for several on one loop."""
 
     def __init__(self, limit_bytes: int = SPARE_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -43,7 +43,7 @@ class Spares:
         self._held_bytes = 0
 
     def take(self, size: int) -> bytearray:
-        """A buffer of at least `size` bytes that nobody looks at."""
+        """Return an unused buffer of at least `size` bytes."""
         for number, buffer in enumerate(self._buffers):
             if size <= len(buffer) <= 4 * size and is_free(buffer):
                 del self._buffers[number]
@@ -52,7 +52,7 @@ class Spares:
         return bytearray(size)
 
     def give(self, buffer: bytearray) -> None:
-        """Keep a buffer for later, where there is room for it. Views of it may still be in use."""
+        """Keep a buffer for reuse if there is room for it. Views of it may still be in use."""
         if len(buffer) > self._limit_bytes:
             return
         self._buffers.append(buffer)
@@ -62,9 +62,9 @@ class Spares:
 
 
 class Frames:
-    """Cuts one stream. One owner.
+    """Splits one stream into frames. Not thread-safe.
 
-    Between `room` and `filled` nothing else may be called.
+    Between `room` and `filled`, no other method may be called.
     """
 
     def __init__(
@@ -72,29 +72,30 @@ class Frames:
     ) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._spares = Spares() if spares is None else spares
-        # Small frames: what came and was not handed out yet is chunk[start:end].
+        # Small frames: the received bytes that were not returned yet are chunk[start:end].
         self._chunk = bytearray()
         self._start = 0
         self._end = 0
-        # The large frame that is on its way: its bytes with the length, and how many have come.
+        # Large frame that is being received: its buffer with the length, its size and its received
+        # bytes.
         self._large: bytearray | None = None
         self._large_bytes = 0
         self._large_have = 0
         self._largest_bytes = 0
-        # Where a large frame may be coming, and how large: as the smaller one of the last two.
+        # Buffer and expected size of the next large frame: the smaller of the last two sizes.
         self._foreseen: bytearray | None = None
         self._foreseen_bytes = 0
         self._last_bytes = 0
-        # Large frames that nobody has taken yet; they came before what is in the chunk.
+        # Large frames that were not returned yet; they precede the bytes in the chunk.
         self._ready: deque[memoryview] = deque()
 
     def allow(self, max_frame_bytes: int) -> None:
-        """From the next frame on, none may be longer than this."""
+        """Set the maximum length of frames, from the next frame on."""
         self._max_frame_bytes = max_frame_bytes
 
     @property
     def wanted_bytes(self) -> int:
-        """How many bytes are missing to the end of the present frame, or of its length."""
+        """Number of bytes missing to the end of the current frame, or of its length."""
         if self._ready:
             return 0
         if self._large is not None:
@@ -106,14 +107,14 @@ class Frames:
 
     @property
     def missing_bytes(self) -> int:
-        """How many bytes are missing to the end of a large frame; 0 where none is on its way."""
+        """Number of bytes missing to the end of a large frame; 0 if none is being received."""
         return 0 if self._large is None else self._large_bytes - self._large_have
 
     @property
     def begun_bytes(self) -> int:
-        """How many bytes have come of a frame whose rest is missing; 0 up to its length field.
+        """Number of bytes received of an incomplete frame; 0 before its length is complete.
 
-        For whoever has taken all whole ones by `next`.
+        The value is valid after the caller has taken all complete frames by `next`.
         """
         if self._large is not None:
             return self._large_have
@@ -122,19 +123,19 @@ class Frames:
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes have come that were not handed out."""
+        """Number of bytes received but not returned yet."""
         return sum(map(len, self._ready)) + self._large_have + self._end - self._start
 
     @property
     def is_empty(self) -> bool:
-        """Whether all that has come was handed out."""
+        """Whether all received bytes were returned."""
         return not self._ready and self._large is None and self._start == self._end
 
     def feed(self, data: Buffer) -> None:
-        """Take what came from the other side.
+        """Add received bytes.
 
         Raises:
-            CorruptMessage: As `next` does.
+            CorruptMessage: A length is negative or above the limit.
         """
         left = memoryview(data)
         while left:
@@ -145,9 +146,9 @@ class Frames:
             left = left[count:]
 
     def rest(self) -> None:
-        """Keep no buffer until more comes, where nothing has come that is needed yet.
+        """Release the buffers until more bytes arrive, unless they still contain needed bytes.
 
-        There may be thousands of connections that say nothing, each of which once said much.
+        Thousands of connections may be idle after each has received much at some time.
         """
         self._foreseen = None
         if self._chunk and self.is_empty and is_free(self._chunk):
@@ -155,10 +156,10 @@ class Frames:
             self._start = self._end = 0
 
     def next(self) -> memoryview | None:
-        """The next whole frame without its length, None where more bytes are needed.
+        """Return the next complete frame without its length; None if more bytes are needed.
 
         Raises:
-            CorruptMessage: A negative length, or one above the limit; nothing was allocated for it.
+            CorruptMessage: A length is negative or above the limit; nothing was allocated for it.
         """
         if self._ready:
             return self._ready.popleft()
@@ -172,19 +173,19 @@ class Frames:
         return memoryview(self._chunk)[start + LENGTH_BYTES : end]
 
     def room(self, *, foresees: bool = False) -> memoryview:
-        """Where the next bytes go; never empty.
+        """Return the buffer for the next bytes; never empty.
 
         Args:
-            foresees: Whether there may be room for a large frame before its length is known.
+            foresees: Whether to reserve room for a large frame before its length is known.
 
         Raises:
-            CorruptMessage: As `next` does.
+            CorruptMessage: A length is negative or above the limit.
         """
         if self._foreseen is not None:
             return memoryview(self._foreseen)[: self._foreseen_bytes]
         chunk, end = self._chunk, self._end
         if self._start == end and self._large is None:
-            # All was handed out, as between most requests.
+            # All was returned, as between most requests.
             if foresees and self._foreseen_bytes and not self._ready:
                 self._foreseen = self._spares.take(_rounded(self._foreseen_bytes))
                 return memoryview(self._foreseen)[: self._foreseen_bytes]
@@ -200,15 +201,15 @@ class Frames:
         return memoryview(self._large)[self._large_have : self._large_bytes]
 
     def lone(self, count: int) -> memoryview | None:
-        """A small frame that came whole, and alone; it is handed out by this, as by `next`.
+        """Return a small frame that arrived complete and alone; it then counts as returned.
 
-        In place of `filled`, which is to be called where this finds none.
+        Call it instead of `filled`; if it returns None, call `filled`.
 
         Args:
-            count: So many bytes were put into the room.
+            count: Number of bytes that were put into the room.
 
         Returns:
-            The frame without its length; None for anything else, and nothing has changed.
+            The frame without its length; None for anything else, and then nothing has changed.
         """
         if self._end or self._large is not None or self._ready or count < LENGTH_BYTES:
             return None
@@ -222,7 +223,7 @@ class Frames:
         return memoryview(chunk)[LENGTH_BYTES:count]
 
     def filled(self, count: int) -> None:
-        """So many bytes were put into the room."""
+        """Record that `count` bytes were put into the room."""
         if self._foreseen is not None:
             self._settle(self._foreseen, count)
         elif self._large is None:
@@ -233,7 +234,7 @@ class Frames:
                 self._end_large(self._large)
 
     def _end_large(self, large: bytearray) -> None:
-        """A large frame is there."""
+        """Finish a large frame that is complete."""
         size = self._large_bytes
         self._ready.append(memoryview(large)[LENGTH_BYTES:size])
         self._spares.give(large)
@@ -243,7 +244,7 @@ class Frames:
         self._last_bytes = size
 
     def _settle(self, buffer: bytearray, count: int) -> None:
-        """So much has come where a large frame was foreseen; mostly it is one."""
+        """Process bytes received into a buffer that was reserved for a large frame."""
         self._foreseen = None
         size = LENGTH_BYTES + LENGTH.unpack_from(buffer)[0] if count >= LENGTH_BYTES else 0
         if CHUNK_BYTES_MAX < size <= LENGTH_BYTES + self._max_frame_bytes:
@@ -258,14 +259,14 @@ class Frames:
         self._spares.give(buffer)
 
     def _put(self, data: memoryview) -> None:
-        """Into the chunk, of which all was handed out."""
+        """Copy bytes to the chunk, which has no bytes left to return."""
         if len(data) > len(self._chunk) or not is_free(self._chunk):
             self._chunk = bytearray(max(len(data), CHUNK_BYTES_MIN))
         self._start, self._end = 0, len(data)
         self._chunk[: self._end] = data
 
     def _make_room(self) -> None:
-        """See to it that there is room for more of the first frame that is not whole yet."""
+        """Ensure that there is room for more bytes of the first incomplete frame."""
         have = self._end - self._start
         if have == 0 and self._start and is_free(self._chunk):
             self._begin_again()
@@ -280,14 +281,14 @@ class Frames:
             self._move_chunk(have + max(wanted, _ROOM_BYTES_MIN), have)
 
     def _begin_again(self) -> None:
-        """All was handed out and nobody uses it: from the beginning, larger if it was full."""
+        """Start again at the beginning of the unused chunk, with a larger one if it was full."""
         size = self._next_size()
         if size != len(self._chunk):
             self._chunk = bytearray(size)
         self._start = self._end = 0
 
     def _move_chunk(self, least: int, have: int) -> None:
-        """Bring what is left to the beginning, of another buffer where this one is in use."""
+        """Move the remaining bytes to the beginning, in another buffer if this one is in use."""
         rest = bytes(memoryview(self._chunk)[self._start : self._end])
         if least > len(self._chunk):
             self._chunk = bytearray(max(2 * least, CHUNK_BYTES_MIN))
@@ -297,7 +298,7 @@ class Frames:
         self._start, self._end = 0, have
 
     def _next_size(self) -> int:
-        """Size of the buffer for small frames: one that was full is too small."""
+        """Return the next size of the buffer for small frames: larger if it was full."""
         size = len(self._chunk)
         return min(2 * size if self._end == size else size, CHUNK_BYTES_MAX)
 

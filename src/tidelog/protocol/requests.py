@@ -1,12 +1,13 @@
 """Request and response headers and correlation ids, for clients and for a broker.
 
-`ClientConnection` sends requests and matches responses, in the order of the requests;
-`read_request` and `write_response` are the broker's side. Owns no socket: bytes come in by `feed`
-and go out as pieces that the caller sends in order.
+`ClientConnection` sends requests and matches responses, in the order of the requests.
+`read_request` and `write_response` are the broker's side. Nothing here owns a socket: bytes come in
+by `feed` and go out as pieces that the caller sends in order.
 
 Life cycle of a ClientConnection: request, feed and next_response in any order; after a
-CorruptMessage it can't be used any more. Source: Kafka's protocol guide, request and response
-headers; KIP-482.
+CorruptMessage it can't be used any more.
+
+Source: Kafka's protocol guide, request and response headers; KIP-482.
 """
 
 from collections import deque
@@ -44,7 +45,7 @@ __all__ = [
 Request = TypeVar("Request", bound="DataclassInstance")
 
 
-# Key, version, correlation id, and the length of the client's name.
+# API key, version, correlation id, and the length of the client id.
 _HEAD: Final = Struct(">hhih")
 
 
@@ -65,7 +66,7 @@ class _Waiting:
 
 
 class ClientConnection:
-    """A client's side of one connection. One owner."""
+    """Client side of one connection. Not thread-safe."""
 
     def __init__(self, client_id: str, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._client_id = client_id
@@ -75,16 +76,16 @@ class ClientConnection:
 
     @property
     def wanted_bytes(self) -> int:
-        """How many bytes the present answer still needs, as far as is known."""
+        """Number of bytes missing from the current response, as far as known."""
         return self._frames.wanted_bytes
 
     def request(
         self, api: "Api[Request, DataclassInstance]", version: int, message: Request
     ) -> list[Buffer]:
-        """Pieces to send for a question.
+        """Return the pieces to send for a request.
 
         Raises:
-            UnsupportedVersion: The declarations don't know the version.
+            UnsupportedVersion: The declarations do not know the version.
         """
         _check_version(api, version)
         waiting = _Waiting(self._next_id, api, version)
@@ -93,7 +94,7 @@ class ClientConnection:
         writer.int16(api.key)
         writer.int16(version)
         writer.int32(waiting.correlation_id)
-        # In every version of the header it has the old form.
+        # The client id has the old form in every version of the header.
         writer.nullable_string(self._client_id)
         if api.is_flexible(version):
             writer.unsigned_varint(0)
@@ -102,14 +103,14 @@ class ClientConnection:
         return _framed(writer)
 
     def feed(self, data: Buffer) -> None:
-        """Take what came from the broker."""
+        """Add bytes received from the broker."""
         self._frames.feed(data)
 
     def next_response(self) -> "DataclassInstance | None":
-        """The next answer, of the class that its question's API names; None for not yet.
+        """Return the next response, an instance of `api.response`; None if it is incomplete.
 
         Raises:
-            CorruptMessage: The frame breaks a rule, or answers another question.
+            CorruptMessage: The frame is invalid, or its correlation id is not the expected one.
         """
         frame = self._frames.next()
         if frame is None:
@@ -126,7 +127,7 @@ class ClientConnection:
 def _read_response(reader: Reader, waiting: _Waiting) -> "DataclassInstance":
     api, version = waiting.api, waiting.version
     if api.key == API_VERSIONS.key:
-        # Who doesn't know the version asked answers with error 35 in version 0.
+        # A broker that does not know the requested version responds with error 35 in version 0.
         start = reader.at
         if reader.int16() == ErrorCode.UNSUPPORTED_VERSION:
             version = 0
@@ -167,14 +168,14 @@ def _framed(writer: Writer) -> list[Buffer]:
 
 @dataclass(slots=True)
 class ReceivedRequest:
-    """A question as a broker got it; not to be changed.
+    """Request that a broker received; read-only.
 
     Attributes:
-        api: What is asked.
-        version: In which version.
-        correlation_id: What the answer must repeat.
-        client_id: How the client calls itself.
-        message: The question, of the class `api.request`.
+        api: API of the request.
+        version: Version of the request.
+        correlation_id: Correlation id, which the response repeats.
+        client_id: Client id in the header; None for null.
+        message: Body of the request, an instance of `api.request`.
     """
 
     api: AnyApi
@@ -185,14 +186,14 @@ class ReceivedRequest:
 
 
 class LongRequest(Exception):
-    """A request has more list elements than may be read at once; its message was not read.
+    """Raised for a request with more list elements than may be read at once; the body is not read.
 
     Attributes:
-        api: The API.
-        version: Its version.
-        correlation_id: What the response must repeat.
-        client_id: How the client calls itself.
-        items_max: How many elements may be read at once.
+        api: API of the request.
+        version: Version of the request.
+        correlation_id: Correlation id, which the response repeats.
+        client_id: Client id in the header; None for null.
+        items_max: Number of elements that may be read at once.
     """
 
     def __init__(self, head: ReceivedRequest, items_max: int, body: Buffer) -> None:
@@ -205,10 +206,10 @@ class LongRequest(Exception):
         self._body = body
 
     def read(self) -> "Generator[None, None, ReceivedRequest]":
-        """Read the message, and stop after every few elements so that others can go on.
+        """Read the message, and yield after every few elements so that other work can proceed.
 
         Raises:
-            CorruptMessage: As `read_request`.
+            CorruptMessage: The message is invalid.
         """
         codec = _body_codec(self.api.request, self.api, self.version)
         message = yield from codec.read_sliced(Reader(self._body))
@@ -220,22 +221,21 @@ def read_request(
     served: Mapping[int, tuple[int, int]] | None = None,
     items: Callable[[int, int], int] | None = None,
 ) -> ReceivedRequest:
-    """The question in a frame. Bytes and records in it are views of the frame.
+    """Decode the request in a frame. Bytes and records in it are views of the frame.
 
-    What stands behind it in the frame is passed over, as Kafka does: librdkafka sends some.
+    Bytes behind the message are ignored, as in Kafka, because librdkafka sends some.
 
     Args:
-        frame: Without its length.
-        served: The first and the last version (inclusive) of each API that is served, by its
-            number; None for all that is declared.
-        items: Says how many list elements are read at once, by the API's number and the bytes of
-            the frame; None for any number.
+        frame: Frame without its length.
+        served: First and last supported version (inclusive) by API key; None for all declared ones.
+        items: Returns the number of list elements that may be read at once, for an API key and a
+            frame size in bytes; None for no limit.
 
     Raises:
-        CorruptMessage: It breaks a rule.
-        LongRequest: It has more list elements than that.
-        UnsupportedRequest: An API or version that is not served or not declared. Nothing behind
-            the header was looked at.
+        CorruptMessage: The frame is invalid.
+        LongRequest: The request has more list elements than `items` allows.
+        UnsupportedRequest: The API or version is not served or not declared. Only the header was
+            decoded.
     """
     reader = Reader(frame)
     view = reader.view
@@ -266,7 +266,7 @@ def read_request(
 
 
 def _headless(reader: Reader) -> CorruptMessage:
-    """What is wrong with a frame that ends before its header's fields of fixed size do."""
+    """Build the error for a frame that ends inside the fixed-size fields of its header."""
     if reader.left < _HEAD.size - _LENGTH_SIZE:
         return CorruptMessage(f"a request of {reader.left} bytes has no header", at=0)
     at = _HEAD.size - _LENGTH_SIZE
@@ -293,10 +293,10 @@ def _question(key: int, version: int) -> _Question | None:
 
 
 def write_response(request: ReceivedRequest, message: "DataclassInstance") -> list[Buffer]:
-    """Pieces to send for the answer to a question.
+    """Return the pieces to send for a response.
 
     Raises:
-        InvalidRequest: A value doesn't fit into its field.
+        InvalidRequest: A value does not fit into its field.
     """
     write, layout = _answer(request.api.key, request.version)
     return _written(request, message, write, layout)
@@ -305,7 +305,7 @@ def write_response(request: ReceivedRequest, message: "DataclassInstance") -> li
 def write_response_around(
     request: ReceivedRequest, message: "DataclassInstance", written: str
 ) -> list[Buffer]:
-    """`write_response` for a message whose list `written` is `WrittenItems`."""
+    """Return the pieces of a response whose list `written` is given as `WrittenItems`."""
     api, (_, layout) = request.api, _answer(request.api.key, request.version)
     write = _body_codec(api.response, api, request.version).write_around(written)
     return _written(request, message, write, layout)
@@ -320,7 +320,7 @@ def _written(
     writer = Writer()
     write(writer, message)
     whole = writer.whole()
-    if whole is not None:  # most answers are such
+    if whole is not None:  # the usual case
         size = len(whole) + layout.size - LENGTH_BYTES
         head = layout.pack(size, request.correlation_id)
         return [head + whole] if len(whole) < COPY_LIMIT_BYTES else [head, whole]
@@ -337,7 +337,7 @@ def _written(
 @cache
 def _answer(key: int, version: int) -> "tuple[Callable[[Writer, DataclassInstance], None], Struct]":
     api = BY_KEY[key]
-    # The answer of ApiVersions has the old header: who asks may not know the new one.
+    # The response of ApiVersions has the old header, because the client may not know the new one.
     flexible = api.is_flexible(version) and api.key != API_VERSIONS.key
     layout = _ANSWER_HEAD_FLEXIBLE if flexible else _ANSWER_HEAD
     return _body_codec(api.response, api, version).write, layout

@@ -2,22 +2,23 @@
 
 A consumer or producer sends the same request again and again, and only its rows differ: the topics
 and partitions with an offset, a time or a batch. A `Template` keeps the bytes before and behind the
-rows, reads rows by a `Struct` made from the message's declaration, and writes the response's rows
-likewise. `Templates` holds the last one of each API for one connection.
+rows. It reads rows by a `Struct` made from the message's declaration, and writes the response's
+rows in the same way. `Templates` holds the last template of each API for one connection.
 
-Owns bytes only. A row is answered by the API's row function (`server/api`), which makes every check
-that its handler makes; rights and quotas are applied around it. A frame with any unusual byte (a
-tagged field, a cut row, another setting) has no rows here, and is decoded by its codec.
+The module handles bytes only. A row is processed by the API's row function (`server/api`), which
+makes every check that its handler makes; authorization and quotas are applied around it. A frame
+with any unusual byte (a tagged field, a cut row, another setting) does not match, and is decoded by
+its codec.
 
 Invariants:
 
-- Nothing is believed without proof: before a template is used, the codec has read the same rows
-  from the frame, other rows from a frame in which each field of each row was changed, and has
-  written the response with the same bytes.
-- Every length is compared with what is left of the frame before bytes are taken.
-- Memory is bounded: one template an API and connection, of at most `FRAME_BYTES_MAX` bytes.
+- A template is proven before it is used: the codec has read the same rows from the frame, other
+  rows from a frame in which each field of each row was changed, and has written the response with
+  the same bytes.
+- Every length is compared with the rest of the frame before bytes are taken.
+- Memory is bounded: one template per API and connection, of at most `FRAME_BYTES_MAX` bytes.
 - Learning costs as much as some tens of requests save. Each costs credit, which later requests earn
-  back, so that a client that varies its requests pays for it now and then.
+  back, so that a client that varies its requests pays for it only now and then.
 
 Source: `protocol.messages`; KIP-482 (compact lengths, tagged fields).
 """
@@ -43,41 +44,41 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 FRAME_BYTES_MAX: Final = 64 << 10
-# Bytes before the records of a request, at most.
+# Maximum number of bytes before the records of a request.
 LEAD_BYTES_MAX: Final = 1024
-# Names of topics that a template remembers.
+# Maximum number of topics that a template remembers.
 TOPICS_MAX: Final = 100
 CREDIT_MAX: Final = 128
 LEARNING_CREDIT: Final = 64
-# Records of fewer bytes are copied into the piece before them.
+# Smaller records are copied into the piece before them.
 COPIED_BELOW: Final = 16 << 10
 
-# API, version, correlation id, length of the client id.
+# API key, version, correlation id, and the length of the client id.
 _REQUEST_HEAD: Final = Struct(">hhih")
 _HEAD_BYTES: Final = 4
-CORRELATION_ID: Final = slice(4, 8)  # of a request, and of a response behind its length
+CORRELATION_ID: Final = slice(4, 8)  # of a request; also of a response behind its length
 _BODY_AT: Final = 8
 _UUID_BYTES: Final = 16
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
-# Put in the place of a request's records in its proof.
+# Replaces the records of a request in its proof.
 _OTHER_RECORDS: Final = b"\xc0\xc1\xf5"
 _OTHER_THROTTLE_MS: Final = 0x0102_0304
 
-# The values of fixed size of a request's row, as in the API's newest version; then its records,
-# where it has any.
+# Fixed-size values of a request's row, as in the API's newest version, followed by its records if
+# it has any.
 Row: TypeAlias = tuple[int, ...]
-# The values of fixed size that a response's row begins with, as in the API's newest version.
+# Fixed-size values at the beginning of a response's row, as in the API's newest version.
 Facts: TypeAlias = Sequence[int]
-# A topic's name, or its id.
+# Name or id of a topic.
 TopicRef: TypeAlias = str | UUID
 
 
-# A topic of a request: its name or id as bytes of the frame, and its rows. Tuples without names:
-# these are made for each request.
+# Topic of a request: its name or id as bytes of the frame, and its rows. A plain tuple, because one
+# is created for each request.
 RequestTopic: TypeAlias = tuple[bytes, Sequence[Row]]
-# Of each topic of a response, in the request's order: the facts of its rows, and the rows' records,
-# None for a row without any; None for all where responses have no records.
+# For each topic of a response, in the request's order: the facts of its rows, and the rows' records
+# (None for a row without records). `AllRecords` is None if responses have no records.
 AllFacts: TypeAlias = Sequence[Sequence[Facts]]
 AllRecords: TypeAlias = Sequence[Sequence[Buffer | None]] | None
 
@@ -86,21 +87,21 @@ AllRecords: TypeAlias = Sequence[Sequence[Buffer | None]] | None
 
 
 class _Rows(NamedTuple):
-    """How a message lists topics and their rows, in one version.
+    """Positions of topics and rows in a message of one version.
 
     Attributes:
         topics: Name of the message's list of topics.
         partitions: Name of a topic's list of rows.
-        key: Name of a topic's field with its name or id.
-        is_by_id: Whether that is an id.
+        key: Name of the field with a topic's name or id.
+        is_by_id: Whether that field is an id.
         before: Fields before the list of topics.
-        behind: Fields behind it.
-        names: The leading fields of fixed size of a row, as in the newest version.
-        present: Which of them this version has.
-        missing: The others, with their values.
-        struct: Those of this version.
-        between: Fields between those and the records.
-        records: Name of the field of records; None without one.
+        behind: Fields behind the list of topics.
+        names: Leading fixed-size fields of a row, as in the newest version.
+        present: Those of them that exist in this version.
+        missing: The others, with their default values.
+        struct: Layout of the fields in `present`.
+        between: Fields between these and the records.
+        records: Name of the field with the records; None without one.
     """
 
     topics: str
@@ -119,14 +120,14 @@ class _Rows(NamedTuple):
     def keys_and_rows(
         self, message: "DataclassInstance"
     ) -> "list[tuple[bytes, list[DataclassInstance]]]":
-        """Keys and rows of a message's topics."""
+        """Return the keys and rows of a message's topics."""
         return [
             (_key_bytes(getattr(topic, self.key)), getattr(topic, self.partitions))
             for topic in getattr(message, self.topics)
         ]
 
     def values(self, row: "DataclassInstance") -> tuple[int, ...]:
-        """A row's values of fixed size."""
+        """Return a row's fixed-size values."""
         return tuple(getattr(row, name) for name in self.names)
 
 
@@ -144,19 +145,19 @@ def _is_fixed(field: Field) -> bool:
 
 
 def _leading(fields: Sequence[Field]) -> list[Field]:
-    """The fields of fixed size that a declaration begins with."""
+    """Return the fixed-size fields at the beginning of a declaration."""
     count = next((n for n, field in enumerate(fields) if not _is_fixed(field)), len(fields))
     return list(fields[:count])
 
 
 def _item(field: Field) -> "type[DataclassInstance] | None":
-    """The declaration of a list's items; None for another field."""
+    """Return the declaration of a list's items; None for another field."""
     return None if field.kind.item is None else field.kind.item.struct
 
 
 @cache
 def _rows_of(declaration: "type[DataclassInstance]", version: int, newest: int) -> _Rows:
-    """How a message lists its topics: the first list of structs that have a list of structs."""
+    """Find a message's topics: the first list of structs that end in a list of structs."""
     fields = _fields(declaration, version)
     for field in fields:
         topic = _item(field)
@@ -192,11 +193,11 @@ def _rows_of(declaration: "type[DataclassInstance]", version: int, newest: int) 
 
 
 class _Unusual(Exception):
-    """Bytes or values that a template doesn't read or write."""
+    """Raised for bytes or values that a template does not read or write."""
 
 
 class _Layout:
-    """Requests and responses of one API in one version."""
+    """Encoding of the requests and responses of one API in one version."""
 
     def __init__(self, key: int, version: int) -> None:
         api = BY_KEY[key]
@@ -205,7 +206,7 @@ class _Layout:
         self.response = _rows_of(api.response, version, api.last)
         self.tags = b"\0" if self.is_flexible else b""
         rows = self.request
-        # Behind each row stands the number of its tagged fields.
+        # Each row is followed by the number of its tagged fields.
         self.row = Struct(rows.struct.format + ("x" if self.is_flexible else ""))
         order = [*rows.present, *rows.missing]
         self._pick = itemgetter(*map(order.index, rows.names)) if rows.missing else None
@@ -214,16 +215,16 @@ class _Layout:
     # -- requests ----------------------------------------------------------------------------
 
     def topics_at(self, request: ReceivedRequest) -> int:
-        """Where the list of topics begins in a request's frame, as clients write it."""
+        """Return the position of the list of topics in a request's frame, as clients write it."""
         at = _REQUEST_HEAD.size + len((request.client_id or "").encode()) + len(self.tags)
         message = request.message
         return at + len(self.constant(self.request.before, message))
 
     def topics(self, data: bytes, at: int) -> tuple[list[RequestTopic], list[int], int]:
-        """The topics at an offset of a frame, where their rows begin, and the offset behind all.
+        """Return the topics at a position of a frame, the positions of their rows, and the end.
 
         Raises:
-            _Unusual: Anything else stands there.
+            _Unusual: There are other bytes than a list of topics.
         """
         topics, places = [], []
         try:
@@ -251,7 +252,7 @@ class _Layout:
         return topics, places, at
 
     def rows(self, data: bytes) -> Sequence[Row]:
-        """Rows of one topic; raises _Unusual for one with tagged fields."""
+        """Decode the rows of one topic; raises _Unusual for a row with tagged fields."""
         size = self.row.size
         if self.is_flexible and any(data[size - 1 :: size]):
             raise _Unusual
@@ -274,30 +275,30 @@ class _Layout:
     # -- responses ---------------------------------------------------------------------------
 
     def list_size(self, count: int) -> bytes:
-        """The number of a list's items; -1 for null."""
+        """Encode the number of a list's items; -1 for null."""
         return varint_bytes(count + 1) if self.is_flexible else _INT32.pack(count)
 
     def key(self, key: bytes) -> bytes:
-        """A topic's key, as its field lies in bytes."""
+        """Encode a topic's key as its field."""
         if self.response.is_by_id:
             return key
         size = len(key)
         return (varint_bytes(size + 1) if self.is_flexible else _INT16.pack(size)) + key
 
     def records_size(self, size: int) -> bytes:
-        """The length of records."""
+        """Encode the length of records."""
         if not self.is_flexible:
             return _INT32.pack(size)
         coded = size + 1
-        if 1 << 14 <= coded < 1 << 21:  # mostly so
+        if 1 << 14 <= coded < 1 << 21:  # the usual case
             return bytes((coded & 0x7F | 0x80, coded >> 7 & 0x7F | 0x80, coded >> 14))
         return varint_bytes(coded)
 
     def constant(self, fields: Sequence[Field], message: object) -> bytes:
-        """Fields of a message that stay the same in each request or response.
+        """Encode the fields of a message that are the same in each request or response.
 
         Raises:
-            _Unusual: A list or a struct that is not empty.
+            _Unusual: A list or struct is not empty.
         """
         parts = []
         for field in fields:
@@ -323,10 +324,14 @@ _layout_of: Final = cache(_Layout)
 
 
 class _Response:
-    """The constant bytes of the responses to a request, and the encoder of their rows."""
+    """Constant bytes of the responses to a request, and the encoder of their rows."""
 
     def __init__(self, layout: _Layout, response: "DataclassInstance") -> None:
-        """`response`: one with a row. Raises _Unusual where it can't stand for others."""
+        """Learn from `response`, which must have a row.
+
+        Raises:
+            _Unusual: The response is not a model for others.
+        """
         names, tags = layout.response, layout.tags
         rows = [row for _, rows in names.keys_and_rows(response) for row in rows]
         if not rows:
@@ -340,7 +345,8 @@ class _Response:
         self._facts = names.struct
         self._facts_count = len(names.present)
         self._between = layout.constant(names.between, rows[0])
-        # Where the throttle time lies: in the head from its start on, in the tail from its end on.
+        # Position of the throttle time: in the head counted from its start, in the tail from its
+        # end.
         self._throttle_at: int | None = None
         if any(field.name == "throttle_time_ms" for field in names.before):
             self._throttle_at = LENGTH_BYTES + self.header_bytes
@@ -355,10 +361,10 @@ class _Response:
         all_facts: AllFacts,
         records: AllRecords,
     ) -> list[Buffer]:
-        """The pieces of a response, its length in front; of `topics` the keys count."""
+        """Return the pieces of a response with its length; only the keys of `topics` are used."""
         if records is not None or len(topics) > 1 or len(all_facts[0]) > 1:
             return self._encode(correlation_id, topics, all_facts, records)
-        # Of one row: the last one's bytes are kept.
+        # For a single row, the last response's bytes are reused.
         key, facts = topics[0][0], all_facts[0][0]
         kept_key, kept, at = self._one
         if kept_key != key:
@@ -412,21 +418,21 @@ class _Response:
         return pieces  # type: ignore[return-value]
 
     def set_throttle(self, pieces: Sequence[Buffer], throttle_ms: int) -> None:
-        """Report a throttle time; nothing in a version that has no field for it."""
+        """Set the throttle time; no-op in a version without that field."""
         at = self._throttle_at
         if at is not None:
             _INT32.pack_into(pieces[0 if at >= 0 else -1], at, throttle_ms)
 
 
 class Template:
-    """A request that a client repeats, without its rows, and what its responses have in common.
+    """Repeated request without its rows, and the constant part of its responses.
 
     Attributes:
-        request: What the frame means; its message has no topics.
-        encode: Writes a response.
-        set_throttle: Puts a throttle time into one.
-        header_bytes: Of a response's header, behind its length.
-        references: Names and ids by key, of topics that were referred to (`reference`).
+        request: Decoded request, without topics.
+        encode: Encodes a response.
+        set_throttle: Sets the throttle time of a response.
+        header_bytes: Size of a response's header, without the length before it.
+        references: Names and ids by key, of topics that `reference` has looked up.
     """
 
     __slots__ = (
@@ -453,18 +459,18 @@ class Template:
         tail: bytes,
         response: _Response,
     ) -> None:
-        """`lead` and `tail`: the frame's bytes before its rows, and behind them."""
+        """Create a template from the frame's bytes before (`lead`) and behind (`tail`) the rows."""
         self.request = request
         self._layout = layout
         self._head = lead[:_HEAD_BYTES]
         self._lead = lead[_BODY_AT:]
         self._tail = tail
-        # Of the last frame with one topic: its size, the bytes before its rows without correlation
-        # id, where its rows begin and end, the bytes behind them, the topic's key.
+        # The last frame with one topic: its size, the bytes before its rows without correlation id,
+        # the start and end of its rows, the bytes behind them, the topic's key.
         self._last: tuple[int, bytes, int, int, bytes, bytes] = (0, b"", 0, 0, b"", b"")
         self._row_bytes = layout.request.struct.size
         self._unpack = None if layout.request.missing else layout.request.struct.unpack_from
-        # The one partition of a request with records.
+        # The single partition of a request with records.
         self._one: tuple[bytes, int] | None = None
         self.references: dict[bytes, TopicRef] = {}
         self.encode = response.encode
@@ -472,16 +478,16 @@ class Template:
         self.header_bytes = response.header_bytes
 
     def use_partition(self, key: bytes, index: int) -> None:
-        """Its rows are records for this partition, whose topic and number end the lead."""
+        """Set the partition for which a frame has records; its topic and number end the lead."""
         self._one = key, index
 
     def rows(self, frame: Buffer) -> list[RequestTopic] | None:
-        """The topics of a request with their rows; None where any other byte differs."""
+        """Return the topics of a request with their rows; None if any other byte differs."""
         try:
             if self._one is not None:
                 return self._records(frame, *self._one)
             size, start, at, end, tail, key = self._last
-            if len(frame) == size:  # mostly it is the last one with other values
+            if len(frame) == size:  # mostly the last frame with other values
                 data = bytes(frame)
                 if data[:_HEAD_BYTES] + data[_BODY_AT:at] == start and data[end:] == tail:
                     if self._unpack is not None and end - at == self._row_bytes:
@@ -492,7 +498,7 @@ class Template:
             return None
 
     def reference(self, key: bytes) -> TopicRef:
-        """A topic's name or id."""
+        """Return a topic's name or id."""
         known = self.references.get(key)
         if known is None:
             by_id = self._layout.request.is_by_id
@@ -513,13 +519,13 @@ class Template:
             key, rows = topics[0]
             at, end = places[0], places[0] + len(rows) * self._layout.row.size
             if len(rows) == 1 and self._unpack is not None:
-                # Its number of tagged fields belongs to the bytes that stay the same.
+                # The number of its tagged fields belongs to the constant bytes.
                 end -= len(self._layout.tags)
             self._last = len(data), self._head + data[_BODY_AT:at], at, end, data[end:], key
         return topics
 
     def _records(self, frame: Buffer, key: bytes, index: int) -> list[RequestTopic]:
-        """The records of a request for one partition."""
+        """Return the records of a request for one partition."""
         at, end = _BODY_AT + len(self._lead), len(frame) - len(self._tail)
         head = bytes(frame[:at])
         if head[_BODY_AT:] != self._lead or not head.startswith(self._head):
@@ -539,7 +545,7 @@ class Template:
 
 
 class Templates:
-    """The last template of each API on one connection. Belongs to the loop's thread."""
+    """Last template of each API on one connection. Belongs to the loop's thread."""
 
     __slots__ = ("_credit", "_known")
 
@@ -548,7 +554,7 @@ class Templates:
         self._credit: dict[int, int] = {}
 
     def find(self, key: int) -> Template | None:
-        """The template of an API, None for none."""
+        """Return the template of an API; None if there is none."""
         return self._known.get(key)
 
     def learn(
@@ -558,13 +564,13 @@ class Templates:
         response: "DataclassInstance",
         served: Mapping[int, tuple[int, int]],
     ) -> None:
-        """Make a template of a request that was answered without errors, if credit allows.
+        """Create a template from a request that succeeded, if the credit allows.
 
         Args:
-            frame: Its bytes.
-            request: What the codec has read from them.
-            response: Its response.
-            served: The versions of each API that are served, both inclusive.
+            frame: Bytes of the request.
+            request: Request as decoded by the codec.
+            response: Response to the request.
+            served: First and last supported version (inclusive) by API key.
         """
         key, names = request.api.key, _layout_of(request.api.key, request.version).response
         known = self._known.get(key)
@@ -592,11 +598,11 @@ def learned(
     response: "DataclassInstance",
     served: Mapping[int, tuple[int, int]],
 ) -> Template:
-    """A template of a request and its response; arguments as of `Templates.learn`.
+    """Create a template from a request and its response; arguments as of `Templates.learn`.
 
     Raises:
-        _Unusual: None can be made.
-        TidelogError: The changed request can't be read.
+        _Unusual: The request or response is not suitable.
+        TidelogError: The changed request can't be decoded.
     """
     layout = _layout_of(request.api.key, request.version)
     written = _Response(layout, response)
@@ -618,7 +624,7 @@ def learned(
     _ensure_same(others, kept, layout)
     _ensure_same_settings(kept, request, layout)
     template = Template(kept, layout, data[:at], data[end:], written)
-    for _ in range(2):  # the second time as most frames are read
+    for _ in range(2):  # the second call takes the path of most frames
         if template.rows(frame) != topics:
             raise _Unusual
     return template
@@ -634,7 +640,7 @@ def _with_records(
     written: _Response,
     served: Mapping[int, tuple[int, int]],
 ) -> Template:
-    """A template of a request with records for one partition."""
+    """Create a template from a request with records for one partition."""
     layout = _layout_of(request.api.key, request.version)
     names = layout.request
     ((key, rows),) = names.keys_and_rows(request.message)
@@ -648,7 +654,7 @@ def _with_records(
         raise _Unusual
     lead = bytes(frame[:at])
     size = layout.records_size(len(_OTHER_RECORDS))
-    # Looks at no buffer that is to serve again.
+    # A new buffer: the template must not refer to a frame's buffer, which is reused.
     kept = read_request(memoryview(lead + size + _OTHER_RECORDS + tail), served)
     ((other_key, others),) = names.keys_and_rows(kept.message)
     (other,) = others
@@ -664,7 +670,7 @@ def _with_records(
 
 
 def _ensure_same(topics: Sequence[RequestTopic], request: ReceivedRequest, layout: _Layout) -> None:
-    """Whether the codec has read the same rows; raises _Unusual where not."""
+    """Raise _Unusual unless the codec has decoded the same rows."""
     names = layout.request
     expected = [
         (key, [names.values(row) for row in rows])
@@ -675,7 +681,7 @@ def _ensure_same(topics: Sequence[RequestTopic], request: ReceivedRequest, layou
 
 
 def _ensure_same_settings(kept: ReceivedRequest, request: ReceivedRequest, layout: _Layout) -> None:
-    """Whether two requests differ in their rows alone, which `kept` has no more after this."""
+    """Raise _Unusual unless two requests differ in their rows only; remove the rows of `kept`."""
     without: dict[str, object] = {layout.request.topics: []}
     kept.message = replace(kept.message, **without)
     if kept.client_id != request.client_id or kept.message != replace(request.message, **without):
@@ -688,7 +694,7 @@ def _prove_response(
     written: _Response,
     layout: _Layout,
 ) -> None:
-    """Whether the codec writes other facts as the template does; raises _Unusual where not."""
+    """Raise _Unusual unless the codec encodes changed facts as the template does."""
     names = layout.response
     marks = {name: -2 - number for number, name in enumerate(names.present)}
     keys, facts, marked = [], [], []
@@ -717,7 +723,7 @@ def _throttle_of(response: "DataclassInstance", throttle_ms: int) -> dict[str, o
 
 
 def _one_buffer(row: "DataclassInstance", names: _Rows) -> Buffer | None:
-    """A row's records, where they are one buffer; None for none."""
+    """Return a row's records if they are a single buffer; None without records."""
     found = None if names.records is None else getattr(row, names.records)
     if found is None or isinstance(found, bytes | bytearray | memoryview):
         return found or None
@@ -727,7 +733,7 @@ def _one_buffer(row: "DataclassInstance", names: _Rows) -> Buffer | None:
 
 
 def _joined(pieces: Sequence[Buffer]) -> list[object]:
-    """Pieces of files as they are, bytes between them in one."""
+    """Join neighboring bytes to one piece; pieces of files stay as they are."""
     joined: list[object] = []
     for is_bytes, group in groupby(pieces, lambda piece: isinstance(piece, _BYTES)):
         same = list(group)

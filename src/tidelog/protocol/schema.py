@@ -40,12 +40,12 @@ ANY_VERSION: Final = 2**15 - 1
 _SPEC: Final = "wire"
 
 
-# Records to send: one buffer, or several that follow each other. What is read is one buffer.
+# Records to send: one buffer, or several consecutive ones. Records that were read are one buffer.
 Pieces: TypeAlias = Buffer | Sequence[Buffer] | None
 
 
 class Form(Enum):
-    """How a type lies on the wire; the value of a fixed-size one is its letter for `struct`."""
+    """Encoding of a type; the value of a fixed-size one is its letter for `struct`."""
 
     INT8 = "b"
     INT16 = "h"
@@ -63,15 +63,15 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
-    """A type of the protocol.
+    """Type of the protocol.
 
     Attributes:
-        form: How it lies on the wire.
-        zero: The value of a field that is not there and has no other default; of a list or a
-            struct its class, of which every message gets its own.
+        form: Encoding of the type.
+        zero: Value of a field that does not exist in a version and has no other default. For a list
+            or a struct, its class, so that every message gets its own object.
         null_since: First version in which it may be null; None for never.
-        item: What an array holds.
-        struct: The declaration of a struct.
+        item: Type of an array's items.
+        struct: Declaration of a struct.
     """
 
     form: Form
@@ -81,7 +81,7 @@ class Kind(Generic[T]):
     struct: "type[DataclassInstance] | None" = None
 
     def may_be_null(self, version: int) -> bool:
-        """Whether a version knows null for it."""
+        """Whether the value may be null in a version."""
         return self.null_since is not None and version >= self.null_since
 
 
@@ -119,43 +119,43 @@ BYTES: Final[Kind[Buffer]] = Kind(Form.BYTES, b"")
 RECORDS: Final[Kind[Buffer | None]] = Kind(Form.BYTES, None, 0)
 
 
-# The same to be sent in pieces.
+# Record batches that may be sent in pieces.
 RECORD_PIECES: Final[Kind[Pieces]] = Kind(Form.BYTES, None, 0)
 
 
-# The same where Kafka knows no null.
+# Record batches that may be sent in pieces and are never null.
 RECORD_PIECES_NEVER_NULL: Final[Kind[Pieces]] = Kind(Form.BYTES, b"")
 
 
 def nullable_string(since: int = 0) -> Kind[str | None]:
-    """A string that may be null from a version on; its default is null."""
+    """Return the type of a string that may be null since a version; its default is null."""
     return Kind(Form.STRING, None, since)
 
 
 def nullable_bytes(since: int = 0) -> Kind[Buffer | None]:
-    """Bytes that may be null from a version on; their default is null."""
+    """Return the type of bytes that may be null since a version; their default is null."""
     return Kind(Form.BYTES, None, since)
 
 
 def array(item: Kind[T]) -> Kind[list[T]]:
-    """Any number of one type."""
+    """Return the type of an array of any length."""
     return Kind(Form.ARRAY, list, None, cast("Kind[object]", item))
 
 
 def nullable_array(item: Kind[T], since: int = 0) -> Kind[list[T] | None]:
-    """An array that may be null from a version on; its default is null."""
+    """Return the type of an array that may be null since a version; its default is null."""
     return Kind(Form.ARRAY, None, since, cast("Kind[object]", item))
 
 
 def struct(kind: type[Message]) -> Kind[Message]:
-    """Another declaration, inside."""
+    """Return the type of a nested declaration."""
     return Kind(Form.STRUCT, kind, None, None, kind)
 
 
 def nullable_struct(kind: type[Message]) -> Kind[Message | None]:
-    """Another declaration, inside, behind a byte that is -1 where there is none.
+    """Return the type of a nullable nested declaration: a byte, which is -1 for null, precedes it.
 
-    As a tagged field it is always written, and the byte is 0 where there is none.
+    As a tagged field it is always written, and the byte is 0 for null.
     """
     return Kind(Form.STRUCT, None, 0, None, kind)
 
@@ -183,14 +183,14 @@ def wire(
     tag: int | None = None,
     default: T | _Missing = _MISSING,
 ) -> T:
-    """A field of a message.
+    """Declare a field of a message.
 
     Args:
-        kind: Its type.
-        since: First version that has it.
-        until: Last version that has it, inclusive.
-        tag: Its number among the tagged fields; None for an ordinary one.
-        default: Its value where it is not there; the type's zero unless given.
+        kind: Type of the field.
+        since: First version with the field.
+        until: Last version with the field, inclusive.
+        tag: Number among the tagged fields; None for an ordinary field.
+        default: Value in versions without the field; by default the type's zero.
     """
     metadata = {_SPEC: _Spec(cast("Kind[object]", kind), since, until, tag)}
     zero = kind.zero if isinstance(default, _Missing) else default
@@ -202,10 +202,10 @@ def wire(
 
 
 class Declaration:
-    """What messages have in common: they are equal field by field, and print their fields.
+    """Base class of messages: equality and `repr` by fields.
 
-    `dataclass` would compile both for each of some 400 classes, a tenth of a broker's start. A
-    message with a secret prints none of its fields: `__repr__ = object.__repr__`.
+    `dataclass` would compile both for each of some 400 classes, which takes a tenth of a broker's
+    start time. A message with a secret hides its fields: `__repr__ = object.__repr__`.
     """
 
     __slots__ = ()
@@ -227,14 +227,14 @@ def _names_of(kind: type[Declaration]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a declaration in one version.
+    """Field of a declaration in one version.
 
     Attributes:
-        name: Its name.
-        kind: Its type.
-        tag: Its number among the tagged fields; None for an ordinary one.
-        is_there: Whether the version has it.
-        default: Its value where it is not there, or the class that makes one.
+        name: Name of the field.
+        kind: Type of the field.
+        tag: Number among the tagged fields; None for an ordinary field.
+        is_there: Whether the field exists in the version.
+        default: Value in versions without the field, or the class that creates one.
     """
 
     name: str
@@ -245,7 +245,7 @@ class Field:
 
 
 def fields_of(kind: "type[DataclassInstance]", version: int) -> list[Field]:
-    """All fields of a declaration, in the order of the wire."""
+    """Return all fields of a declaration, in the order of the wire."""
     return [_field_of(declared, version) for declared in dataclasses.fields(kind)]
 
 
@@ -265,15 +265,15 @@ Request_co = TypeVar("Request_co", bound="DataclassInstance", covariant=True)
 Response_co = TypeVar("Response_co", bound="DataclassInstance", covariant=True)
 
 
-# Who asks, in the field `replica_id`: an ordinary consumer, which sees up to the high watermark.
+# Value of `replica_id` in requests of consumers, which read up to the high watermark.
 CONSUMER_REPLICA_ID: Final = -1
 
 
 NO_OPERATIONS: Final = -(2**31)
 
 
-# Tagged fields from this number on are our own (docs/fetch.md): a broker or client that does
-# not know them steps over them, and Kafka's own numbers are far below. Source: KIP-482.
+# Tagged fields from this number on are tidelog extensions (docs/fetch.md). Brokers and clients that
+# do not know them skip them; Kafka's own numbers are far below. Source: KIP-482.
 OWN_TAGS_START: Final = 10_000
 
 
@@ -283,26 +283,26 @@ EARLIEST_TIMESTAMP: Final = -2
 LATEST_TIMESTAMP: Final = -1
 
 
-# The first offset that lies on the broker itself, not in a remote tier. Source: KIP-405.
+# The first offset on the broker itself, not in remote storage. Source: KIP-405.
 EARLIEST_LOCAL_TIMESTAMP: Final = -4
 
 
 @dataclass(frozen=True, slots=True)
 class Api(Generic[Request_co, Response_co]):
-    """One kind of question and its answer.
+    """API of the protocol: a request and its response.
 
-    The declarations are imported when somebody first asks for them: there are many, and a broker
-    has to be up quickly.
+    The declarations are imported at their first use, because there are many and a broker must start
+    quickly.
 
     Attributes:
-        name: Kafka's name; the declarations are called NameRequest and NameResponse.
-        key: Its number on the wire.
-        first: Lowest version that Kafka 4.3 knows.
+        name: Kafka's name; the declarations are NameRequest and NameResponse.
+        key: API key.
+        first: Lowest version that Kafka 4.3 supports.
         last: Highest version that the declarations know, inclusive.
         flexible: First version with compact lengths and tagged fields.
-        module: Where the declarations are, in this package.
-        first_declared: Lowest version that the declarations know; below `first` are those of
-            clients older than Kafka 0.11.
+        module: Module of the declarations in `protocol.messages`.
+        first_declared: Lowest version that the declarations know; versions below `first` are used
+            by clients older than Kafka 0.11.
     """
 
     name: str
@@ -315,12 +315,12 @@ class Api(Generic[Request_co, Response_co]):
 
     @property
     def request(self) -> type[Request_co]:
-        """The question's declaration."""
+        """Declaration of the request."""
         return cast("type[Request_co]", _declaration(self.module, f"{self.name}Request"))
 
     @property
     def response(self) -> type[Response_co]:
-        """The answer's declaration."""
+        """Declaration of the response."""
         return cast("type[Response_co]", _declaration(self.module, f"{self.name}Response"))
 
     def is_flexible(self, version: int) -> bool:

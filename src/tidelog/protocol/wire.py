@@ -1,7 +1,7 @@
 """Reads and writes the primitive types of Kafka's wire protocol, big-endian.
 
 Compiled codecs do the same for whole messages; these functions serve headers and single values. A
-value that doesn't fit raises CorruptMessage with its position before anything is allocated. Bytes
+value that does not fit raises CorruptMessage with its position before anything is allocated. Bytes
 and records are read as views of the given buffer and written without a copy.
 
 Source: Kafka's protocol guide, protocol primitive types; KIP-482 (compact types, tagged fields).
@@ -18,32 +18,32 @@ from tidelog.types import INT16_MAX, INT32_MAX, UINT32_MAX, Buffer
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 
-# A 32-bit number in groups of seven bits.
+# Maximum size of a 32-bit number in groups of seven bits.
 VARINT_MAX_BYTES: Final = 5
-# The compact form could say more; Kafka reads no longer ones.
+# The compact form allows longer strings, but Kafka rejects them.
 STRING_BYTES_MAX: Final = INT16_MAX
-# Kafka's messages have at most nine tagged fields in a struct; each takes a microsecond to skip.
+# Kafka's messages have at most nine tagged fields in a struct. Skipping one takes a microsecond.
 TAGS_MAX: Final = 100
 ITEMS_MAX: Final = 2**62
 NO_UUID: Final = UUID(int=0)
-# Larger pieces go out as they are instead of being copied together.
+# Pieces of this size or larger are not copied together.
 COPY_LIMIT_BYTES: Final = 4096
-# Topics' ids come again and again, and Python takes long to make one.
+# Size of the cache of topic ids: they recur often, and creating a UUID is slow.
 _UUIDS_MAX: Final = 1024
 _uuids: Final[dict[bytes, UUID]] = {}
 
 
 class TooManyItems(Exception):
-    """A message has more list elements and tagged fields than may be read at once."""
+    """Raised for a message with more list elements and tagged fields than may be read at once."""
 
 
 class Reader:
-    """A place in a buffer that runs on. One owner.
+    """Buffer with a position that advances. Not thread-safe.
 
     Attributes:
         view: The buffer.
         at: Position of the next byte.
-        items: How many list elements and tagged fields a message may have to be read at once.
+        items: Maximum number of list elements and tagged fields to read at once.
     """
 
     __slots__ = ("at", "items", "view")
@@ -56,14 +56,14 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """Bytes that are left."""
+        """Number of remaining bytes."""
         return len(self.view) - self.at
 
     def need(self, count: int, what: str) -> int:
-        """Step over `count` bytes and say where they began.
+        """Skip `count` bytes and return their position.
 
         Raises:
-            CorruptMessage: There are not as many, or the count is negative.
+            CorruptMessage: Fewer bytes remain, or the count is negative.
         """
         at = self.at
         if not 0 <= count <= self.left:
@@ -72,17 +72,17 @@ class Reader:
         return at
 
     def int16(self) -> int:
-        """Two bytes."""
+        """Read a signed number of two bytes."""
         value: int = _INT16.unpack_from(self.view, self.need(2, "int16"))[0]
         return value
 
     def int32(self) -> int:
-        """Four bytes."""
+        """Read a signed number of four bytes."""
         value: int = _INT32.unpack_from(self.view, self.need(4, "int32"))[0]
         return value
 
     def unsigned_varint(self) -> int:
-        """A number of at most 32 bits, seven to a byte, the lowest first."""
+        """Read a number of at most 32 bits, seven bits per byte, the lowest first."""
         try:
             value, self.at = read_varint(self.view, self.at)
         except IndexError:
@@ -90,7 +90,7 @@ class Reader:
         return value
 
     def nullable_string(self) -> str | None:
-        """A string in the old form, or null."""
+        """Read a nullable string with an int16 length."""
         view, at = self.view, self.at + 2
         try:
             (count,) = _INT16.unpack_from(view, at - 2)
@@ -98,7 +98,7 @@ class Reader:
             self.need(2, "string")
             raise
         self.at = at
-        if count < 0:  # as Kafka; it writes -1
+        if count < 0:  # any negative length is null, as in Kafka
             return None
         end = at + count
         if not at <= end <= len(view):
@@ -107,21 +107,23 @@ class Reader:
         return str(view[at:end], "utf-8", "replace")
 
     def skip_tags(self) -> None:
-        """Step over a section of tagged fields of which none is known."""
+        """Skip a section of tagged fields of which none is known."""
         at = self.at
         try:
-            # Hardly anybody sends any.
+            # Nearly always empty.
             self.at = at + 1 if self.view[at] == 0 else skip_tags(self.view, at)
         except IndexError:
             raise CorruptMessage("tagged fields that are cut", at=self.at) from None
 
 
 def read_varint(view: memoryview, at: int) -> tuple[int, int]:
-    """An unsigned number of at most 32 bits, seven to a byte, the lowest first; what is behind it.
+    """Return an unsigned number of at most 32 bits, and the position behind it.
+
+    It has seven bits per byte, the lowest first.
 
     Raises:
-        IndexError: The buffer ends before it does.
-        CorruptMessage: It is longer or larger.
+        IndexError: The buffer ends inside it.
+        CorruptMessage: It has more than 5 bytes or 32 bits.
     """
     first = view[at]
     if first < 0x80:
@@ -132,7 +134,7 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
         return value, at + 2
     third = view[at + 2]
     value |= (third & 0x7F) << 14
-    if third < 0x80:  # up to here: nearly all records
+    if third < 0x80:  # nearly all records end here
         return value, at + 3
     shift, start = 21, at
     at += 3
@@ -151,11 +153,11 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def skip_tags(view: memoryview, at: int) -> int:
-    """What is behind a section of tagged fields.
+    """Return the position behind a section of tagged fields.
 
     Raises:
-        IndexError: The buffer ends before it does.
-        CorruptMessage: A field is longer than the buffer, or there are over `TAGS_MAX`.
+        IndexError: The buffer ends inside it.
+        CorruptMessage: A field is longer than the buffer, or there are more than `TAGS_MAX`.
     """
     count, at = read_varint(view, at)
     if count > TAGS_MAX:
@@ -170,7 +172,7 @@ def skip_tags(view: memoryview, at: int) -> int:
 
 
 def varint_bytes(value: int) -> bytes:
-    """A number of at most 32 bits as a varint.
+    """Encode a number of at most 32 bits as a varint.
 
     Raises:
         InvalidRequest: It is negative or larger.
@@ -186,10 +188,10 @@ def varint_bytes(value: int) -> bytes:
 
 
 def text_varint(value: int) -> bytes:
-    """The length of a string, and one, as a varint.
+    """Encode the length of a string plus one as a varint.
 
     Raises:
-        ValueError: No version can say it.
+        ValueError: The string is longer than any version allows.
     """
     if value > STRING_BYTES_MAX + 1:
         raise ValueError
@@ -197,7 +199,7 @@ def text_varint(value: int) -> bytes:
 
 
 def uuid_of(data: bytes) -> UUID:
-    """The id with these 16 bytes."""
+    """Return the UUID of these 16 bytes, from a cache."""
     found = _uuids.get(data)
     if found is None:
         if len(_uuids) >= _UUIDS_MAX:
@@ -207,10 +209,10 @@ def uuid_of(data: bytes) -> UUID:
 
 
 def pieces_size(data: Buffer | Sequence[Buffer]) -> int:
-    """Bytes of one buffer or of several.
+    """Return the size of one buffer or of several, in bytes.
 
     Raises:
-        InvalidRequest: They are more than the format can say.
+        InvalidRequest: The size does not fit into a length field.
     """
     is_one = isinstance(data, bytes | bytearray | memoryview)
     size = len(data) if is_one else sum(map(len, data))  # type: ignore[arg-type] # several
@@ -220,10 +222,10 @@ def pieces_size(data: Buffer | Sequence[Buffer]) -> int:
 
 
 class Writer:
-    """Collects a message as pieces: small values together, large ones as they were handed in.
+    """Collects a message as pieces: small values are joined, large buffers are kept as they are.
 
     Attributes:
-        add: Takes a small piece.
+        add: Adds a small piece.
     """
 
     __slots__ = ("_parts", "_small", "add")
@@ -235,22 +237,22 @@ class Writer:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all pieces."""
+        """Size of all pieces in bytes."""
         return sum(map(len, self._parts)) + sum(map(len, self._small))
 
     def parts(self) -> list[Buffer]:
-        """All pieces, in order."""
+        """Return all pieces, in order."""
         self._gather()
         return self._parts
 
     def whole(self) -> bytes | None:
-        """All of it in one piece, None where `parts` has to be asked: some of it came as it is."""
+        """Return the message as one piece; None if it has large pieces, which `parts` returns."""
         return None if self._parts else b"".join(self._small)
 
     def pieces(self, data: Buffer | Sequence[Buffer]) -> None:
-        """One buffer or several, as they are.
+        """Add one buffer or several.
 
-        Large ones are not copied; none may change until it is sent.
+        Large ones are not copied, so none may change until it is sent.
         """
         if isinstance(data, bytes | bytearray | memoryview):
             self._piece(data)
@@ -277,19 +279,19 @@ class Writer:
             raise InvalidRequest(f"{value!r} does not fit into {layout.size} bytes") from None
 
     def int16(self, value: int) -> None:
-        """Two bytes."""
+        """Write a signed number of two bytes."""
         self._pack(_INT16, value)
 
     def int32(self, value: int) -> None:
-        """Four bytes."""
+        """Write a signed number of four bytes."""
         self._pack(_INT32, value)
 
     def unsigned_varint(self, value: int) -> None:
-        """A number of at most 32 bits, seven to a byte, the lowest first."""
+        """Write a number of at most 32 bits, seven bits per byte, the lowest first."""
         self.add(varint_bytes(value))
 
     def nullable_string(self, value: str | None) -> None:
-        """A string in the old form, or null."""
+        """Write a nullable string with an int16 length."""
         data = b"" if value is None else value.encode()
         self.int16(-1 if value is None else len(data))
         self.add(data)
