@@ -1,6 +1,7 @@
 """`tidelog serve` as people start it: a process, its one line, its end; and what it refuses."""
 
 import json
+import os
 import re
 import selectors
 import signal
@@ -223,3 +224,21 @@ def test_stderr_holds_an_object_a_line(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in told.splitlines()]
     assert (code, lines[-1]["level"]) == (ExitCode.USAGE, "error")
     assert lines[-1]["message"].startswith("num.partitions=two: must be")
+
+
+def test_stderr_holds_objects_where_stdout_has_no_reader(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            command("--data", str(tmp_path), "--log-format", "json", "--set", "num.partitions=two"),
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, json.loads(line)["level"]) == (ExitCode.USAGE, "error")

@@ -111,7 +111,7 @@ def _start_among_objects(surroundings: Surroundings, options: ServeOptions) -> E
     try:
         _start(surroundings, options)
     except Exception as error:
-        if not surroundings.has_reader:
+        if isinstance(error, BrokenPipeError) and not surroundings.has_reader:
             raise
         code, line = describe(error)
         LOGGER.error("%s", line, extra=TOLD_ONCE)
