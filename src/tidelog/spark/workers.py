@@ -12,7 +12,7 @@ missing, or that versions differ.
 Spark sends a task to a worker's Python over TCP as two small messages: the code, then its input.
 Nagle's algorithm holds the second back until the first is acknowledged, and the worker's system
 delays the acknowledgement by 40 ms, hoping to send it along with an answer. Reading 5 MB of log
-takes as long, and the delay comes with every task. Code that carries an `PromptAck` ends the wait:
+takes as long, and the delay comes with every task. Code that carries a `PromptAck` ends the wait:
 the code is unpickled between the two messages, and its `PromptAck` makes the system acknowledge at
 once.
 
@@ -234,7 +234,7 @@ class PromptAck:
 
 
 def arrived() -> PromptAck:
-    """An `PromptAck` in the process that it was sent to."""
+    """A `PromptAck` in the process that it was sent to."""
     acknowledge_now()
     return PromptAck()
 

@@ -186,6 +186,23 @@ def test_a_run_goes_on_exactly_where_it_stopped(
     assert plain(held(target, "flights")) == expected
 
 
+def test_a_finished_run_makes_no_target_again(
+    spark: "SparkSession", source: str, tmp_path: Path
+) -> None:
+    target = Place(str(tmp_path / "target"))
+    options = chunked(target, tmp_path / "progress.json")
+    options |= {"create": PARTITIONS, "config": KEEP_ALL}
+    env = Env(clock=ManualClock(T0 + 1_440 * MINUTE))
+    outcome = Replay(Place(source), "flights", **options, env=env, wait=lambda _: None).run(spark)
+    with Directory.open(target.address, writable=True) as directory:
+        directory.delete_topic("flights")
+    again = Replay(Place(source), "flights", **options, env=env)
+    again.check_target()
+    assert again.run(spark).records == outcome.records
+    with Directory.open(target.address) as directory:
+        assert "flights" not in directory.topics()
+
+
 def test_a_rate_is_kept_without_sleeping(
     spark: "SparkSession", source: str, tmp_path: Path
 ) -> None:

@@ -346,7 +346,8 @@ class Replay:
         Raises:
             InvalidRequest, UnknownTopic, ConfigError: As `replay`.
         """
-        self._target()
+        if isinstance(self._to, Place):
+            find_or_plan(self._to, self._to_topic, self._new, env=self._env)
 
     def run(self, spark: "SparkSession") -> ReplayOutcome:
         """Replay all that is left; errors as `tidelog.spark.replay`."""
