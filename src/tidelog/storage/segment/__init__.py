@@ -1,1 +1,1 @@
-"""Segments in their states, search by time in them, rules of roll and retention."""
+"""Segments in their states, searches by time in them, and the rules of roll and retention."""

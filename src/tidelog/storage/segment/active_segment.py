@@ -1,17 +1,15 @@
 """The last segment of a log: `TailSegment` for readers, `ActiveSegment` that also appends.
 
-A `TailSegment` reaches up to the last whole, valid batch on disk. Where something proves that more
-was there (`log_end`), it reaches to the proven end, and reading raises at the damage as in a
-finished segment.
+A `TailSegment` ends at the last whole, valid batch on disk. If something proves that more was there
+(`log_end`), it ends at the proven end, and reading raises at the damage as in a finished segment.
 
 An `ActiveSegment` writes log, both indexes and append times through to their files. The order of an
-append is: the append-time row (where time moved), the log bytes, the index entries. A crash may
-keep any part of what was not synced; recovery makes the files agree again. Index files are not
-preallocated: all that is in the file is valid.
+append is: the append-time row (if the time has changed), the log bytes, the index entries. A crash
+may keep any part of the unsynced bytes; recovery makes the files consistent again. Index files are
+not preallocated: everything in the file is valid.
 
-Life cycle: create or load -> (begin, write, finish, acknowledge)* -> close_entries, sync.
-Not safe for two threads.
-Source: KIP-33 for the time index; facts of docs/format.md.
+Life cycle: create or load -> (begin, write, finish, acknowledge)* -> close_entries, sync. Not
+thread-safe. Source: KIP-33 for the time index; facts of docs/format.md.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,7 +51,7 @@ from tidelog.storage.segment.segment import LastBatches, Segment, SegmentContext
 from tidelog.storage.segment.txn_index import AbortedTxn, TxnIndex
 from tidelog.types import INT32_MAX, INT64_MAX, NO_TIMESTAMP, UNKNOWN_MS, Buffer, ClockName
 
-# A reader looks at an end that may be damaged until two looks agree, but not for ever.
+# A reader re-reads a possibly damaged end until two reads agree, at most this many times.
 _LOOKS_MAX: Final = 3
 
 
@@ -61,9 +59,9 @@ class TailSegment(Segment):
     """The last segment: read by position, up to the last whole, valid batch at load time.
 
     Attributes:
-        damage: Why it ends where it does, if bytes that were on disk can't be read; then
+        damage: Why the segment ends early, if bytes that were on disk are unreadable; then
             `size_bytes` and `end_offset` include the damage. `damaged` is its error.
-        sound_part: How far its batches are sound.
+        sound_part: Part of the log file with sound batches.
         has_index_files: Whether its indexes are those on disk, not built from the log.
     """
 
@@ -96,21 +94,21 @@ class TailSegment(Segment):
 
     @classmethod
     def empty(cls, context: SegmentContext, base_offset: int) -> Self:
-        """A segment of which nothing was read yet."""
+        """Create a segment of which nothing has been read yet."""
         return cls(context, base_offset, (OffsetIndex(base_offset), TimeIndex(base_offset)))
 
     @property
     def has_known_end(self) -> bool:
-        """Whether it is known to reach `end_offset`, so that a reader must not stop before."""
+        """Whether it is known to reach `end_offset`, so that a reader must not stop earlier."""
         return self.damage is not None
 
     def scan_tail(self, file_size: int, *, check_crc: bool) -> None:
-        """Set size, end offset and largest timestamp from the last sure entries to the end.
+        """Set size, end offset and largest timestamp by reading from the last proven entries on.
 
         Stops silently at the first batch that is incomplete or invalid: another process may be
-        writing it. Where that is the batch of the last index entry, the entry was written and its
-        batch was not: the search goes on from the entry before. A time index whose last entry is
-        not that of its batch is of no use: both indexes are built anew.
+        writing it. If that is the batch of the last index entry, the entry was written and its
+        batch was not: the scan is repeated from the entry before. If the last time index entry does
+        not match its batch, both indexes are rebuilt.
         """
         self._scan_from_sure_entry(file_size, check_crc=check_crc)
         problem = self._problem_of_indexes()
@@ -127,7 +125,7 @@ class TailSegment(Segment):
             self.time_index.truncate_to(last_offset)
 
     def _problem_of_indexes(self) -> str | None:
-        """What the last entries say and the batches do not, None where they agree."""
+        """Return how the last entries differ from the batches, None if they agree."""
         if self._misfit is not None:
             return self._misfit
         if not self._is_last_time_proven or self._is_last_time_outdone():
@@ -137,16 +135,16 @@ class TailSegment(Segment):
         return None
 
     def _is_last_time_outdone(self) -> bool:
-        """Whether a batch before the last time entry claims a larger timestamp than the entry."""
+        """Return whether an earlier batch has a larger timestamp than the last time entry."""
         indexed, offset = self.time_index.last_entry
         is_earlier = self.max_timestamp_offset < offset
         return self.time_index.entry_count > 0 and is_earlier and self.max_timestamp > indexed
 
     def _scan_from_last_entry(self, file_size: int, *, check_crc: bool) -> bool:
-        """Whether the last indexed batch, where there is one, could be taken.
+        """Scan the batches from the last entries on; return whether the last indexed one is valid.
 
         Begins one entry before the one to which the last time entry leads: only batches tell
-        whether a later one was lost, and no walk sees a gap before its first batch.
+        whether a later entry was lost, and a walk can't detect a gap before its first batch.
         """
         indexed, offset = self.time_index.last_entry
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
@@ -171,7 +169,7 @@ class TailSegment(Segment):
                 if start == first > 0:
                     if batch.last_offset > first_key:
                         self._misfit = misfit(self.log_path, first_key, first)
-                    sound_part.end_offset = first_known_offset(batch)  # what was before is not read
+                    sound_part.end_offset = first_known_offset(batch)  # earlier ones are not read
                 sound_part.take(batch, start)
                 self._take(batch, start)
         except CorruptData as error:
@@ -181,18 +179,18 @@ class TailSegment(Segment):
         return position == 0 or self.size_bytes > position
 
     def read_txn_index(self) -> TxnIndex:
-        """The `.txnindex` file; where there is none, what the batches say of aborted ones."""
+        """Entries of the `.txnindex` file; without a file, aborted transactions by the batches."""
         index = super().read_txn_index()
         if index.entries or self.find_aborted is None:
             return index
         return self.find_aborted(self)
 
     def settle_end(self, recorded: RecordedEnd) -> Damage | None:
-        """Hold the end that was found against what is recorded of it, and look behind it.
+        """Compare the end that was found with the recorded end, and search for batches after it.
 
         Returns:
-            Why bytes behind the sound part are no unfinished write, None where they may be one.
-            The segment reaches to the proven end then, and reading raises at the damage.
+            Why bytes after the sound part are not an unfinished write, None if they may be one. The
+            segment then ends at the proven end, and reading raises at the damage.
         """
         file = self.context.pool.get(self.log_path)
         sound_part = self.sound_part
@@ -214,10 +212,10 @@ class TailSegment(Segment):
         return damage
 
     def _witnessed(self, recorded: RecordedEnd, size: int) -> RecordedEnd:
-        """The recorded end; the log's own where what the same close has left beside it says so.
+        """Return the recorded end, or the log's own end if the append-time checkpoint proves it.
 
-        Two files tell where a log ended when it was closed. Where a log that lacks no byte ends
-        with the batch that the one names, the other is wrong.
+        Two files record where a log ended when it was closed. If a log with no missing byte ends
+        with the batch that one of them names, the other one is wrong.
         """
         sound_part, last = self.sound_part, self.last_batch
         if sound_part.size_bytes != size or last is None:
@@ -238,7 +236,7 @@ class TailSegment(Segment):
         return replace(recorded, recovery_point=sound_part.end_offset)
 
     def _proves(self, jump: Jump | None) -> bool:
-        """Whether something beside the log names the offsets of a batch that leave a gap."""
+        """Return whether something beside the log proves the offsets of a batch after a gap."""
         assert jump is not None
         batch, context = jump.batch, self.context
         if batch.next_offset <= cleaned_end(context.env.files, context.directory):
@@ -261,47 +259,47 @@ class TailSegment(Segment):
 
     @property
     def largest_timestamp(self) -> int:
-        """Largest record timestamp, -1 where no record has one.
+        """Largest record timestamp, -1 if no record has one.
 
-        Any time may lie in a damaged part, so a search has to come upon the damage.
+        A damaged part may hold any time, so a search has to reach the damage.
         """
         return self.max_timestamp if self.damage is None else INT64_MAX
 
     def largest_record(self) -> tuple[int, int]:
-        """Largest timestamp and the last offset of the first batch that has it."""
+        """Return the largest timestamp and the last offset of the first batch that has it."""
         return self.max_timestamp, self.max_timestamp_offset
 
     @property
     def last_batches(self) -> LastBatches:
         """How far its batches are in order: up to its end."""
-        position = self.size_bytes  # first: a segment grows beside a thread
+        position = self.size_bytes  # read first: another thread may append meanwhile
         return LastBatches(self.end_offset, position, None)
 
     seen_last_batches = last_batches
 
     def zones_on(self, _clock: ClockName) -> None:
-        """None: a segment gets its zone map when it is finished."""
+        """Return None: a segment gets its zone map when it is finished."""
 
     def passing_zones_on(self, _clock: ClockName) -> None:
-        """None: a segment gets its zone map when it is finished."""
+        """Return None: a segment gets its zone map when it is finished."""
 
     def use_zones(self, _zones: ZoneMap | None, *, loaded: bool = True) -> None:
         """Do nothing: a segment gets its zone map when it is finished."""
 
     def forget_stale_files(self) -> None:
-        """Close the handle of the log file: the segment may be finished, or gone, by now."""
+        """Close the handle of the log file: the segment may be finished or deleted by now."""
         self.context.pool.forget(self.log_path)
 
     def unload(self) -> None:
         """Do nothing: the indexes of the last segment are in memory only."""
 
     def distrust_indexes(self, problem: str) -> None:
-        """Report what an index says and the log does not; go on with indexes built anew."""
+        """Report how an index differs from the log, and rebuild both indexes."""
         self.context.report(problem)
         self.offset_index, self.time_index = rebuilt_tail_indexes(self, self.size_bytes)
 
     def view(self, start: int, end: int) -> memoryview:
-        """Bytes [start, end) of the log file, read now."""
+        """Read bytes [start, end) of the log file."""
         file = self.context.pool.get(self.log_path)
         return memoryview(file.pread(min(end, self.size_bytes) - start, start))
 
@@ -314,10 +312,10 @@ _Tail = TypeVar("_Tail", bound=TailSegment)
 
 
 def load_tail(context: SegmentContext, base_offset: int) -> TailSegment:
-    """The last segment as it is on disk now; its indexes are checked, else rebuilt in memory.
+    """Load the last segment from disk; its indexes are checked, else rebuilt in memory.
 
-    A process that writes it may be at work, so damage counts only if a later look finds the same:
-    by then the write that was under way is done, and what is recorded was read anew.
+    Another process may be writing it, so damage counts only if a second read finds the same: by
+    then a write in progress has finished, and the recorded end has been read again.
     """
     segment, damage = _loaded(context, base_offset, context.recorded_end(False))
     for _ in range(_LOOKS_MAX):
@@ -337,14 +335,14 @@ def _loaded(
     segment = TailSegment.empty(context, base_offset)
     fill_tail(segment, check_crc=True)
     if recorded.is_end and segment.end_offset > recorded.recovery_point:
-        recorded = context.recorded_end(True)  # mostly a writer has begun since it was read
+        recorded = context.recorded_end(True)  # usually a writer has started since it was read
     return segment, segment.settle_end(recorded)
 
 
 def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail, bool]:
-    """The last segment as an opening takes it, and whether its end is damaged or in doubt.
+    """Load the last segment for opening; return it, and whether its end is damaged or in doubt.
 
-    Checksums are read only where frames alone may have led over damage.
+    Checksums are verified only if frames alone may have led past damage.
     """
     segment = empty()
     fill_tail(segment, check_crc=False)
@@ -357,7 +355,7 @@ def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail
 
 
 def fill_tail(segment: TailSegment, *, check_crc: bool) -> None:
-    """Load indexes and end of a last segment; a growing index is used as far as it is sure."""
+    """Load indexes and end of a last segment; a growing index is used as far as it is proven."""
     context, base_offset = segment.context, segment.base_offset
     indexes = load_indexes(context, base_offset, mapped=False)
     log_size = context.env.files.stat(segment.log_path).size
@@ -369,13 +367,13 @@ def fill_tail(segment: TailSegment, *, check_crc: bool) -> None:
 
 
 def _last_entry_fits(segment: TailSegment, index: OffsetIndex) -> bool:
-    """Whether the last index entry leads to the batch that it names."""
+    """Return whether the last index entry leads to the batch that it names."""
     if index.entry_count == 0:
         return True
     last_offset, position = index.entry(index.entry_count - 1)
     file = segment.context.pool.get(segment.log_path)
     batch_last_offset = batch_at(memoryview(file.pread(HEADER_SIZE, position)))
-    # Old brokers made one entry for an append of several batches.
+    # Old brokers wrote one entry for an append of several batches.
     if batch_last_offset is not None and segment.base_offset <= batch_last_offset <= last_offset:
         return True
     segment.context.report(misfit(segment.log_path, last_offset, position))
@@ -383,7 +381,7 @@ def _last_entry_fits(segment: TailSegment, index: OffsetIndex) -> bool:
 
 
 def rebuilt_tail_indexes(segment: TailSegment, log_size: int) -> tuple[OffsetIndex, TimeIndex]:
-    """Both indexes of a last segment from its log file, without the closing time entry."""
+    """Build both indexes of a last segment from its log file, without the closing time entry."""
     context, base = segment.context, segment.base_offset
     file = context.pool.get(segment.log_path)
     batches = ordered_batches(file, segment.log_path, base, log_size)
@@ -413,7 +411,7 @@ class ActiveSegment(TailSegment):
         self._time_index_written = 0
         self._must_rewrite = False
         self._times_written = 0
-        self._has_new_name = False  # whether the times' file was made behind the directory's sync
+        self._has_new_name = False  # the append-time file is newer than the directory's sync
         self._interval_bytes = context.config.index_interval_bytes
         self._log_file = PooledFile(context.pool, self.log_path)
         self._times_file = self._made(files.APPEND_TIME_SUFFIX)
@@ -421,13 +419,13 @@ class ActiveSegment(TailSegment):
         self._time_index_file = self._made(files.TIME_INDEX_SUFFIX)
 
     def _made(self, suffix: str) -> PooledFile:
-        """One of its files, made where it is missing."""
+        """Open one of its files, creating it if it is missing."""
         path = self.context.path(self.base_offset, suffix)
         return PooledFile(self.context.pool, path, create=True)
 
     @classmethod
     def create(cls, context: SegmentContext, base_offset: int) -> "ActiveSegment":
-        """A new, empty segment; stray files of its name are replaced. Names are not yet synced."""
+        """Create an empty segment, replacing stray files; names are not synced yet."""
         limit = index_limit_bytes(context.config)
         indexes = (
             OffsetIndex(base_offset, size_limit=limit),
@@ -451,17 +449,17 @@ class ActiveSegment(TailSegment):
         *,
         is_refused: bool = False,
     ) -> "ActiveSegment":
-        """The last segment after a clean stop or a recovery; index files are put right.
+        """Load the last segment after a clean stop or a recovery; index files are corrected.
 
-        Bytes behind the last whole batch are cut off: recovery has looked at them already, or a
-        clean stop left none. Where something proves that they are damage (`settle_end`), or that
-        the partition takes no appends, no file is changed.
+        Bytes after the last whole batch are truncated: recovery has checked them already, or a
+        clean stop left none. If something proves that they are damage (`settle_end`), or if the
+        partition takes no appends, no file is changed.
 
         Args:
             context: The partition.
-            base_offset: The segment's.
-            recorded: What is recorded of the log's end.
-            is_refused: Whether the partition takes no appends anyhow.
+            base_offset: The segment's base offset.
+            recorded: End of the log as recorded.
+            is_refused: Whether the partition takes no appends for another reason.
         """
         segment, is_damaged = judge_tail(lambda: cls.empty(context, base_offset), recorded)
         is_refused |= is_damaged
@@ -486,7 +484,7 @@ class ActiveSegment(TailSegment):
         self.context.maps.forget(path)
 
     def distrust_indexes(self, problem: str) -> None:
-        """As any last segment; the files follow with the next append, by the thread that writes."""
+        """Rebuild both indexes; the writing thread updates the files with the next append."""
         super().distrust_indexes(problem)
         self._must_rewrite = True
 
@@ -506,17 +504,17 @@ class ActiveSegment(TailSegment):
         return len(content)
 
     def set_append_times(self, times: AppendTimes) -> None:
-        """As of any last segment; what it is given holds for all that it appends."""
+        """The append times; those that are assigned become the segment's own."""
         times.granularity_ms = self.context.config.tidelog_append_time_granularity_ms
         super().set_append_times(times)
 
     def adopt_append_times(self, times: AppendTimes, *, file_matches: bool) -> None:
-        """Use these times from now on; the file is replaced where it says something else."""
+        """Use these times from now on; the file is replaced if it differs."""
         self.set_append_times(times)
         encoded = times.encode()
         path = self.context.path(self.base_offset, files.APPEND_TIME_SUFFIX)
         if not times.row_count and not self.context.env.files.exists(path):
-            self._times_written = 0  # the file comes into being with its first row
+            self._times_written = 0  # the file is created with its first row
             return
         self._times_written = len(encoded)
         if file_matches:
@@ -526,9 +524,9 @@ class ActiveSegment(TailSegment):
 
     @property
     def first_timestamp(self) -> int:
-        """Largest timestamp of the first batch, by which the segment's age is measured, else -1."""
+        """Largest timestamp of the first batch, from which the segment's age counts, else -1."""
         if self._first_timestamp is None and self.size_bytes:
-            # A larger batch is none of these bytes' and no sign of damage.
+            # A larger batch is not among these bytes, and no sign of damage.
             first = next(self.walk_file(0, min(self.size_bytes, 1 << 12)), None)
             if first is None:
                 first = next(iterate_batches(self, 0, self.size_bytes))
@@ -537,18 +535,20 @@ class ActiveSegment(TailSegment):
 
     @property
     def first_append_ms(self) -> int:
-        """When its first batch was appended in ms, -1 where that is not known."""
+        """Append time of its first batch in ms, -1 if unknown."""
         rows = self.append_times.rows()
         return rows[0].append_ms if rows else UNKNOWN_MS
 
     def has_room(self, size_bytes: int, last_offset: int, max_timestamp: int, span_ms: int) -> bool:
-        """Whether it is plain that `roll.should_roll` lets the segment take an append.
+        """Return whether `roll.should_roll` certainly lets the segment take an append.
+
+        False does not mean a roll: it needs the full check.
 
         Args:
-            size_bytes: What the log file may still take, less the append's bytes; below 0 for none.
+            size_bytes: Maximum size of the log file, less the append's bytes; below 0 for none.
             last_offset: Last offset of the append.
             max_timestamp: Largest timestamp of the append.
-            span_ms: How long the segment takes appends, the jitter counted in.
+            span_ms: How long the segment takes appends, including the jitter.
         """
         first_ms, offsets, times = self._first_timestamp, self.offset_index, self.time_index
         return (
@@ -562,16 +562,17 @@ class ActiveSegment(TailSegment):
         )
 
     def begin(self, first: Batch, append_ms: int) -> None:
-        """Begin an append: the append-time row, where time moved. Then `write` and `finish`.
+        """Begin an append: write the append-time row if the time changed. Then `write`, `finish`.
 
-        Nothing else is done to the segment in between; nothing counts before `acknowledge`.
+        No other operation may run on the segment in between, and nothing is visible before
+        `acknowledge`.
 
         Args:
             first: The first batch, with its final offset, epoch and checksum.
-            append_ms: Append time of all batches, -1 where the append clock is off.
+            append_ms: Append time of all batches, -1 if the append clock is off.
 
         Raises:
-            OSError: The caller takes the partition offline, as of the next steps.
+            OSError: The caller takes the partition offline, as after errors of the next steps.
         """
         if append_ms == UNKNOWN_MS or not self.append_times.goes_on_at(append_ms):
             self._note_time(first, append_ms)
@@ -581,7 +582,7 @@ class ActiveSegment(TailSegment):
         self._log_file.write(data, self.size_bytes)
 
     def finish(self, batches: Sequence[Batch], end_offset: int) -> None:
-        """Write the index entries of the batches that were written, in order, up to an offset."""
+        """Write the index entries of the written batches, in order, up to an offset."""
         position = self.size_bytes
         if position == 0 and self._first_timestamp is None:
             self._first_timestamp = batches[0].max_timestamp
@@ -595,9 +596,9 @@ class ActiveSegment(TailSegment):
         self._written = position, batches[-1], end_offset
 
     def acknowledge(self) -> None:
-        """Show what was written: nothing of an append counts until all its writes are done.
+        """Make the append visible: nothing of it counts until all its writes are done.
 
-        No call lies between the stores: another thread that reads sees all of them or none.
+        There is no call between the assignments: a reading thread sees all of them or none.
         """
         self.size_bytes, self.last_batch, self.end_offset = self._written
 
@@ -618,13 +619,13 @@ class ActiveSegment(TailSegment):
             row = self.append_times.encode_header() + row
         self._times_file.write(row, self._times_written)
         if self._times_written == 0:
-            self._has_new_name = True  # behind the write, which has made the file
+            self._has_new_name = True  # after the write, which has created the file
         self._times_written += len(row)
 
     def _index(self, batch: Batch, position: int) -> bool:
-        """Kafka's rule: an entry where more than the interval was written since the last one.
+        """Add an index entry if more than the interval was written since the last (Kafka's rule).
 
-        Whether there may be something to write.
+        Returns whether there may be something to write.
         """
         if batch.max_timestamp > self.max_timestamp:
             self.max_timestamp = batch.max_timestamp
@@ -653,17 +654,17 @@ class ActiveSegment(TailSegment):
             self._time_index_written = size_bytes
 
     def append_aborted(self, aborted: AbortedTxn) -> None:
-        """Note an aborted transaction; its file comes into being with the first one."""
+        """Add an aborted transaction; the first one creates the file."""
         entry = self.txn_index.append(aborted)
         path = self.context.path(self.base_offset, files.TXN_INDEX_SUFFIX)
         file = self.context.pool.get(path, create=True)
         files.write_fully(file, entry, self.txn_index.size_bytes - len(entry))
 
     def close_entries(self) -> None:
-        """The entries that end a segment, or a run of the program.
+        """Write the entries that end a segment, or a run of the program.
 
         The closing time index entry holds the segment's largest timestamp (Source: KIP-33); the end
-        row of the append times shows later that no row was lost.
+        row of the append times proves later that no row was lost.
         """
         close_time_index(self.time_index, self.max_timestamp, self.max_timestamp_offset)
         self._write_index_entries()
@@ -697,8 +698,8 @@ class ActiveSegment(TailSegment):
     def truncate_to(self, offset: int) -> None:
         """Drop every batch whose last offset is `offset` or more, in all files, durably.
 
-        The sidecars are cut first: a crash in between leaves records without a row, whose time is
-        then unknown, never a row that later records could take for theirs.
+        The sidecars are truncated first: a crash in between leaves records without a row, whose
+        time is then unknown, never a row that later records could match.
         """
         position, end = first_reaching(self, offset)
         aborted_bytes = self.txn_index.size_bytes

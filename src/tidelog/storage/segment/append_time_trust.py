@@ -1,17 +1,18 @@
 """Trust in a partition's append times: the append-time checkpoint and its check.
 
-Rows of `.appendtime` speak of offsets. Between two of our runs somebody else (Apache Kafka, or a
-person) may have cut the log and appended other records at the same offsets, and a crash may have
-kept a row and lost its records, or the other way round. So nothing is believed on offsets alone:
+Rows of `.appendtime` refer to offsets. Between two runs of tidelog, another program (Apache Kafka)
+or a person may have truncated the log and appended other records at the same offsets, and a crash
+may have kept a row and lost its records, or the other way round. So an offset alone proves nothing:
 
 1. `append-time-checkpoint`, written at every clean close, names the log end and the last batch
-   before it (base offset and fingerprint). Where that batch is still there, the log was never cut
-   below that end, so every row below it is right, whatever compaction has removed meanwhile.
-2. Behind that end, or where the checkpoint does not fit, a row counts only if the batch at its
-   offset has the fingerprint that the row names. A log is cut at its end and grows at its end, so
-   one such row proves every row before it; the last proven row is sure for its own batch only.
+   before it (base offset and fingerprint). If that batch is still there, the log was never
+   truncated below that end, so every row below it is right, whatever compaction has removed
+   meanwhile.
+2. After that end, or if the checkpoint does not fit, a row counts only if the batch at its offset
+   has the fingerprint that the row names. A log is truncated and appended to at its end only, so
+   one such row proves every row before it; the last proven row is valid for its own batch only.
 
-Everything else is unknown. The checkpoint is lowered, durably, before a truncation.
+All other times are unknown. The checkpoint is lowered, durably, before a truncation.
 """
 
 import struct
@@ -31,7 +32,7 @@ from tidelog.storage.segment.segment import Segment, iterate_batches
 NOTHING: Final = 0
 
 
-# The last one was added later: a checkpoint without it is read as one that knows no time.
+# The last field was added later: a checkpoint without it has no known time.
 _FIELD_COUNTS: Final = (3, 4)
 
 
@@ -40,14 +41,14 @@ _NAMED: Final = struct.Struct(">Iiq")
 
 @dataclass(frozen=True, slots=True)
 class AppendTimeCheckpoint:
-    """Log end at the last clean moment and the batch that ended there.
+    """Log end at the last clean close, and the batch that ended there.
 
     Attributes:
-        end_offset: Log end offset, exclusive; append times below it are sure.
+        end_offset: Log end offset, exclusive; append times below it are trusted.
         last_base_offset: Base offset of the last batch, -1 for an empty log.
         last_fingerprint: That batch's `fingerprint`.
-        last_ms: Last append time given out, -1 where it is not known: no later one may be
-            smaller, also where retention has deleted every record that bears it.
+        last_ms: Last append time assigned, -1 if unknown: no later one may be smaller, even after
+            retention has deleted every record that has it.
     """
 
     end_offset: int
@@ -57,7 +58,7 @@ class AppendTimeCheckpoint:
 
     @classmethod
     def read(cls, fs: FileSystem, directory: str) -> Self | None:
-        """The partition's checkpoint, None where there is none or it can't be read."""
+        """Read the partition's checkpoint, None if it is missing or unreadable."""
         path = f"{directory}/{files.APPEND_TIME_CHECKPOINT_FILE}"
         try:
             rows = text_files.decode_checkpoint(files.read_file(fs, path), *_FIELD_COUNTS)
@@ -74,25 +75,25 @@ class AppendTimeCheckpoint:
 
 
 def fingerprint(batch: Batch) -> int:
-    """What a row or a checkpoint names a batch by: its checksum field, leader epoch and offset.
+    """Return a batch's fingerprint: a hash of its checksum field, leader epoch and offset.
 
-    The checksum alone leaves out the epoch: a producer may send an equal batch to somebody else,
-    who appends it at the same offset after the first one was lost.
+    The checksum alone does not cover the epoch: a producer may send an equal batch to another
+    leader, which appends it at the same offset after the first one was lost.
     """
     try:
         first = batch.base_offset
-    except CorruptData:  # an old wrapper that can't be opened, or a batch whose magic was flipped
+    except CorruptData:  # an old wrapper that can't be opened, or a batch with a flipped magic
         first = batch.last_offset
     return fingerprint_of(batch.crc, batch.leader_epoch, first)
 
 
 def fingerprint_of(crc: int, leader_epoch: int, base_offset: int) -> int:
-    """The same, from the header's fields."""
+    """Return the fingerprint of a batch with these header fields."""
     return crc32c(_NAMED.pack(crc, leader_epoch, base_offset))
 
 
 def trusted_end(checkpoint: AppendTimeCheckpoint | None, segments: list[Segment]) -> int:
-    """Offset below which every row is right, exclusive; 0 where nothing is known."""
+    """Return the offset below which every row is right, exclusive; 0 if unknown."""
     if checkpoint is None:
         return NOTHING
     if checkpoint.last_base_offset < 0:
@@ -106,7 +107,7 @@ def trusted_end(checkpoint: AppendTimeCheckpoint | None, segments: list[Segment]
 
 
 def _batch_reaching(segment: Segment, offset: int, fits: Callable[[Batch], bool]) -> Batch | None:
-    """The first batch that reaches an offset, None where it does not fit or damage lies there."""
+    """Return the first batch that reaches an offset, None if it does not fit or is damaged."""
     try:
         hit = batch_reaching(segment, offset)
         return hit[1] if hit is not None and fits(hit[1]) else None
@@ -115,26 +116,26 @@ def _batch_reaching(segment: Segment, offset: int, fits: Callable[[Batch], bool]
 
 
 def batch_starting_at(segment: Segment, base_offset: int) -> Batch | None:
-    """The batch with exactly that base offset, None where there is none."""
+    """Return the batch with exactly that base offset, None if there is none."""
     return _batch_reaching(segment, base_offset, lambda batch: batch.base_offset == base_offset)
 
 
 def batch_ending_at(segment: Segment, end_offset: int) -> Batch | None:
-    """The batch whose next offset is `end_offset`, None where there is none."""
+    """Return the batch whose next offset is `end_offset`, None if there is none."""
     return _batch_reaching(segment, end_offset - 1, lambda batch: batch.next_offset == end_offset)
 
 
 def sure_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
-    """Offset below which the segment's rows are sure, exclusive.
+    """Return the offset below which the segment's rows are trusted, exclusive.
 
     Args:
-        segment: The segment whose log file is asked.
+        segment: The segment whose log file proves the rows.
         times: Its rows as read.
-        trusted: What `trusted_end` says of the whole log.
+        trusted: Result of `trusted_end` for the whole log.
     """
     rows = times.rows()
     if times.is_open and rows[-1].offset < min(trusted, segment.end_offset):
-        # Closed without an end row: rows behind the last one were lost since.
+        # Closed without an end row: rows after the last one have been lost since.
         trusted = rows[-1].offset
     if segment.end_offset <= trusted:
         return segment.end_offset
@@ -149,7 +150,7 @@ def sure_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
 
 
 def _proven_end(segment: Segment, row: AppendTimeRow) -> int | None:
-    """Offset up to which the log proves a row and all before it, None where it does not."""
+    """Return the offset up to which the log proves a row and all before it, None if unproven."""
     if row.append_ms >= 0:
         batch = batch_starting_at(segment, row.offset)
         end = None if batch is None else batch.next_offset
@@ -162,12 +163,12 @@ def _proven_end(segment: Segment, row: AppendTimeRow) -> int | None:
 
 
 def last_batch(segment: Segment) -> Batch | None:
-    """The last batch of a segment, None of an empty one and where damage lies before it."""
+    """Return the last batch of a segment; None if it is empty or damage lies before the batch."""
     last = None
     start = position_floor(segment, segment.end_offset)
     try:
         for _, batch in iterate_batches(segment, start, segment.size_bytes):
             last = batch
     except CorruptData:
-        return None  # whoever reads there is told; opening and closing go on
+        return None  # readers of it get the error; opening and closing continue
     return last

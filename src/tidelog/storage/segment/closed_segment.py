@@ -1,4 +1,4 @@
-"""A finished segment: everything is mapped or read at first use, nothing is ever written."""
+"""A finished segment: its files are mapped or read at first use and never written."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 class ClosedSegment(Segment):
-    """A finished segment; everything is mapped or read at first use.
+    """A finished segment; its files are mapped or read at first use.
 
-    Safe for several threads that read: what is loaded twice by a race is the same.
+    Safe for several reading threads: if two load the same file at once, the results are equal.
 
     Attributes:
-        hides_records: Whether its indexes were rebuilt and damage ended that: what lies behind
-            the damage is not indexed.
+        hides_records: Whether its indexes were rebuilt up to a damaged batch: batches after the
+            damage are not indexed.
     """
 
     is_active = False
@@ -57,19 +57,19 @@ class ClosedSegment(Segment):
         self._zones_loaded = False
 
     def stat(self) -> "FileStat":
-        """Facts on the log file, as of the first look at it."""
+        """Status of the log file when it was first used."""
         if self._facts is None:
             self._facts = open_log(self, self.context.env.files.stat)
         return self._facts
 
     @property
     def size_bytes(self) -> int:
-        """Size of the log file; a torn tail of a foreign directory counts, reads stop before it."""
+        """Size of the log file; includes a torn tail, before which reads stop."""
         facts = self._facts
         return self.stat().size if facts is None else facts.size
 
     def was_replaced(self) -> bool:
-        """Whether another file has the log's name since this one was first looked at, or none."""
+        """Return whether the log's name is gone, or another file has it, since the first use."""
         if self._facts is None:
             return False
         try:
@@ -78,18 +78,18 @@ class ClosedSegment(Segment):
             return True
 
     def forget_stale_files(self) -> None:
-        """Drop maps and indexes where another file has the log's name by now."""
+        """Drop maps and indexes if another file has the log's name by now."""
         if self.was_replaced():
             self.unload()
 
     def go_aside(self) -> None:
-        """Its files are called `.deleted` now: whoever still reads it goes on by those names."""
+        """Read from the `.deleted` names from now on, after the files were renamed."""
         names = (files.file_name(self.base_offset, suffix) for suffix in files.SEGMENT_SUFFIXES)
         overlay = {name: name + files.DELETED_SUFFIX for name in names}
         self.context = replace(self.context, overlay=overlay)
 
     def unload(self) -> None:
-        """Drop maps and indexes; append times stay, they may be known from the writing."""
+        """Drop maps and indexes; keep append times, which may come from writing the segment."""
         self._forget_indexes()
         self._largest_timestamp = None
         self.use_zones(None, loaded=False)
@@ -102,7 +102,7 @@ class ClosedSegment(Segment):
         self._offset_index = self._time_index = None
 
     def view(self, start: int, end: int) -> memoryview:
-        """Bytes [start, end) of the log file: a view of the map; read now without one."""
+        """Return bytes [start, end) of the log file: a view of the map, or read now without one."""
         if self.is_mapped:
             return open_log(self, self.context.maps.get)[start:end]
         file = open_log(self, self.context.pool.get)
@@ -112,7 +112,7 @@ class ClosedSegment(Segment):
         """All bytes of the log file."""
         if self.is_mapped:
             return self.view(0, self.size_bytes)
-        return open_log(self, self.context.env.files.map)  # in no cache: it goes with its last user
+        return open_log(self, self.context.env.files.map)  # not cached: freed with its last user
 
     @property
     def is_mapped(self) -> bool:
@@ -123,19 +123,19 @@ class ClosedSegment(Segment):
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """The index file, or one built in memory where it is missing or corrupt."""
+        """The index file's entries, or an index rebuilt in memory if it is missing or corrupt."""
         index = self._offset_index
         return self._load_indexes()[0] if index is None else index
 
     @property
     def time_index(self) -> TimeIndex:
-        """The index file, or one built in memory where it is missing or corrupt."""
+        """The index file's entries, or an index rebuilt in memory if it is missing or corrupt."""
         index = self._time_index
         return self._load_indexes()[1] if index is None else index
 
     @property
     def has_indexes(self) -> bool:
-        """Whether both indexes are in memory, or mapped."""
+        """Whether both indexes are in memory or mapped."""
         return self._offset_index is not None and self._time_index is not None
 
     @property
@@ -145,7 +145,7 @@ class ClosedSegment(Segment):
 
     @property
     def has_txn_index(self) -> bool:
-        """Whether the index of aborted transactions was read."""
+        """Whether the index of aborted transactions has been read."""
         return self._txn_index is not None
 
     def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
@@ -159,7 +159,8 @@ class ClosedSegment(Segment):
         if loaded is None or not self._is_believed(loaded):
             loaded = self.rebuild_indexes()
         elif loaded[1].entry_count == 0 and self.size_bytes > 0:
-            # An empty time index says "no timestamps", or that a foreign crash lost it.
+            # An empty time index means either "no timestamps", or that another broker's crash lost
+            # it.
             loaded = self._checked_for_timestamps(loaded)
         self._offset_index, self._time_index = loaded
         return loaded
@@ -172,7 +173,7 @@ class ClosedSegment(Segment):
             if all(batch.max_timestamp == NO_TIMESTAMP for batch in batches):
                 return loaded
         except CorruptData:
-            return self.rebuild_indexes()  # which says where
+            return self.rebuild_indexes()  # it tells the position
         self.context.report(f"{self.log_path}: its time index is empty; rebuilt in memory")
         return self.rebuild_indexes()
 
@@ -185,12 +186,12 @@ class ClosedSegment(Segment):
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions; the file exists only where there are some.
+        """Aborted transactions; the file exists only if there are some.
 
-        Where there is none, and no zone map says that there was none, the batches say what it held.
+        If there is no file, and no zone map says that there was none, the batches tell.
 
         Raises:
-            CorruptIndex: It is damaged, or not the one that the zone map knows: readers of
+            CorruptIndex: It is damaged, or not the one that the zone map names: readers of
                 committed records must not be shown aborted ones.
         """
         if self._txn_index is None:
@@ -206,14 +207,14 @@ class ClosedSegment(Segment):
         return self._txn_index
 
     def distrust_indexes(self, problem: str) -> None:
-        """Report what an index says and the log does not; go on with indexes built anew."""
+        """Report how an index differs from the log, and rebuild both indexes."""
         self.context.report(problem)
         self.replace_indexes(self.rebuild_indexes())
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Both indexes from the log's batch headers, by Kafka's recovery rule.
+        """Build both indexes from the log's batch headers, by Kafka's recovery rule.
 
-        What readers refuse ends them: nothing behind a damaged batch is indexed.
+        They end at the first damaged batch, at which readers raise.
         """
         batches = iterate_batches(self, 0, self.size_bytes)
         indexes, damage = rebuild_indexes(self.context.config, self.base_offset, batches)
@@ -224,14 +225,14 @@ class ClosedSegment(Segment):
 
     @property
     def last_batches(self) -> LastBatches:
-        """How far the batches behind the last index entry are in order; read once."""
+        """How far the batches after the last index entry are in order; read once."""
         seen = self.seen_last_batches
         if seen is None:
             seen = self.seen_last_batches = self._look_at_last_batches()
         return seen
 
     def set_whole(self, size_bytes: int) -> None:
-        """Take from its writer that its batches reach its end, and where the last one ends."""
+        """Use the writer's proof that batches reach the end, and where the last one ends."""
         self.seen_last_batches, self.is_whole = LastBatches(self.end_offset, size_bytes, None), True
 
     def _look_at_last_batches(self) -> LastBatches:
@@ -262,7 +263,7 @@ class ClosedSegment(Segment):
         return True
 
     def _walk(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
-        """The batches in bytes [start, end) and their positions, whatever offsets they have."""
+        """Yield the batches in bytes [start, end) and their positions, without checking offsets."""
         if not self.is_mapped:
             yield from self.walk_file(start, end)
             return
@@ -272,61 +273,61 @@ class ClosedSegment(Segment):
             position += batch.size_bytes
 
     def replace_indexes(self, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
-        """Use indexes that were found to be right instead of the files."""
+        """Use these verified indexes instead of the files."""
         self._offset_index, self._time_index = indexes
         self._largest_timestamp = None
 
     @property
     def zones(self) -> ZoneMap | None:
-        """The zone map beside the log; None where it is missing, damaged or stale (reported).
+        """The zone map beside the log; None if it is missing, damaged or stale (reported).
 
-        What it says of append times is what was known when it was built: see `zones_on`.
+        It knows only the append times that were known when it was built: see `zones_on`.
         """
         if not self._zones_loaded:
             self.use_zones(zone_map_files.load(self))
         return self._zones
 
     def zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """The zone map, where it knows of that clock exactly what the segment knows; else None."""
+        """Return the zone map if its times on that clock are the segment's; else None."""
         return self._knowing(self.zones, clock)
 
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """As `zones_on`, for who asks for one of very many: a map that was not there is not kept.
+        """Return the result of `zones_on` for one of very many segments.
 
-        Nor is the log mapped for it.
+        A map that was not in memory is not kept, and the log is not mapped.
         """
         if self._zones_loaded:
             return self.zones_on(clock)
         zone_map = zone_map_files.load(self, in_passing=True)
         if zone_map is None:
-            self.use_zones(None)  # what is wrong with it is reported once
+            self.use_zones(None)  # so that a problem is reported once
         return self._knowing(zone_map, clock)
 
     def _knowing(self, zone_map: ZoneMap | None, clock: ClockName) -> ZoneMap | None:
-        """The map, where it knows of that clock what the segment knows."""
+        """Return the map if its times on that clock are the segment's; else None."""
         if zone_map is None or clock is ClockName.RECORD:
             return zone_map
         return zone_map if zone_map_files.knows_times_of(zone_map, self) else None
 
     @property
     def loaded_zones(self) -> ZoneMap | None:
-        """The zone map where it is in memory; no file is looked at."""
+        """The zone map if it is in memory; no file is read."""
         return self._zones
 
     def use_zones(self, zones: ZoneMap | None, *, loaded: bool = True) -> None:
-        """Use this map instead of the file; with `loaded` False look at the file anew."""
+        """Use this map instead of the file; if `loaded` is False, read the file at the next use."""
         self._zones, self._zones_loaded = zones, loaded
 
     def largest_record(self) -> tuple[int, int]:
-        """Largest timestamp and the last offset of the first batch that has it."""
+        """Return the largest timestamp and the last offset of the first batch that has it."""
         return self.time_index.last_entry
 
     @property
     def largest_timestamp(self) -> int:
         """Largest record timestamp: that of the last time index entry.
 
-        The largest possible where damage hides records, so that whoever looks for a time comes
-        upon the damage instead of passing over it.
+        The largest possible value if damage hides records, so that a search by time reaches the
+        damage and raises instead of skipping it.
         """
         largest = self._largest_timestamp
         if largest is None:
@@ -338,5 +339,5 @@ class ClosedSegment(Segment):
 
 
 def as_closed(segment: Segment) -> ClosedSegment | None:
-    """The segment where it is finished, None for the last one, which may take appends."""
+    """Return the segment if it is finished, None for the last one, which may take appends."""
     return None if segment.is_active else cast("ClosedSegment", segment)

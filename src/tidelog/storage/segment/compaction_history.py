@@ -1,12 +1,14 @@
-"""The file `compaction-history`: what compaction has removed from a partition.
+"""The file `compaction-history`: records what compaction has removed from a partition.
 
-It says for both clocks since when a table as of a time is still exact, how far segments were ever
-cleaned, and when tombstones that were left may go. Primary: it can't be rebuilt. It is written,
-durably, before the first file of a cleaning gets its new name, so it never promises too much.
+For both clocks, it tells the oldest time for which a table is still exact; it also tells how far
+segments were ever cleaned, and when remaining tombstones may go. Primary data: it can't be rebuilt.
+It is written, durably, before the first file of a cleaning is renamed into place, so it never
+claims too much.
 
-Another cleaner (Apache Kafka's, on the same directory) writes none. It is noticed by what it leaves
-behind: segments below `end_offset` of sizes that no line names, or a `cleaner-offset-checkpoint`
-beyond `end_offset`. A cut of the log below `end_offset` makes both clocks unknown.
+Another cleaner (Apache Kafka's, on the same directory) does not write it. Such a cleaner is
+detected by segments below `end_offset` with sizes that no line lists, or by a
+`cleaner-offset-checkpoint` beyond `end_offset`. Truncating the log below `end_offset` makes both
+clocks unknown.
 
 Text, one item a line: the version; `END RECORD_MS APPEND_MS RUN_MS`; `horizons` and times in ms;
 `segment BASE SIZE` for each size that a segment may have; `crc` and the CRC-32C of all before.
@@ -31,7 +33,7 @@ HISTORY_FILE: Final = "compaction-history"
 HISTORY_VERSION: Final = 0
 
 
-# A table as of any time is exact: nothing was ever taken.
+# A table as of any time is exact: no record was ever removed.
 ALWAYS_MS: Final = 0
 
 
@@ -52,17 +54,18 @@ _CRC: Final = "crc"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionHistory:
-    """What compaction has taken so far.
+    """Summary of all cleanings of a partition so far.
 
     Attributes:
-        end_offset: Only records below it were ever taken, and only for ones below it.
-        record_exact_ms: The oldest time on the record clock for which a table as of it is exact:
-            0 where nothing was taken, -1 where that is not known.
-        append_exact_ms: The same on the append clock.
+        end_offset: Only records below it were ever removed, each superseded by a record below it.
+        record_exact_ms: Oldest time on the record clock for which a table is exact: 0 if nothing
+            was removed, -1 if unknown.
+        append_exact_ms: Oldest time on the append clock for which a table is exact, 0 or -1 as
+            above.
         run_ms: Wall time of the last cleaning.
-        horizons_ms: Times, ascending, at which tombstones that are left may go.
-        segments: Base offset and size of each log file below `end_offset`, as it may be: before
-            and after the last swap.
+        horizons_ms: Times, ascending, at which remaining tombstones may be removed.
+        segments: Base offset and size of each log file below `end_offset`, with its possible sizes
+            before and after the last swap.
     """
 
     end_offset: int
@@ -73,7 +76,7 @@ class CompactionHistory:
     segments: frozenset[tuple[int, int]] = frozenset()
 
     def exact_since_ms(self, clock: ClockName) -> int | None:
-        """The oldest time in ms for which a table as of it is exact; None where nobody knows.
+        """Return the oldest time in ms for which a table is exact; None if unknown.
 
         A record without a time on the clock counts as older than every time.
         """
@@ -81,7 +84,7 @@ class CompactionHistory:
         return None if exact_ms == UNKNOWN_MS else exact_ms
 
     def encode(self) -> bytes:
-        """The file's text."""
+        """Encode the file's text."""
         head = (self.end_offset, self.record_exact_ms, self.append_exact_ms, self.run_ms)
         lines = [
             str(HISTORY_VERSION),
@@ -94,10 +97,10 @@ class CompactionHistory:
 
     @classmethod
     def decode(cls, data: Buffer) -> Self:
-        """What `encode` wrote.
+        """Decode the result of `encode`.
 
         Raises:
-            CorruptFile: Another version, a wrong checksum, or a line that breaks the rules.
+            CorruptFile: Another version, a wrong checksum, or an invalid line.
         """
         text = text_files.decode_text(data)
         body, mark, crc = text.rpartition(f"{_CRC} ")
@@ -137,10 +140,10 @@ def _segment(line: str) -> tuple[int, int]:
 
 
 def load_history(fs: FileSystem, directory: str) -> CompactionHistory | None:
-    """What the file says, believed or not; None where there is none.
+    """Read the file, whether its content is still valid or not; None if there is none.
 
     Raises:
-        CorruptFile: It can't be read.
+        CorruptFile: The file is damaged.
         OSError: The disk failed.
     """
     path = f"{directory}/{HISTORY_FILE}"
@@ -153,15 +156,15 @@ def load_history(fs: FileSystem, directory: str) -> CompactionHistory | None:
 
 
 def read_history(fs: FileSystem, directory: str) -> CompactionHistory | None:
-    """What is known of the compaction of a partition; no lock is needed.
+    """Read the valid compaction history of a partition; no lock is needed.
 
     Args:
-        fs: Files, of the machine or of a store.
+        fs: Files, local or in an object store.
         directory: The partition's directory, in the directory of topics.
 
     Returns:
-        None where nothing is known: there is no history, it is damaged, or another cleaner has
-        taken records since it was written.
+        None if nothing is known: there is no history, it is damaged, or another cleaner has removed
+            records since it was written.
 
     Raises:
         OSError: The disk failed.
@@ -176,13 +179,13 @@ def read_history(fs: FileSystem, directory: str) -> CompactionHistory | None:
 
 
 def _fits_checkpoint(fs: FileSystem, directory: str, history: CompactionHistory) -> bool:
-    """Whether no cleaner has gone further than ours."""
+    """Return whether no other cleaner has cleaned further than the history says."""
     offset = _checkpoint(fs, directory)
     return offset is not None and offset <= history.end_offset
 
 
 def _checkpoint(fs: FileSystem, directory: str) -> int | None:
-    """How far cleaners say that a partition is clean; None where it is not known."""
+    """Return how far cleaners say that a partition is clean; None if unknown."""
     root, name = posixpath.split(directory)
     partition = files.parse_partition_dir(name)
     with suppress(CorruptFile):
@@ -192,12 +195,12 @@ def _checkpoint(fs: FileSystem, directory: str) -> int | None:
 
 
 def _fits_segments(fs: FileSystem, directory: str, history: CompactionHistory) -> bool:
-    """Whether every log file below the cleaned end is one that we know."""
+    """Return whether every log file below the cleaned end has a size that the history lists."""
     for entry in fs.list_dir(directory):
         parsed = None if entry.is_dir else files.parse_file_name(entry.name)
         if parsed is None or parsed[1] != files.LOG_SUFFIX or parsed[0] >= history.end_offset:
             continue
-        with suppress(FileNotFoundError):  # a swap took it away just now
+        with suppress(FileNotFoundError):  # a swap has just removed it
             size = fs.stat(f"{directory}/{entry.name}").size
             if (parsed[0], size) not in history.segments:
                 return False
@@ -205,15 +208,16 @@ def _fits_segments(fs: FileSystem, directory: str, history: CompactionHistory) -
 
 
 def write_history(fs: FileSystem, directory: str, history: CompactionHistory) -> None:
-    """Replace the file, durably; raises OSError, the old or the new one is there then."""
+    """Replace the file, durably; raises OSError, after which the old or the new one is there."""
     files.write_atomically(fs, f"{directory}/{HISTORY_FILE}", history.encode())
 
 
 def cleaned_end(fs: FileSystem, directory: str) -> int:
-    """Offset below which a gap may be compaction's: all below it was durable when it was cleaned.
+    """Return the offset below which a gap may come from compaction.
 
-    By our history, or by the checkpoint, which every cleaner writes behind its last swap. 0 where
-    nothing was ever cleaned, or neither can be read; raises OSError.
+    Everything below it was durable when it was cleaned. The offset comes from our history, or from
+    the checkpoint, which every cleaner writes after its last swap. 0 if the log was never cleaned,
+    or neither file is readable; raises OSError.
     """
     ends = [_checkpoint(fs, directory) or 0]
     with suppress(CorruptFile):
@@ -223,10 +227,10 @@ def cleaned_end(fs: FileSystem, directory: str) -> int:
 
 
 def cut_history(fs: FileSystem, directory: str, offset: int) -> None:
-    """The log is about to be cut: nothing from `offset` on counts as cleaned any more, durably.
+    """Record, durably, that nothing from `offset` on counts as cleaned, before a truncation.
 
-    Where records went for ones that are cut, no table of the past is known to be exact. A damaged
-    file stays as it is: it says nothing anyway.
+    If records were removed that truncated records had superseded, no table of the past is known to
+    be exact. A damaged file is left alone, because it is ignored anyway.
     """
     try:
         history = load_history(fs, directory)

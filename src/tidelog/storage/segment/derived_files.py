@@ -1,7 +1,7 @@
-"""Both index files of a segment: loaded, checked, or built anew from batch headers.
+"""Both index files of a segment: loaded, checked, or rebuilt from batch headers.
 
-Indexes are derived data: one that is missing or breaks its rules is built anew in memory, and what
-was wrong is reported; reading never writes.
+Indexes are derived data: one that is missing or inconsistent is rebuilt in memory, and the problem
+is reported; reading never writes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,20 +19,20 @@ from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.types import INT32_MAX, NO_TIMESTAMP
 
-# One entry of each index: the closing time entry must fit, or the segment has no largest time.
+# One entry of each index: the closing time entry must fit, or the segment's largest time is lost.
 INDEX_BYTES_MIN: Final = 12
 
 
 def index_limit_bytes(config: TopicConfig) -> int:
-    """How large an index file may grow, by `segment.index.bytes`."""
+    """Return the maximum size of an index file, by `segment.index.bytes`."""
     return max(config.segment_index_bytes, INDEX_BYTES_MIN)
 
 
 class IndexBuilder:
-    """Both indexes from batch headers: an entry where more than the interval lies behind the last.
+    """Builds both indexes from batch headers, with an entry each time the interval is exceeded.
 
-    The distance counts from the last indexed *position*, as in Kafka's recovery; an index that
-    was built by appends may differ, both are legal.
+    The distance counts from the last indexed *position*, as in Kafka's recovery; an index that was
+    built by appends may differ, and both are valid.
     """
 
     def __init__(self, config: TopicConfig, base_offset: int) -> None:
@@ -45,9 +45,9 @@ class IndexBuilder:
         self.max_timestamp_offset = base_offset
 
     def add(self, batch: Batch, position: int) -> None:
-        """Take the next batch, which lies at `position`; `offset_order` has taken its offsets.
+        """Add the next batch, which lies at `position`; `offset_order` has checked its offsets.
 
-        A position has 31 bits: what lies behind is found by a walk from the last entry.
+        A position has 31 bits: batches beyond that are found by a walk from the last entry.
         """
         last_offset = batch.last_offset
         if batch.max_timestamp > self.max_timestamp:
@@ -61,7 +61,7 @@ class IndexBuilder:
             self._last_position = position
 
     def finish(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Both indexes, the time index with its closing entry."""
+        """Return both indexes, the time index with its closing entry."""
         close_time_index(self.time_index, self.max_timestamp, self.max_timestamp_offset)
         return self.offset_index, self.time_index
 
@@ -73,16 +73,16 @@ def rebuild_indexes(
     *,
     is_finished: bool = True,
 ) -> tuple[tuple[OffsetIndex, TimeIndex], CorruptData | None]:
-    """Build both indexes of a segment anew, by Kafka's rule for recovery.
+    """Rebuild both indexes of a segment, by Kafka's rule for recovery.
 
     Args:
         config: The topic's settings.
-        base_offset: The segment's.
-        batches: Its batches with their positions, in order; damage ends them.
+        base_offset: The segment's base offset.
+        batches: Its batches with their positions, in order, up to any damage.
         is_finished: Whether the time index gets its closing entry.
 
     Returns:
-        The indexes of all batches before the damage, and the damage; None where there is none.
+        The indexes of all batches before the damage, and the damage; None if there is none.
     """
     builder, damage = IndexBuilder(config, base_offset), None
     try:
@@ -97,16 +97,16 @@ def rebuild_indexes(
 def ordered_batches(
     file: File, path: str, base_offset: int, end: int
 ) -> Iterator[tuple[int, Batch]]:
-    """The batches in the first bytes of a log file, with their positions.
+    """Yield the batches in the first bytes of a log file, with their positions.
 
     Raises:
-        CorruptData: A frame that can't be, or an offset out of order; located.
+        CorruptData: An invalid frame, or an offset out of order; with its position.
     """
     return in_order(walk_file(file, path, 0, end), base_offset, segment_limit(base_offset), path)
 
 
 def close_time_index(index: TimeIndex, timestamp: int, offset: int) -> None:
-    """The closing entry, in the slot that is kept for it; a log closed twice may have used it."""
+    """Add the closing entry in its reserved slot, which a log closed twice may have used."""
     if timestamp > index.last_entry[0] and index.entry_count < index.entry_limit:
         index.maybe_append(timestamp, offset, ignore_full=True)
 
@@ -119,14 +119,14 @@ def load_indexes(
     log_size: int | None = None,
     on_evict: Callable[[], None] | None = None,
 ) -> tuple[OffsetIndex, TimeIndex] | None:
-    """Both index files, None where one is missing or breaks a rule (which is reported).
+    """Load both index files; None if one is missing or inconsistent (which is reported).
 
     Args:
-        context: Where they are.
-        base_offset: The segment's.
+        context: The partition.
+        base_offset: The segment's base offset.
         mapped: Map them; else they are read, and may have a tail of zeros.
-        log_size: Bytes of the log file, where it is known and doesn't change.
-        on_evict: How to drop indexes whose maps leave the cache.
+        log_size: Size of the log file in bytes, if it is known and doesn't change.
+        on_evict: Drops indexes whose maps leave the cache.
     """
     get_map = context.maps.get if on_evict is None else partial(context.maps.get, on_evict=on_evict)
     limit = index_limit_bytes(context.config)
@@ -143,13 +143,13 @@ def load_indexes(
             return None
         loaded.append((path, data))
     (path, data), (time_path, time_data) = loaded
-    # Looked at after the indexes: of a log that grows, they must not seem to be ahead.
+    # Read after the indexes, so that they don't seem to be ahead of a log that grows.
     if log_size is None:
         log_size = context.env.files.stat(context.path(base_offset, files.LOG_SUFFIX)).size
     offset_index = OffsetIndex(base_offset, data=data, size_limit=limit)
     time_index = TimeIndex(base_offset, data=time_data, size_limit=limit)
     try:
-        # A zero tail is what Kafka preallocates; in a finished segment it betrays a hard stop.
+        # Kafka preallocates a zero tail; in a finished segment it is the sign of a hard stop.
         offset_index.check(log_size, allow_tail=not mapped)
         path = time_path
         time_index.check(allow_tail=not mapped)

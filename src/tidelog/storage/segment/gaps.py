@@ -1,18 +1,18 @@
-"""Gaps between segments: offsets that are gone from the middle of a log, and when that is a loss.
+"""Gaps between segments: offsets missing in the middle of a log, and when that is a loss.
 
-A log that nobody takes records from has every offset from its start to its end: aborted records,
-markers of transactions and leader changes keep theirs, retention and DeleteRecords take from the
-start. Compaction and erasing take records from the middle. So a gap is a loss where the topic is
-not compacted, and nothing says that it ever was: neither `compaction-history`, which erasing writes
-as well, nor the mark of gaps that were copied from a leader, nor Kafka's
-`cleaner-offset-checkpoint`, nor a gap within the segment before it. Where a directory has neither
-our settings nor Kafka's checkpoint, such as a copy of a single partition, nobody knows, and a gap
-is none.
+A log that is never compacted or erased from has every offset from its start to its end: aborted
+records, and markers of transactions and leader changes, keep theirs; retention and DeleteRecords
+remove from the start. Compaction and erasing remove records from the middle. So a gap is a loss if
+the topic is not compacted, and nothing shows that it ever was: neither `compaction-history`, which
+erasing writes as well, nor the mark of gaps that were copied from a leader, nor Kafka's
+`cleaner-offset-checkpoint`, nor a gap within the segment before it. If a directory has neither our
+settings nor Kafka's checkpoint, such as a copy of a single partition, the cause is unknown, and a
+gap is not a loss.
 
-A file that can be built anew from the log explains no gap: one that was built after the loss ends
-where the log ends. A zone map proves only that the segment reaches its end.
+Derived files explain no gap: one that was built after the loss ends where the log ends. A zone map
+proves only that the segment reaches its end.
 
-Keeps no state but `Losses`, for searches.
+Holds no state but `Losses`, for searches.
 """
 
 import posixpath
@@ -40,16 +40,16 @@ _INTERNAL: Final = "__"
 
 
 def is_gap_loss(context: SegmentContext, segment: Segment) -> bool:
-    """Whether offsets that a finished segment lacks at its end are lost, as far as is proven.
+    """Return whether offsets missing at a finished segment's end are provably lost.
 
-    Those of a segment in the tier are not: its manifest says where the segment ends.
+    Never for a segment in the tier: its manifest says where the segment ends.
     """
     fs, name = context.env.files, context.topic_partition
     return not segment.is_tiered and was_never_cleaned(fs, context.directory, context.config, name)
 
 
 def is_settled(segment: Segment) -> bool:
-    """Whether no file has to be read to say that a segment lacks nothing that is a loss."""
+    """Return whether it is known without reading a file that the segment has no loss."""
     if segment.is_whole:
         return True
     context = segment.context
@@ -57,10 +57,10 @@ def is_settled(segment: Segment) -> bool:
 
 
 def lost_at_end(segment: Segment) -> LostOffsets | None:
-    """The offsets that a finished segment lacks at its end, where that is a loss.
+    """Return the offsets missing at a finished segment's end, if that is a loss.
 
-    None where damage hides its end: readers of the segment raise there. That nothing is lost is
-    found out once.
+    None if damage hides its end: readers of the segment raise there. That nothing is lost is
+    remembered.
 
     Raises:
         OSError: The disk failed.
@@ -79,12 +79,13 @@ def lost_at_end(segment: Segment) -> LostOffsets | None:
 
 
 class Losses:
-    """The offsets that finished segments of a log lack without a reason; each is looked at once.
+    """Lost offsets of a log's finished segments; each segment is checked once.
 
-    Those of the tier are not: its manifest says where they end, and readers say what is gone.
+    Segments of the tier are skipped: the manifest says where they end, and readers report missing
+    offsets.
 
     Attributes:
-        checked: Number of segments that were looked at.
+        checked: Number of segments that were checked.
         lost: Lost offsets, each with the number of the segment before them.
     """
 
@@ -102,13 +103,13 @@ class Losses:
         *,
         may_block: bool = True,
     ) -> None:
-        """Raise OffsetsGone where segments lack offsets at or above a floor.
+        """Raise OffsetsGone if segments have lost offsets at or above a floor.
 
         Args:
             segments: Of the log, oldest first; the last one is not finished.
-            number: Of the first segment that does not matter.
+            number: Number of the first segment that does not matter.
             floor_offset: Smallest offset that matters.
-            may_block: Whether files may be read; else ColdRead is raised in place of that.
+            may_block: Whether files may be read; if not, ColdRead is raised instead.
         """
         if number > self.checked:
             for at in range(self.checked, min(number, len(segments) - 1)):
@@ -127,12 +128,12 @@ class Losses:
                 raise OffsetsGone(tuple(losses))
 
 
-# For a search that goes on in what is left: all segments count as looked at.
+# Stands for a search that ignores losses: all segments count as checked.
 NO_LOSSES: Final = Losses(checked=INT64_MAX)
 
 
 def ensure_no_gap(segment: Segment, start: int, end: int) -> None:
-    """Raise OffsetsGone where a segment lacks offsets [start, end) and that is a loss."""
+    """Raise OffsetsGone if a segment lacks offsets [start, end) and that is a loss."""
     if start < end and not segment.is_active:
         context = segment.context
         if is_gap_loss(context, segment):
@@ -140,12 +141,13 @@ def ensure_no_gap(segment: Segment, start: int, end: int) -> None:
 
 
 def ensure_reaches(segment: Segment, offset: int) -> None:
-    """Raise CorruptBatch where a finished segment should have a batch that reaches an offset.
+    """Raise CorruptBatch if a finished segment should have a batch that reaches an offset.
 
-    For readers that have found none; it may read all of the segment.
+    For readers that have not found one; it may read all of the segment.
 
     Raises:
-        CorruptBatch: Damage behind its last batch in order, or a gap that is a loss; located.
+        CorruptBatch: Damage after its last batch in order, or a gap that is a loss; with its
+            position.
         OSError: The disk failed.
     """
     last, loss = segment.last_batches, lost_at_end(segment)
@@ -155,7 +157,7 @@ def ensure_reaches(segment: Segment, offset: int) -> None:
         reason = f"offsets {loss.start} to {loss.end - 1}: {loss.reason}"
     elif last.next_offset > (first := max(offset, segment.base_offset)):
         for _ in iterate_batches(segment, 0, segment.size_bytes):
-            pass  # mostly it raises at the damage
+            pass  # usually it raises at the damage
         reason = f"offsets {first} to {last.next_offset - 1} were here, and are gone"
     else:
         return
@@ -165,7 +167,7 @@ def ensure_reaches(segment: Segment, offset: int) -> None:
 def was_never_cleaned(
     fs: FileSystem, directory: str, config: TopicConfig, name: TopicPartition
 ) -> bool:
-    """Whether nobody has taken records from the middle of a log, as far as can be proven.
+    """Return whether provably no records were removed from the middle of a log.
 
     Args:
         fs: Files.
@@ -192,10 +194,10 @@ def was_never_cleaned(
 
 
 def _is_cleaned(config: TopicConfig, name: TopicPartition) -> bool:
-    """Whether a topic's settings let records be taken from the middle of its logs."""
+    """Return whether a topic's settings allow records to be removed from the middle of its logs."""
     return CLEANUP_COMPACT in config.cleanup_policy or name.topic.startswith(_INTERNAL)
 
 
 def lost_gap(name: TopicPartition, start: int, end: int) -> LostOffsets:
-    """The loss of offsets [start, end)."""
+    """Return the loss of offsets [start, end)."""
     return LostOffsets(name.topic, name.partition, start, end, GAP_REASON)

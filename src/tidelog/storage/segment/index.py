@@ -1,22 +1,23 @@
-"""Offset index and time index of a segment: entries, look-up, append, truncation.
+"""Offset index and time index of a segment: entries, lookup, append, truncation.
 
-A writer appends to memory and gives the same bytes to the file. A closed segment passes a read-only
-view of its mapped file, which is searched in place. A writer's buffer is replaced by a larger one,
-never resized, so views stay valid; only `truncate_to` and later appends change bytes under them.
+A writer appends to memory and writes the same bytes to the file. A closed segment passes a
+read-only view of its mapped file, which is searched in place. A writer's buffer is replaced by a
+larger one, never resized, so views stay valid; only `truncate_to` and later appends change the
+bytes they show.
 
 While Kafka writes a segment, its index files are preallocated with zeros, which remain after a hard
-stop. `used_size` finds the end of the real entries when an index is opened. Where numpy is loaded
-already, the order of entries is checked by arrays, at a hundredth of the time. Indexes have no
+stop. `used_size` finds the end of the real entries when an index is opened. If numpy is loaded
+already, the order of entries is checked by arrays, a hundred times faster. Indexes have no
 checksum; a doubtful one is rebuilt from the log (`derived_files`).
 
 - Offset index `BASE.index`. Entry (offset, position): the batch at `position` has `offset` as its
-  LAST offset; batches between two entries are not covered. Both grow strictly. 8 bytes, big-endian:
-  int32 offset relative to the base offset, int32 position.
+  LAST offset; batches between two entries are not covered. Both strictly increase. 8 bytes,
+  big-endian: int32 offset relative to the base offset, int32 position.
 - Time index `BASE.timeindex`. Entry (T, O): up to offset O, T is the largest timestamp of the
-  segment, and O is the last offset of the earliest batch with it. So larger timestamps lie behind
-  O. The record at O need not have T (only its batch does), and timestamps <= T may lie behind O.
-  Timestamps grow strictly, offsets never decrease; batches without a timestamp make no entry. 12
-  bytes, big-endian: int64 timestamp in ms, int32 relative offset.
+  segment, and O is the last offset of the earliest batch with it. So larger timestamps lie after O.
+  The record at O need not have T (only its batch does), and timestamps <= T may lie after O.
+  Timestamps strictly increase, offsets never decrease; batches without a timestamp make no entry.
+  12 bytes, big-endian: int64 timestamp in ms, int32 relative offset.
 
 Source: KIP-33; Kafka 4.x AbstractIndex, OffsetIndex, TimeIndex; KAFKA-806, KAFKA-10207, KAFKA-19200
 (zero tails); docs/format.md#offset-index, #time-index.
@@ -35,18 +36,18 @@ DEFAULT_INDEX_BYTES: Final = 10_485_760
 _FIRST_CAPACITY: Final = 4096
 
 
-# Offsets and times mostly grow evenly, so that proportion finds a slot in 2 or 3 probes; where it
-# has not by then, halving bounds the rest.
+# Maximum interpolation probes: offsets and times mostly grow evenly, so interpolation finds a slot
+# in 2 or 3 probes; after this many, bisection bounds the rest.
 _PROPORTIONAL_PROBES: Final = 4
 
 
 def used_size(data: Buffer, entry_size: int) -> int:
-    """Bytes of `data` before a tail of all-zero entries, a whole number of entries.
+    """Return the size of `data` without its tail of all-zero entries, in whole entries.
 
-    Both indexes grow strictly, so only the first entry can be all zeros and still mean something;
-    in a file of one entry it does, before a zero tail it is counted as tail: it would say no more
-    than an empty index does. Where a zero entry stands between others, the answer may be any place
-    behind an entry that is not zero; `check` finds that.
+    Both indexes strictly increase, so only the first entry can be valid and all zeros; in a file of
+    one entry it is kept. Before a zero tail it is counted as tail, since it says no more than an
+    empty index does. If a zero entry lies between others, the result may be any place after a
+    nonzero entry; `check` detects that.
     """
     count = len(data) // entry_size
     if count <= 1 or any(data[(count - 1) * entry_size : count * entry_size]):
@@ -64,15 +65,15 @@ class Index:
 
     Attributes:
         base_offset: The segment's base offset, which relative offsets count from.
-        size_bytes: Bytes of all entries.
-        full_bytes: With so many it takes no more; see `is_full`.
-        tail_bytes: Bytes that the opened file had behind its last entry: zeros of Kafka's
-            preallocation, or a torn entry. 0 after the first change.
+        size_bytes: Size of all entries.
+        full_bytes: Size at which it takes no more entries; see `is_full`.
+        tail_bytes: Bytes after the last entry of the opened file: zeros of Kafka's preallocation,
+            or a torn entry. 0 after the first change.
     """
 
     ENTRY_SIZE: ClassVar[int]
-    _KEPT_SIZE: ClassVar[int] = 0  # what appends leave free
-    _KEY: ClassVar[Struct]  # what the entries are searched by; the first field of an entry
+    _KEPT_SIZE: ClassVar[int] = 0  # bytes reserved from appends
+    _KEY: ClassVar[Struct]  # the key of searches; the first field of an entry
     _RELATIVE: ClassVar[Struct]  # an entry's offset, relative to the base offset
 
     __slots__ = ("_data", "_limit", "base_offset", "full_bytes", "size_bytes", "tail_bytes")
@@ -84,8 +85,8 @@ class Index:
 
         Args:
             base_offset: The segment's base offset.
-            data: The file's bytes. A zero tail, or a tail that makes no entry, is left out.
-            size_limit: `segment.index.bytes`; what does not fit an entry is not used.
+            data: The file's bytes. A zero tail, or a tail shorter than an entry, is left out.
+            size_limit: `segment.index.bytes`; a remainder smaller than an entry is not used.
         """
         self.base_offset = base_offset
         self.size_bytes = used_size(data, self.ENTRY_SIZE)
@@ -107,41 +108,41 @@ class Index:
 
     @property
     def encoded(self) -> memoryview:
-        """A read-only view of all entries as the file has them, without copying."""
+        """Return a read-only view of all entries as the file has them, without copying."""
         return memoryview(self._data)[: self.size_bytes].toreadonly()
 
     def encoded_from(self, start: int) -> bytes:
-        """Copy the entries from position `start` of the file on; mostly one entry."""
+        """Copy the entries from position `start` of the file on; usually one entry."""
         return bytes(self._data[start : self.size_bytes])
 
     @property
     def is_full(self) -> bool:
         """Whether an append would raise `IndexFull`; a full index rolls the segment.
 
-        A time index keeps a slot for the entry at roll and close.
+        A time index reserves a slot for the entry at roll and close.
         """
         return self.size_bytes >= self.full_bytes
 
     def slot_at_or_after(self, offset: int) -> int:
-        """The first slot whose offset is >= `offset`, the entry count where there is none."""
+        """Return the first slot whose offset is >= `offset`, the entry count if there is none."""
         return self._floor(offset - self.base_offset - 1, self._RELATIVE) + 1
 
     def truncate_to(self, offset: int) -> int:
-        """Drop entries with an offset >= `offset`; the size in bytes that is left."""
+        """Drop entries with an offset >= `offset`; return the remaining size in bytes."""
         self.size_bytes = self.slot_at_or_after(offset) * self.ENTRY_SIZE
         self.tail_bytes = 0
         return self.size_bytes
 
     def _floor(self, target: int, key: Struct | None = None) -> int:
-        """The last slot whose key is <= `target`, -1 where there is none.
+        """Return the last slot whose key is <= `target`, -1 if there is none.
 
         Args:
-            target: What to find.
-            key: Another field of an entry that grows, in place of the one it is searched by.
+            target: Value to find.
+            key: Another field of an entry that increases, to search instead of the default one.
         """
         size, read = self.ENTRY_SIZE, (self._KEY if key is None else key).unpack_from
         low, high = 0, self.size_bytes // size - 1
-        data = self._data  # after the size: a writer puts entries in place before it counts them
+        data = self._data  # after the size: a writer stores entries before it counts them
         if high < 0 or target < (low_key := read(data, 0)[0]):
             return -1
         if target >= (high_key := read(data, high * size)[0]):
@@ -166,7 +167,7 @@ class Index:
         )
 
     def _put(self, entry: bytes) -> bytes:
-        """Append an entry's bytes to the buffer, and hand them back for the file."""
+        """Append an entry's bytes to the buffer, and return them for the file."""
         size_bytes, data = self.size_bytes, self._data
         end = size_bytes + len(entry)
         if type(data) is not bytearray or end > len(data):
@@ -177,7 +178,7 @@ class Index:
         return entry
 
     def _grow(self) -> bytearray:
-        """A larger copy; the old buffer stays as it is for those who have a view of it."""
+        """Replace the buffer by a larger copy; the old one stays unchanged for its views."""
         data = bytearray(max(_FIRST_CAPACITY, 2 * self.size_bytes))
         data[: self.size_bytes] = memoryview(self._data)[: self.size_bytes]
         self._data = data
@@ -199,7 +200,7 @@ class Index:
 
 
 def _are_offsets_sound(entries: Buffer, log_size: int) -> bool:
-    """Whether offsets and positions rise from 0 on, and all positions lie below `log_size`.
+    """Return whether offsets and positions increase from 0 on, with positions below `log_size`.
 
     Args:
         entries: Whole entries of an offset index.
@@ -215,7 +216,7 @@ def _are_offsets_sound(entries: Buffer, log_size: int) -> bool:
 
 
 def _are_times_sound(entries: Buffer) -> bool:
-    """Whether timestamps rise from 0 on, and offsets don't fall.
+    """Return whether timestamps increase from 0 on, and offsets don't decrease.
 
     Args:
         entries: Whole entries of a time index.
@@ -247,18 +248,18 @@ class OffsetIndex(Index):
 
     @property
     def last_offset(self) -> int:
-        """The newest entry's offset, the base offset where there is none."""
+        """Offset of the last entry, the base offset if there is none."""
         return self.entry(self.entry_count - 1)[0] if self.size_bytes else self.base_offset
 
     def append(self, offset: int, position: int) -> bytes:
-        """Add an entry; its bytes, which belong at the end of the file.
+        """Add an entry; return its bytes, to be written at the end of the file.
 
         Args:
             offset: Last offset of the batch.
-            position: Place in the log file, in bytes, where that batch starts.
+            position: Position in the log file, in bytes, at which that batch starts.
 
         Raises:
-            IndexFull: No room is left.
+            IndexFull: There is no space left.
             OffsetOverflow: The offset does not fit; nothing was changed.
             InvalidRequest: Offset or position does not follow the last entry's.
         """
@@ -279,10 +280,10 @@ class OffsetIndex(Index):
         return self._put(_OFFSET_ENTRY.pack(relative, position))
 
     def lookup(self, target: int) -> tuple[int, int]:
-        """The greatest entry with offset <= `target` as (offset, position), else (base, 0).
+        """Return the greatest entry with offset <= `target` as (offset, position), else (base, 0).
 
-        Keys are last offsets, so a batch that holds `target` starts at or after that position, and
-        one scans on for the first batch whose last offset is >= `target`.
+        Keys are last offsets, so a batch that holds `target` starts at or after that position; scan
+        from there for the first batch whose last offset is >= `target`.
         """
         slot = self._floor(target - self.base_offset)
         if slot < 0:
@@ -291,25 +292,25 @@ class OffsetIndex(Index):
         return self.base_offset + relative, position
 
     def slot_at_or_before_position(self, position: int) -> int:
-        """The last slot whose position is <= `position`, -1 where there is none."""
+        """Return the last slot whose position is <= `position`, -1 if there is none."""
         return self._floor(position, _POSITION)
 
     def entry(self, slot: int) -> tuple[int, int]:
-        """The entry at `slot` as (offset, position); raises InvalidRequest outside the entries."""
+        """Return the entry at `slot` as (offset, position); raises InvalidRequest outside."""
         relative, position = _OFFSET_ENTRY.unpack_from(self._data, self._at(slot))
         return self.base_offset + relative, position
 
     def entries(self) -> Iterator[tuple[int, int]]:
-        """All entries as (offset, position), oldest first."""
+        """Yield all entries as (offset, position), oldest first."""
         for relative, position in _OFFSET_ENTRY.iter_unpack(self.encoded):
             yield self.base_offset + relative, position
 
     def check(self, log_size: int, *, allow_tail: bool = False) -> None:
-        """Make sure that every entry can be right for a log file of `log_size` bytes.
+        """Verify that every entry can be right for a log file of `log_size` bytes.
 
         Args:
             log_size: Bytes of the log file; each position must lie below.
-            allow_tail: Pass over a zero tail, as an index has while Kafka writes it.
+            allow_tail: Ignore a zero tail, which an index has while Kafka writes it.
 
         Raises:
             CorruptIndex: A tail, or an entry that does not follow the one before or the base
@@ -347,24 +348,24 @@ class TimeIndex(Index):
 
     @property
     def last_entry(self) -> tuple[int, int]:
-        """The newest entry as (timestamp, offset), (-1, base offset) where there is none."""
+        """Last entry as (timestamp, offset), (-1, base offset) if there is none."""
         if not self.size_bytes:
             return NO_TIMESTAMP, self.base_offset
         return self.entry(self.entry_count - 1)
 
     def maybe_append(self, timestamp: int, offset: int, *, ignore_full: bool = False) -> bytes:
-        """Add an entry if `timestamp` is beyond the last one; its bytes for the file's end.
+        """Add an entry if `timestamp` is larger than the last one; return its bytes for the file.
 
         Args:
             timestamp: Largest timestamp of the segment so far, in ms; -1 never makes an entry.
             offset: Last offset of the earliest batch that has it.
-            ignore_full: Use the kept slot: at roll and close.
+            ignore_full: Use the reserved slot: at roll and close.
 
         Returns:
-            b"" where the last entry has this timestamp already.
+            b"" if the last entry has this timestamp already.
 
         Raises:
-            IndexFull: No room is left.
+            IndexFull: There is no space left.
             OffsetOverflow: The offset does not fit.
             InvalidRequest: Timestamp or offset is below the last entry's. Nothing was changed in
                 any of these cases.
@@ -386,11 +387,11 @@ class TimeIndex(Index):
         return self._put(_TIME_ENTRY.pack(timestamp, offset - self.base_offset))
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
-        """The greatest entry with timestamp <= `timestamp`, else (-1, base offset).
+        """Return the greatest entry with timestamp <= `timestamp`, else (-1, base offset).
 
         Returns:
-            (timestamp in ms, offset). Where the segment has a record with a time >= `timestamp`,
-            the first such record lies in the batch of that offset or behind it.
+            (timestamp in ms, offset). If the segment has a record with a time >= `timestamp`, the
+            first such record lies in the batch of that offset or after it.
         """
         slot = self._floor(timestamp)
         if slot < 0:
@@ -399,24 +400,24 @@ class TimeIndex(Index):
         return entry_timestamp, self.base_offset + relative
 
     def entry(self, slot: int) -> tuple[int, int]:
-        """The entry at `slot` as (timestamp, offset); raises InvalidRequest outside them."""
+        """Return the entry at `slot` as (timestamp, offset); raises InvalidRequest outside."""
         timestamp, relative = _TIME_ENTRY.unpack_from(self._data, self._at(slot))
         return timestamp, self.base_offset + relative
 
     def entries(self) -> Iterator[tuple[int, int]]:
-        """All entries as (timestamp, offset), oldest first."""
+        """Yield all entries as (timestamp, offset), oldest first."""
         for timestamp, relative in _TIME_ENTRY.iter_unpack(self.encoded):
             yield timestamp, self.base_offset + relative
 
     def check(self, *, allow_tail: bool = False) -> None:
-        """Make sure that every entry follows the one before.
+        """Verify that every entry follows the one before.
 
         Args:
-            allow_tail: Pass over a zero tail, as an index has while Kafka writes it.
+            allow_tail: Ignore a zero tail, which an index has while Kafka writes it.
 
         Raises:
-            CorruptIndex: A tail, a timestamp that does not grow or is negative, an offset that
-                falls or lies below the base offset.
+            CorruptIndex: A tail, a timestamp that does not increase or is negative, an offset that
+                decreases or lies below the base offset.
         """
         if not allow_tail:
             self._check_tail()

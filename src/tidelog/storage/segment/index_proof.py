@@ -1,16 +1,16 @@
 """Proofs that an index entry is right, required before a search skips records because of it.
 
-An index that keeps its own rules may still be wrong: truncated at a whole entry, another segment's,
-with a flipped bit. `position_floor` and `time_floor` compare the entry with the batch that it
-names, so a wrong index costs time and never hides a record. Entries of old brokers that can't be
-proven (one for an append of several batches, offsets within a batch) are not used; the indexes are
-then rebuilt in memory.
+An index can be consistent and still be wrong: truncated at a whole entry, of another segment, with
+a flipped bit. `position_floor` and `time_floor` compare the entry with the batch that it names, so
+a wrong index costs time and never hides a record. Entries of old brokers that can't be proven (one
+for an append of several batches, offsets within a batch) are not used; the indexes are then rebuilt
+in memory.
 
 A whole file is checked when it is loaded: order and bounds (`derived_files`), and either the
-checksum that a zone map has for it, or its last entries. The offset index must lead to the batch
-that it names, and no batch behind the last time entry may be later than that entry says. This finds
-an index that was truncated, belongs to an older log, or ends in zeros; it would hide records from
-searches and hand them to retention. `tidelog doctor` checks every entry.
+checksum that a zone map stores for it, or its last entries. The offset index must lead to the batch
+that it names, and no batch after the last time entry may have a later time than that entry. This
+detects an index that was truncated, belongs to an older log, or ends in zeros; such an index would
+hide records from searches and let retention delete them. `tidelog doctor` checks every entry.
 
 No state. Source: KIP-33; Kafka 4.x TimeIndex, whose dump tool makes the same comparison;
 KAFKA-10207, KAFKA-19200.
@@ -31,10 +31,10 @@ from tidelog.types import NO_TIMESTAMP
 
 
 def time_floor(segment: Segment, timestamp: int) -> tuple[int, int]:
-    """The greatest time index entry with a time <= `timestamp` that the log proves.
+    """Return the greatest time index entry with a time <= `timestamp` that the log proves.
 
     Returns:
-        As `TimeIndex.lookup`. Where the entry was wrong, that of the indexes built anew.
+        The result of `TimeIndex.lookup`. If the entry was wrong, that of the rebuilt index.
     """
     entry = segment.time_index.lookup(timestamp)
     if entry[0] != NO_TIMESTAMP and not _holds(segment, entry):
@@ -44,7 +44,7 @@ def time_floor(segment: Segment, timestamp: int) -> tuple[int, int]:
 
 
 def position_floor(segment: Segment, offset: int) -> int:
-    """Position of a batch that the log proves to end at or before `offset`, 0 where none does."""
+    """Return the position of a batch proven to end at or before `offset`, 0 if there is none."""
     key, position = segment.offset_index.lookup(offset)
     if position and not leads_to(segment, key, position):
         segment.distrust_indexes(misfit(segment.log_path, key, position))
@@ -53,19 +53,19 @@ def position_floor(segment: Segment, offset: int) -> int:
 
 
 def position_before(segment: Segment, offset: int) -> int:
-    """Position of a batch that the log proves to end before `offset`, 0 where none does.
+    """Return the position of a batch proven to end before `offset`, 0 if there is none.
 
-    Readers of `offset` begin here: the batch that holds it is then never the first one that they
-    meet, and the order of offsets shows whether its base offset is right.
+    Readers of `offset` begin here: they then meet at least one batch before the one that holds it,
+    and the order of offsets shows whether that one's base offset is right.
     """
     return position_floor(segment, offset - 1)
 
 
 def batch_reaching(segment: Segment, offset: int) -> tuple[int, Batch] | None:
-    """The first batch whose last offset is `offset` or more, with its position; None without one.
+    """Return the first batch whose last offset is `offset` or more, and its position; else None.
 
     Raises:
-        CorruptData: A damaged batch lies before it; located.
+        CorruptData: A damaged batch lies before it; with its position.
     """
     start = position_floor(segment, offset)
     for position, batch in iterate_batches(segment, start, segment.size_bytes):
@@ -75,24 +75,24 @@ def batch_reaching(segment: Segment, offset: int) -> tuple[int, Batch] | None:
 
 
 def first_reaching(segment: Segment, offset: int) -> tuple[int, int]:
-    """Position and base offset of the first batch whose last offset is `offset` or more.
+    """Return position and base offset of the first batch whose last offset is `offset` or more.
 
-    The segment's size and end offset where there is none.
+    The segment's size and end offset if there is none.
     """
     hit = batch_reaching(segment, offset)
     return (segment.size_bytes, segment.end_offset) if hit is None else (hit[0], hit[1].base_offset)
 
 
 def leads_to(segment: Segment, key: int, position: int, *, first_at_least: int = 0) -> bool:
-    """Whether a batch lies at `position` that ends at or before offset `key`.
+    """Return whether a batch at `position` ends at or before offset `key`.
 
-    Before it, because old brokers made one entry for an append of several batches.
+    "Before" is allowed because old brokers wrote one entry for an append of several batches.
 
     Args:
-        segment: Where the entry comes from.
+        segment: The segment of the index.
         key: The entry's offset.
         position: Its position.
-        first_at_least: Where the batch must begin, as far as its header tells.
+        first_at_least: Minimum base offset of the batch, as far as its header tells.
     """
     header = segment.view(position, position + HEADER_SIZE)
     last = batch_at(header)
@@ -106,22 +106,22 @@ def leads_to(segment: Segment, key: int, position: int, *, first_at_least: int =
 
 
 def first_offset_at(segment: Segment, position: int) -> int:
-    """First offset of the batch at a position, as far as its header tells."""
+    """Return the first offset of the batch at a position, as its header says."""
     return int.from_bytes(segment.view(position, position + 8), "big", signed=True)
 
 
 def _holds(segment: Segment, entry: tuple[int, int]) -> bool:
-    """Whether the batch that holds an entry's offset has its timestamp as the largest."""
+    """Return whether the entry's timestamp is the largest of the batch that holds its offset."""
     timestamp, offset = entry
     try:
         hit = batch_reaching(segment, offset)
     except CorruptData:
-        return False  # the index may be wrong, or the log: building it anew tells
+        return False  # either index or log is damaged: rebuilding the index tells which
     return hit is not None and hit[1].max_timestamp == timestamp
 
 
 def time_misfit(log_path: str, entry: tuple[int, int]) -> str:
-    """What to report of a time index entry that is not what the batches say."""
+    """Return the report of a time index entry that differs from the batches."""
     timestamp, offset = entry
     return (
         f"{log_path}: the time index names timestamp {timestamp} at offset {offset}, which is not"
@@ -130,7 +130,7 @@ def time_misfit(log_path: str, entry: tuple[int, int]) -> str:
 
 
 def misfit(log_path: str, last_offset: int, position: int) -> str:
-    """What to report of an offset index entry that leads elsewhere."""
+    """Return the report of an offset index entry that does not lead to its batch."""
     return (
         f"{log_path}: the offset index names offset {last_offset} at position {position}, there is"
         " another batch or none; rebuilt in memory"
@@ -138,7 +138,7 @@ def misfit(log_path: str, last_offset: int, position: int) -> str:
 
 
 def batch_at(header: memoryview) -> int | None:
-    """Last offset of the magic-2 batch (or legacy message) whose header this is, else None."""
+    """Return the last offset of the batch (or legacy message) with this header, else None."""
     if len(header) < 17:
         return None
     offset = int.from_bytes(header[:8], "big", signed=True)
@@ -155,12 +155,13 @@ Indexes = tuple[OffsetIndex, TimeIndex]
 def index_problem(
     segment: Segment, indexes: Indexes, sums: Mapping[str, FileSum] | None
 ) -> str | None:
-    """Why both indexes of a finished segment must be built anew, None where they need not.
+    """Return why both indexes of a finished segment must be rebuilt, None if they are right.
 
     Args:
-        segment: Whose they are.
+        segment: The segment.
         indexes: As loaded, in order and without tails.
-        sums: What a zone map of this log knows of the files beside it, None without one.
+        sums: Checksums that a zone map of this log stores for the files beside it, None without
+            one.
     """
     suffixes = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
     if sums is not None and sums.keys() >= set(suffixes):
@@ -172,7 +173,7 @@ def index_problem(
 
 
 def txn_problem(index: TxnIndex, sums: Mapping[str, FileSum]) -> str | None:
-    """Why an index of aborted transactions is not the one that a zone map knows, None if it is."""
+    """Return why an index of aborted transactions is not the zone map's, None if it is."""
     expected = sums.get(files.TXN_INDEX_SUFFIX, FileSum(0, 0))
     if expected == FileSum(index.size_bytes, crc32c(index.encoded)):
         return None
@@ -186,7 +187,7 @@ def _last_offset_problem(segment: Segment, index: OffsetIndex) -> str | None:
     if not index.entry_count:
         return None
     offset, position = index.entry(index.entry_count - 1)
-    # Old brokers made one entry for an append of several batches.
+    # Old brokers wrote one entry for an append of several batches.
     batch_last_offset = batch_at(segment.view(position, position + HEADER_SIZE))
     if batch_last_offset is not None and segment.base_offset <= batch_last_offset <= offset:
         return None
@@ -200,7 +201,10 @@ def _batches_from(segment: Segment, start: int) -> Iterator[Batch]:
 
 
 def _last_time_problem(segment: Segment, indexes: Indexes) -> str | None:
-    """Usually the last entry is about one of the last batches: then only these are looked at."""
+    """Return how the last time index entry differs from the batches after it, None if it fits.
+
+    The last entry is usually about one of the last batches, so only these are read.
+    """
     timestamp, offset = indexes[1].last_entry
     if timestamp == NO_TIMESTAMP:
         return None
@@ -215,7 +219,7 @@ def _last_time_problem(segment: Segment, indexes: Indexes) -> str | None:
             if largest > timestamp:
                 break
     except CorruptData:
-        return None  # whoever reads there is told
+        return None  # readers of it get the error
     if (largest_indexed, largest) == (timestamp, timestamp) and last_offset >= offset:
         return None
     return (

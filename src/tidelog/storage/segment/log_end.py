@@ -1,20 +1,20 @@
-"""The end of a log, and sound batches behind damage: one rule for readers, recovery, doctor.
+"""The end of a log, and sound batches after damage: one rule for readers, recovery, doctor.
 
-The last segment ends at its last whole, valid batch. Bytes behind it are "not written yet" to a
-reader and a torn write to recovery, unless something proves that more was there:
+The last segment ends at its last whole, valid batch. Readers treat the bytes after it as not
+written yet, and recovery treats them as a torn write, unless something proves that more was there:
 
-1. The recovery point: all records below it were on disk. After a clean stop the log ended there. 2.
-A sound batch behind the unreadable bytes: a log is written from start to end. 3. A later segment,
-for the segments before it. 4. A valid checksum: a batch whose only fault is its offsets or magic
-was written completely.
+1. The recovery point: all records below it were on disk. After a clean stop the log ended there.
+2. A sound batch after the unreadable bytes: a log is written from start to end.
+3. A later segment, for the segments before it.
+4. A valid checksum: a batch whose only fault is its offsets or magic was written completely.
 
-Then the bytes are damage (`DamagedLog`), and nothing truncates or overwrites them by itself.
+Then the bytes are damage (`DamagedLog`), and they are not truncated or overwritten automatically.
 
 A batch's checksum doesn't cover its offsets, so an upward jump of the last batch needs a proof too:
-a recovery point at or behind its end, an index entry or append-time row that names it, or a
-compaction that went so far. A leader's appends leave no gap. A partition that copies a compacted
-leader may have gaps anywhere and is marked (`COPIED_GAPS_FILE`). A jump without a proof is damage
-to readers as well, because no append in progress leaves a whole batch behind a gap.
+a recovery point at or after its end, an index entry or append-time row that names it, or a
+compaction that reached it. A leader's appends leave no gap. A partition that copies a compacted
+leader may have gaps anywhere and is marked (`COPIED_GAPS_FILE`). Readers treat a jump without a
+proof as damage as well, because no append in progress leaves a whole batch after a gap.
 
 A damaged frame doesn't tell where the next batch starts. Offsets of a segment share their upper 32
 bits (or have the next value), so each position with these bits is tried: a batch counts if its
@@ -47,11 +47,11 @@ from tidelog.types import INT32_MAX, INT64_MAX
 CHUNK_BYTES: Final = 1 << 20
 
 
-# Bytes that may look like batches must not make a search take for ever: each costs a checksum.
+# Limit on bytes that look like batches, each of which costs a checksum, so that a search ends.
 CANDIDATE_LIMIT: Final = 20_000
 
 
-# Of a check or a repair that somebody waits for: some seconds.
+# Limit for a check or a repair that a user waits for: some seconds.
 PATIENT_LIMIT: Final = 1_000_000
 
 
@@ -61,20 +61,20 @@ CHECKED_LIMIT_BYTES: Final = 1 << 32
 _HIGH_SIZE: Final = 4
 
 
-_LEGACY_HEADS: Final = (18, 26)  # size up to and without a key's length, by magic
+_LEGACY_HEADS: Final = (18, 26)  # size by magic, up to but not including a key's length
 
 
 _KEY_LENGTH: Final = 4
 
 
 class TooManyPlaces(Exception):
-    """So many places look like batches that the search has not come to its end."""
+    """So many places look like batches that the search was given up."""
 
 
 def next_sound_batch(
     file: File, start: int, size: int, *, base_offset: int, next_offset: int
 ) -> int | None:
-    """`find_sound_batch` with patience, None where that has not come to its end, too."""
+    """Run `find_sound_batch` with the higher limit; None if the search reaches that too."""
     try:
         return find_sound_batch(
             file,
@@ -97,18 +97,18 @@ def find_sound_batch(
     next_offset: int,
     candidate_limit: int = CANDIDATE_LIMIT,
 ) -> int | None:
-    """Position of the first sound batch at or behind `start`, None where there is none.
+    """Return the position of the first sound batch at or after `start`, None if there is none.
 
     Args:
         file: The log file.
-        start: Where to begin.
-        size: Where the readable bytes end, exclusive.
+        start: Position to begin at.
+        size: End of the readable bytes, exclusive.
         base_offset: The segment's base offset.
         next_offset: The batch's offsets begin here or later.
-        candidate_limit: How many places are looked at.
+        candidate_limit: Maximum number of places to try.
 
     Raises:
-        TooManyPlaces: The search ended before its end.
+        TooManyPlaces: The limit was reached before the end.
     """
     frames = checked = 0
     for position in _candidates(file, start, size, base_offset):
@@ -126,16 +126,16 @@ def find_sound_batch(
 def batch_problem(
     batch: Batch, base_offset: int, next_offset: int, end_offset: int = INT64_MAX
 ) -> str | None:
-    """Say why a batch can't stand in a segment, None where it can.
+    """Return why a batch can't belong to a segment, None if it can.
 
-    Checked are its checksum, the order of offsets (`offset_order`), and that they fit the segment.
-    The batches of a whole file are held against the order alone by `offset_order.in_order`.
+    This checks its checksum, the order of offsets (`offset_order`), and that they fit the segment.
+    `offset_order.in_order` checks the order alone, for the batches of a whole file.
 
     Args:
         batch: The batch.
         base_offset: The segment's base offset.
-        next_offset: The batch's offsets begin here or later.
-        end_offset: And end below it.
+        next_offset: The batch's offsets must begin here or later.
+        end_offset: The batch's offsets must end below it.
     """
     try:
         batch.ensure_valid()
@@ -148,13 +148,13 @@ def batch_problem(
 
 
 def _candidates(file: File, start: int, size: int, base_offset: int) -> Iterator[int]:
-    """Places where a frame of the segment may stand, ascending."""
+    """Yield positions at which a frame of the segment may lie, ascending."""
     halves = {offset >> 32 for offset in (base_offset, base_offset + INT32_MAX)}
     patterns = [half.to_bytes(_HIGH_SIZE, "big") for half in halves]
     for chunk_start in range(start, size, CHUNK_BYTES):
         data = file.pread(CHUNK_BYTES + FRAME_PREFIX_SIZE - 1, chunk_start)
         if not data.strip(b"\0"):
-            continue  # zeros that were preallocated
+            continue  # preallocated zeros
         rest_bytes = size - chunk_start
         positions = {at for half in patterns for at in _find_all(data, half)}
         yield from (
@@ -171,13 +171,13 @@ def _find_all(data: bytes, pattern: bytes) -> Iterator[int]:
 
 
 def _may_be_frame(data: bytes, at: int, rest_bytes: int) -> bool:
-    """Whether length and magic can be those of a batch; `rest_bytes` from the data's start."""
+    """Return whether length and magic fit a batch; `rest_bytes` counts from the data's start."""
     (length,) = LENGTH.unpack_from(data, at + LENGTH_AT)
     return LENGTH_MIN <= length <= rest_bytes - at - LOG_OVERHEAD and data[at + MAGIC_AT] <= MAGIC_2
 
 
 def _frame_at(file: File, position: int, size: int) -> Batch | None:
-    """The batch whose frame fits at a position, None where there is none."""
+    """Return the batch whose frame fits at a position, None if there is none."""
     head = file.pread(FRAME_PREFIX_SIZE, position)
     (length,) = LENGTH.unpack_from(head, LENGTH_AT)
     if head[MAGIC_AT] < MAGIC_2 and not _is_legacy(file, position, head[MAGIC_AT], length):
@@ -190,7 +190,10 @@ def _frame_at(file: File, position: int, size: int) -> Batch | None:
 
 
 def _is_legacy(file: File, position: int, magic: int, length: int) -> bool:
-    """Whether key and value of a legacy message fill its length; numbers often look like one."""
+    """Return whether key and value of a legacy message fill its length.
+
+    Random bytes often look like the header of a legacy message.
+    """
     at, end = position + _LEGACY_HEADS[magic], position + LOG_OVERHEAD + length
     for _ in ("key", "value"):
         size = int.from_bytes(file.pread(_KEY_LENGTH, at), "big", signed=True)
@@ -200,17 +203,17 @@ def _is_legacy(file: File, position: int, magic: int, length: int) -> bool:
     return at == end
 
 
-# Empty: offsets are missing before a batch that was copied from a leader.
+# Empty file; it marks a log in which offsets are missing before a batch copied from a leader.
 COPIED_GAPS_FILE: Final = "tidelog-copied-gaps"
 
 
 def has_copied_gaps(fs: FileSystem, directory: str) -> bool:
-    """Whether a partition has copied batches before which offsets are missing."""
+    """Return whether a partition is marked to have gaps copied from its leader."""
     return fs.exists(f"{directory}/{COPIED_GAPS_FILE}")
 
 
 def mark_copied_gaps(fs: FileSystem, directory: str) -> None:
-    """Leave the mark of copied gaps in a partition; durable when it returns.
+    """Mark a partition to have copied gaps; durable on return.
 
     Raises:
         OSError: The disk failed.
@@ -224,9 +227,9 @@ class RecordedEnd:
     """End of a log as the directory's checkpoints record it.
 
     Attributes:
-        recovery_point: Offset below which all records are on disk; 0 where nothing is recorded.
+        recovery_point: Offset below which all records are on disk; 0 if nothing is recorded.
         is_end: Whether the log ended there, because a clean stop has recorded it.
-        is_dense: Whether records behind it come from appends that leave no gap.
+        is_dense: Whether records after it come from appends that leave no gap.
     """
 
     recovery_point: int = 0
@@ -238,11 +241,11 @@ NOTHING_RECORDED: Final = RecordedEnd()
 
 
 class Jump(NamedTuple):
-    """The last batch of a walk, where offsets are missing before it.
+    """The last batch of a walk, if offsets are missing before it.
 
     Attributes:
-        position: Where it lies.
-        next_offset: Offset that would have been next there.
+        position: Position of the batch.
+        next_offset: Offset that was expected there.
         batch: The batch.
     """
 
@@ -253,13 +256,13 @@ class Jump(NamedTuple):
 
 @dataclass(slots=True)
 class SoundPart:
-    """How far the batches of one log file are sound, while they are walked.
+    """Part of a log file with sound batches; it grows while the batches are walked.
 
     Attributes:
-        size_bytes: Position behind the last sound batch.
-        end_offset: Offset behind it.
+        size_bytes: Position after the last sound batch.
+        end_offset: Offset after it, exclusive.
         jump: The last batch, if offsets are missing before it.
-        problem: Why the walk has ended before the file, None where no batch was met there.
+        problem: Why the walk has ended before the file, None if there was no batch.
     """
 
     size_bytes: int
@@ -268,8 +271,8 @@ class SoundPart:
     problem: str | None = None
 
     def take(self, batch: Batch, position: int) -> None:
-        """Go on behind a sound batch."""
-        # Where an old wrapper begins is not known.
+        """Extend the part by a sound batch."""
+        # The base offset of an old wrapper is unknown.
         is_gap = batch.magic == MAGIC_2 and batch.base_offset > self.end_offset
         self.jump = Jump(position, self.end_offset, batch) if is_gap else None
         self.size_bytes = position + batch.size_bytes
@@ -278,13 +281,13 @@ class SoundPart:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Why the sound part of a log file is not all of it.
+    """Damage after the sound part of a log file.
 
     Attributes:
-        error: What is wrong, with its place.
-        size_bytes: Position behind the last sound batch.
-        end_offset: Offset at which the log ends for sure, behind the damage.
-        resumes_at: Position of the first sound batch behind, None where there is none.
+        error: The damage, with its position.
+        size_bytes: Position after the last sound batch.
+        end_offset: Proven end offset of the log, after the damage.
+        resumes_at: Position of the first sound batch after the damage, None if there is none.
     """
 
     error: DamagedLog
@@ -302,18 +305,18 @@ def find_damage(
     *,
     jump_is_proven: bool = False,
 ) -> Damage | None:
-    """Hold the sound part of a log file against what proves that more was there.
+    """Compare the sound part of a log file with everything that may prove that more was there.
 
     Args:
         file: The log file.
         path: Its name, for errors.
         base_offset: The segment's base offset.
-        sound_part: Of a walk that has come as far as batches are sound.
-        recorded: What is recorded of the end.
+        sound_part: Sound part of the file after a complete walk.
+        recorded: End of the log as recorded.
         jump_is_proven: Whether something else proves the jump of the last batch.
 
     Returns:
-        None where the bytes behind the sound part may be a write that did not come to its end.
+        None if the bytes after the sound part may be an unfinished write.
     """
     recovery_point = recorded.recovery_point
     jump = sound_part.jump
@@ -333,7 +336,7 @@ def find_damage(
             behind = find_sound_batch(
                 file, position + 1, size, base_offset=base_offset, next_offset=expected
             )
-        except TooManyPlaces:  # a sound one may be among those that were not looked at
+        except TooManyPlaces:  # a sound batch may be among the places not tried
             proof.append("too many places behind look like batches")
             end = max(end, expected)
         if behind is not None:
@@ -354,9 +357,9 @@ def find_damage(
 
 
 def _end_with(batch: Batch, next_offset: int, recorded: RecordedEnd) -> int:
-    """Offset behind a whole batch with wrong offsets, had it the ones that are next.
+    """Return the end offset that a whole batch with wrong offsets would have had.
 
-    Where a clean stop has recorded the end, the log ended before a batch that lies behind it.
+    If a clean stop has recorded the end, the log ended before any batch that lies after it.
     """
     if recorded.is_end:
         return next_offset
@@ -364,10 +367,10 @@ def _end_with(batch: Batch, next_offset: int, recorded: RecordedEnd) -> int:
 
 
 def _batch_with_right_checksum(file: File, position: int, size: int) -> Batch | None:
-    """Return the whole batch at a position, whatever its offsets and its magic; None if none lies.
+    """Return the whole batch at a position, ignoring its offsets and magic; None if there is none.
 
-    The checksum of magic 2 leaves out the magic, so a batch is tried under each. Its magic is then
-    the one that its checksum is right for.
+    The checksum of magic 2 leaves out the magic, so the batch is tried with each magic. The one
+    with a right checksum becomes its magic.
     """
     frame = file.pread(min(FRAME_PREFIX_SIZE, size - position), position)
     if len(frame) < FRAME_PREFIX_SIZE:
@@ -389,7 +392,7 @@ def _batch_with_right_checksum(file: File, position: int, size: int) -> Batch | 
 
 
 def damaged(path: str, position: int, offset: int, reason: str) -> DamagedLog:
-    """Make the error of a log file that is sound up to a position and an offset."""
+    """Create the error for a log file that is sound up to a position and an offset."""
     return DamagedLog(reason, at=0, offset=offset).located(path, position)
 
 
@@ -414,7 +417,7 @@ def _jump_damage(path: str, jump: Jump, recorded: RecordedEnd) -> Damage | None:
 
 
 def _end_behind(file: File, path: str, base_offset: int, start: int, size: int) -> int:
-    """Offset behind the sound batches from a position on."""
+    """Return the offset after the sound batches from a position on."""
     end = base_offset
     for _, batch in sound_batches(file, path, base_offset, start, size):
         end = batch.next_offset
@@ -424,7 +427,7 @@ def _end_behind(file: File, path: str, base_offset: int, start: int, size: int) 
 def sound_batches(
     file: File, path: str, base_offset: int, start: int, size: int
 ) -> Iterator[tuple[int, Batch]]:
-    """Walk the batches from a position on, as far as their offsets are in order."""
+    """Walk the batches from a position on, while their offsets are in order."""
     limit = segment_limit(base_offset)
     batches: Iterable[tuple[int, Batch]] = walk_file(file, path, start, size)
     with suppress(CorruptData):

@@ -1,21 +1,22 @@
-"""Segments that retention deletes, and the time that counts. Pure.
+"""Decides which segments retention deletes, and by which time. Pure.
 
-Three passes, each from the oldest segment that is left, each ending at the first segment that
-stays: below the log start, over `retention.bytes`, over `retention.ms`. No segment with offsets at
-or beyond the high watermark goes, and the active one only where it is not empty.
+Three passes, each from the oldest remaining segment to the first one that stays: below the log
+start, over `retention.bytes`, over `retention.ms`. A segment with offsets at or beyond the high
+watermark is never deleted, and the active one only if it is not empty.
 
-By time a segment goes when its newest record is older than `retention.ms`. Which time a record
-counts with is `tidelog.retention.clock`:
+By time, a segment is deleted when its newest record is older than `retention.ms`.
+`tidelog.retention.clock` selects the time of a record:
 
 - `record`: its timestamp, Kafka's rule. One timestamp in the future keeps the segment and, since
-  the pass ends there, all that lie behind it.
+  the pass ends there, all later ones.
 - `append`: its append time.
-- `record-capped`: its timestamp, but at most its append time. Old timestamps act as in Kafka, one
-  in the future stops counting when it would have been written honestly.
+- `record-capped`: its timestamp, but at most its append time. Old timestamps act as in Kafka; a
+  timestamp in the future counts as the append time.
 
-A record whose append time is not known counts as appended when its segment was first seen, or when
-the file was last changed, the earlier of the two: no record came later than that. Where the exact
-time is not worth its price a bound stands in for it, never an earlier time: it keeps records.
+A record whose append time is unknown counts as appended when its segment was first seen, or when
+the file was last modified, the earlier of the two: no record arrived later than that. If computing
+the exact time would cost too much, an upper bound replaces it, never an earlier time: a bound keeps
+records longer.
 
 Source: Kafka 4.x UnifiedLog.deleteOldSegments; KAFKA-10207, KAFKA-18929, KAFKA-19112; facts 5.
 """
@@ -30,7 +31,7 @@ from tidelog.types import NO_OFFSET, NO_TIMESTAMP, UNKNOWN_MS
 
 
 class RetentionRule(StrEnum):
-    """Which rule deletes a segment."""
+    """Rule that deletes a segment."""
 
     LOG_START = "log start"
     SIZE = "size"
@@ -38,7 +39,7 @@ class RetentionRule(StrEnum):
 
 
 class TimeBasis(StrEnum):
-    """What kind of time a segment's age is counted from."""
+    """Kind of time that a segment's age is counted from."""
 
     TIMESTAMP = "record timestamp"
     APPEND_TIME = "append time"
@@ -47,14 +48,14 @@ class TimeBasis(StrEnum):
 
 
 class CountedTime(NamedTuple):
-    """The time that `retention.ms` counts from.
+    """Time that `retention.ms` counts from.
 
     Attributes:
         ms: The time in ms.
-        basis: What kind of time it is.
-        is_exact: Whether it is the policy's time to the ms; else it is not below that.
-        offset: A record that it is true of, or the last one of that record's batch; -1 where it
-            is no record's.
+        basis: Kind of time.
+        is_exact: Whether it is the policy's time to the ms; else an upper bound of that.
+        offset: A record with that time, or the last one of that record's batch; -1 if no record has
+            it.
     """
 
     ms: int
@@ -64,21 +65,21 @@ class CountedTime(NamedTuple):
 
     @property
     def leans_on_file_time(self) -> bool:
-        """Whether a copy that changes the times of files would change this time."""
+        """Whether copying the files, which changes their times, would change this time."""
         return self.basis is TimeBasis.FILE_TIME
 
 
 class RetentionConfig(Protocol):
-    """The settings that retention depends on; `TopicConfig` has them."""
+    """Settings that retention depends on; `TopicConfig` has them."""
 
     @property
     def retention_ms(self) -> int:
-        """How long records are kept; -1 for ever."""
+        """How long records are kept in ms; -1 without a limit."""
         ...
 
     @property
     def retention_bytes(self) -> int:
-        """How much of a partition is kept, in bytes; -1 for all."""
+        """Maximum size of a partition in bytes; -1 without a limit."""
         ...
 
     @property
@@ -94,20 +95,21 @@ class RetentionConfig(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTimes:
-    """What is known of the times of a segment's records, all in ms.
+    """Known times of a segment's records, all in ms.
 
     Attributes:
-        largest_timestamp: Largest timestamp, -1 where no record has one.
-        largest_at: Last offset of the batch that has it, -1 where nobody looked.
-        mtime_ms: When the log file was last changed.
-        largest_append_ms: Largest append time that is known, -1 where none is.
-        append_slack_ms: So much later an append may have been than its time says: that is rounded
-            down to `tidelog.append.time.granularity.ms`. `largest_append_ms` is without rounding.
-        is_append_known: Whether that of every record is.
-        seen_ms: Every record was there by then, as it was noted once; -1 where it was not.
-        now_ms: When this was looked at: nothing was appended later.
-        capped: The largest of the records' times, each at most its append time, where somebody
-            looked closer; else a bound is made of the largest of both.
+        largest_timestamp: Largest timestamp, -1 if no record has one.
+        largest_at: Last offset of the batch that has it, -1 if it was not looked up.
+        mtime_ms: Modification time of the log file.
+        largest_append_ms: Largest known append time, -1 if none is known.
+        append_slack_ms: Maximum difference by which an append may be later than its stored time,
+            which is rounded down to `tidelog.append.time.granularity.ms`. `largest_append_ms` is
+            not rounded.
+        is_append_known: Whether the append time of every record is known.
+        seen_ms: Time by which every record had arrived, from the segment's note; -1 if unknown.
+        now_ms: Time of this check: no record was appended later.
+        capped: Largest of the records' times, each at most its append time, if it was computed;
+            else a bound is derived from the largest of both.
     """
 
     largest_timestamp: int
@@ -122,7 +124,7 @@ class SegmentTimes:
 
     @property
     def fallback(self) -> CountedTime:
-        """What stands in for an append time that is not known."""
+        """Return the time that replaces unknown append times."""
         if self.seen_ms != UNKNOWN_MS:
             return CountedTime(self.seen_ms, TimeBasis.FIRST_SEEN)
         # A file from 1970 or before has lost its time in a copy.
@@ -132,7 +134,7 @@ class SegmentTimes:
 
     @property
     def arrival(self) -> CountedTime:
-        """The largest append time, the fallback counted in where some are not known."""
+        """Return the largest append time, with the replacement of unknown ones included."""
         is_exact = not self.append_slack_ms
         append_time = CountedTime(self.largest_append_ms, TimeBasis.APPEND_TIME, is_exact)
         if self.is_append_known and self.largest_append_ms != UNKNOWN_MS:
@@ -142,13 +144,13 @@ class SegmentTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """What retention looks at in a segment.
+    """Facts about a segment that retention needs.
 
     Attributes:
         base_offset: Its base offset.
         size_bytes: Size of its log file.
-        times: Its times; asked only where the pass by time comes to the segment, since they may
-            have to be read.
+        times: Returns its times; called only if the pass by time reaches the segment, since they
+            may have to be read.
     """
 
     base_offset: int
@@ -157,7 +159,7 @@ class SegmentFacts:
 
 
 def counted_time(times: SegmentTimes, clock: RetentionClock) -> CountedTime:
-    """The time that `retention.ms` counts from under a policy."""
+    """Return the time that `retention.ms` counts from under a policy."""
     largest = times.largest_timestamp
     if clock is RetentionClock.RECORD:
         if largest < 0:
@@ -175,7 +177,7 @@ def counted_time(times: SegmentTimes, clock: RetentionClock) -> CountedTime:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A segment that goes.
+    """A segment to delete.
 
     Attributes:
         base_offset: Its base offset.
@@ -188,13 +190,13 @@ class Deletion:
     reason: str
 
 
-# A pass: the segment and its upper bound in, the reason for its deletion or None out.
+# A pass: takes a segment and its end offset, returns the reason for its deletion or None.
 _Pass = Callable[[SegmentFacts, int], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bounds:
-    """Where the log starts, ends and is committed."""
+    """Start, end and high watermark of a log."""
 
     log_start: int
     log_end: int
@@ -210,10 +212,10 @@ def plan_retention(
     high_watermark: int,
     now_ms: int,
 ) -> list[Deletion]:
-    """The segments to delete, oldest first; always the oldest ones of the log.
+    """Return the segments to delete, oldest first; always the oldest ones of the log.
 
-    The log start then moves to the first segment that stays. Where all go (see `deletes_all`), a
-    new empty active segment is rolled at the log end first.
+    The log start then moves to the first segment that stays. If all are deleted (see
+    `deletes_all`), a new empty active segment is rolled at the log end first.
 
     Args:
         segments: All segments, oldest first, the active one last.
@@ -235,7 +237,7 @@ def plan_retention(
 
 
 def deletes_all(segments: Sequence[SegmentFacts], plan: Sequence[Deletion]) -> bool:
-    """Whether a plan takes the active segment too, so that a new one must be rolled first."""
+    """Return whether a plan includes the active segment, so that a new one must be rolled first."""
     return bool(segments) and len(plan) == len(segments)
 
 
@@ -246,7 +248,7 @@ def _run_pass(
     reason_for: _Pass,
     bounds: _Bounds,
 ) -> list[Deletion]:
-    """Deletions from segment `first` on, up to the first that stays."""
+    """Yield deletions from segment `first` on, up to the first that stays."""
     plan = []
     for slot in range(first, len(segments)):
         segment = segments[slot]
@@ -273,7 +275,7 @@ def _below_start(segments: Sequence[SegmentFacts], bounds: _Bounds) -> _Pass:
 
 
 def _over_size(segments: Sequence[SegmentFacts], limit_bytes: int) -> _Pass:
-    """A pass that remembers how much is over the limit: call it once for each segment in order."""
+    """Create a pass that tracks the excess bytes: call it once for each segment in order."""
     total = sum(segment.size_bytes for segment in segments)
     over = total - limit_bytes
 

@@ -1,12 +1,12 @@
 """Decides when an append starts a new segment, and when settings cause a roll storm. Pure.
 
-Time is that of messages if the segment's first batch has a timestamp, else wall time since the
-segment was opened. No timer rolls an idle segment; only an append does.
+Age is measured by record time if the segment's first batch has a timestamp, else by wall time since
+the segment was opened. No timer rolls an idle segment; only an append does.
 
-In a roll storm append after append ends a segment. Causes: a producer whose clock runs ahead
-further and further, or records of many weeks at once (time rolls by the span of record time in a
-segment; an alternation of two times rolls once, because the younger then comes first); small limits
-on size or index. The judgement looks at the last rolls.
+In a roll storm, append after append ends a segment. Causes: a producer whose clock runs further and
+further ahead, or records of many weeks at once (time rolls by the span of record time in a segment;
+alternating between two times rolls once, because the new segment then begins with the later one);
+small limits on size or index. Detection compares the last rolls.
 
 Source: Kafka 4.x LogSegment.shouldRoll; KIP-33 (rolling by message time); facts 3.4.
 """
@@ -23,10 +23,10 @@ from tidelog.types import INT32_MAX
 
 
 class RollReason(StrEnum):
-    """Why a segment was finished; words without blanks, since `segment-notes` holds them.
+    """Reason why a segment was finished; the values have no blanks, for `segment-notes`.
 
-    The first five are what `should_roll` says of an append, the others what else ends a segment.
-    `OPEN` is one that takes appends still, `UNKNOWN` one that somebody else has rolled.
+    The first five are results of `should_roll` for an append, the others have other causes. `OPEN`
+    is a segment that still takes appends, `UNKNOWN` one that another program has rolled.
     """
 
     SIZE = "size"
@@ -43,16 +43,17 @@ class RollReason(StrEnum):
 
 
 class SegmentNote(NamedTuple):
-    """Why and when a segment was rolled, as `segment-notes` keeps it.
+    """Why and when a segment was rolled, as stored in `segment-notes`.
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset behind it when the note was made.
+        end_offset: Offset after its last one when the note was made, exclusive.
         last_fingerprint: Of its last batch: CRC-32C of that batch's checksum field, leader epoch
-            and last offset; 0 where it had none.
-        reason: Why it was rolled; OPEN while it takes appends, UNKNOWN where somebody else did it.
-        roll_ms: When it was rolled, by the wall clock; -1 where that is not known.
-        seen_ms: All records below `end_offset` were there by then, in ms.
+            and last offset; 0 if it had none.
+        reason: Why it was rolled; OPEN while it takes appends, UNKNOWN if another program rolled
+            it.
+        roll_ms: When it was rolled, by the wall clock; -1 if unknown.
+        seen_ms: Time in ms by which all records below `end_offset` had arrived.
     """
 
     base_offset: int
@@ -63,16 +64,16 @@ class SegmentNote(NamedTuple):
     seen_ms: int
 
 
-# Made for every append, and a frozen one takes three times as long to make.
+# Not frozen: one is created for every append, and creating a frozen one takes three times as long.
 @dataclass(slots=True, kw_only=True)
 class RollFacts:
-    """The active segment and an append that was validated.
+    """The active segment and a validated append.
 
     Attributes:
         base_offset: The active segment's base offset.
         size_bytes: Size of its log file.
-        first_timestamp: Largest timestamp of its FIRST batch in ms; -1 where it has none, or where
-            the segment is empty.
+        first_timestamp: Largest timestamp of its FIRST batch in ms; -1 if it has none, or if the
+            segment is empty.
         created_ms: Wall time at which the segment was created or opened.
         jitter_ms: Drawn once for the segment, see `draw_jitter_ms`.
         offset_index_full: Whether the offset index takes no more entries.
@@ -97,13 +98,13 @@ class RollFacts:
 
 
 def draw_jitter_ms(config: TopicConfig, source: random.Random) -> int:
-    """A segment's jitter in ms, in [0, min(`segment.jitter.ms`, `segment.ms`))."""
+    """Draw a segment's jitter in ms, in [0, min(`segment.jitter.ms`, `segment.ms`))."""
     limit = min(config.segment_jitter_ms, config.segment_ms)
     return source.randrange(limit) if limit > 0 else 0
 
 
 def should_roll(facts: RollFacts, config: TopicConfig) -> RollReason | None:
-    """Why the append must go to a new segment, None where the active one takes it."""
+    """Return why the append must go to a new segment, None if the active one takes it."""
     if facts.size_bytes > config.segment_size_limit - facts.append_bytes:
         return RollReason.SIZE
     if facts.size_bytes > 0 and _waited_ms(facts) > config.roll_ms - facts.jitter_ms:
@@ -123,7 +124,8 @@ def _waited_ms(facts: RollFacts) -> int:
     return facts.now_ms - facts.created_ms
 
 
-# So many rolls by appends, within such a time, of segments filled to less than such a part.
+# A roll storm is at least this many rolls by appends, within this time, of segments filled to less
+# than this part.
 STORM_ROLLS: Final = 10
 
 
@@ -136,7 +138,7 @@ SIZE_STORM_WINDOW_MS: Final = 60_000
 SMALL_PART: Final = 10
 
 
-# Segments filled by size are small below this.
+# Segments that were rolled by size are small below this.
 TINY_BYTES: Final = 4 << 20
 
 
@@ -169,10 +171,10 @@ class Roll(NamedTuple):
     """A segment that was rolled.
 
     Attributes:
-        reason: Why.
-        roll_ms: When, by the wall clock; -1 where that is not known.
+        reason: Why it was rolled.
+        roll_ms: When it was rolled, by the wall clock; -1 if unknown.
         size_bytes: Size of its log file.
-        largest_timestamp: Its largest record timestamp in ms, -1 where it has none.
+        largest_timestamp: Its largest record timestamp in ms, -1 if it has none.
     """
 
     reason: RollReason
@@ -186,12 +188,12 @@ class RollStorm:
     """Many rolls in a short time, of segments that are almost empty.
 
     Attributes:
-        reason: Why most of them were rolled.
-        rolls: How many were looked at.
-        span_ms: From the first of these rolls to the last; -1 where that is not known.
-        mean_bytes: Their mean size.
-        is_ahead: Whether records with a time ahead of the clock were among them.
-        settings: What to set, the most likely first.
+        reason: Most frequent reason of the rolls.
+        rolls: Number of rolls.
+        span_ms: Time from the first of these rolls to the last; -1 if unknown.
+        mean_bytes: Mean size of the segments.
+        is_ahead: Whether any segment has records with a time ahead of the clock.
+        settings: Settings to change, the most likely first.
     """
 
     reason: RollReason
@@ -212,7 +214,7 @@ class RollStorm:
 
 
 def find_storm(rolls: Sequence[Roll], *, segment_bytes: int) -> RollStorm | None:
-    """What the last rolls are, None where they are no storm.
+    """Return the roll storm that the last rolls are, None if they are none.
 
     Args:
         rolls: Finished segments, oldest first; only the last ones count.
@@ -236,12 +238,12 @@ def find_storm(rolls: Sequence[Roll], *, segment_bytes: int) -> RollStorm | None
 
 
 def is_by_append(reason: RollReason) -> bool:
-    """Whether an append ended the segment, not somebody's wish."""
+    """Return whether an append ended the segment, not a request."""
     return reason in _BY_APPEND
 
 
 def _span_ms(rolls: Sequence[Roll]) -> int:
-    """From the first roll to the last; -1 where one of them is not known."""
+    """Return the time from the first roll to the last; -1 if one of them is unknown."""
     times = [roll.roll_ms for roll in rolls]
     return -1 if min(times) < 0 else max(times) - min(times)
 

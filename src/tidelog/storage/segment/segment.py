@@ -3,11 +3,11 @@
 `Segment` is the interface of every segment. `ClosedSegment` is finished: its files are mapped or
 read at first use. `RemoteSegment` is a finished one whose files are objects in a store.
 `TailSegment` is the last one, which may grow under another process: it is read by position, never
-mapped. The writer's `ActiveSegment` is a `TailSegment` that also appends. Callers ask a segment by
-its methods, never for its class.
+mapped. The writer's `ActiveSegment` is a `TailSegment` that also appends. Callers use a segment's
+methods and never check its class.
 
 `SegmentContext` is what the segments of one partition share. `iterate_batches` walks the batches of
-a segment in order. No state here looks for offsets or times: see `slices` and `time_search`.
+a segment in order. Nothing here searches for offsets or times: see `slices` and `time_search`.
 
 Life cycle: load -> (read)*; views that were handed out stay valid after the segment is dropped.
 Source: docs/format.md; KIP-33 for the largest timestamp of a segment.
@@ -59,10 +59,11 @@ _GONE: Final = (files.REMOVED_SUFFIX, files.DELETED_SUFFIX)
 APPENDTIME_DAMAGED: Final = "append times unknown"
 
 
-# Bytes that an event loop checks of one append, or opens of one batch: some 20 ms of gunzip.
+# Maximum bytes of one append that an event loop verifies, or of one batch that it opens: some 20 ms
+# of gunzip.
 LOOP_BYTES: Final = 4 << 20
 
-# Records that an event loop goes through one by one in Python.
+# Maximum records that an event loop processes one by one in Python.
 LOOP_RECORDS: Final = 2000
 
 
@@ -72,22 +73,22 @@ class ColdRead(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentContext:
-    """What every segment of one partition shares.
+    """Shared state of the segments of one partition.
 
     Attributes:
         env: Files, clock, randomness.
         directory: The partition's directory.
         topic_partition: Its name, for errors.
-        topic_id: The topic's id, all zero where the directory has none.
+        topic_id: The topic's id, all zero if the directory has none.
         config: The topic's settings.
         pool: Open files, read-only for readers.
         maps: Maps of closed files.
-        report: Called with one line about each damaged derived file that was made good.
-        overlay: Final name -> staged name, for files that a commit record has made visible; a
-            name that ends with `.removed` for one that it has taken away, or with `.deleted` for
-            one that was set aside under that name.
-        recorded_end: What the directory records of the log's end, for readers; read from disk
-            anew where the argument is true.
+        report: Called with one line about each damaged derived file that was rebuilt.
+        overlay: Final name -> staged name, for files that a commit record has made visible; a name
+            that ends with `.removed` for one that it has removed, or with `.deleted` for one that
+            was set aside under that name.
+        recorded_end: Returns the end of the log that the directory records, for readers; reads it
+            from disk again if the argument is true.
     """
 
     env: Env
@@ -102,17 +103,17 @@ class SegmentContext:
     recorded_end: Callable[[bool], RecordedEnd] = lambda _fresh: NOTHING_RECORDED
 
     def path(self, base_offset: int, suffix: str) -> str:
-        """Path of one of a segment's files."""
+        """Return the path of one of a segment's files."""
         name = files.file_name(base_offset, suffix)
         staged = self.overlay.get(name)
         is_gone = staged is not None and staged.endswith(_GONE)
         if is_gone or (staged and self.env.files.exists(f"{self.directory}/{staged}")):
             return f"{self.directory}/{staged}"
-        return f"{self.directory}/{name}"  # where it was staged, the writer has renamed it since
+        return f"{self.directory}/{name}"  # the writer has renamed the staged file since
 
 
 def _ignore(_line: str) -> None:
-    """Drop reports: whoever opens a context for one task says itself what is damaged."""
+    """Drop reports, for contexts of one task whose caller reports damage itself."""
 
 
 @contextmanager
@@ -126,7 +127,7 @@ def open_context(  # noqa: PLR0913 - a partition's identity
     write: bool = False,
     overlay: Mapping[str, str] | None = None,
 ) -> Iterator[SegmentContext]:
-    """A context for one task, whose files and maps are closed at its end; reports are dropped."""
+    """Create a context for one task; its files are closed at the end; reports are dropped."""
     pool, maps = FilePool(env.files, write=write), MapCache(env.files)
     try:
         yield SegmentContext(
@@ -170,9 +171,9 @@ _Answer = TypeVar("_Answer")
 def typed_read(
     method: Callable[Concatenate[_Reader, _Args], _Answer],
 ) -> Callable[Concatenate[_Reader, _Args], _Answer]:
-    """Let a method that reads raise StorageFailure where the system fails a call.
+    """Make a method raise StorageFailure instead of an error of the system.
 
-    A file that has gone stays a FileNotFoundError: a reader that meets one refreshes.
+    A missing file is still a FileNotFoundError: a reader that gets one refreshes.
     """
 
     @functools.wraps(method)
@@ -186,7 +187,7 @@ def typed_read(
 
 
 def raise_typed(reader: _HasContext, error: OSError) -> NoReturn:
-    """Raise what `typed_read` raises in place of an error of the system."""
+    """Raise the error that `typed_read` raises instead of an error of the system."""
     if isinstance(error, FileNotFoundError):
         raise error
     raise as_storage_failure(error, reader.context.directory, "read") from error
@@ -196,9 +197,9 @@ class LastBatches(NamedTuple):
     """How far the last batches of a segment are in order, from the last index entry on.
 
     Attributes:
-        next_offset: Offset behind the last batch that is in order.
-        position: Position behind it.
-        error: Damage behind it that hides offsets of the segment; None where there is none.
+        next_offset: Offset after the last batch in order, exclusive.
+        position: Position after it.
+        error: Damage after it that hides offsets of the segment; None if there is none.
     """
 
     next_offset: int
@@ -207,18 +208,18 @@ class LastBatches(NamedTuple):
 
 
 class Segment(ABC):
-    """A segment of a log as lookups and reads see it, whatever state it is in.
+    """Interface of a log's segment for lookups and reads, in any state.
 
     Attributes:
-        context: What the segments of the partition share.
+        context: Shared state of the partition's segments.
         base_offset: First offset that the segment may hold, inclusive; also its name.
-        end_offset: Offset behind the segment: the next one's base, or the log end.
+        end_offset: Offset after the segment, exclusive: the next one's base, or the log end.
         is_active: Whether it is the last segment, which may grow and must not be mapped.
-        takes_appends: Whether this process writes it, so that nobody else cuts its files.
+        takes_appends: Whether this process writes it, so that no other process truncates its files.
         is_tiered: Whether only the tier has it: finished, and never changed by its partition.
-        last_batch: The last batch, where it is in memory.
-        limit_times: Makes unknown what its append times can't prove; None where they are proven.
-        find_aborted: Finds its aborted transactions where it has no file of them.
+        last_batch: The last batch, if it is in memory.
+        limit_times: Marks append times that are not proven as unknown; None if all are proven.
+        find_aborted: Finds its aborted transactions if it has no file of them.
     """
 
     is_active: ClassVar[bool]
@@ -236,7 +237,7 @@ class Segment(ABC):
         self._txn_index: TxnIndex | None = None
         self._append_times: AppendTimes | None = None
 
-    # -- how much there is ---------------------------------------------------------------------
+    # -- size ----------------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -246,12 +247,12 @@ class Segment(ABC):
     @property
     @abstractmethod
     def has_known_end(self) -> bool:
-        """Whether it reaches `end_offset` for sure, so that a reader must not stop before."""
+        """Whether it provably reaches `end_offset`, so that a reader must not stop earlier."""
 
     @property
     @abstractmethod
     def damaged(self) -> DamagedLog | None:
-        """Damage of the last segment that something proves; its sound part ends there."""
+        """Proven damage of the last segment; its sound part ends there."""
 
     @property
     @abstractmethod
@@ -261,12 +262,12 @@ class Segment(ABC):
     @property
     @abstractmethod
     def seen_last_batches(self) -> LastBatches | None:
-        """`last_batches` where nothing has to be read for it."""
+        """`last_batches` if no read is needed for it, else None."""
 
     @property
     @abstractmethod
     def last_batches(self) -> LastBatches:
-        """How far the batches behind the last index entry are in order."""
+        """How far the batches after the last index entry are in order."""
 
     # -- its log file --------------------------------------------------------------------------
 
@@ -279,23 +280,23 @@ class Segment(ABC):
     @property
     @abstractmethod
     def is_mapped(self) -> bool:
-        """Whether `view` costs nothing; else it reads, and no more than needed is to be asked."""
+        """Whether `view` is free; if not, it reads the bytes that are requested."""
 
     @abstractmethod
     def view(self, start: int, end: int) -> memoryview:
-        """Bytes [start, end) of the log file."""
+        """Return bytes [start, end) of the log file."""
 
     @abstractmethod
     def whole(self) -> memoryview:
         """All bytes of whole batches in the log file."""
 
     def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
-        """The batches in bytes [start, end), read by position and never mapped."""
+        """Yield the batches in bytes [start, end), read by position and never mapped."""
         file = self.open_file()
         return walk_file(file, self.log_path, start, end, chunk_bytes=TAIL_CHUNK_BYTES)
 
     def open_file(self) -> File:
-        """The log file, for those who read much of it by position; it closes with its last user."""
+        """Open the log file for large reads by position; it closes with its last user."""
         return open_log(self, self.context.pool.get)
 
     def mtime_ms(self) -> int:
@@ -303,12 +304,12 @@ class Segment(ABC):
         return self.context.env.files.stat(self.log_path).mtime_ms
 
     def stat(self) -> FileStat:
-        """Facts on the log file; of a finished segment as of the first look at it."""
+        """Status of the log file; for a finished segment, from its first use."""
         return self.context.env.files.stat(self.log_path)
 
     @abstractmethod
     def forget_stale_files(self) -> None:
-        """Drop handles and maps whose names may stand for other files by now."""
+        """Drop handles and maps whose names may refer to other files by now."""
 
     @abstractmethod
     def unload(self) -> None:
@@ -319,7 +320,7 @@ class Segment(ABC):
     @property
     @abstractmethod
     def has_indexes(self) -> bool:
-        """Whether both indexes are in memory, or mapped."""
+        """Whether both indexes are in memory or mapped."""
 
     @property
     @abstractmethod
@@ -333,22 +334,22 @@ class Segment(ABC):
 
     @abstractmethod
     def distrust_indexes(self, problem: str) -> None:
-        """Report what an index says and the log does not; go on with indexes built anew."""
+        """Report how an index differs from the log, and rebuild both indexes."""
 
     @property
     @abstractmethod
     def has_txn_index(self) -> bool:
-        """Whether `txn_index` can be had without reading all batches."""
+        """Whether `txn_index` is available without reading all batches."""
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions whose markers lie in it; their file exists only for some."""
+        """Aborted transactions whose markers lie in it; the file exists only if there are some."""
         if self._txn_index is None:
             self._txn_index = self.read_txn_index()
         return self._txn_index
 
     def read_txn_index(self) -> TxnIndex:
-        """The `.txnindex` file, empty where there is none; raises CorruptIndex, located."""
+        """Read the `.txnindex` file, empty if there is none; raises CorruptIndex with its path."""
         data = read_optional(self.context, self.base_offset, files.TXN_INDEX_SUFFIX)
         path = self.context.path(self.base_offset, files.TXN_INDEX_SUFFIX)
         try:
@@ -359,38 +360,38 @@ class Segment(ABC):
     @property
     @abstractmethod
     def largest_timestamp(self) -> int:
-        """Largest record timestamp in ms, -1 where no record has one.
+        """Largest record timestamp in ms, -1 if no record has one.
 
-        The largest possible where damage may hide one, so that a search comes upon the damage.
+        The largest possible value if damage may hide one, so that a search reaches the damage.
         """
 
     @abstractmethod
     def largest_record(self) -> tuple[int, int]:
-        """Largest timestamp of a record, and the last offset of the first batch that has it.
+        """Return the largest timestamp of a record, and the last offset of the first batch with it.
 
-        (-1, base offset) where no record has a timestamp. Of a damaged segment only its sound part
-        counts, or retention would never delete it.
+        (-1, base offset) if no record has a timestamp. Only the sound part of a damaged segment
+        counts, because otherwise retention would never delete it.
         """
 
-    # -- what the tier has noted -------------------------------------------------------------
+    # -- facts stored in the tier --------------------------------------------------------------
 
     @property
     def note(self) -> "SegmentNote | None":
-        """What the tier noted of its roll; None of a local segment, whose notes are in a file."""
+        """The tier's note on its roll; None for a local segment, whose notes are in a file."""
         return None
 
     def noted_times(self, _now_ms: int) -> "SegmentTimes | None":
-        """The times that the tier noted when the segment was copied; None of a local one."""
+        """Times that the tier stored when the segment was copied; None for a local one."""
         return None
 
     @property
     def knows_all_append_times(self) -> bool:
-        """Whether the tier noted that all append times are known."""
+        """Whether the tier stored that all append times are known."""
         return False
 
     @property
     def append_span(self) -> tuple[int, int] | None:
-        """First and last append time in ms, where the tier noted both; else None."""
+        """First and last append time in ms if the tier stored both; else None."""
         return None
 
     # -- append times --------------------------------------------------------------------------
@@ -398,11 +399,11 @@ class Segment(ABC):
     @property
     @abstractmethod
     def has_append_times(self) -> bool:
-        """Whether `append_times` takes no look at a file."""
+        """Whether `append_times` is available without reading a file."""
 
     @property
     def append_times(self) -> AppendTimes:
-        """When its records were appended, as far as that is proven."""
+        """Append times of its records, as far as they are proven."""
         times = self._append_times
         return self._load_append_times() if times is None else times
 
@@ -414,14 +415,14 @@ class Segment(ABC):
         return times
 
     def set_append_times(self, times: AppendTimes) -> None:
-        """Use times that are known to be right instead of the file."""
+        """Use these verified times instead of the file."""
         self._append_times = times
 
     def read_append_times(self) -> AppendTimes:
-        """The `.appendtime` file's valid part; damage is reported, not raised."""
+        """Read the valid part of the `.appendtime` file; damage is reported, not raised."""
         context = self.context
         try:
-            # A row for each batch at most, each smaller than a batch.
+            # At most one row for each batch, each smaller than a batch.
             limit = max(self.stat().size, files.SMALL_FILE_LIMIT_BYTES)
             data = read_optional(context, self.base_offset, files.APPEND_TIME_SUFFIX, limit=limit)
         except CorruptFile as error:
@@ -436,7 +437,7 @@ class Segment(ABC):
         return times
 
     def may_reach_append_ms(self, _append_ms: int) -> bool:
-        """False where it is known without a look that no record came at or after a time."""
+        """Return False if it is known without a read that no record arrived at or after a time."""
         return True
 
     # -- zone map ------------------------------------------------------------------------------
@@ -444,30 +445,30 @@ class Segment(ABC):
     @property
     @abstractmethod
     def zones(self) -> ZoneMap | None:
-        """The zone map from the sidecar; None where there is none that fits."""
+        """The zone map from the sidecar; None if there is no valid one."""
 
     @property
     @abstractmethod
     def loaded_zones(self) -> ZoneMap | None:
-        """The zone map where it is in memory; no file is looked at."""
+        """The zone map if it is in memory; no file is read."""
 
     @abstractmethod
     def use_zones(self, zones: ZoneMap | None, *, loaded: bool = True) -> None:
-        """Use this map instead of the file; with `loaded` False look at the file anew."""
+        """Use this map instead of the file; if `loaded` is False, read the file at the next use."""
 
     @abstractmethod
     def zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """The zone map, where it knows of that clock exactly what the segment knows; else None."""
+        """Return the zone map if its times on that clock are the segment's; else None."""
 
     @abstractmethod
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """`zones_on` for one of very many segments: a map that was not loaded is not kept."""
+        """Return `zones_on` for one of very many segments: a loaded map is not kept."""
 
 
 def open_log(segment: _HasLogPath, opening: Callable[[str], _Opened]) -> _Opened:
-    """What `opening` makes of a log file's name; once more where the name changes meanwhile.
+    """Return the result of `opening` for a log file's name; retried if the name changes meanwhile.
 
-    A segment that a compaction has replaced is read on under another name, and its old name is
+    A segment that a compaction has replaced is still read under another name, and its old name is
     that of another file.
     """
     while True:
@@ -491,7 +492,7 @@ def read_optional(
     *,
     limit: int = files.SMALL_FILE_LIMIT_BYTES,
 ) -> bytes | None:
-    """A file's bytes, None where it does not exist; raises CorruptFile beyond `limit` bytes."""
+    """Read a file's bytes, None if it does not exist; raises CorruptFile beyond `limit` bytes."""
     try:
         return files.read_file(context.env.files, context.path(base_offset, suffix), limit=limit)
     except FileNotFoundError:
@@ -501,26 +502,26 @@ def read_optional(
 def iterate_batches(
     segment: Segment, start: int, end: int, *, end_offset: int | None = None
 ) -> Iterator[tuple[int, Batch]]:
-    """The batches in bytes [start, end) of a segment, with their positions; errors are located.
+    """Yield the batches in bytes [start, end) of a segment with their positions.
 
-    A mapped segment is walked through its map, others are read piece by piece. Offsets lie
-    outside of the batches' checksums, so their order is checked, and that they fit the segment
-    (`offset_order`).
+    Errors have the position. A mapped segment is walked through its map, others are read piece by
+    piece. Checksums don't cover offsets, so this checks that offsets are in order and fit the
+    segment (`offset_order`).
 
     Args:
-        segment: Where they lie.
+        segment: The segment.
         start: Position of the first batch.
         end: Position to stop at, exclusive.
-        end_offset: Offset that no batch before `end` reaches; None for that of the segment.
+        end_offset: Upper bound of the offsets before `end`, exclusive; None for the segment's.
 
     Raises:
-        CorruptBatch: A frame that can't be, or offsets that can't be there; or a finished segment
-            that ends in the middle of a batch before its offsets do: nobody will add the rest.
+        CorruptBatch: An invalid frame, impossible offsets, or a finished segment that ends in the
+            middle of a batch before its end offset: the rest will never be written.
     """
     if not segment.is_mapped:
         batches = segment.walk_file(start, end)
     else:
-        # What the map holds: the writer may have put a shorter file in place of the one it knew.
+        # Size of the map: the writer may have replaced the known file by a shorter one.
         view = segment.view(start, end)
         batches, end = _walk_map(segment, start, view), start + len(view)
     next_offset = segment.base_offset
@@ -541,9 +542,10 @@ def iterate_batches(
 
 
 def holds_to(segment: Segment, end: int) -> bool:
-    """Whether whole batches must fill a segment's bytes up to a position.
+    """Return whether whole batches must fill a segment's bytes up to a position.
 
-    Of one that still grows they did when its size was taken; it may have been cut since.
+    For a segment that still grows, they did when its size was read; it may have been truncated
+    since.
     """
     return segment.has_known_end or end <= min(segment.size_bytes, segment.stat().size)
 

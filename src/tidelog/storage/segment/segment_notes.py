@@ -1,20 +1,20 @@
-"""The file `segment-notes`: why and when each segment was rolled, and when its records came.
+"""The file `segment-notes`: why and when each segment was rolled, and when its records arrived.
 
-The third time is that of the first sight for a segment of another program. Files don't keep these
-facts, because a copy changes their times. Primary data: it can't be rebuilt; without it reasons are
-unknown and file times count. Only retention and `tidelog why` depend on it.
+For a segment that another program wrote, the arrival time is when it was first seen. File times
+can't hold these facts, because copying changes them. Primary data: it can't be rebuilt; without it
+reasons are unknown and file times are used. Only retention and `tidelog why` depend on it.
 
 Text: the version, then a line for each note, oldest first. A later line replaces an earlier one of
-its segment, so a roll appends one line. A line ends with the CRC-32C of what precedes it; a line
-that breaks it (a torn last line) is ignored. A note holds only if the segment still ends with the
-offset and the batch that it names.
+its segment, so a roll appends one line. A line ends with the CRC-32C of the text before it; a line
+with a wrong one (a torn last line) is ignored. A note is valid only if the segment still ends with
+the offset and the batch that it names.
 
     0
     BASE END FINGERPRINT REASON ROLL_MS SEEN_MS CRC
 
-The keeper of an open partition notes every unnoted segment at opening, so that later copies of the
-files change nothing, and then each roll, attach and clean close. The active segment's time stays in
-memory, because it changes with every append.
+`SegmentNotes` of an open partition notes every unnoted segment at opening, so that later copies of
+the files change nothing, and then each roll, attach and clean close. The active segment's time
+stays in memory, because it changes with every append.
 
 Kafka ignores the file. Pure, except `read_notes` and `NotesFile`. Source:
 docs/format.md#text-files; docs/retention.md.
@@ -56,26 +56,26 @@ NOTES_VERSION: Final = 0
 _FIELD_COUNT: Final = 7
 
 
-# So many lines that no longer count may stay before the file is written anew.
+# Maximum number of obsolete lines before the file is rewritten.
 _STALE_LINES: Final = 64
 
 
 def encode_note(note: SegmentNote) -> bytes:
-    """A note's line."""
+    """Encode a note as a line."""
     text = " ".join(map(str, note))
     return f"{text} {crc32c(text.encode()):08x}\n".encode()
 
 
 def encode_notes(notes: Iterable[SegmentNote]) -> bytes:
-    """The whole file."""
+    """Encode the whole file."""
     return f"{NOTES_VERSION}\n".encode() + b"".join(map(encode_note, notes))
 
 
 def decode_notes(data: Buffer) -> tuple[dict[int, SegmentNote], list[str]]:
-    """The notes by base offset, and what is wrong with lines that were left out.
+    """Decode the notes by base offset, and the problems of lines that were left out.
 
     Raises:
-        CorruptFile: Another version, or no text.
+        CorruptFile: Another version, or not a text file.
     """
     lines = bytes(data).decode("ascii", "replace").split("\n")
     if lines == [""]:
@@ -106,15 +106,15 @@ def _decode_note(line: str) -> SegmentNote:
     base, end, named, roll_ms, seen_ms = (
         text_files.parse_number(fields[number], "field") for number in (0, 1, 2, 4, 5)
     )
-    # A later release may know more reasons; to this one they are unknown.
+    # A later release may define more reasons; they count as unknown.
     reason = fields[3] if fields[3] in set(RollReason) else RollReason.UNKNOWN
     return SegmentNote(base, end, named, RollReason(reason), roll_ms, seen_ms)
 
 
 def read_notes(context: SegmentContext) -> tuple[dict[int, SegmentNote], list[str]]:
-    """A partition's notes by base offset and what is wrong with the file; none where it is missing.
+    """Read a partition's notes by base offset, and the file's problems; empty if it is missing.
 
-    A file that can't be read at all has no notes, and says so.
+    An unreadable file yields no notes and a problem.
 
     Raises:
         OSError: The disk failed.
@@ -129,12 +129,12 @@ def read_notes(context: SegmentContext) -> tuple[dict[int, SegmentNote], list[st
 
 
 def has_notes(fs: FileSystem, directory: str) -> bool:
-    """Whether a partition has a file of notes; raises OSError."""
+    """Return whether a partition has a file of notes; raises OSError."""
     return fs.exists(f"{directory}/{SEGMENT_NOTES_FILE}")
 
 
 def begin_notes(fs: FileSystem, directory: str) -> None:
-    """Make a file without notes where there is none, durably: from now on rolls are noted.
+    """Create a file without notes if there is none, durably: from now on rolls are noted.
 
     Raises:
         OSError: The disk failed.
@@ -144,9 +144,9 @@ def begin_notes(fs: FileSystem, directory: str) -> None:
 
 
 class NotesFile:
-    """The notes of a partition that is open for writing; every change is durable when it returns.
+    """The notes of a partition that is open for writing; every change is durable on return.
 
-    Not safe for two threads, but for what `prepare` returns.
+    Not thread-safe, except the callbacks that `prepare` returns.
     """
 
     def __init__(self, context: SegmentContext) -> None:
@@ -167,7 +167,7 @@ class NotesFile:
         return iter(self._notes.values())
 
     def load(self) -> list[str]:
-        """Read the file; what is wrong with it. A damaged one is written anew by the next change.
+        """Read the file; return its problems. The next change replaces a damaged file.
 
         Raises:
             OSError: The disk failed.
@@ -181,7 +181,7 @@ class NotesFile:
         return problems
 
     def add(self, notes: Iterable[SegmentNote]) -> None:
-        """Note these, in the place of earlier notes about the same segments.
+        """Add notes, replacing earlier notes on the same segments.
 
         Raises:
             OSError: The disk failed; the file holds some of the new lines or none.
@@ -189,9 +189,10 @@ class NotesFile:
         self.prepare(notes)()
 
     def prepare(self, notes: Iterable[SegmentNote]) -> Callable[[], None]:
-        """Take these in; what makes them durable, to be called once, in whatever thread.
+        """Add notes in memory; return a callback that makes them durable.
 
-        It raises as `add`. Several are called in the order in which they were prepared.
+        Call it once, in any thread; it raises the errors of `add`. Several callbacks must be called
+        in the order in which they were prepared.
         """
         new = [note for note in notes if self._notes.get(note.base_offset) != note]
         self._notes |= {note.base_offset: note for note in new}
@@ -199,16 +200,16 @@ class NotesFile:
         if not new:
             return lambda: None
         if not self._size_bytes or not self._is_whole or self._is_stale():
-            # Encoded here: notes may come and go before the file is written.
+            # Encoded here, because notes may be added or dropped before the file is written.
             encoded = encode_notes(self._notes[base] for base in sorted(self._notes))
             count = len(self._notes)
             return lambda: self._write_anew(encoded, count)
         return lambda: self._append(b"".join(map(encode_note, new)))
 
     def forget(self, base_offsets: Iterable[int]) -> None:
-        """Drop the notes of segments that are gone; the file follows with a later change.
+        """Drop the notes of segments that are gone; a later change updates the file.
 
-        Their lines do no harm meanwhile: a note holds only where a segment ends as it says.
+        Their lines do no harm meanwhile: a note is valid only if a segment ends as it says.
         """
         for base in base_offsets:
             self._notes.pop(base, None)
@@ -219,7 +220,7 @@ class NotesFile:
     def _append(self, lines: bytes) -> None:
         with self._is_writing:
             file = self._context.pool.get(self._path)
-            self._is_whole = False  # until all of it is there
+            self._is_whole = False  # until all of it is written
             files.write_fully(file, lines, self._size_bytes)
             file.sync()
             self._size_bytes += len(lines)
@@ -242,11 +243,11 @@ _NAMED: Final = Struct(">Iiq")
 
 
 class NoteKeeper:
-    """The notes of one partition. Not safe for two threads that change the log.
+    """The notes of one partition. Changes of the log from several threads are not safe.
 
     Attributes:
         context: The partition's, with its present settings.
-        arrived_ms: All records of the active segment were there by then; -1 where it has none.
+        arrived_ms: Time by which all records of the active segment had arrived; -1 if it has none.
     """
 
     def __init__(self, context: SegmentContext) -> None:
@@ -258,20 +259,20 @@ class NoteKeeper:
         self.arrived_ms = UNKNOWN_MS
 
     def configure(self, config: TopicConfig) -> None:
-        """Take new settings of the topic."""
+        """Use new settings of the topic."""
         self.context = dataclasses.replace(self.context, config=config)
 
     def note_arrival(self, now_ms: int) -> None:
-        """Records of the active segment have arrived."""
+        """Note that records of the active segment have arrived."""
         self.arrived_ms = now_ms
 
     def load(self, segments: Sequence[Segment], *, was_clean: bool) -> None:
-        """Read the notes and note what has none, by its file's time or now, the earlier.
+        """Read the notes, and note segments without one, by file time or now, the earlier.
 
         Args:
             segments: All of the log's, the active one last.
             was_clean: Whether the log was closed cleanly; else the last file's time may be older
-                than what is in it.
+                than its content.
 
         Raises:
             OSError: The disk failed.
@@ -299,7 +300,7 @@ class NoteKeeper:
         return note is not None and note.end_offset == segment.end_offset
 
     def _is_proven(self, segment: Segment) -> bool:
-        """Whether the segment is the one that its note is about, its last batch looked at."""
+        """Return whether the note is about this segment, comparing its last batch."""
         base = segment.base_offset
         if not self._is_noted(segment):
             return False
@@ -317,9 +318,9 @@ class NoteKeeper:
         return _note(segment, RollReason.UNKNOWN, UNKNOWN_MS, seen_ms)
 
     def seen_ms(self, segment: Segment) -> int:
-        """By when all records of a segment were there, in ms; -1 of one without records.
+        """Return when all records of a segment had arrived, in ms; -1 for an empty one.
 
-        Where its note turns out to be about other records, it is noted anew.
+        If its note turns out to be about other records, the segment is noted again.
 
         Raises:
             OSError: The disk failed.
@@ -331,16 +332,17 @@ class NoteKeeper:
         return self._file.notes[segment.base_offset].seen_ms
 
     def note_of(self, segment: Segment) -> SegmentNote | None:
-        """The note about a segment, None where there is none or it ends elsewhere by now."""
+        """Return the note on a segment; None if there is none or the segment ends elsewhere."""
         return self._file.notes.get(segment.base_offset) if self._is_noted(segment) else None
 
     def rolled(
         self, segment: TailSegment, end_offset: int, reason: RollReason
     ) -> Callable[[], None]:
-        """The active segment was finished; the next one begins at `end_offset`, without records.
+        """Note that the active segment was rolled; the next, empty one begins at `end_offset`.
 
         Returns:
-            What makes the note durable, to be called once, in whatever thread; raises OSError.
+            A callback that makes the note durable, to be called once, in any thread; raises
+            OSError.
         """
         now_ms = self.context.env.clock.now_ms()
         seen_ms = now_ms if self.arrived_ms == UNKNOWN_MS else self.arrived_ms
@@ -362,13 +364,13 @@ class NoteKeeper:
 
     @property
     def storm(self) -> RollStorm | None:
-        """What the last rolls since opening are, None where they are no storm."""
+        """Roll storm among the last rolls since opening, None if there is none."""
         if len(self._rolls) < STORM_ROLLS:
             return None
         return find_storm(list(self._rolls), segment_bytes=self.context.config.segment_size_limit)
 
     def adopted(self, segments: Sequence[Segment]) -> None:
-        """Finished segments were taken in.
+        """Note finished segments that were attached.
 
         Raises:
             OSError: The disk failed.
@@ -378,7 +380,7 @@ class NoteKeeper:
         self._proven.update(segment.base_offset for segment in segments)
 
     def exchanged(self, old_bases: Sequence[int], new_segments: Sequence[Segment]) -> None:
-        """Segments were exchanged for others: their records were there as early as before.
+        """Note segments that replaced others; they keep the arrival time of the replaced records.
 
         Raises:
             OSError: The disk failed.
@@ -394,7 +396,7 @@ class NoteKeeper:
         self._proven.update(segment.base_offset for segment in new_segments)
 
     def closed(self, active: Segment) -> None:
-        """The log is being closed: what is known of the active segment must not be lost.
+        """Note the active segment, because the log is being closed.
 
         Raises:
             OSError: The disk failed.
@@ -403,7 +405,7 @@ class NoteKeeper:
             self._file.add([_note(active, RollReason.OPEN, UNKNOWN_MS, self.arrived_ms)])
 
     def before_cut(self, segments: Sequence[Segment], offset: int) -> None:
-        """A truncation to `offset` comes: what it leaves of a segment was there as early as all.
+        """Prepare for a truncation to `offset`: the remaining records keep their arrival time.
 
         Raises:
             OSError: The disk failed.
@@ -414,7 +416,7 @@ class NoteKeeper:
         self._proven.clear()
 
     def deleted(self, base_offsets: Iterable[int]) -> None:
-        """Segments are going."""
+        """Drop the notes of segments that are being deleted."""
         self._file.forget(base_offsets)
 
 
@@ -424,7 +426,7 @@ def _note(segment: Segment, reason: RollReason, roll_ms: int, seen_ms: int) -> S
 
 
 def last_fingerprint(segment: Segment) -> int:
-    """What a note names a segment's last batch by; 0 where it has none, or damage hides it.
+    """Return the fingerprint of a segment's last batch; 0 if it has none, or damage hides it.
 
     Unlike `append_time_trust.fingerprint` it needs no base offset, for which a wrapper of an old
     format must be decompressed.

@@ -1,7 +1,7 @@
 """Byte ranges of segments that hold a range of offsets.
 
-Owns `LogSlice`, the unit that reads and scans work on: whole batches of one segment, and the
-offsets that are wanted of them. Reads no records.
+Owns `LogSlice`, the unit that reads and scans work on: whole batches of one segment, and the wanted
+range of their offsets. Reads no records.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.types import INT64_MAX
 
-# Read this much of a segment at a time where records are handed out one by one.
+# Bytes of a segment to read at a time if records are yielded one by one.
 PIECE_BYTES: Final = 1 << 20
 
 
@@ -28,12 +28,12 @@ class LogSlice:
     """Whole batches of one segment that may hold offsets of a range.
 
     Attributes:
-        segment: Where the bytes lie.
+        segment: The segment.
         start_position: First byte, the start of a batch.
-        end_position: Byte behind the last one, the end of a batch.
+        end_position: End of the last batch, exclusive.
         start_offset: First offset wanted, inclusive.
-        end_offset: Offset behind the last one wanted.
-        limit_offset: Offset that no batch of the bytes reaches; None for that of the segment.
+        end_offset: Offset after the last one wanted, exclusive.
+        limit_offset: Upper bound of the batches' offsets, exclusive; None for the segment's.
     """
 
     segment: Segment
@@ -45,7 +45,7 @@ class LogSlice:
 
     @property
     def limit(self) -> int:
-        """Offset that no batch of the bytes reaches."""
+        """Upper bound of the batches' offsets, exclusive."""
         segment = self.segment
         end = segment.end_offset if segment.has_known_end else INT64_MAX
         return segment_limit(
@@ -54,14 +54,14 @@ class LogSlice:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes a reader of the slice reads."""
+        """Number of bytes that a reader of the slice reads."""
         return self.end_position - self.start_position
 
     def batches(self) -> Iterator[tuple[int, Batch]]:
-        """Batches with at least one offset in the range, with their positions.
+        """Yield batches with at least one offset in the range, with their positions.
 
         Raises:
-            CorruptBatch: A frame that can't be.
+            CorruptBatch: A frame is invalid.
             StorageFailure: The disk failed.
         """
         with typed_reads(self.segment.log_path):
@@ -73,12 +73,12 @@ class LogSlice:
         ):
             if batch.last_offset < self.start_offset:
                 continue
-            # A wrapper is not opened for its first offset: what it holds is filtered anyhow.
+            # A wrapper is not opened for its first offset, because its records are filtered anyway.
             if _starts_behind(batch, self.end_offset):
                 return
             yield position, batch
             if batch.last_offset + 1 >= self.end_offset:
-                return  # what lies behind, and be it damaged, is not asked for
+                return  # later batches, even damaged ones, are outside of the range
 
 
 def _starts_behind(batch: Batch, end: int) -> bool:
@@ -86,10 +86,10 @@ def _starts_behind(batch: Batch, end: int) -> bool:
 
 
 def slice_segment(segment: Segment, start: int, end: int) -> LogSlice | None:
-    """The part of a segment that may hold offsets [start, end), None where it can't hold any."""
+    """Return the part of a segment that may hold offsets [start, end), None if there is none."""
     if segment.end_offset <= start or segment.base_offset >= end or not segment.size_bytes:
         return None
-    # Indexes are looked at only where a segment is cut: a plan of all there is reads none.
+    # Indexes are read only if a segment is divided: a plan of all segments reads none.
     first = 0 if start <= segment.base_offset else position_before(segment, start)
     last, limit = segment.size_bytes, None
     if end < segment.end_offset:
@@ -98,12 +98,13 @@ def slice_segment(segment: Segment, start: int, end: int) -> LogSlice | None:
 
 
 def _end_position(segment: Segment, end: int) -> tuple[int, int | None]:
-    """Start of an indexed batch behind every batch that begins below `end`, and its first offset.
+    """Return where an indexed batch at or above `end` starts, and its first offset.
 
-    The segment's size and None where the index names none.
+    Every batch that begins below `end` lies before it. The segment's size and None if the index has
+    no such batch.
 
     The entry of the first batch whose last offset is `end` or more may still hold offsets below
-    `end`; the batch of the entry behind it can't.
+    `end`; the batch of the next entry can't.
     """
     index = segment.offset_index
     slot = index.slot_at_or_after(end) + 1
@@ -122,16 +123,17 @@ def slices(
     end: int,
     on_empty: Callable[[Segment, int, int], None] | None = None,
 ) -> Iterator[LogSlice]:
-    """The parts of all segments that may hold offsets [start, end), in order.
+    """Yield the parts of all segments that may hold offsets [start, end), in order.
 
     Args:
         segments: Those of the log.
-        start: First offset.
-        end: Offset behind the last one.
-        on_empty: Told, in turn, which of these offsets a segment without a byte should hold.
+        start: First offset, inclusive.
+        end: Offset after the last one, exclusive.
+        on_empty: Called, in order, with the offsets of the range that a segment without a byte
+            should hold.
 
     Raises:
-        DamagedLog: Behind the last part, where offsets that were on disk are in no file.
+        DamagedLog: After the last part, if offsets that were on disk are in no file.
     """
     for segment in segments:
         if segment.base_offset >= end:
@@ -146,19 +148,20 @@ def slices(
 
 
 def ensure_there(segment: Segment, end: int) -> None:
-    """Raise DamagedLog where a segment lacks offsets below `end` that were on disk."""
+    """Raise DamagedLog if a segment lacks offsets below `end` that were on disk."""
     damaged = segment.damaged
     if damaged is None or damaged.offset is None or damaged.position != segment.size_bytes:
-        return  # where bytes are left, a walk comes upon the damage
+        return  # if bytes remain, a walk raises at the damage
     if end > damaged.offset:
         raise damaged.again()
 
 
 class AbortedFilter:
-    """Which batches belong to aborted transactions.
+    """Filter of batches that belong to aborted transactions.
 
-    A batch of a producer whose transaction began at or before it, and was aborted by a marker
-    behind it, is dropped; no state is kept, so splits of a partition can filter on their own.
+    A batch of a producer whose transaction began at or before it, and was aborted by a marker after
+    it, is dropped. The filter keeps no state between batches, so splits of a partition can filter
+    independently.
     """
 
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
@@ -168,7 +171,7 @@ class AbortedFilter:
             spans.append((txn.first_offset, txn.last_offset))
 
     def drops(self, batch: Batch) -> bool:
-        """Whether a read_committed reader must not see the batch's records."""
+        """Return whether a read_committed reader must not see the batch's records."""
         if not batch.is_transactional or batch.is_control:
             return False
         spans = self._spans.get(batch.producer_id, ())
@@ -184,14 +187,14 @@ NO_ABORTED: Final = AbortedFilter(())
 def records_of(
     part: LogSlice, aborted: AbortedFilter = NO_ABORTED
 ) -> Generator[Record, None, tuple[int, int]]:
-    """The data records of a slice, one by one; control batches and aborted ones are left out.
+    """Yield the data records of a slice, without those of control batches and aborted ones.
 
     Returns:
-        Offsets [start, end) behind the last batch that the slice should have and has not. None are
-        missing where its batches have gaps, as compaction leaves them.
+        Missing offsets [start, end) after the last batch of the slice. The range is empty if the
+        batches have gaps, as after compaction.
 
     Raises:
-        CorruptData: A batch whose checksum or records are wrong; located in the file.
+        CorruptData: A batch has a wrong checksum or damaged records; with its position.
     """
     next_offset = max(part.start_offset, part.segment.base_offset)
     is_dense = not part.segment.is_active
@@ -208,10 +211,12 @@ def records_of(
 
 
 def is_hidden(segment: Segment, position: int, batch: Batch, aborted: AbortedFilter) -> bool:
-    """Whether readers must not see a batch's records; an undamaged header says so, no flipped bit.
+    """Return whether readers must not see a batch's records; its checksum is then verified.
+
+    So a flipped bit in a header can't hide records.
 
     Raises:
-        CorruptData: It would be hidden, and its checksum is wrong; located in the file.
+        CorruptData: It would be hidden, and its checksum is wrong; with its position.
     """
     if not (batch.is_control or aborted.drops(batch)):
         return False
@@ -220,7 +225,7 @@ def is_hidden(segment: Segment, position: int, batch: Batch, aborted: AbortedFil
 
 
 def ensure_sum(segment: Segment, position: int, batch: Batch) -> None:
-    """Raise CorruptData, located in the file, where a batch's checksum is wrong."""
+    """Raise CorruptData with the position if a batch's checksum is wrong."""
     try:
         batch.ensure_valid()
     except CorruptData as error:
@@ -228,17 +233,17 @@ def ensure_sum(segment: Segment, position: int, batch: Batch) -> None:
 
 
 def _follows(batch: Batch, next_offset: int) -> bool:
-    """Whether a batch leaves no gap before it, nor between its records."""
+    """Return whether a batch leaves no gap before it, nor between its records."""
     if batch.magic != MAGIC_2 or batch.base_offset > next_offset:
         return False
     return batch.record_count == batch.last_offset - batch.base_offset + 1
 
 
 def checked_records(segment: Segment, position: int, batch: Batch) -> Iterator[Record]:
-    """A batch's records after its checksum was verified; errors are located in the file."""
+    """Return a batch's records after verifying its checksum; errors have its position."""
     try:
         batch.ensure_valid()
         yield from batch.records()
     except CorruptData as error:
-        # The batch lies somewhere in a buffer, whose first byte has this position.
+        # Position in the file of the buffer's first byte; the batch may lie anywhere in the buffer.
         raise error.located(segment.log_path, position - batch.at) from error

@@ -1,22 +1,22 @@
-"""Offset for a time over the segments of a log, on either clock, exact to the record.
+"""Finds the offset for a time in the segments of a log, on either clock, exact to the record.
 
 A search by record time takes these steps: running maxima over the segments give the first segment
 that can hold a match (bisection), its time index gives the batch to start at, the largest timestamp
 in each batch header skips batches, and one batch is opened. A checksum covers the largest
-timestamp, so skipped batches are checked too, up to `PASSED_BYTES`; a time index entry confirms its
-own batch. A search goes on with the next segment where all matches of a segment lie below the log
-start; Kafka returns "not found" there.
+timestamp, so skipped batches are verified too, up to `PASSED_BYTES`; a time index entry confirms
+its own batch. A search continues with the next segment if all matches of a segment lie below the
+log start; Kafka returns "not found" there.
 
-A search by append time opens no record: known append times never decrease, so the answer is where a
-run begins. A batch that the log's owner stamped (LogAppendTime) states its time itself where the
-append-time file does not.
+A search by append time opens no record: known append times never decrease, so the result is the
+start of a run of equal times. A batch that the log's owner stamped (LogAppendTime) contains its
+append time, which is used if the append-time file has none.
 
 A search that may not block raises `ColdRead` before it would load an index, read a sidecar of the
 tier, or open a batch that takes long.
 
 Owns the running maxima and the known losses of one log's segments, and no segment. Searching inside
-one segment is exchangeable (`BatchSearch`): plain here, by kernels in `time_search_kernels`.
-Source: KIP-33, KIP-79, KIP-734; docs/differences.md.
+one segment is pluggable (`BatchSearch`): plain here, with kernels in `time_search_kernels`. Source:
+KIP-33, KIP-79, KIP-734; docs/differences.md.
 """
 
 from bisect import bisect_left
@@ -45,7 +45,7 @@ from tidelog.types import (
     TimestampType,
 )
 
-# Append-time rows of a segment that an event loop goes through.
+# Maximum append-time rows of a segment that are searched on an event loop.
 LOOP_ROWS: Final = 4096
 
 NOTHING_BELOW: Final = -(2**63)
@@ -59,7 +59,7 @@ def open_batch(
     """Return the records of a batch.
 
     Raises:
-        CorruptData: As `checked_records`.
+        CorruptData: From `checked_records`.
         ColdRead: Opening it takes long, and the search may not block.
     """
     if not may_block:
@@ -77,7 +77,7 @@ class BatchSearch(Protocol):
     def __call__(
         self, segment: Segment, target: int, floor_offset: int, may_block: bool, /
     ) -> OffsetAndTimestamp | None:
-        """The first record with timestamp >= `target` and offset >= `floor_offset`, else None."""
+        """Return the first record from `floor_offset` on with a time >= `target`, else None."""
         ...
 
 
@@ -87,7 +87,7 @@ def search_segment(
     """Search a segment with plain code: see `BatchSearch`.
 
     Raises:
-        CorruptData: A batch that the search reads is damaged; located in the file.
+        CorruptData: A batch that the search reads is damaged; with its position.
         ColdRead: A batch takes long to open, and the search may not block.
     """
     confirmed, offset = time_floor(segment, target)
@@ -109,16 +109,16 @@ def search_segment(
 
 
 def answer(offset: int, timestamp: int, batch: Batch) -> OffsetAndTimestamp:
-    """The answer of a search, with the batch's leader epoch where it has one."""
+    """Return the result of a search, with the batch's leader epoch if it has one."""
     epoch = batch.leader_epoch if batch.leader_epoch >= 0 else None
     return OffsetAndTimestamp(offset, timestamp, epoch)
 
 
 class TimeSearch:
-    """Searches by time over the segments of one log, oldest first. For one thread.
+    """Searches by time over the segments of one log, oldest first. Not thread-safe.
 
-    Remembers the largest record timestamp up to and including each finished segment, all but the
-    last one: that does not change. Whoever removes or replaces segments calls `forget`.
+    Caches the largest record timestamp up to and including each finished segment, all but the last
+    one: it does not change. Code that removes or replaces segments must call `forget`.
 
     Attributes:
         batch_search: Search by record time inside one segment.
@@ -131,7 +131,7 @@ class TimeSearch:
         self.forget()
 
     def forget(self) -> None:
-        """Forget what was learned of the segments."""
+        """Clear everything cached about the segments."""
         self._losses = Losses()
         self._maxima: list[int] = []
         self._highest = NOTHING_BELOW
@@ -146,19 +146,19 @@ class TimeSearch:
         steps_over_losses: bool,
         /,
     ) -> OffsetAndTimestamp | None:
-        """The earliest offset >= `floor_offset` whose time is known and >= `target`, else None.
+        """Return the earliest offset >= `floor_offset` with a known time >= `target`, else None.
 
         Args:
             segments: All segments of the log.
             target: Time in ms.
             floor_offset: First offset that counts.
-            clock: Which of a record's two times counts.
+            clock: Clock of the times.
             may_block: Whether it may wait for a disk, or take long.
-            steps_over_losses: Search what remains where offsets are lost.
+            steps_over_losses: Search the remaining offsets if some are lost.
 
         Raises:
             CorruptData: A batch that the search reads is damaged.
-            OffsetsGone: Offsets before the answer are lost (`storage.segment.gaps`).
+            OffsetsGone: Offsets before the result are lost (`storage.segment.gaps`).
             ColdRead: It would block, and may not.
         """
         losses = NO_LOSSES if steps_over_losses else self._losses
@@ -227,10 +227,11 @@ class TimeSearch:
         steps_over_losses: bool,
         /,
     ) -> OffsetAndTimestamp | None:
-        """The first record with the largest known time at or above `floor_offset`, else None.
+        """Return the first record with the largest known time at or above an offset, else None.
 
-        Kafka's answer may name a deleted record below the log start (KIP-734); this one can't.
-        Arguments and errors as `find`; a lost offset may be the answer, wherever it is.
+        Kafka may return a deleted record below the log start (KIP-734); this search never does.
+        Arguments and errors as in `find`. Any lost offset in the range raises, because it may be
+        the result.
         """
         losses = NO_LOSSES if steps_over_losses else self._losses
         if clock is ClockName.APPEND:
@@ -250,7 +251,7 @@ class TimeSearch:
 def _largest_of(
     segments: Sequence[Segment], floor_offset: int, may_block: bool
 ) -> tuple[int, Segment | None]:
-    """The largest timestamp at or above an offset, and the first segment that has it."""
+    """Return the largest timestamp at or above an offset, and the first segment that has it."""
     best, best_segment = NO_TIMESTAMP, None
     for segment in segments:
         if not (may_block or (segment.has_indexes and not segment.is_tiered)):
@@ -266,7 +267,7 @@ def _largest_of(
 
 
 def _append_times_of(segment: Segment, *, may_block: bool) -> AppendTimes:
-    """A segment's append times; raises ColdRead where loading or searching them takes long."""
+    """Return a segment's append times; raises ColdRead if loading or searching them takes long."""
     if may_block:
         return segment.append_times
     if segment.is_tiered or not segment.has_append_times:
@@ -278,7 +279,7 @@ def _append_times_of(segment: Segment, *, may_block: bool) -> AppendTimes:
 
 
 def count_without_append_time(segments: Sequence[Segment], start: int, end: int) -> int:
-    """Number of data records with offsets in [start, end) whose append time is unknown."""
+    """Count data records with offsets in [start, end) whose append time is unknown."""
     spans = [
         (segment, max(start, segment.base_offset), min(end, segment.end_offset))
         for segment in segments
@@ -292,7 +293,7 @@ def count_without_append_time(segments: Sequence[Segment], start: int, end: int)
 
 
 def _count_unstamped(segment: Segment, first: int, end: int) -> int:
-    """Number of data records with offsets in [first, end) in batches that bear no append time."""
+    """Count data records with offsets in [first, end) in batches that contain no append time."""
     count = 0
     position = position_before(segment, first)
     for at, batch in iterate_batches(segment, position, segment.size_bytes):
@@ -312,7 +313,7 @@ def _count_unstamped(segment: Segment, first: int, end: int) -> int:
 def _first_record(
     segment: Segment, first: int, end: int, target: int, append_ms: int | None, may_block: bool
 ) -> OffsetAndTimestamp | None:
-    """The first match with an offset in [first, end); compaction may have left none."""
+    """Return the first match with an offset in [first, end); compaction may have left none."""
     position = position_before(segment, first)
     unchecked = PASSED_BYTES
     for at, batch in iterate_batches(segment, position, segment.size_bytes):
@@ -322,7 +323,7 @@ def _first_record(
             return None
         known_ms = append_ms if append_ms is not None else stamped_ms(batch)
         if append_ms is None and (unchecked > 0 or (known_ms is not None and known_ms >= target)):
-            unchecked -= batch.size_bytes  # its header says which time it has, or that it has none
+            unchecked -= batch.size_bytes  # its header tells which time it has, or that it has none
             ensure_sum(segment, at, batch)
         if known_ms is None or known_ms < target:
             continue
@@ -335,7 +336,7 @@ def _first_record(
 
 
 def stamped_ms(batch: Batch) -> int | None:
-    """The append time that a batch carries itself, None where its producer set the timestamps."""
+    """Return the append time in a batch itself, None if its producer set the timestamps."""
     if batch.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return batch.max_timestamp
     return None
@@ -344,7 +345,7 @@ def stamped_ms(batch: Batch) -> int | None:
 def _scan_for_max(
     segments: Sequence[Segment], floor_offset: int, may_block: bool
 ) -> OffsetAndTimestamp | None:
-    """The first record with the largest record time, by the records themselves.
+    """Return the first record with the largest record time, by the records themselves.
 
     A batch header or an index entry may describe a record that is gone: a cleaner keeps the headers
     of batches that it emptied.
@@ -365,7 +366,7 @@ def _scan_for_max(
 
 
 def _largest_from(segment: Segment, floor_offset: int, may_block: bool) -> int:
-    """Largest timestamp of a segment's records at or above an offset, -1 where there is none."""
+    """Return the largest timestamp of a segment's records at or above an offset, -1 if none."""
     start = position_before(segment, floor_offset)
     largest = NO_TIMESTAMP
     for position, batch in iterate_batches(segment, start, segment.size_bytes):

@@ -1,13 +1,13 @@
-"""Search by record time inside one segment, with kernels: one call of a kernel a segment.
+"""Search by record time inside one segment with kernels, one kernel call a segment.
 
-A segment is searched in a mapped part of known length, then in pieces that are read by position. Of
-a finished segment all is mapped; of the active one what it had when it was mapped last; of a
-reader's last segment and of one in an object store nothing. Compressed batches are opened here for
-the kernels, legacy ones are left to plain code. The checksum of an answer's batch is verified
-before the answer is given, once for each batch of a mapped part.
+A segment is searched in a mapped part of known length, then in pieces that are read by position. A
+finished segment is mapped completely, the active one up to its size when it was last mapped; a
+reader's last segment and one in an object store are not mapped. Compressed batches are decompressed
+here for the kernels, legacy ones are left to plain code. The checksum of the result's batch is
+verified before the result is returned, once for each batch of a mapped part.
 
-`KernelSearch` owns arrays over maps of at most `PARTS_MAX` segments, and no decoded batch.
-Equal to `time_search.search_segment` but for speed.
+`KernelSearch` owns arrays over maps of at most `PARTS_MAX` segments, and no decoded batch. Same
+results as `time_search.search_segment`, but faster.
 
 Imports numpy and numba: reached only through `LogView.use_kernels`.
 """
@@ -48,14 +48,14 @@ PARTS_MAX: Final = 16_384
 # Size of a piece; a larger batch is left to the plain code.
 PIECE_BYTES: Final = 1 << 18
 
-# The first piece nearly always has the answer: two batches of 16 KB, the producers' default, and
-# below what the system reads ahead.
+# Size of the first piece, which nearly always holds the result: two batches of 16 KB, the
+# producers' default, and less than the system reads ahead.
 FIRST_PIECE_BYTES: Final = 40 << 10
 
 PROVEN_MAX: Final = 16_384
 
-# Searches of an active segment that its map does not serve before a new map is made: a map costs as
-# much as two or three of them.
+# Searches of an active segment outside of its map before a new map is made: a map costs as much as
+# two or three of them.
 SEARCHES_PER_MAP: Final = 16
 
 Bytes = npt.NDArray[np.uint8]
@@ -72,11 +72,11 @@ class MappedPart(NamedTuple):
         log: Its batches, whole ones.
         offset_index: Entries of the offset index.
         time_index: Entries of the time index.
-        epochs: Of batches whose checksum was verified, by position: the leader epoch, None where a
-            batch has none.
-        between: The base offset, and the offset that no batch reaches.
-        largest: No record of these batches has a later time, in ms.
-        is_whole: Whether nothing of the segment lies behind them.
+        epochs: Leader epoch of each batch whose checksum was verified, by position; None if a batch
+            has none.
+        between: Base offset, and the upper bound of all offsets, exclusive.
+        largest: Upper bound of the record times in these batches, in ms.
+        is_whole: Whether the segment has no batch after them.
     """
 
     segment: Segment
@@ -101,7 +101,7 @@ def _entries(
 
 
 class KernelSearch:
-    """A `time_search.BatchSearch` by kernels. Safe for several threads."""
+    """A `time_search.BatchSearch` with kernels. Thread-safe."""
 
     def __init__(self) -> None:
         self._parts: OrderedDict[str, MappedPart] = OrderedDict()
@@ -112,7 +112,7 @@ class KernelSearch:
     def __call__(
         self, segment: Segment, target: int, floor_offset: int, may_block: bool, /
     ) -> OffsetAndTimestamp | None:
-        """The first record with timestamp >= `target` and offset >= `floor_offset`, else None."""
+        """Return the first record from `floor_offset` on with a time >= `target`, else None."""
         part = self._active
         if part is None or part.segment is not segment or target > part.largest:
             part = self._parts.get(segment.log_path)
@@ -135,7 +135,7 @@ class KernelSearch:
         floor_offset: int,
         may_block: bool,
     ) -> OffsetAndTimestamp | None:
-        """Open and verify what a kernel could not; search behind the part where that has none."""
+        """Decompress and verify batches for the kernel; continue after the part if needed."""
         segment, log = part.segment, part.log
         status, offset, timestamp, position = result
         while status == NEED_PLAIN:
@@ -158,12 +158,13 @@ class KernelSearch:
                 match = answer(offset, timestamp, batch)
                 part.epochs[position] = match.leader_epoch
                 return match
-        # Damage: the plain search locates it, or finds that only an index was wrong and mends it.
+        # Damage: the plain search reports its position, or finds that only an index was wrong and
+        # rebuilds it.
         self._drop(part)
         return search_segment(segment, target, floor_offset, may_block)
 
     def clear(self) -> None:
-        """Drop the arrays; the maps below them go with the last view."""
+        """Drop the arrays; their maps are closed with the last view."""
         self._parts.clear()
         self._proven.clear()
         self._active = None
@@ -175,13 +176,13 @@ class KernelSearch:
             self._parts.pop(part.segment.log_path, None)
 
     def _map(self, segment: Segment) -> MappedPart | None:
-        """Map a segment, an active one after some searches; None where it is read by pieces."""
+        """Map a segment, an active one after some searches; None if it is read by pieces."""
         if segment.takes_appends:
             self._unmapped_searches += 1
             if self._unmapped_searches >= SEARCHES_PER_MAP:
                 self._unmapped_searches, self._active = 0, None
                 largest, size = segment.largest_timestamp, segment.size_bytes
-                with suppress(OSError):  # reading by pieces reports it, or does without
+                with suppress(OSError):  # reading by pieces reports it, or does not need it
                     log = segment.context.env.files.map(segment.log_path, size)
                     self._active = _part_of(segment, log, largest, is_whole=False)
             return None
@@ -225,10 +226,10 @@ class KernelSearch:
         return None
 
     def _start_of(self, segment: Segment, target: int, floor_offset: int) -> int:
-        """Position where a search in a segment that is not mapped begins.
+        """Return the position where a search begins in a segment that is not mapped.
 
-        Its indexes are in memory and only grow: a pair of entries that the log has proven once is
-        not read again.
+        Its indexes are in memory and only grow: a pair of entries that the log has proven is not
+        read again.
         """
         first, second = _entries(segment, target, floor_offset)
         if (segment.log_path, first, second) in self._proven:
@@ -237,19 +238,19 @@ class KernelSearch:
         position = position_floor(segment, max(offset, floor_offset))
         if len(self._proven) >= PROVEN_MAX:
             self._proven.clear()
-        # Indexes that were wrong are others by now, and have to be asked again.
+        # Wrong indexes have been rebuilt by now, so their entries are read again.
         self._proven.add((segment.log_path, *_entries(segment, target, floor_offset)))
         return position
 
 
 def _sees_behind(piece: Bytes, at: int) -> bool:
-    """Whether the header of the batch behind one is in a piece: it may show a wrong offset."""
+    """Return whether a piece includes the next batch's header, which may reveal a wrong offset."""
     size = LOG_OVERHEAD + int.from_bytes(piece[at + LENGTH_AT : at + LOG_OVERHEAD].tobytes())
     return at + size + HEADER_SIZE <= len(piece)
 
 
 def _between(segment: Segment) -> tuple[int, int]:
-    """The base offset, and the offset that no batch reaches."""
+    """Return the base offset, and the upper bound of all offsets, exclusive."""
     end = INT64_MAX if segment.is_active else segment.end_offset
     return segment.base_offset, segment_limit(segment.base_offset, end)
 
@@ -275,7 +276,7 @@ def _search_batch(
     floor_offset: int,
     may_block: bool,
 ) -> OffsetAndTimestamp | None:
-    """The first match inside one batch, by a kernel where it is compressed, else by plain code."""
+    """Find the first match inside one batch, by a kernel if it is compressed."""
     if isinstance(batch, RecordBatch):
         status, offset, timestamp = _search_compressed(batch, target, floor_offset, may_block)
         if status == FOUND:
@@ -291,12 +292,12 @@ def _search_batch(
 def _search_compressed(
     batch: RecordBatch, target: int, floor_offset: int, may_block: bool
 ) -> tuple[int, int, int]:
-    """A kernel's status, offset and timestamp of the first match in a compressed batch.
+    """Return a kernel's status, offset and timestamp of the first match in a compressed batch.
 
     NEED_PLAIN for a batch that is not compressed or is damaged: the plain code reports damage.
 
     Raises:
-        ColdRead: It unpacks to many bytes, and the search may not block.
+        ColdRead: It decompresses to many bytes, and the search may not block.
     """
     try:
         if batch.codec is Codec.NONE or not batch.is_valid():
@@ -306,7 +307,7 @@ def _search_compressed(
         if isinstance(error, StreamTooLong) and not may_block:
             raise ColdRead from None
         return NEED_PLAIN, -1, -1
-    # The records of a plain batch with the same header are searched.
+    # The records are searched as a plain batch with the same header.
     image = bytearray(batch.view[:HEADER_SIZE])
     LENGTH.pack_into(image, LENGTH_AT, BATCH_LENGTH_MIN + len(body))
     image[ATTRIBUTES_AT + 1] &= ~CODEC_MASK

@@ -1,10 +1,10 @@
 """Transaction index of a segment: the aborted transactions whose markers lie in it.
 
-The file `BASE.txnindex` is created at the first abort. An entry names offsets that a reader of
-committed records must skip, and stands in the segment with the abort marker. So a reader looks at
-later segments until an entry shows that no later transaction can reach back
-(`AbortedTxn.last_stable_offset`). Last offsets grow strictly. 34 bytes, big-endian: int16 version
-0, int64 producer id, first offset, last offset (of the marker), last stable offset.
+The file `BASE.txnindex` is created at the first abort. An entry gives the offsets that a reader of
+committed records must skip, and is stored in the segment of the abort marker. A reader therefore
+checks later segments until an entry shows that no later transaction can begin so early
+(`AbortedTxn.last_stable_offset`). Last offsets strictly increase. 34 bytes, big-endian: int16
+version 0, int64 producer id, first offset, last offset (of the marker), last stable offset.
 
 Source: Kafka 4.x TransactionIndex, AbortedTxn; docs/format.md#index-of-aborted-transactions.
 """
@@ -26,10 +26,10 @@ class AbortedTxn(NamedTuple):
     """One aborted transaction.
 
     Attributes:
-        producer_id: The producer that wrote it.
-        first_offset: Its first record's offset.
-        last_offset: Its abort marker's offset, inclusive.
-        last_stable_offset: Last stable offset once the marker was written: every transaction whose
+        producer_id: Id of the producer.
+        first_offset: Offset of its first record.
+        last_offset: Offset of its abort marker, inclusive.
+        last_stable_offset: Last stable offset after the marker was written: every transaction whose
             marker comes later starts at or after it.
     """
 
@@ -40,14 +40,14 @@ class AbortedTxn(NamedTuple):
 
 
 class CollectedTxns(NamedTuple):
-    """Aborted transactions found, and whether later segments can't add to them."""
+    """Aborted transactions, and whether later segments can't add to them."""
 
     aborted: list[AbortedTxn]
     is_complete: bool
 
 
 class TxnIndex:
-    """Aborted transactions of one segment, by marker. Not safe for two threads that change it."""
+    """Aborted transactions of one segment, by marker. Concurrent changes are not safe."""
 
     __slots__ = ("base_offset", "entries")
 
@@ -63,10 +63,10 @@ class TxnIndex:
         return len(self.entries) * TXN_ENTRY_SIZE
 
     def append(self, aborted: AbortedTxn) -> bytes:
-        """Add a transaction; its bytes for the file's end.
+        """Add a transaction; return the bytes to append to the file.
 
         Raises:
-            InvalidRequest: Its marker is not behind the last entry's; nothing was changed.
+            InvalidRequest: Its marker does not lie after the last entry's; nothing was changed.
         """
         if self.entries and aborted.last_offset <= self.entries[-1].last_offset:
             raise InvalidRequest(
@@ -77,11 +77,11 @@ class TxnIndex:
         return _TXN_ENTRY.pack(VERSION, *aborted)
 
     def collect(self, fetch_start: int, upper_bound: int) -> CollectedTxns:
-        """Aborted transactions that overlap [fetch_start, upper_bound), in order of their markers.
+        """Return aborted transactions that overlap [fetch_start, upper_bound), in order of markers.
 
         Returns:
-            The transactions, and whether that is all of them; else later segments have to be
-            asked as well.
+            The transactions, and whether they are complete; if not, later segments have to be
+            searched too.
         """
         aborted = []
         for entry in self.entries:
@@ -92,23 +92,23 @@ class TxnIndex:
         return CollectedTxns(aborted, False)
 
     def truncate_to(self, offset: int) -> int:
-        """Drop entries whose marker is at or after `offset`; the size in bytes that is left."""
+        """Drop entries whose marker is at or after `offset`; return the remaining size in bytes."""
         while self.entries and self.entries[-1].last_offset >= offset:
             self.entries.pop()
         return self.size_bytes
 
     @property
     def encoded(self) -> memoryview:
-        """The whole file."""
+        """Return the bytes of the whole file."""
         return memoryview(b"".join(_TXN_ENTRY.pack(VERSION, *entry) for entry in self.entries))
 
     @classmethod
     def decode(cls, data: Buffer, base_offset: int) -> Self:
-        """The index that a file holds.
+        """Decode the index that a file holds.
 
         Raises:
-            CorruptIndex: An entry that is not whole, has another version or negative fields, does
-                not follow the one before, or ends before the segment. The segment is recovered.
+            CorruptIndex: An entry is incomplete, has another version or negative fields, does not
+                follow the one before, or ends before the segment. The segment is then recovered.
         """
         index = cls(base_offset)
         if len(data) % TXN_ENTRY_SIZE:

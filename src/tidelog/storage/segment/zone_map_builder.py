@@ -1,7 +1,7 @@
-"""One pass over a finished segment that makes its zone map.
+"""Builds the zone map of a finished segment in one pass, in plain Python.
 
-Every batch's checksum is verified and every record looked at: what a map says was true when it was
-built. This is the plain reference; where numba is there, `zone_map_kernels` does the same by
+Every batch's checksum is verified and every record read: all facts in a map were true when it was
+built. This is the plain reference; if numba is installed, `zone_map_kernels` does the same by
 columns. Memory is bounded by one batch, the rows made so far (69 bytes for 16 KB of log) and the
 latencies.
 
@@ -37,16 +37,16 @@ from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, UINT32_MAX, Buffer
 def build_plain(
     segment: Segment, siblings: Mapping[str, FileSum], limits: Limits = LIMITS
 ) -> bytes:
-    """The zone map of a finished segment, without numba or numpy.
+    """Build the zone map of a finished segment, without numba or numpy.
 
     Args:
-        segment: Read to its end; its append times are taken as they are believed now.
-        siblings: What to note of the files beside the log.
-        limits: How to cut zones.
+        segment: Read to its end; its append times are used as far as they are trusted now.
+        siblings: Checksums of the files beside the log to store.
+        limits: Sizes of zones and blocks.
 
     Raises:
-        CorruptData: A batch or a record is damaged; located.
-        UnsupportedCompression: A codec that nobody defined.
+        CorruptData: A batch or a record is damaged; with its position.
+        UnsupportedCompression: The codec number is undefined.
     """
     times = segment.append_times
     builder = ZoneBuilder(segment, times, limits)
@@ -56,14 +56,14 @@ def build_plain(
 
 
 class BatchFacts:
-    """Looks at the records of a batch, one by one."""
+    """Reads the records of a batch, one by one."""
 
     def __init__(self, times: AppendTimes, latency: LatencyByHour) -> None:
         self._times = times
         self._latency = latency
 
     def describe(self, position: int, batch: Batch, records: Iterator[Record]) -> Zone:
-        """The batch as a zone of its own, without its checksum; its records are counted."""
+        """Return the batch as a zone of its own, without its checksum; counts its records."""
         first, last = INT64_MAX, batch.last_offset
         tombstones = count = timed = stamped = 0
         low, high = append_low, append_high = INT64_MAX, INT64_MIN
@@ -103,7 +103,7 @@ class BatchFacts:
         )
 
     def _append_ms(self, record: Record) -> int | None:
-        """When the log took a record: by its own row, else by the log's stamp in the record."""
+        """Return a record's append time: from its row, else from the log's stamp in the record."""
         row_ms = self._times.time_at(record.offset)
         if row_ms is None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:
             return None if record.timestamp == NO_TIMESTAMP else record.timestamp
@@ -111,7 +111,7 @@ class BatchFacts:
 
 
 class ZoneBuilder:
-    """Collects batches to zones, zones to blocks."""
+    """Collects batches into zones, and zones into blocks."""
 
     def __init__(self, segment: Segment, times: AppendTimes, limits: Limits) -> None:
         self._base_offset = segment.base_offset
@@ -119,15 +119,15 @@ class ZoneBuilder:
         self._limits = limits
         self._latency = LatencyByHour()
         self._facts = BatchFacts(times, self._latency)
-        self._pending: list[Zone] = []  # batches of the zone that is being made
-        self._zones: list[Zone] = []  # zones of the block that is being made
+        self._pending: list[Zone] = []  # batches of the zone in progress
+        self._zones: list[Zone] = []  # zones of the block in progress
         self._blocks: list[Block] = []
         self._zone_crc = self._block_crc = self._crc = 0
         self._first = self._last = 0
         self._last_position = -1
 
     def add(self, position: int, batch: Batch, records: Iterator[Record]) -> None:
-        """Take the next batch, whose records are checked as they come; raises CorruptData."""
+        """Add the next batch, checking its records; raises CorruptData."""
         zone = self._facts.describe(position, batch, records)
         if not fits_segment(zone.first_offset, zone.last_offset, self._base_offset):
             reason = f"offsets {zone[2]} to {zone[3]} in a segment of {self._base_offset}"
@@ -144,7 +144,7 @@ class ZoneBuilder:
             self._first = self._last
 
     def _fits(self, batch_zone: Zone) -> bool:
-        """Whether a batch belongs to the zone of those before it."""
+        """Return whether a batch belongs to the same zone as those before it."""
         size = batch_zone.end_position - self._pending[0].position
         records = sum(zone.data_records for zone in self._pending) + batch_zone.data_records
         return size <= self._limits.zone_bytes and records <= self._limits.zone_records
@@ -163,7 +163,7 @@ class ZoneBuilder:
         self._zones, self._block_crc = [], 0
 
     def finish(self, segment: Segment, siblings: Mapping[str, FileSum]) -> bytes:
-        """The whole file."""
+        """Return the bytes of the whole file."""
         if self._pending:
             self._end_zone()
         if self._zones:
@@ -176,12 +176,12 @@ class ZoneBuilder:
 
 
 def fits_segment(first_offset: int, last_offset: int, base_offset: int) -> bool:
-    """Whether rows can hold offsets, relative to the base: of any real segment they can."""
+    """Return whether all offsets fit into rows, relative to the base; any real segment's do."""
     return base_offset <= first_offset and last_offset - base_offset <= UINT32_MAX
 
 
 def sum_head(head: Buffer) -> int:
-    """What a map knows a batch by: a checksum of its first 61 bytes.
+    """Return a batch's identity in a map: a checksum of its first 61 bytes.
 
     Unlike `append_time_trust.fingerprint` it needs no wrapper of old formats to be opened.
     """
@@ -191,7 +191,7 @@ def sum_head(head: Buffer) -> int:
 def identity_of(
     segment: Segment, last_position: int, first_fingerprint: int, last_fingerprint: int
 ) -> Identity:
-    """What a map of the segment belongs to."""
+    """Return the identity of the log that a map of the segment belongs to."""
     return Identity(
         segment.append_times.topic_id,
         segment.base_offset,

@@ -1,8 +1,8 @@
-"""Zone maps as files: found, held against their log, built, written, kept elsewhere for readers.
+"""Zone maps as files: found, compared with their log, built, written, cached for readers.
 
-A map is believed only where topic id, base offset, size of the log and the heads of its first and
-last batch are as when it was built: no file time counts. One that is missing, damaged or
-stale is not used, which is reported, and costs only time.
+A map is trusted only if topic id, base offset, size of the log and the heads of its first and last
+batch are the same as when it was built; file times don't count. A map that is missing, damaged or
+stale is reported and not used, which costs only time.
 
 Source: docs/decisions/0007-zone-maps.md.
 """
@@ -30,23 +30,24 @@ NOT_USED: Final = "not used"
 _CHUNK_BYTES: Final = 1 << 20
 
 
-# The plain code is done with so much before kernels are even loaded, or where they are, called.
+# Sizes up to which the plain code finishes before kernels are loaded, or, if they are, called.
 UNLOADED_BYTES: Final = 256 << 10
 
 
 LOADED_BYTES: Final = 16 << 10
 
 
-# A segment of this size is mapped in some ms whatever there is, so an append may wait for it.
+# A segment of this size is mapped in a few ms with or without kernels, so an append may wait for
+# it.
 MAPPED_AT_ONCE_BYTES: Final = 64 << 10
 
 
 def load(segment: Segment, *, in_passing: bool = False) -> ZoneMap | None:
-    """The map beside a finished segment, None where it is missing, damaged or stale (reported).
+    """Load the map beside a finished segment; None if missing, damaged or stale (reported).
 
     Args:
         segment: The segment.
-        in_passing: Don't map the log only to hold the map against it; see `misfit`.
+        in_passing: Don't map the log only to compare the map with it; see `misfit`.
     """
     context, path = segment.context, segment.context.path(segment.base_offset, files.ZONES_SUFFIX)
     try:
@@ -61,13 +62,13 @@ def load(segment: Segment, *, in_passing: bool = False) -> ZoneMap | None:
 
 
 def load_or_build(segment: Segment, cache: "ZoneCache | None" = None) -> ZoneMap | None:
-    """The map beside a finished segment or in the cache, else one that is built now.
+    """Return the map beside a finished segment or in the cache, else build it now.
 
-    Nothing is written into the log's directory. A map that was built goes into the cache; without
-    one it is in memory only.
+    Nothing is written into the log's directory. A map that was built is added to the cache; without
+    a cache it stays in memory only.
 
     Returns:
-        None where the log is damaged, which is reported: who reads the log comes upon it.
+        None if the log is damaged, which is reported: a reader of the log raises at the damage.
     """
     zone_map = segment.zones
     if zone_map is not None and knows_times_of(zone_map, segment):
@@ -87,7 +88,7 @@ def load_or_build(segment: Segment, cache: "ZoneCache | None" = None) -> ZoneMap
 
 
 def knows_times_of(zone_map: ZoneMap, segment: Segment) -> bool:
-    """Whether a map was built of the same append times as the segment has now."""
+    """Return whether a map was built from the append times that the segment has now."""
     return (
         zone_map.identity.append_rows,
         zone_map.identity.append_crc,
@@ -95,10 +96,10 @@ def knows_times_of(zone_map: ZoneMap, segment: Segment) -> bool:
 
 
 def open_map(segment: Segment, path: str, *, in_passing: bool = False) -> ZoneMap:
-    """The map in a file, held against the segment's log; `in_passing` as for `misfit`.
+    """Read the map in a file and compare it with the segment's log; `in_passing` as in `misfit`.
 
     Raises:
-        CorruptIndex: It is damaged, can't be read, or belongs to another log.
+        CorruptIndex: It is damaged, unreadable, or belongs to another log.
         UnsupportedVersion: A later release wrote it.
         FileNotFoundError: There is none.
     """
@@ -111,7 +112,7 @@ def open_map(segment: Segment, path: str, *, in_passing: bool = False) -> ZoneMa
     if not context.env.files.exists(path):
         raise FileNotFoundError(errno.ENOENT, "no zone map", path)
     with _damage_for_failures():
-        # Of the handle that is read from: the name may mean a newer file by now.
+        # Taken from the open handle: the name may refer to a newer file by now.
         size = context.pool.get(path).size()
     zone_map = ZoneMap(read, size, report=lambda text: context.report(f"{path}: {text}"))
     problem = misfit(segment, zone_map, in_passing=in_passing)
@@ -122,7 +123,7 @@ def open_map(segment: Segment, path: str, *, in_passing: bool = False) -> ZoneMa
 
 @contextmanager
 def _damage_for_failures() -> Iterator[None]:
-    """A map that can't be read is as good as damaged: what it says is in the log too."""
+    """Treat a map that can't be read as damaged: its content can be rebuilt from the log."""
     try:
         yield
     except OSError as error:
@@ -130,13 +131,13 @@ def _damage_for_failures() -> Iterator[None]:
 
 
 def misfit(segment: Segment, zone_map: ZoneMap, *, in_passing: bool = False) -> str | None:
-    """Why a map is not that of a segment's log as it is now, None where it is.
+    """Return why a map does not belong to a segment's current log, None if it does.
 
     Args:
         segment: The segment.
         zone_map: The map.
-        in_passing: Read the log's two heads by a handle that is opened for them: where nothing
-            else of the log is looked at, that takes a tenth of the time of mapping it.
+        in_passing: Read the log's two batch heads by a handle that is opened for them: if nothing
+            else of the log is read, that takes a tenth of the time of mapping it.
     """
     identity = zone_map.identity
     if identity.topic_id != segment.context.topic_id:
@@ -157,7 +158,7 @@ def misfit(segment: Segment, zone_map: ZoneMap, *, in_passing: bool = False) -> 
 
 
 def _read_heads(segment: Segment, positions: Iterable[int], *, in_passing: bool) -> list[Buffer]:
-    """The first bytes of the batches there."""
+    """Read the first bytes of the batches at these positions."""
     if not in_passing:
         return [segment.view(position, position + HEADER_SIZE) for position in positions]
     # Never by a handle that was open before: it may be of a file that had the name then.
@@ -169,36 +170,36 @@ def _read_heads(segment: Segment, positions: Iterable[int], *, in_passing: bool)
 
 
 def build(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool = True) -> bytes:
-    """The zone map of a finished segment as it is now, as the bytes of its file.
+    """Build the zone map of a finished segment, as the bytes of its file.
 
     Args:
         segment: Read from end to end.
-        by_kernels: Whether to use kernels, which load in 0.5 s (the first time ever they compile
-            for some seconds) and need about 0.3 s for 1 GB, the plain code 14 us for a record.
-            None uses them where they are installed and the segment is large.
-        check_crc: False lets kernels take batches for what the caller has just written.
+        by_kernels: Whether to use kernels, which load in 0.5 s (the first use ever compiles them
+            for some seconds) and need about 0.3 s for 1 GB, while the plain code needs 14 us a
+            record. None uses them if they are installed and the segment is large.
+        check_crc: False if the caller has just written the batches; kernels then skip checksums.
 
     Raises:
-        CorruptData: The log is damaged; located.
-        UnsupportedCompression: A codec that nobody defined.
+        CorruptData: The log is damaged; with its position.
+        UnsupportedCompression: The codec number is undefined.
     """
     siblings = sum_siblings(segment.context, segment.base_offset)
     if by_kernels is None:
-        is_loaded = "numba" in sys.modules  # which changes the time it takes, and nothing else
+        is_loaded = "numba" in sys.modules  # affects the time it takes, nothing else
         by_kernels = segment.size_bytes > (LOADED_BYTES if is_loaded else UNLOADED_BYTES)
     built = _build_by_kernels(segment, siblings, check_crc) if by_kernels else None
     return build_plain(segment, siblings) if built is None else built
 
 
 def has_kernels() -> bool:
-    """Whether numpy and numba are installed; neither is loaded for the answer."""
+    """Return whether numpy and numba are installed, without loading them."""
     return all(importlib.util.find_spec(name) is not None for name in ("numpy", "numba"))
 
 
 def _build_by_kernels(
     segment: Segment, siblings: Mapping[str, FileSum], check_crc: bool
 ) -> bytes | None:
-    """None where there are no kernels, and where the plain code must say what is wrong."""
+    """Build with kernels; None without kernels, or if the plain code must report damage."""
     try:
         from tidelog.storage.segment.zone_map_kernels import build_with_kernels
     except ImportError:
@@ -207,12 +208,13 @@ def _build_by_kernels(
 
 
 def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool = True) -> bool:
-    """Build a map and put it beside the log; False where the log is damaged, which is reported.
+    """Build a map and write it beside the log; return False if the log is damaged (reported).
 
-    Not synced: what a crash leaves of it is recognised, and built anew. Arguments as `build`.
+    Not synced: an incomplete file after a crash is recognized, and built again. Arguments as in
+    `build`.
 
     Raises:
-        OSError: The disk failed; the file that was there is there, or none is.
+        OSError: The disk failed; either the previous file is there, or none.
     """
     context = segment.context
     try:
@@ -229,7 +231,7 @@ def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
 
 
 def _restore_txn_index(segment: Segment) -> None:
-    """Write an index of aborted transactions that is gone, before a map says there was none."""
+    """Restore a missing index of aborted transactions before a map records that there was none."""
     path = segment.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
     if segment.zones is None and not segment.context.env.files.exists(path):
         index = segment.txn_index
@@ -238,14 +240,14 @@ def _restore_txn_index(segment: Segment) -> None:
 
 
 def build_missing(segments: Iterable[Segment]) -> list[int]:
-    """Write the maps of finished segments that have none that fits.
+    """Write the maps of finished segments that have no valid one.
 
     Args:
-        segments: Of a directory that the caller may write to; the active one is left out, and what
-            only the tier has.
+        segments: Of a directory that the caller may write to; the active one, and those that only
+            the tier has, are skipped.
 
     Returns:
-        The base offsets of the segments that have got one; a damaged log gets none, reported.
+        The base offsets of the segments that got one; a damaged log gets none, reported.
 
     Raises:
         OSError: The disk failed.
@@ -259,7 +261,7 @@ def build_missing(segments: Iterable[Segment]) -> list[int]:
 
 
 def drop(context: SegmentContext, base_offset: int) -> None:
-    """Remove a segment's map, as where the log is about to be another one; raises OSError."""
+    """Remove a segment's map, for example before the log is changed; raises OSError."""
     path = context.path(base_offset, files.ZONES_SUFFIX)
     if context.env.files.exists(path):
         context.pool.forget(path)
@@ -267,7 +269,7 @@ def drop(context: SegmentContext, base_offset: int) -> None:
 
 
 def drop_unfit(context: SegmentContext, base_offset: int) -> None:
-    """Remove a map whose sums of the files beside the log are no longer right; raises OSError."""
+    """Remove a map whose checksums of the files beside the log are outdated; raises OSError."""
     path = context.path(base_offset, files.ZONES_SUFFIX)
     if not context.env.files.exists(path):
         return
@@ -282,7 +284,7 @@ def drop_unfit(context: SegmentContext, base_offset: int) -> None:
 
 
 def sum_siblings(context: SegmentContext, base_offset: int) -> dict[str, FileSum]:
-    """Length and checksum of each file beside a log, by suffix."""
+    """Return length and checksum of each file beside a log, by suffix."""
     sums = {}
     for suffix in files.SUMMED_SUFFIXES:
         path = context.path(base_offset, suffix)
@@ -292,7 +294,7 @@ def sum_siblings(context: SegmentContext, base_offset: int) -> dict[str, FileSum
 
 
 def sum_file(context: SegmentContext, path: str) -> FileSum:
-    """Length and checksum of a file; raises OSError."""
+    """Return length and checksum of a file; raises OSError."""
     file = context.env.files.open(path)
     try:
         size, crc = 0, 0
@@ -307,10 +309,10 @@ def sum_file(context: SegmentContext, path: str) -> FileSum:
 class ZoneCache:
     """A folder for maps of directories that must not be written to.
 
-    A map is named by what it belongs to, never by a path, so copies of a directory share it; and it
-    is held against the log like any other. Topic and partition are part of that: two partitions'
-    segments may have equal sizes, first and last batches. The folder holds nothing else and may be
-    deleted.
+    A map is named after its content, never after a path, so copies of a directory share it; like
+    any other map, it is compared with the log. Topic and partition are part of the name: segments
+    of two partitions may have equal sizes, first and last batches. The folder holds nothing else
+    and may be deleted.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
@@ -318,7 +320,7 @@ class ZoneCache:
         self.directory = directory
 
     def path_of(self, segment: Segment) -> str:
-        """Where the map of a segment is or would be; letters, digits and `-` only."""
+        """Return the path of a segment's map, existing or not; letters, digits and `-` only."""
         partition = segment.context.topic_partition
         topic = f"{segment.context.topic_id.hex}-{crc32c(partition.topic.encode()):08x}"
         rows, crc = segment.append_times.digest
@@ -327,14 +329,14 @@ class ZoneCache:
         return f"{self.directory}/{topic}-{partition.partition}-{facts}{files.ZONES_SUFFIX}"
 
     def load(self, segment: Segment) -> ZoneMap | None:
-        """The map of a segment, None where there is none that fits."""
+        """Return the map of a segment, None if there is no valid one."""
         try:
             return open_map(segment, self.path_of(segment))
         except (CorruptData, UnsupportedVersion, FileNotFoundError):
             return None
 
     def store(self, segment: Segment, data: bytes) -> None:
-        """Keep a map; a folder that can't be written to is reported, and no more."""
+        """Store a map; if the folder is not writable, this is only reported."""
         path = self.path_of(segment)
         try:
             self._fs.make_dirs(self.directory)

@@ -1,8 +1,8 @@
-"""Building zone maps by kernels, held to the plain way of `zone_map_builder`.
+"""Builds zone maps with kernels, with the same result as the plain `zone_map_builder`.
 
-Bodies that lie plainly in the log are looked at where they are, compressed ones are opened side by
-side, messages of magic 0 and 1 go through the plain code one by one. Memory: a few MB, and 120
-bytes a zone. At the first sign of damage it gives up: the plain code then says what is wrong.
+Uncompressed bodies are read in place, compressed ones are decompressed side by side, and messages
+of magic 0 and 1 go through the plain code one by one. Memory: a few MB, and 120 bytes a zone. At
+the first sign of damage the build returns nothing, and the plain code then reports the damage.
 
 Imports numpy and numba. Owns no file.
 """
@@ -75,14 +75,14 @@ def build_with_kernels(
     *,
     check_crc: bool = True,
 ) -> bytes | None:
-    """The zone map of a finished segment, None where damage was met; else as `build_plain`.
+    """Build the zone map of a finished segment as `build_plain` does; None on damage.
 
     Args:
         segment: Read to its end.
-        siblings: What to note of the files beside the log.
-        limits: How to cut zones.
-        check_crc: False where the caller has just written or checked every batch. Zones' checksums
-            come from those of the batches, so what has changed since shows all the same.
+        siblings: Checksums of the files beside the log to store.
+        limits: Sizes of zones and blocks.
+        check_crc: False if the caller has just written or checked every batch. Zones' checksums are
+            computed from those of the batches, so a later change is still detected.
     """
     builder = KernelBuilder(segment, limits, check_crc=check_crc)
     try:
@@ -116,7 +116,7 @@ class KernelBuilder:
         self._last_position = -1
 
     def run(self) -> bool:
-        """Take all batches; whether all was right."""
+        """Read all batches; return False on damage."""
         at, end, status = 0, self._log.size, layout.FULL
         base, next_offset = self._segment.base_offset, self._segment.base_offset
         limit = segment_limit(base, self._segment.end_offset)
@@ -134,7 +134,7 @@ class KernelBuilder:
         return status == layout.DONE or is_torn_tail
 
     def _sums_fit(self, group: Longs) -> bool:
-        """Whether each magic-2 batch has the checksum that it says; legacy ones check their own."""
+        """Return whether each magic-2 batch has the right checksum; legacy ones check their own."""
         if not self._check_crc:
             return True
         rows = group[group[:, layout.MAGIC] == MAGIC_2]
@@ -144,7 +144,7 @@ class KernelBuilder:
         return crc32c_spans(self._log.data, starts, ends) == checksums
 
     def _take(self, group: Longs) -> bool:
-        """Put a group's batches to the zones; False where a record is damaged."""
+        """Add a group's batches to the zones; return False if a record is damaged."""
         rows: Longs = np.empty((len(group), kernels.ZONE_FIELDS), np.int64)
         is_2 = group[:, layout.MAGIC] == MAGIC_2
         is_plain = is_2 & (group[:, layout.ATTRIBUTES] & CODEC_MASK == 0)
@@ -167,7 +167,7 @@ class KernelBuilder:
     def _describe(
         self, data: Bytes, table: Longs, rows: Longs, slots: npt.NDArray[np.intp]
     ) -> bool:
-        """Fill the rows of some magic-2 batches, whose bodies lie plainly in `data`."""
+        """Fill in the rows of some magic-2 batches whose uncompressed bodies lie in `data`."""
         if not len(slots):
             return True
         is_all = len(slots) == len(rows)
@@ -190,7 +190,7 @@ class KernelBuilder:
         return status == layout.DONE
 
     def _count_latencies(self) -> None:
-        """Take what the kernel has counted, and clear it."""
+        """Add the kernel's counts to the totals, and clear them."""
         used = self._used_spans
         for facts, buckets in zip(self._facts[:used].tolist(), self._buckets[:used], strict=True):
             histogram = LatencyHistogram()
@@ -202,7 +202,7 @@ class KernelBuilder:
         self._step_ms, self._used_spans = self._latency.step_ms, 0
 
     def _opened(self, group: Longs, slots: Slots) -> Iterator[tuple[Bytes, Longs, Slots]]:
-        """Compressed bodies side by side, the group's table with their places, which they are."""
+        """Return decompressed bodies side by side, the group's table updated, and their mask."""
         if not len(slots):
             return
         table, start, arena = group.copy(), 0, Arena(2 * SCRATCH_BYTES)
@@ -212,7 +212,7 @@ class KernelBuilder:
             start += end
 
     def _open_some(self, table: Longs, slots: Slots, arena: Arena) -> tuple[int, Bytes]:
-        """How many of some batches were opened, at least one, and their bodies."""
+        """Decompress some batches, at least one; return how many, and their bodies."""
         ends: list[int] = []
         arena.clear()
         view, rows = self._log.data, table[slots]
@@ -240,7 +240,7 @@ class KernelBuilder:
             rows[is_2] = some
 
     def _describe_message(self, position: int) -> list[int]:
-        """The row of a message of magic 0 or 1, or of a wrapper of them."""
+        """Return the row of a message of magic 0 or 1, or of a wrapper of them."""
         batch = view_batch(self._log.data, position)
         facts = BatchFacts(self._segment.append_times, self._latency)
         records = checked_records(self._segment, position, batch)
@@ -255,7 +255,7 @@ class KernelBuilder:
             self._zones = zones
 
     def encode(self, siblings: Mapping[str, FileSum]) -> bytes:
-        """The whole file."""
+        """Return the bytes of the whole file."""
         segment, zones = self._segment, self._zones[: self._count]
         step = self._block_rows
         totals = _sums(zones, step)
@@ -277,7 +277,7 @@ class KernelBuilder:
 
 
 def runs_of(times: AppendTimes) -> kernels.Runs:
-    """Append times as the kernel wants them: nothing is known before the first row."""
+    """Return append times in the kernel's form: unknown before the first row."""
     offsets, append_ms, _ = times.rows().columns
     starts = np.concatenate(([np.iinfo(np.int64).min], np.array(offsets, np.int64)))
     return kernels.Runs(
@@ -286,7 +286,7 @@ def runs_of(times: AppendTimes) -> kernels.Runs:
 
 
 def _groups(table: Longs) -> Iterator[Longs]:
-    """Cut a table into groups of about `GROUP_BYTES`; a larger batch is one of its own."""
+    """Split a table into groups of about `GROUP_BYTES`; a larger batch is a group of its own."""
     ends = np.cumsum(table[:, layout.SIZE])
     start = size = 0
     while start < len(table):
@@ -296,7 +296,7 @@ def _groups(table: Longs) -> Iterator[Longs]:
 
 
 def _sums(zones: Longs, width: int) -> list[Zone]:
-    """What each `width` zones come to."""
+    """Aggregate each `width` consecutive zones."""
     out: Longs = np.empty((-(-len(zones) // width), kernels.ZONE_FIELDS), np.int64)
     kernels.sum_zones(zones, width, out, _sum_tables().powers)
     at = kernels.ZONE_TRANSACTIONAL
@@ -304,7 +304,7 @@ def _sums(zones: Longs, width: int) -> list[Zone]:
 
 
 def _encode_rows(zones: Longs, base_offset: int) -> bytes:
-    """All rows."""
+    """Concatenate all rows."""
     rows = np.empty(len(zones), ROW_TYPE)
     for number, (name, _, _) in enumerate(ROW_FIELDS, start=1):
         column = zones[:, number]
