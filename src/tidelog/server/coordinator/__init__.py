@@ -1,1 +1,1 @@
-"""Topics that hold a broker's own state, written and loaded the same way for all coordinators."""
+"""Internal topics with a broker's own state, written and loaded alike for all coordinators."""

@@ -28,22 +28,22 @@ _INT32_SIGN: Final = 1 << 31
 _INT32_SPAN: Final = 1 << 32
 
 
-# Of 31, the last one 1: what each of a name's last characters counts.
+# Powers of 31 modulo 2**32, descending to 31**0: the weights of a name's last characters.
 _POWERS: Final = tuple(pow(31, power, _INT32_SPAN) for power in reversed(range(64)))
 
 
-# The same for the longest names, made when one comes.
+# Weights for the longest names, computed when one occurs.
 _long_powers: list[int] = []
 
 
 def _units(data: bytes) -> tuple[int, ...]:
-    """The numbers of UTF-16 that a string is made of."""
+    """Return the UTF-16 code units of encoded text."""
     return unpack(f">{len(data) // 2}H", data)
 
 
 @remembers_short(is_short)
 def java_hash(text: str) -> int:
-    """Java's hash of a string, from -2**31 to 2**31 - 1."""
+    """Compute Java's hash of a string, from -2**31 to 2**31 - 1."""
     data = text.encode("utf-16-be", "surrogatepass")
     units = _units(data)
     powers: Sequence[int] = _POWERS
@@ -65,9 +65,9 @@ def _powers_for(count: int) -> list[int]:
 
 @remembers_short(lambda group_id, _: is_short(group_id))
 def partition_for(group_id: str, partition_count: int) -> int:
-    """The partition of a group, of so many."""
+    """Return the partition of a group id, among `partition_count` partitions."""
     found = abs(java_hash(group_id))
-    # Java has no positive number for its smallest one; Kafka takes 0.
+    # Java has no absolute value of its smallest number; Kafka takes 0.
     return (0 if found == _INT32_SIGN else found) % partition_count
 
 
@@ -84,7 +84,7 @@ _INT64: Final = (1 << 64) - 1
 
 
 def table_size(count: int) -> int:
-    """Buckets of a table that has grown to so many keys."""
+    """Return the number of buckets of a table that has grown to `count` keys."""
     size = SMALLEST_TABLE
     while count * 100 > size * _LOAD_PERCENT:
         size *= 2
@@ -92,7 +92,7 @@ def table_size(count: int) -> int:
 
 
 def ample_table_size(count: int) -> int:
-    """Buckets of a table that Kafka's assignors make for so many keys in advance."""
+    """Return the number of buckets that Kafka's assignors allocate in advance for `count` keys."""
     wanted = (count + 1) * 100 // _LOAD_PERCENT + 1
     return 1 << (wanted - 1).bit_length()
 
@@ -100,31 +100,34 @@ def ample_table_size(count: int) -> int:
 def hash_order(
     keys: Iterable[T], hash_of: Callable[[T], int], buckets: int | None = None
 ) -> list[T]:
-    """The keys in the order in which such a table tells them; `buckets` where it has not grown."""
+    """Sort keys by the iteration order of such a table.
+
+    `buckets` is the table's size if it was allocated in advance.
+    """
     given = list(keys)
     if len(given) < 2:
         return given
     mask = (table_size(len(given)) if buckets is None else buckets) - 1
     hashes = [hash_of(key) & UINT32_MAX for key in given]
-    # Stable: as `sorted` by bucket, without a call for each of many members.
+    # A stable sort by bucket, without a function call for each of many members.
     places = sorted(range(len(given)), key=[(h ^ h >> 16) & mask for h in hashes].__getitem__)
     return [given[place] for place in places]
 
 
 def number_order(numbers: Collection[int]) -> list[int]:
-    """Numbers of partitions in the order in which a table that has grown to them tells them."""
+    """Sort partition numbers by the iteration order of a table that has grown to them."""
     mask = table_size(len(numbers)) - 1
     return sorted(sorted(numbers), key=lambda number: (number ^ number >> 16) & mask)
 
 
 def uuid_hash(topic_id: UUID) -> int:
-    """Kafka's hash of a topic id, as an unsigned number of 32 bits."""
+    """Compute Kafka's hash of a topic id, as an unsigned number of 32 bits."""
     folded = (topic_id.int >> 64) ^ (topic_id.int & _INT64)
     return ((folded >> 32) ^ folded) & UINT32_MAX
 
 
 def uuid_order(topic_id: UUID) -> tuple[int, int]:
-    """What Kafka orders topic ids by: both halves as signed numbers."""
+    """Return the sort key for Kafka's order of topic ids: both halves as signed numbers."""
     return _signed(topic_id.int >> 64), _signed(topic_id.int & _INT64)
 
 

@@ -1,10 +1,10 @@
-"""Pieces of a log of the broker's own, taken by kernels: without the GIL but for what is new.
+"""Reads pieces of an internal log by kernels, mostly without the GIL.
 
-Of batches that follow each other only the last record of each key is handed on. What kernels don't
-read (transactions, markers, compressed and old batches, and all that is damaged) is taken as
-the plain code takes it, batch by batch and in its place.
+Of consecutive batches only the last record of each key is passed on. Batches that kernels don't
+read (transactions, markers, compressed, old and damaged batches) are read by the plain code, one by
+one and in their place.
 
-Imports numpy and numba: reached only once kernels are loaded.
+Imports numpy and numba, so it is imported only once kernels are loaded.
 """
 
 from collections.abc import Iterable, Iterator
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 __all__ = ["SECRET_BYTES", "KernelPieces"]
 
 
-# Read at a time. A key that comes in several pieces is taken once in each, so they are large.
+# Bytes read at a time. Pieces are large, because a key that occurs in several pieces is passed on
+# once for each.
 KERNEL_PIECE_BYTES: Final = 16 << 20
 
 
-# Batches that are looked at together.
+# Maximum number of batches that are scanned together.
 TABLE_BATCHES: Final = 1 << 15
 
 
@@ -51,31 +52,31 @@ _NOT_PLAIN: Final = CODEC_MASK | CONTROL_BIT | TRANSACTIONAL_BIT
 
 
 class RecordCollector(Protocol):
-    """Who keeps of each key the last record."""
+    """Collects the last record of each key."""
 
     def add(self, batch: Batch) -> None:
-        """Take a batch; raises CorruptData where its records can't be read."""
+        """Add a batch; raises CorruptData if its records can't be read."""
         ...
 
     def add_latest(self, latest: Iterable[LatestRecord]) -> None:
-        """Take what some batches come to that are neither control nor transactional."""
+        """Add the last record of each key of batches that are not control or transactional."""
         ...
 
 
 class KernelPieces:
-    """Takes slices of logs. Not for two threads at once."""
+    """Reads slices of logs by kernels. Not thread-safe."""
 
     def __init__(self, secret: bytes, *, piece_bytes: int = KERNEL_PIECE_BYTES) -> None:
-        """Hash keys with 16 bytes that nobody who writes records knows."""
+        """Use 16 secret bytes to hash keys, so that writers of records can't cause collisions."""
         self._finder = LatestFinder(secret)
         self._piece_bytes = piece_bytes
         self._table: Longs = np.empty((TABLE_BATCHES, layout.BATCH_FIELDS), np.int64)
 
     def take(self, part: LogSlice, taker: RecordCollector) -> Iterator[int]:
-        """Take a slice; a pause after each piece of it, with its bytes.
+        """Read a slice; yield the number of bytes after each piece.
 
         Raises:
-            CorruptData: A batch is damaged; names file and position.
+            CorruptData: A batch is damaged; the message has the file and position.
             StorageFailure: The disk failed.
         """
         with typed_reads(part.segment.log_path):
@@ -95,7 +96,7 @@ class KernelPieces:
                     return
 
     def _take_piece(self, run: "_Run", data: bytes, position: int) -> int:
-        """Take the whole batches that `data` begins with; how many bytes these are."""
+        """Read the complete batches at the start of `data`; return their total size in bytes."""
         array, at, status = np.frombuffer(data, np.uint8), 0, layout.FULL
         while status == layout.FULL:
             table, between = self._table, run.between
@@ -111,7 +112,7 @@ class KernelPieces:
 
 
 class _Run:
-    """One slice on its way."""
+    """Progress in one slice."""
 
     def __init__(self, finder: LatestFinder, part: LogSlice, taker: RecordCollector) -> None:
         self._finder = finder
@@ -125,11 +126,11 @@ class _Run:
 
     @property
     def between(self) -> tuple[int, int]:
-        """Smallest offset that the next batch may have, and the offset that no batch reaches."""
+        """Lowest offset allowed for the next batch, and the exclusive upper limit of offsets."""
         return self._next_offset, self._limit
 
     def take(self, data: bytes, position: int, table: "Longs") -> None:
-        """Take some batches that lie in `data`, whose first byte has that position."""
+        """Read the batches in `table` from `data`, which starts at this position of the file."""
         if not len(table):
             return
         self._next_offset = int(table[-1, layout.LAST_OFFSET]) + 1
@@ -147,7 +148,7 @@ class _Run:
                 self._taker.add_latest(latest)
 
     def _wanted(self, table: "Longs") -> "Longs":
-        """The rows of batches with an offset of the slice."""
+        """Return the rows of batches with an offset in the slice."""
         last = table[:, layout.LAST_OFFSET]
         first = int(np.searchsorted(last, self._part.start_offset))
         behind = int(np.searchsorted(last, self._part.end_offset - 1)) + 1
@@ -165,7 +166,7 @@ class _Run:
             raise error.located(self.path, position) from error
 
     def end_in_batch(self, position: int, end: int) -> None:
-        """Pass over a torn tail that never was part of the segment; else raise CorruptBatch."""
+        """Ignore a torn tail that never belonged to the segment; otherwise raise CorruptBatch."""
         segment = self._part.segment
         if not holds_to(segment, end):
             return
@@ -177,7 +178,7 @@ class _Run:
 
 
 def _batch_size(data: bytes) -> int:
-    """Size of the batch that these bytes begin with, 0 where they don't tell."""
+    """Return the size of the batch at the start of these bytes; 0 if they are too short."""
     if len(data) < LOG_OVERHEAD:
         return 0
     return LOG_OVERHEAD + int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)

@@ -1,7 +1,7 @@
-"""All batches of a log of the broker's own, piece by piece: plainly, or by kernels once they are.
+"""Reads all batches of an internal log, piece by piece: in plain Python, or by kernels once loaded.
 
-A log is read in a thread. Plain Python takes some microseconds for each record and holds up the
-loop meanwhile; so as soon as kernels are loaded, in the midst of a log too, they go on.
+A log is read in a thread. Plain Python takes some microseconds for each record and blocks the loop
+meanwhile, so kernels take over as soon as they are loaded, even in the middle of a log.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 FindKernels: TypeAlias = "Callable[[], KernelPieces | None]"
 
 
-# Taken at a time, before others have their turn.
+# Bytes read at a time, before other work gets its turn.
 PIECE_BYTES: Final = 1 << 20
 
 
 class KernelsOf:
-    """The kernels of a broker, for one log that is read: None until they are loaded."""
+    """Provider of a broker's kernels for one log; returns None until they are loaded."""
 
     def __init__(self, services: "Services") -> None:
         self._services = services
         self._made: KernelPieces | None = None
 
     def __call__(self) -> "KernelPieces | None":
-        """What takes pieces by kernels; called in the thread that reads."""
+        """Return the reader that uses kernels, or None; called in the reading thread."""
         if self._made is None and self._services.partitions.has_kernels:
             from tidelog.record.columns.decode import SECRET_BYTES
             from tidelog.server.coordinator.log_kernels import KernelPieces
@@ -42,7 +42,7 @@ class KernelsOf:
 
 
 def load_batches(slices: Iterable[LogSlice], take: Callable[[Batch], None]) -> Iterator[int]:
-    """Take all batches plainly, in order; as `load_log`."""
+    """Read all batches in order, without kernels; yield the number of bytes after each piece."""
     for part in slices:
         begun = part.start_position
         for behind in _take_plainly(part, take):
@@ -55,15 +55,16 @@ def load_log(
     taker: "RecordCollector",
     find_kernels: FindKernels = lambda: None,
 ) -> Iterator[int]:
-    """Take all batches of a log; a pause after each piece of it, with its bytes.
+    """Read all batches of a log; yield the number of bytes after each piece.
 
     Args:
-        slices: The log's, in order.
-        taker: Who gets them, in order.
-        find_kernels: Asked after each piece that was taken plainly; None while there are none.
+        slices: Slices of the log, in order.
+        taker: Receives the batches, in order.
+        find_kernels: Returns the kernels, or None; called after each piece that was read without
+            them.
 
     Raises:
-        CorruptData: A batch is damaged; names file and position.
+        CorruptData: A batch is damaged; the message has the file and position.
         StorageFailure: The disk failed.
     """
     for part in slices:
@@ -79,7 +80,7 @@ def load_log(
 
 
 def _take_plainly(part: LogSlice, take: Callable[[Batch], None]) -> Iterator[int]:
-    """Take a slice; a pause after each piece, with the position behind it."""
+    """Read a slice without kernels; yield the position behind each piece."""
     behind = begun = part.start_position
     for position, batch in part.batches():
         try:

@@ -1,19 +1,19 @@
-"""A topic with the broker's own state: create, load, lose, load again, write, group commit.
+"""Internal topic with a broker's own state: creation, loading, failure, writes, group commit.
 
-A `StateTopic` serves one topic whose partitions say what a coordinator has in memory; the
-coordinator is its `StateMachine`. A partition is read in threads, piece by piece, before what it
-keeps is served; partitions that somebody asks for come first. Requests wait for that, to a bound
-(`loaded`); behind it they are answered COORDINATOR_LOAD_IN_PROGRESS, at which clients pause for up
-to seconds. A partition whose log fails is unloaded at once, and read again when the log works
-again: only the log can tell what it has. A write is answered once readers may see it (with
-`tidelog.durability=fsync` that is what was synced), or with NOT_COORDINATOR once its log is lost.
+A `StateTopic` serves one topic whose partitions contain the state that a coordinator has in memory;
+the coordinator is its `StateMachine`. A partition is loaded in threads, piece by piece, before its
+keys are served; requested partitions come first. Requests wait for the loading up to a limit
+(`loaded`). After that they get COORDINATOR_LOAD_IN_PROGRESS, at which clients pause for up to
+seconds. A partition whose log fails is unloaded at once and loaded again when the log works again,
+because only the log has the valid state. The response to a write is sent once consumers may read it
+(with `tidelog.durability=fsync`, once it is synced), or with NOT_COORDINATOR if its log fails.
 
-Group commit: whoever writes first in a turn of the loop is written at once, so that who is alone
-does not wait; what comes behind it in the same turn goes into one batch, written when that is full
-or the turn is over, and is answered then.
+Group commit: the first write in a turn of the loop is appended at once, so that a lone client does
+not wait. Later writes of the same turn go into one batch, which is appended when it is full or the
+turn is over.
 
-What records mean, and who may write what, is the state machine's. All of it belongs to the loop's
-thread, a `Replay` aside.
+The state machine defines the meaning of records and the permission to write them. Everything
+belongs to the loop's thread, except a `Replay`.
 
 Source: Kafka 4.3's CoordinatorRuntime; `group.coordinator.append.linger.ms`.
 """
@@ -64,9 +64,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A record to write: its key, and its value or, to forget what the key names, None.
+    """Record to write: a key, and a value or None for a tombstone.
 
-    It can go into a batch as it is, with the batch's time.
+    It has no timestamp or headers; a batch uses its own time.
     """
 
     timestamp: ClassVar[int | None] = None
@@ -91,43 +91,43 @@ Loaded_co = TypeVar("Loaded_co", covariant=True)
 
 
 class Replay(Protocol[Loaded_co]):
-    """Reads one partition, in a thread."""
+    """Reader of one partition, which runs in a thread."""
 
     def take(self, slices: Iterable[LogSlice], find_kernels: FindKernels, /) -> Iterator[int]:
-        """Take all batches of a log, in order; a pause after each piece of it."""
+        """Read all batches of a log, in order; yield the number of bytes after each piece."""
         ...
 
     def result(self) -> Loaded_co:
-        """What they come to; raises CorruptData where that can't be said."""
+        """Return the loaded state; raises CorruptData if it is invalid."""
         ...
 
 
 class StateMachine(Protocol[Loaded]):
-    """Who has in memory what the topic's records say."""
+    """Owner of the state that the topic's records contain."""
 
     def replay(self) -> Replay[Loaded]:
-        """A reader for a partition."""
+        """Create a reader for one partition."""
         ...
 
     def install(self, number: int, loaded: Loaded) -> None:
-        """Take in what a partition has; it is served from then on."""
+        """Install the state of a loaded partition, which is served from then on."""
         ...
 
     def unload(self, number: int | None) -> None:
-        """Let go of what a partition has that can't be served any more; of all where None."""
+        """Unload the state of a partition that can't be served any more, or of all (None)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic that may have to be created.
+    """Specification of an internal topic.
 
     Attributes:
-        name: Its name.
-        logger: Where failures are told.
-        partitions: How many it gets then.
-        settings: Its settings then; one from a Kafka directory gets them, too.
-        codec: How its records are compressed.
+        name: Name of the topic.
+        logger: Logger for failures.
+        partitions: Number of partitions at creation.
+        settings: Settings at creation; a topic from a Kafka directory gets them, too.
+        codec: Compression of its records.
     """
 
     name: str
@@ -137,23 +137,24 @@ class TopicSpec:
     codec: Codec = Codec.NONE
 
 
-# A partition that could not be read is tried again at most so often.
+# Minimum time between two attempts to load a partition that can't be loaded.
 RETRY_MS: Final = 30_000
 
 
-# A batch of these fits wherever a single request's does, and is soon compressed and written.
+# Limit of a gathered batch. It is valid wherever a single request's batch is, and is compressed and
+# written quickly.
 GATHERED_BYTES_MAX: Final = 32 << 10
 
 
-# Who is answered early asks on, or lets others, while the broker works on for those behind it.
+# An earlier response lets its client continue while the broker works on the other requests.
 GATHERED_REPLIES_MAX: Final = 8
 
 
-# Of a record, beside key and value: more than its lengths, deltas and attributes take.
+# Upper limit of a record's size besides key and value: lengths, deltas and attributes.
 _RECORD_BYTES: Final = 32
 
 
-# Rules that a write may break; every other failure is the log's own.
+# Errors of an invalid write; every other error means that the log failed.
 _REFUSALS: Final[dict[type[TidelogError], ErrorCode]] = {
     MessageTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
     RecordListTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -164,7 +165,7 @@ _REFUSALS: Final[dict[type[TidelogError], ErrorCode]] = {
 
 
 class PartitionState(Enum):
-    """How far a partition is."""
+    """State of a partition."""
 
     WAITING = "waiting"
     LOADING = "loading"
@@ -172,44 +173,44 @@ class PartitionState(Enum):
     FAILED = "failed"
 
 
-# What is served, and what is made complete before that.
+# Partitions that accept writes. A loading one does, because its state may be completed first.
 _TAKING: Final = frozenset({PartitionState.ACTIVE, PartitionState.LOADING})
 
 
 class _LogWatch:
-    """One partition's log: whether it is still the one that was read, and what waits for it."""
+    """Watch of one partition's log: whether it is still the loaded one, and its pending writes."""
 
     def __init__(
         self, partition: Partition, on_lost: Callable[[], None], on_back: Callable[[], None]
     ) -> None:
-        """Watch from now on.
+        """Start watching.
 
         Args:
-            partition: The partition, with the log that it has now.
-            on_lost: Called when it goes offline; what only memory has may be in the log or not.
-            on_back: Called when it has got another log, which was opened anew.
+            partition: Partition with its current log.
+            on_lost: Called when it goes offline; the last writes may be in the log or not.
+            on_back: Called when it has another log, because it was reopened.
         """
         self._partition = partition
         self._log = partition.log
         self._on_lost = on_lost
         self._on_back = on_back
         self._is_over = False
-        # Writes that are not safe yet, by their last offset, in order.
+        # Writes that are not durable yet, by last offset, ascending.
         self._waiting: deque[tuple[int, Reply[ErrorCode]]] = deque()
         partition.watch(self._look)
 
     def is_of(self, partition: Partition) -> bool:
-        """Whether this is what is watched: the partition, with the log that it has now."""
+        """Whether this is the watched partition, still with the watched log."""
         return partition is self._partition and partition.log is self._log
 
     def end(self) -> None:
-        """Watch no more, but for what waits."""
+        """Stop watching once the pending writes are completed."""
         self._is_over = True
         if not self._waiting:
             self._partition.unwatch(self._look)
 
     def safe(self, last_offset: int) -> Reply[ErrorCode]:
-        """When records up to this offset, inclusive, are safe."""
+        """Return a reply that completes when records up to this offset, inclusive, are durable."""
         if self._partition.high_watermark > last_offset:
             return Reply.of(ErrorCode.NONE)
         reply: Reply[ErrorCode] = Reply()
@@ -217,7 +218,7 @@ class _LogWatch:
         return reply
 
     def all_safe(self) -> Reply[ErrorCode]:
-        """When all of them are."""
+        """Return a reply that completes when all pending writes are durable."""
         return self.safe(self._waiting[-1][0]) if self._waiting else Reply.of(ErrorCode.NONE)
 
     def _look(self) -> None:
@@ -243,14 +244,14 @@ class _LogWatch:
 
 @dataclass(slots=True)
 class _Gathered:
-    """What waits for a batch: records in order, and who is told of them."""
+    """Records that wait for a batch, in order, with the replies of their writers."""
 
     records: list[KeyValue] = field(default_factory=list)
     replies: list[Reply[ErrorCode]] = field(default_factory=list)
     size_bytes: int = 0
 
     def is_full_for(self, size_bytes: int) -> bool:
-        """Whether so much more has to wait for another batch."""
+        """Whether a write of this size must wait for another batch."""
         is_large = self.size_bytes + size_bytes > GATHERED_BYTES_MAX
         return is_large or len(self.replies) >= GATHERED_REPLIES_MAX
 
@@ -266,13 +267,13 @@ class _Gathered:
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """One partition of a topic that is there.
+    """One partition of an existing topic.
 
     Attributes:
-        state: How far it is.
-        failed_ms: When it could not be read, by the clock that only goes on; None where it was.
-        is_damaged: Whether what it has breaks a rule: nothing but another log mends that.
-        watch: What looks after its log, from its first reading or writing on.
+        state: Current state.
+        failed_ms: Monotonic time of the last failure to load it; None if it was loaded.
+        is_damaged: Whether its records are invalid; only another log can repair that.
+        watch: Watch of its log, from the first load or write on.
     """
 
     state: PartitionState
@@ -282,19 +283,19 @@ class _Part:
 
 
 class StateTopic(Generic[Loaded]):
-    """All partitions of such a topic.
+    """All partitions of an internal topic.
 
     Attributes:
-        name: The topic's.
+        name: Name of the topic.
     """
 
     def __init__(self, services: Services, machine: StateMachine[Loaded], spec: TopicSpec) -> None:
-        """A topic that may be there already, with nothing of it read.
+        """Use a topic that may exist already; nothing is loaded yet.
 
         Args:
-            services: The broker's.
-            machine: Who has its state.
-            spec: The topic.
+            services: Services of the broker.
+            machine: Owner of the state.
+            spec: Specification of the topic.
         """
         self.name = spec.name
         self._services = services
@@ -302,21 +303,21 @@ class StateTopic(Generic[Loaded]):
         self._spec = spec
         self._logger = spec.logger
         self._clock = services.env.clock
-        # Another list stands for another topic, where it was deleted and made again.
+        # A new list means a new topic, after a deletion and creation.
         self._parts: list[_Part] = []
         self._queue: deque[int] = deque()
         self._task: asyncio.Task[None] | None = None
-        # Resolved when a partition is loaded, or could not be; made for whoever waits for one.
+        # Completed when a partition has been loaded or has failed; created by the first waiter.
         self._progress: asyncio.Future[None] | None = None
         self._creation: asyncio.Task[ErrorCode] | None = None
         self._settling: asyncio.Task[None] | None = None
-        # Partitions that were written to in this turn, and what waits for its end.
+        # Partitions that were written to in this turn, and writes that wait for its end.
         self._written: LoopTurn[int] = LoopTurn(self._flush_all)
         self._gathered: dict[int, _Gathered] = {}
         services.closers.append(self.close)
 
     def close(self) -> None:
-        """Write what waits, load no more, and look after nothing any more."""
+        """Write gathered records, stop loading and end all watches."""
         self._flush_all()
         self._end_watches()
         for task in (self._task, self._creation, self._settling):
@@ -329,16 +330,16 @@ class StateTopic(Generic[Loaded]):
                 part.watch.end()
                 part.watch = None
 
-    # -- questions ---------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     @property
     def has_topic(self) -> bool:
-        """Whether the topic is there, as far as it was looked for."""
+        """Whether the topic exists, as far as known."""
         return bool(self._parts)
 
     @property
     def count(self) -> int:
-        """How many partitions it has."""
+        """Number of partitions."""
         return len(self._parts)
 
     @property
@@ -348,19 +349,19 @@ class StateTopic(Generic[Loaded]):
 
     @property
     def is_served(self) -> bool:
-        """Whether every partition is."""
+        """Whether every partition is loaded and served."""
         return {part.state for part in self._parts} == {PartitionState.ACTIVE}
 
     def number_of(self, key: str) -> int:
-        """The partition that keeps a group, a transactional id and the like; there must be some."""
+        """Return the partition of a key such as a group id; the topic must exist."""
         return partition_for(key, len(self._parts))
 
     def error_for(self, key: str) -> ErrorCode:
-        """Why what a key names can't be served now, `NONE` where it can."""
+        """Return the error code if a key can't be served now, `NONE` if it can."""
         return self.error_of(self.number_of(key)) if self._parts else ErrorCode.NOT_COORDINATOR
 
     def error_of(self, number: int) -> ErrorCode:
-        """Why a partition can't be served now, `NONE` where it can."""
+        """Return the error code if a partition can't be served now, `NONE` if it can."""
         if number >= len(self._parts):
             return ErrorCode.NOT_COORDINATOR
         state = self._parts[number].state
@@ -369,7 +370,7 @@ class StateTopic(Generic[Loaded]):
         if state is PartitionState.FAILED:
             return self._try_again(number)
         if state is PartitionState.WAITING and self._queue[0] != number:
-            # Somebody waits for this one.
+            # A request waits for this partition, so it is loaded next.
             self._queue.remove(number)
             self._queue.appendleft(number)
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -379,7 +380,7 @@ class StateTopic(Generic[Loaded]):
         return number < len(self._parts) and self._parts[number].state is PartitionState.ACTIVE
 
     def partition(self, number: int) -> Partition | None:
-        """A partition, None where it can't be opened."""
+        """Return a partition, None if it can't be opened."""
         try:
             return self._services.partitions.get(self.name, number)
         except TidelogError as error:
@@ -387,11 +388,11 @@ class StateTopic(Generic[Loaded]):
             return None
 
     async def loaded(self, key: str | None, *, wait_s: float) -> None:
-        """Return when a key's partition is loaded, well or not, but after some seconds at most.
+        """Wait until a key's partition has been loaded or has failed, at most for a time.
 
         Args:
-            key: What a partition keeps; all partitions where None.
-            wait_s: How long to wait.
+            key: Key of the partition; None for all partitions.
+            wait_s: Maximum time to wait, in seconds.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + wait_s
@@ -411,23 +412,23 @@ class StateTopic(Generic[Loaded]):
         if self._progress is not None and not self._progress.done():
             self._progress.set_result(None)
 
-    # -- the topic comes and goes ------------------------------------------------------------
+    # -- the topic ---------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Begin to read what the topic has; fine where that was begun, or there is nothing."""
+        """Start loading the topic; no-op if that has begun, or without the topic."""
         if self._is_creating:
-            return  # it may be found already, and has nothing to read
+            return  # the new topic may be found already, and has nothing to load
         info = self._services.topics.find(self.name)
         if info is not None and not self._parts:
             self._adopt(info, PartitionState.WAITING)
 
     def begin(self, work: Coroutine[None, None, None]) -> None:
-        """Do something that loads the topic at its end, as its loading."""
+        """Start a task that loads the topic at its end; it counts as the loading."""
         assert not self.is_loading
         self._task = asyncio.get_running_loop().create_task(work)
 
     async def ensure_topic(self) -> ErrorCode:
-        """Create the topic where it is not there; why that can't be, `NONE` where it is."""
+        """Create the topic if it is missing; return `NONE` or the reason why it can't exist."""
         if not self._parts:
             self.resume()
         if self._parts:
@@ -436,7 +437,7 @@ class StateTopic(Generic[Loaded]):
             made = self._create(PartitionState.ACTIVE)
             self._creation = asyncio.get_running_loop().create_task(made)
         assert self._creation is not None
-        # Whoever asks meanwhile waits for the same; one that goes away ends it for nobody.
+        # Other requests wait for the same creation; a canceled request does not cancel it.
         return await asyncio.shield(self._creation)
 
     @property
@@ -444,7 +445,7 @@ class StateTopic(Generic[Loaded]):
         return self._creation is not None and not self._creation.done()
 
     async def load(self) -> None:
-        """Create the topic where it is not there, and load all of it; for `begin`."""
+        """Create the topic if it is missing, and load all of it; for use with `begin`."""
         info = self._services.topics.find(self.name)
         if info is not None:
             self._adopt(info, PartitionState.WAITING)
@@ -453,7 +454,7 @@ class StateTopic(Generic[Loaded]):
         await self._load_all()
 
     async def _create(self, state: PartitionState) -> ErrorCode:
-        """Create it; its partitions, which have nothing to read, are in that state."""
+        """Create the topic with its empty partitions in the given state."""
         services = self._services
         try:
             async with services.topics.changing:
@@ -475,13 +476,13 @@ class StateTopic(Generic[Loaded]):
         return info
 
     async def _settle(self, info: TopicInfo) -> None:
-        """Sync new partitions one by one in a thread: the first client need not wait for all.
+        """Sync new partitions one by one in a thread; the first client need not wait for all.
 
-        One that is opened before its turn is synced then.
+        A partition that is opened earlier is synced at that time.
         """
         for number in info.present:
             name = TopicPartition(self.name, number)
-            with suppress(TidelogError, OSError):  # its opening tries again
+            with suppress(TidelogError, OSError):  # opening the partition tries again
                 admin = self._services.log_dir.topic_admin
                 await self._services.work.run(admin.settle, name)
 
@@ -492,7 +493,7 @@ class StateTopic(Generic[Loaded]):
             self._ensure_loading()
 
     def forget_topic(self) -> None:
-        """The topic was deleted: nothing is kept any more."""
+        """Forget the state of the deleted topic."""
         self._end_watches()
         self._parts = []
         if self._settling is not None:
@@ -501,7 +502,7 @@ class StateTopic(Generic[Loaded]):
         self._machine.unload(None)
 
     def mark_failed(self, number: int) -> None:
-        """A partition failed: what it had is read again when it works again."""
+        """Unload a failed partition; it is loaded again when its disk works."""
         part = self._parts[number] if number < len(self._parts) else None
         if part is not None and part.state in _TAKING:
             previous, part.state = part.state, PartitionState.FAILED
@@ -509,7 +510,7 @@ class StateTopic(Generic[Loaded]):
                 self._machine.unload(number)
 
     def _watch(self, number: int, partition: Partition) -> _LogWatch:
-        """What looks after a partition's log, for as long as the topic is there."""
+        """Return the watch of a partition's log; a reopened log gets a new one."""
         part = self._parts[number]
         if part.watch is None or not part.watch.is_of(partition):
             if part.watch is not None:
@@ -520,18 +521,18 @@ class StateTopic(Generic[Loaded]):
         return part.watch
 
     def _come_back(self, number: int) -> None:
-        """A partition was opened anew: what it has now is read, whether somebody asks or not."""
+        """Load a reopened partition, whether requests wait for it or not."""
         self.mark_failed(number)
         self._try_again_if_sound(number)
 
     # -- writing -----------------------------------------------------------------------------
 
     def append(self, key: str, records: Sequence[KeyValue]) -> Reply[ErrorCode]:
-        """Write records of what a key names, those of a turn of the loop together.
+        """Write records of a key, together with others of this turn of the loop.
 
-        The reply comes when they are safe, or says why they were not written. A failure that is
-        known at once is answered at once: then nothing was written. Where no loop runs all is
-        written at once.
+        The reply completes when the records are durable, or with the reason why they were not
+        written. An error that is known at once completes it at once: then nothing was written.
+        Without a running loop everything is written at once.
         """
         number = self.number_of(key)
         size_bytes = _size_bytes(records)
@@ -542,7 +543,7 @@ class StateTopic(Generic[Loaded]):
         gathered = self._gathered.get(number)
         if gathered is not None and gathered.is_full_for(size_bytes):
             self._flush(number)
-            gathered = self._gathered.get(number)  # who was told may have written on
+            gathered = self._gathered.get(number)  # a completed reply may have caused another write
         if gathered is None:
             gathered = self._gathered[number] = _Gathered()
         gathered.records += records
@@ -550,20 +551,24 @@ class StateTopic(Generic[Loaded]):
         return gathered.reply()
 
     def append_now(self, number: int, records: Sequence[KeyValue]) -> Reply[ErrorCode]:
-        """Write records to a partition, in a batch of their own; as `append`."""
+        """Write records to a partition at once, in a batch of their own.
+
+        The reply completes when the records are durable, or with the reason why they were not
+        written.
+        """
         self._flush(number)
         return self._append_batch(number, records)
 
     def write(self, number: int, action: Callable[[Partition], AppendResult]) -> Reply[ErrorCode]:
-        """Write; a disk that fails loses the partition, a rule that is broken does not.
+        """Write by an action; a disk failure unloads the partition, an invalid write does not.
 
-        What is lost, or waits to be read, takes nothing: who writes goes by what is no more.
+        A partition that is not loaded refuses the write, because the writer's state is outdated.
         """
         self._flush(number)
         return self._write(number, action)
 
     def settled(self, key: str) -> Reply[ErrorCode]:
-        """When all that was written to a key's partition is safe."""
+        """Return a reply that completes when all writes to a key's partition are durable."""
         number = self.number_of(key)
         gathered = self._gathered.get(number)
         if gathered is not None:
@@ -574,7 +579,7 @@ class StateTopic(Generic[Loaded]):
         return Reply.of(ErrorCode.NONE) if watch is None else watch.all_safe()
 
     def _takes(self, number: int) -> bool:
-        """Whether a partition is served, or is made complete before that."""
+        """Whether a partition is served, or is completed before it is served."""
         return number < len(self._parts) and self._parts[number].state in _TAKING
 
     def _append_batch(self, number: int, records: Sequence[KeyValue]) -> Reply[ErrorCode]:
@@ -597,18 +602,19 @@ class StateTopic(Generic[Loaded]):
         return watch.safe(result.last_offset)
 
     def _flush_all(self) -> None:
-        """Write all that was gathered."""
+        """Write all gathered records."""
         for number in tuple(self._gathered):
             self._flush(number)
 
     def _flush(self, number: int) -> None:
-        """Write what was gathered for a partition, before something that is not."""
+        """Write the records gathered for a partition, so that the order of writes is kept."""
         gathered = self._gathered.pop(number, None)
         if gathered is None:
             return
         written = self._append_batch(number, gathered.records)
         if written.is_done and written.value is not ErrorCode.NONE:
-            # It is taken to be so already: only the log can tell what is.
+            # The state in memory already contains these records, so only the log has the valid
+            # state.
             self.mark_failed(number)
             gathered.tell(ErrorCode.NOT_COORDINATOR)
             return
@@ -617,7 +623,7 @@ class StateTopic(Generic[Loaded]):
     # -- loading -----------------------------------------------------------------------------
 
     def try_again(self) -> None:
-        """Read what was lost, whether somebody asks for it or not, but for what is damaged."""
+        """Load failed partitions again, even without waiting requests, except damaged ones."""
         for number in range(len(self._parts)):
             self._try_again_if_sound(number)
 
@@ -627,7 +633,7 @@ class StateTopic(Generic[Loaded]):
             self._try_again(number)
 
     def _try_again(self, number: int) -> ErrorCode:
-        """A partition whose disk failed is read when that works again; a damaged one seldom."""
+        """Load a failed partition again if its disk works, at most every `RETRY_MS`."""
         part, now_ms = self._parts[number], self._clock.monotonic_ms()
         if part.failed_ms is not None and now_ms - part.failed_ms < RETRY_MS:
             return ErrorCode.NOT_COORDINATOR
@@ -644,7 +650,7 @@ class StateTopic(Generic[Loaded]):
             self.begin(self._load_all())
 
     async def _claim(self) -> None:
-        """Kafka keeps a topic's settings elsewhere: by default ones states would go in time."""
+        """Set the topic's settings in a Kafka directory; with defaults, state would be deleted."""
         services = self._services
         info = services.topics.find(self.name)
         if info is not None and info.foreign:
@@ -659,14 +665,14 @@ class StateTopic(Generic[Loaded]):
         except Exception as error:  # noqa: BLE001 - its partitions are loaded all the same
             self._logger.error("settings of %s can't be kept: %s", self.name, error)
         while self._queue and not self._services.work.is_closed:
-            # The topic may be deleted meanwhile; what becomes of this one says nothing then.
+            # The topic may be deleted meanwhile; the result for this partition is then ignored.
             number = self._queue.popleft()
             part = self._parts[number]
             part.state = PartitionState.LOADING
             try:
                 await self._load(part, number)
             except Exception as error:  # noqa: BLE001 - one partition's trouble is not the others'
-                # Where threads are closed the broker has stopped in the midst of it.
+                # Without threads the broker has stopped in the middle of the load.
                 if not self._services.work.is_closed:
                     self._tell_failure(part, number, error)
             if part.state is PartitionState.LOADING:
@@ -677,7 +683,7 @@ class StateTopic(Generic[Loaded]):
                 await self.all_loaded()
 
     def _tell_failure(self, part: _Part, number: int, error: Exception) -> None:
-        # What was lost meanwhile says nothing: its log is closed, or written anew.
+        # A partition that failed meanwhile is not damaged: its log is closed or rewritten.
         if isinstance(error, CorruptData) and part.state is PartitionState.LOADING:
             part.is_damaged = True
         trace = None if isinstance(error, TidelogError) else error
@@ -701,7 +707,7 @@ class StateTopic(Generic[Loaded]):
                 self._machine.install(number, loaded)
 
     async def _read(self, log: "Log") -> Loaded:
-        """What a log's records say."""
+        """Load the state from a log."""
         replay, work = self._machine.replay(), self._services.work
         if log.log_end_offset <= log.log_start_offset:
             return replay.result()
@@ -711,17 +717,17 @@ class StateTopic(Generic[Loaded]):
         return await work.run(replay.result)
 
     def complete(self, number: int, loaded: Loaded) -> bool:  # noqa: ARG002
-        """Add what is to be there before a partition is served; False where it can't be written."""
+        """Add missing records before a partition is served; False if they can't be written."""
         return True
 
     async def all_loaded(self) -> None:
-        """Nothing waits to be read any more: all was loaded, well or not."""
+        """Called when no partition waits to be loaded any more; some may have failed."""
 
     def _is_of_topic(self, part: _Part, number: int) -> bool:
         return number < len(self._parts) and self._parts[number] is part
 
     def _may_take(self, part: _Part, number: int) -> bool:
-        """Whether what is read of a partition still counts; the topic or the log may have gone."""
+        """Whether a loaded state is still valid: topic and log are the same."""
         return self._is_of_topic(part, number) and part.state is PartitionState.LOADING
 
 
@@ -736,18 +742,19 @@ Kept = TypeVar("Kept")
 
 
 class PartitionedMap(Generic[Kept]):
-    """Groups or transactional ids by name. Belongs to the loop's thread.
+    """Values by name, such as groups by id, and by partition. Belongs to the loop's thread.
 
     Attributes:
-        all: Every one; only to be read.
+        all: All values by name; read-only.
     """
 
     def __init__(self, number_of: Callable[[str], int]) -> None:
-        """Nothing yet.
+        """Start empty.
 
         Args:
-            number_of: The partition that keeps a name. It may be another one than where the name
-                was read, where the topic has got more partitions since that was written.
+            number_of: Returns the partition of a name. If the topic has got more partitions since a
+                record was written, that may differ from the partition that the name was loaded
+                from.
         """
         self._number_of = number_of
         self._all: dict[str, Kept] = {}
@@ -756,15 +763,15 @@ class PartitionedMap(Generic[Kept]):
         self.all: Mapping[str, Kept] = self._all
 
     def get(self, name: str) -> Kept | None:
-        """Return what is kept under a name, None if there is nothing."""
+        """Return the value of a name, None if there is none."""
         return self._all.get(name)
 
     def put(self, name: str, value: Kept) -> None:
-        """One more, or another one in its place."""
+        """Add or replace a value."""
         self._put(self._number_of(name), name, value)
 
     def put_all(self, number: int, values: Mapping[str, Kept]) -> None:
-        """What a partition has that was read."""
+        """Add the values of a loaded partition."""
         for name, value in values.items():
             self._put(number, name, value)
 
@@ -777,16 +784,16 @@ class PartitionedMap(Generic[Kept]):
         self._parts.setdefault(number, {})[name] = value
 
     def remove(self, name: str) -> None:
-        """One less; fine where it is not there."""
+        """Remove a name; no-op if it is unknown."""
         if self._all.pop(name, None) is not None:
             del self._parts[self._numbers.pop(name)][name]
 
     def part(self, number: int) -> Collection[Kept]:
-        """What one partition keeps."""
+        """Return the values of one partition."""
         return self._parts.get(number, {}).values()
 
     def take_out(self, number: int | None) -> list[Kept]:
-        """Let go of what a partition keeps, or of all (None); takes as long as that is many."""
+        """Remove the values of a partition, or of all (None); return them."""
         if number is not None:
             part = self._parts.pop(number, {})
             for name in part:

@@ -1,4 +1,4 @@
-"""Transaction coordinator: requests of clients, and time-outs.
+"""Transaction coordinator: requests of clients, and timeouts.
 
 Source: Kafka 4.3's TransactionCoordinator; KIP-98, KIP-360, KIP-890.
 """
@@ -32,13 +32,14 @@ from tidelog.server.transactions.state_topic import TransactionStates
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, TopicPartition
 
-# How long to add partitions waits for the end of the transaction before, rather than be asked
-# again. Source: `add.partitions.to.txn.retry.backoff.max.ms`, by which Kafka's brokers ask again.
+# How long a request to add partitions waits for the end of the previous transaction before the
+# client must retry. Source: `add.partitions.to.txn.retry.backoff.max.ms`, the retry interval of
+# Kafka's brokers.
 ADD_PATIENCE_MS: Final = 100
 
 
 class ProducerAnswer(NamedTuple):
-    """What a producer is told: a code, and with NONE its id and epoch from now on."""
+    """Response to a producer: an error code, and with NONE its id and epoch from now on."""
 
     code: ErrorCode
     producer_id: int = NO_PRODUCER_ID
@@ -49,8 +50,8 @@ class TransactionCoordinator:
     """All transactional ids of the broker. Belongs to the loop's thread.
 
     Attributes:
-        log: Where they are kept.
-        table: What is known of them.
+        log: Topic in which they are stored.
+        table: Their states.
     """
 
     def __init__(self, services: Services, markers: Markers) -> None:
@@ -73,7 +74,7 @@ class TransactionCoordinator:
         self._timers.after(self._expiry_interval_ms, self._remove_expired)
 
     def resume(self) -> None:
-        """Begin to read the transactional ids that there were, and complete what was decided."""
+        """Start loading the transactional ids, and complete decided transactions."""
         self.log.resume()
 
     def _write_markers(self, transaction: Transaction) -> None:
@@ -86,9 +87,9 @@ class TransactionCoordinator:
     # -- producers ---------------------------------------------------------------------------
 
     async def init_producer_id(self, request: InitRequest) -> ProducerAnswer:
-        """An id and an epoch under which nobody else can write any more.
+        """Return an id and epoch that fence all other producers of the transactional id.
 
-        A transaction that is open is aborted first: CONCURRENT_TRANSACTIONS says to ask again.
+        An open transaction is aborted first; the client gets CONCURRENT_TRANSACTIONS and retries.
         """
         if not request.transactional_id:
             return ProducerAnswer(ErrorCode.INVALID_REQUEST)
@@ -117,7 +118,7 @@ class TransactionCoordinator:
     async def _find_with_id(
         self, transactional_id: str, *, creates: bool
     ) -> tuple[Transaction | ErrorCode | None, int | None]:
-        """A transactional id, None for a new one, or an error; and a producer id where needed."""
+        """Return a transaction (None for a new one) or an error, and a producer id if needed."""
         new_id: int | None = None
         while True:
             transaction = self.table.find(transactional_id)
@@ -130,7 +131,7 @@ class TransactionCoordinator:
             try:
                 new_id = self._ids.next()
                 if new_id is None:
-                    new_id = await self._ids.take()  # much may have happened meanwhile
+                    new_id = await self._ids.take()  # the state may have changed while waiting
             except TidelogError as error:
                 LOGGER.warning("no producer id: %s", error)
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE, None  # the client retries
@@ -138,9 +139,9 @@ class TransactionCoordinator:
     # -- partitions --------------------------------------------------------------------------
 
     def add(self, request: AddRequest) -> Reply[ErrorCode]:
-        """Take partitions into a transaction, which begins where none is open.
+        """Add partitions to a transaction, which begins if none is open.
 
-        Where the one before is still being ended, that is waited for a little.
+        If the previous transaction is still being completed, wait for that up to `ADD_PATIENCE_MS`.
         """
         reply: Reply[ErrorCode] = Reply()
         if request.transactional_id:
@@ -151,7 +152,7 @@ class TransactionCoordinator:
 
     def _add(self, request: AddRequest, reply: Reply[ErrorCode], timer: Timer | None) -> None:
         if reply.is_done:
-            return  # it has waited for long enough
+            return  # the wait is over
         transaction = self.table.find(request.transactional_id)
         if isinstance(transaction, Transaction):
             step = plan_add(
@@ -190,7 +191,7 @@ class TransactionCoordinator:
     def verify(
         self, transactional_id: str, producer: ProducerRef, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Whether partitions are in a transaction: NONE, TRANSACTION_ABORTABLE, or why not."""
+        """Check that partitions are in a transaction: NONE, TRANSACTION_ABORTABLE or an error."""
         if not transactional_id:
             return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
         transaction = self.table.find(transactional_id)
@@ -208,22 +209,23 @@ class TransactionCoordinator:
         *,
         add: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Let a producer write to partitions as part of its transaction (KIP-890).
+        """Allow a producer to write to partitions as part of its transaction (KIP-890).
 
         Args:
-            transactional_id: Of the transaction.
-            producer_id: As the client sent it.
-            producer_epoch: As the client sent it.
-            partitions: Where it wants to write; for group offsets that of `__consumer_offsets`.
-            add: Add them to the transaction, which begins if none is open (Produce from version 12
-                on); otherwise they must be in it already.
+            transactional_id: Transactional id of the producer.
+            producer_id: Producer id in the request.
+            producer_epoch: Producer epoch in the request.
+            partitions: Partitions to write to; for group offsets that of `__consumer_offsets`.
+            add: Add them to the transaction, which begins if none is open (Produce from version
+                12); otherwise they must be in it already.
 
         Returns:
-            A code for each partition. With `add`: NONE once the addition is durable,
-            CONCURRENT_TRANSACTIONS while the transaction before is being ended (the client tries
-            again). Without: NONE, or TRANSACTION_ABORTABLE for one that is not in the transaction.
-            In both cases INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_TXN_STATE,
-            COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
+            An error code for each partition. With `add`: NONE once the addition is durable,
+                CONCURRENT_TRANSACTIONS while the previous transaction is being completed (the
+                client retries). Without: NONE, or TRANSACTION_ABORTABLE for one that is not in the
+                transaction. In both cases INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED,
+                INVALID_TXN_STATE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR,
+                COORDINATOR_NOT_AVAILABLE.
         """
         producer = ProducerRef(producer_id, producer_epoch)
         if not add:
@@ -239,7 +241,7 @@ class TransactionCoordinator:
     # -- the end -----------------------------------------------------------------------------
 
     async def end(self, request: EndRequest) -> ProducerAnswer:
-        """Decide how a transaction ends; markers follow beside the requests."""
+        """Decide to commit or abort a transaction; markers are written in the background."""
         if not request.transactional_id:
             return ProducerAnswer(ErrorCode.INVALID_REQUEST)
         transaction, new_id = await self._find_with_id(request.transactional_id, creates=False)
@@ -255,13 +257,13 @@ class TransactionCoordinator:
         )
         if isinstance(step, ErrorCode):
             return _as_answer(step, metadata)
-        # Where epochs begin again the client goes on with the next id; it waits in `add` until that
-        # holds.
+        # If the epochs are used up, the client continues with the next id. It waits in `add` until
+        # the transaction is completed and that id is valid.
         after = step.completed(now_ms)
         return _as_answer(await self._prepare(transaction, step), after)
 
     def _prepare(self, transaction: Transaction, step: TransactionMetadata) -> Reply[ErrorCode]:
-        """Write down how a transaction ends; once that is safe its end begins."""
+        """Write the decision to commit or abort; once it is durable, start writing markers."""
         reply: Reply[ErrorCode] = Reply()
 
         def written(code: ErrorCode) -> None:
@@ -272,7 +274,7 @@ class TransactionCoordinator:
         self.table.write(transaction, step).then(written)
         return reply
 
-    # -- what becomes due --------------------------------------------------------------------
+    # -- timeouts and expiry -----------------------------------------------------------------
 
     def _abort_timed_out(self) -> None:
         self.log.try_again()

@@ -1,8 +1,8 @@
 """Writes a decided transaction's markers to all its partitions and groups, then its completion.
 
 A decision is always completed: a partition that can't take its marker is retried, and the next
-start resumes what a broker left open. A marker is dropped only if the partition's topic is deleted
-or a later producer epoch has written there, because then no open transaction is left.
+start of the broker resumes what is incomplete. A marker is omitted only if the partition's topic is
+deleted or a later producer epoch has written there, because then no open transaction is left.
 
 Source: Kafka 4.3's TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest; KIP-98,
 KIP-1228.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tidelog.server.groups.coordinator import GroupCoordinator
 
 
-# How long to wait before a partition that could not take its marker is asked again; the longest.
+# Initial and maximum delay before a marker that could not be written is retried.
 RETRY_MS: Final = 100
 
 
@@ -48,7 +48,7 @@ _DONE: Final = _LATER_ONE | {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITIO
 
 
 class MarkerWriter:
-    """Transactions whose end is decided. Belongs to the loop's thread."""
+    """Completion of decided transactions. Belongs to the loop's thread."""
 
     def __init__(
         self, table: TransactionStates, markers: Markers, timers: Timers, clock: Clock
@@ -60,7 +60,7 @@ class MarkerWriter:
         self._running = set[asyncio.Task[None]]()
 
     def begin(self, transaction: Transaction) -> None:
-        """Complete a transaction beside the requests; until then it takes no other step."""
+        """Complete a transaction in the background; it accepts no other transition meanwhile."""
         metadata = transaction.metadata
         assert metadata.is_prepared
         assert transaction.pending is None
@@ -73,7 +73,7 @@ class MarkerWriter:
         task.add_done_callback(self._running.discard)
 
     def close(self) -> None:
-        """The broker stops: the next start goes on."""
+        """Stop; the next start of the broker resumes the incomplete transactions."""
         for task in tuple(self._running):
             task.cancel()
 
@@ -131,7 +131,7 @@ class MarkerWriter:
             timer.cancel()
 
     def _finish(self, transaction: Transaction) -> None:
-        """All markers are there: write that down; where that fails, the log is asked again."""
+        """Write the completion after all markers; if that fails, retry later."""
         transaction.pending = None
         if transaction.is_unloaded:
             return
@@ -146,7 +146,7 @@ class MarkerWriter:
         self._table.write(transaction, step).then(written)
 
 
-# Of a partition of groups that is not served now: who asks comes again.
+# Errors of a partition of groups that is not served now; the marker is retried.
 _NOT_SERVED: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -156,15 +156,15 @@ _NOT_SERVED: Final = frozenset(
 )
 
 
-# Known, or known once the marker is safe: of a partition, or of one of groups.
+# Result of a marker, known at once or when the marker is durable.
 _Ended: TypeAlias = ErrorCode | Reply[ErrorCode]
 
 
 class PartitionMarkers:
-    """Writes markers. Belongs to the loop's thread."""
+    """Writes markers to the broker's partitions and groups. Belongs to the loop's thread."""
 
     def __init__(self, services: Services, groups: "Callable[[], GroupCoordinator]") -> None:
-        """Markers for a broker's partitions; `groups` gives the coordinator of its groups."""
+        """Use the broker's partitions; `groups` returns its group coordinator."""
         self._services = services
         self._groups = groups
 
@@ -189,7 +189,7 @@ class PartitionMarkers:
         topics = list({each.topic for each in partitions})
         while opened.holds and opened.holds.stops_appends(topics):
             await opened.holds.wait(topics)
-        # All are written before any is waited for: they become safe together.
+        # All markers are written before waiting for any, so that they become durable together.
         written = [(partition, self._end(partition, end)) for partition in partitions]
         return {
             partition: await ended if isinstance(ended, Reply) else ended

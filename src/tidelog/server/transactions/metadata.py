@@ -32,12 +32,12 @@ from tidelog.types import (
 
 LOGGER: Final = logging.getLogger("tidelog.server.transactions")
 
-# The last epoch that a producer may have; one more is kept to fence it with.
+# The last usable epoch of a producer; the one above it is reserved for fencing.
 LAST_PRODUCER_EPOCH: Final = INT16_MAX - 1
 
 
 class TransactionState(IntEnum):
-    """Where a transactional id stands; the values are part of the log's format."""
+    """State of a transactional id; the values are part of the log's format."""
 
     EMPTY = 0
     ONGOING = 1
@@ -50,7 +50,7 @@ class TransactionState(IntEnum):
 
     @property
     def title(self) -> str:
-        """Kafka's name of it, as tools show it."""
+        """Kafka's name of the state, as tools show it."""
         return "".join(word.title() for word in self.name.split("_"))
 
 
@@ -59,7 +59,8 @@ _ENDED: Final = frozenset(
 )
 
 
-# A producer is fenced and its transaction aborted in one step here: nothing goes through the last.
+# Fencing a producer and aborting its transaction is one transition here, so nothing leads to the
+# last state.
 _BEFORE: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
     TransactionState.EMPTY: _ENDED,
     TransactionState.ONGOING: _ENDED | {TransactionState.ONGOING},
@@ -73,28 +74,28 @@ _BEFORE: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
 
 
 def may_follow(state: TransactionState, after: TransactionState) -> bool:
-    """Whether one state may come after another."""
+    """Whether a state may follow another."""
     return after in _BEFORE[state]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """What is written down of a transactional id; -1 for none in ids, epochs and times.
+    """Stored state of a transactional id; -1 for none in ids, epochs and times.
 
     Attributes:
-        transactional_id: Its name.
-        producer_id: Who writes.
-        previous_producer_id: The id before the last step.
-        next_producer_id: What the producer goes on with, where the epochs of this one are used up.
-        producer_epoch: Which instance of it; above `LAST_PRODUCER_EPOCH` only to fence.
-        last_producer_epoch: The epoch before, by which a repeated request is known; not kept in
-            the log.
-        timeout_ms: How long a transaction may be open.
-        state: Where it stands.
-        partitions: What is in the transaction.
-        start_ms: When it began.
-        update_ms: When a step was taken last.
-        client_version: The version of transactions that the last step's client speaks.
+        transactional_id: Transactional id.
+        producer_id: Current producer id.
+        previous_producer_id: Producer id before the last transition.
+        next_producer_id: Producer id to continue with when the epochs of this one are used up.
+        producer_epoch: Current epoch; above `LAST_PRODUCER_EPOCH` only for fencing.
+        last_producer_epoch: Previous epoch, which identifies a retried request; not stored in the
+            log.
+        timeout_ms: Maximum duration of a transaction.
+        state: Current state.
+        partitions: Partitions of the transaction.
+        start_ms: Wall time of its start.
+        update_ms: Wall time of the last transition.
+        client_version: Transaction version of the client that made the last transition.
     """
 
     transactional_id: str
@@ -112,33 +113,33 @@ class TransactionMetadata:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the producer's epochs are used up: it needs another id to go on."""
+        """Whether the epochs of the producer id are used up, so that a new id is needed."""
         return self.producer_epoch >= LAST_PRODUCER_EPOCH
 
     @property
     def is_prepared(self) -> bool:
-        """Whether it is decided, and markers are being written."""
+        """Whether the transaction is decided and markers are being written."""
         return self.state in {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT}
 
     @property
     def completed_state(self) -> TransactionState:
-        """What follows when all markers are written; it must be decided."""
+        """State after all markers are written; the transaction must be decided."""
         assert self.is_prepared
         is_commit = self.state is TransactionState.PREPARE_COMMIT
         return TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
 
     @property
     def is_ended(self) -> bool:
-        """Whether no transaction is open or being ended."""
+        """Whether no transaction is open or being completed."""
         return self.state in _ENDED
 
     @property
     def bumps_epoch(self) -> bool:
-        """Whether the transaction ends with an epoch of its own."""
+        """Whether the end of the transaction increments the epoch (transaction version 2)."""
         return self.client_version >= EPOCH_BUMP_VERSION
 
     def is_timed_out(self, now_ms: int) -> bool:
-        """Whether it was open for too long. The longest time-out there is stands for never."""
+        """Whether the transaction has been open for too long; the maximum timeout means never."""
         return (
             self.state is TransactionState.ONGOING
             and self.timeout_ms != INT32_MAX
@@ -148,7 +149,7 @@ class TransactionMetadata:
     def with_partitions(
         self, partitions: frozenset[TopicPartition], version: int, now_ms: int
     ) -> "TransactionMetadata":
-        """With more partitions; the transaction begins where none is open."""
+        """Return the state with more partitions; the transaction begins if none is open."""
         return replace(
             self,
             previous_producer_id=self.producer_id,
@@ -162,7 +163,7 @@ class TransactionMetadata:
     def decided(
         self, *, commit: bool, version: int, now_ms: int, next_producer_id: int = NO_PRODUCER_ID
     ) -> "TransactionMetadata":
-        """Decided. What has no partitions is aborted all the same, for the sake of its epoch."""
+        """Return the decided state; an abort without partitions still increments the epoch."""
         bumps = version >= EPOCH_BUMP_VERSION
         return replace(
             self,
@@ -177,7 +178,7 @@ class TransactionMetadata:
         )
 
     def completed(self, now_ms: int) -> "TransactionMetadata":
-        """All markers are written; used-up epochs begin again, with the next id."""
+        """Return the completed state; if the epochs are used up, with the next producer id."""
         rotates = self.bumps_epoch and self.next_producer_id != NO_PRODUCER_ID
         return replace(
             self,
@@ -193,7 +194,7 @@ class TransactionMetadata:
     def renewed(
         self, *, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
     ) -> "TransactionMetadata":
-        """With the id and epoch of another instance of the producer."""
+        """Return the empty state of another producer instance."""
         return replace(
             self,
             previous_producer_id=self.producer_id,
@@ -210,14 +211,14 @@ class TransactionMetadata:
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """A transactional id in memory. Belongs to the loop's thread.
+    """Transactional id in memory. Belongs to the loop's thread.
 
     Attributes:
-        metadata: What the log says of it.
-        coordinator_epoch: The leader epoch of its partition of the log.
-        pending: The state that is being written, None for none; one step is taken at a time.
-        is_unloaded: Whether it is not looked after any more: whoever holds it lets go of it.
-        waiting: What waits, and what is called for it once no step is being taken.
+        metadata: State in the log.
+        coordinator_epoch: Leader epoch of its partition of the log.
+        pending: State that is being written, None for none; only one transition runs at a time.
+        is_unloaded: Whether it is unloaded, so that the object must not be used any more.
+        waiting: Callbacks that run when no transition is in progress, by waiter.
     """
 
     metadata: TransactionMetadata
@@ -227,7 +228,7 @@ class Transaction:
     waiting: dict[object, Callable[[], None]] = field(default_factory=dict)
 
     def wake_waiting(self) -> None:
-        """Tell who waits, unless another step has begun."""
+        """Run the waiting callbacks until one starts another transition."""
         while self.waiting and (self.pending is None or self.is_unloaded):
             self.waiting.pop(next(iter(self.waiting)))()
 
@@ -235,12 +236,12 @@ class Transaction:
 Step: TypeAlias = TransactionMetadata | ErrorCode
 
 
-# The version that the broker itself goes by where it aborts a transaction.
+# Transaction version that the broker uses when it aborts a transaction itself.
 SERVER_VERSION: Final = EPOCH_BUMP_VERSION
 
 
 class ProducerRef(NamedTuple):
-    """Who a client says it is."""
+    """Producer id and epoch in a request."""
 
     producer_id: int
     producer_epoch: int
@@ -248,12 +249,12 @@ class ProducerRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitRequest:
-    """A producer begins, or goes on after a failure.
+    """Request to initialize a producer.
 
     Attributes:
-        transactional_id: Its name.
-        timeout_ms: How long its transactions may be open.
-        expected: Who it was before, None where it begins.
+        transactional_id: Transactional id.
+        timeout_ms: Maximum duration of its transactions.
+        expected: Current id and epoch of a producer that recovers; None for a new producer.
     """
 
     transactional_id: str
@@ -263,13 +264,13 @@ class InitRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddRequest:
-    """Partitions are to be in a transaction.
+    """Request to add partitions to a transaction.
 
     Attributes:
-        transactional_id: Whose.
-        producer: Who asks.
-        partitions: Which.
-        version: The version of transactions that the client speaks.
+        transactional_id: Transactional id.
+        producer: Producer of the request.
+        partitions: Partitions to add.
+        version: Transaction version of the client.
     """
 
     transactional_id: str
@@ -280,13 +281,13 @@ class AddRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndRequest:
-    """A transaction is to be ended.
+    """Request to end a transaction.
 
     Attributes:
-        transactional_id: Whose.
-        producer: Who asks.
-        commit: Commit, else abort.
-        version: The version of transactions that the client speaks.
+        transactional_id: Transactional id.
+        producer: Producer of the request.
+        commit: Whether to commit; otherwise abort.
+        version: Transaction version of the client.
     """
 
     transactional_id: str
@@ -295,7 +296,7 @@ class EndRequest:
     version: int = 0
 
 
-# -- a producer begins -------------------------------------------------------------------------
+# -- initialization ----------------------------------------------------------------------------
 
 
 def plan_init(
@@ -306,18 +307,18 @@ def plan_init(
     new_id: int | None,
     now_ms: int,
 ) -> Step:
-    """The step of InitProducerId.
+    """Plan the transition for InitProducerId.
 
     Args:
-        metadata: What is known.
-        is_pending: Whether a step is being taken.
-        request: The request.
-        new_id: An id that nobody has, needed where the epochs of this one are used up.
+        metadata: Current state.
+        is_pending: Whether a transition is in progress.
+        request: Request of the client.
+        new_id: Unused producer id; required if the epochs of the current one are used up.
         now_ms: Wall time.
 
     Returns:
-        Empty, with another epoch; or PrepareAbort of the transaction that is open: who asked is
-        told to ask again, and gets an epoch above that then.
+        Empty, with another epoch; or PrepareAbort of an open transaction. After that the client
+        retries and gets a higher epoch.
     """
     if is_pending:
         return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -331,7 +332,10 @@ def plan_init(
 
 
 def _may_go_on(metadata: TransactionMetadata, expected: ProducerRef) -> bool:
-    """Whether this can be the producer: a new one, the same, or one before its last epoch."""
+    """Whether the request may be from the producer.
+
+    It may if the producer is new, has the same id, or had the last epoch of the previous id.
+    """
     return (
         metadata.producer_epoch == NO_PRODUCER_EPOCH
         or expected.producer_id == metadata.producer_id
@@ -367,7 +371,7 @@ def _renewed(
 
 
 def plan_fencing(metadata: TransactionMetadata, now_ms: int) -> TransactionMetadata:
-    """Abort the open transaction, under an epoch that its producer does not have."""
+    """Plan the abort of the open transaction, with an epoch that its producer does not have."""
     assert metadata.state is TransactionState.ONGOING
     return metadata.decided(commit=False, version=SERVER_VERSION, now_ms=now_ms)
 
@@ -378,8 +382,9 @@ def plan_fencing(metadata: TransactionMetadata, now_ms: int) -> TransactionMetad
 def plan_add(
     metadata: TransactionMetadata, *, is_pending: bool, request: AddRequest, now_ms: int
 ) -> Step:
-    """The step of AddPartitionsToTxn and AddOffsetsToTxn, or of producing with version 2."""
-    # First, as in Kafka: who was told his next id asks with it before the end is complete.
+    """Plan the transition for AddPartitionsToTxn, AddOffsetsToTxn, or Produce with version 2."""
+    # This check comes first, as in Kafka: a client that was told its next producer id uses it
+    # before the previous transaction is completed.
     if is_pending or metadata.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     code = check_producer(metadata, request.producer)
@@ -393,7 +398,7 @@ def plan_add(
 def verify(
     metadata: TransactionMetadata, producer: ProducerRef, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
-    """Whether partitions are in the transaction; the log itself has the last word on an append."""
+    """Check that partitions are in the transaction; the log makes the final check of an append."""
     code = check_producer(metadata, producer)
     if code is ErrorCode.NONE and metadata.is_prepared:
         code = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -406,17 +411,17 @@ def verify(
 
 
 def check_producer(metadata: TransactionMetadata, producer: ProducerRef) -> ErrorCode:
-    """Why this is not the producer; NONE where it is.
+    """Return the error code for a producer that is not the current one, otherwise NONE.
 
-    Nobody is let in above the last epoch, even who was told it by the answer to an end that came
-    again: no marker could end what he begins there.
+    An epoch above the last usable one is refused even if the response to a retried EndTxn contained
+    it, because no marker could end the transaction that it begins.
     """
     if metadata.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if producer.producer_epoch > LAST_PRODUCER_EPOCH:
         return ErrorCode.PRODUCER_FENCED
     if metadata.producer_epoch != producer.producer_epoch or metadata.producer_epoch < 0:
-        return ErrorCode.PRODUCER_FENCED  # -1: it has not begun
+        return ErrorCode.PRODUCER_FENCED  # -1: not initialized
     return ErrorCode.NONE
 
 
@@ -431,17 +436,17 @@ def plan_end(
     new_id: int | None,
     now_ms: int,
 ) -> Step:
-    """The step of EndTxn.
+    """Plan the transition for EndTxn.
 
     Args:
-        metadata: What is known.
-        is_pending: Whether a step is being taken.
-        request: The request.
-        new_id: An id that nobody has, needed where the epochs of this one are used up.
+        metadata: Current state.
+        is_pending: Whether a transition is in progress.
+        request: Request of the client.
+        new_id: Unused producer id; required if the epochs of the current one are used up.
         now_ms: Wall time.
 
     Returns:
-        PrepareCommit or PrepareAbort; `NONE` for a request that comes again after it was done.
+        PrepareCommit or PrepareAbort; `NONE` for the retry of a request that was completed.
     """
     if request.version < EPOCH_BUMP_VERSION:
         return _end_classic(metadata, is_pending, request, now_ms)
@@ -459,19 +464,19 @@ def plan_end(
 def _refusal_to_end(
     metadata: TransactionMetadata, producer: ProducerRef, *, is_repeated: bool
 ) -> ErrorCode:
-    """Why this producer may not end anything; NONE where it may."""
+    """Return the error code for a producer that may not end the transaction, otherwise NONE."""
     if is_repeated:
-        # Where another one is open, or nothing was begun since, its end was not what is asked.
+        # If a transaction is open, or none was since, the request does not refer to the last end.
         is_late = metadata.state in {TransactionState.EMPTY, TransactionState.ONGOING}
         return ErrorCode.PRODUCER_FENCED if is_late else ErrorCode.NONE
     code = check_producer(metadata, producer)
     if code is ErrorCode.NONE and metadata.is_prepared:
-        return ErrorCode.PRODUCER_FENCED  # its epoch is that of the next transaction already
+        return ErrorCode.PRODUCER_FENCED  # its epoch is already that of the next transaction
     return code
 
 
 def _is_repeated(metadata: TransactionMetadata, producer: ProducerRef) -> bool:
-    """Whether a producer asks with the epoch that it had before the last end."""
+    """Whether the producer has the epoch from before the last end, so that this is a retry."""
     if metadata.producer_epoch == producer.producer_epoch + 1:
         return metadata.producer_id == producer.producer_id
     return (
@@ -494,7 +499,10 @@ def _repeat_end(metadata: TransactionMetadata, request: EndRequest) -> ErrorCode
 def _decide(
     metadata: TransactionMetadata, request: EndRequest, new_id: int | None, now_ms: int
 ) -> Step:
-    """With version 2 nothing may be open at an abort: the client can't know what was begun."""
+    """Plan the end with version 2; an abort is allowed without an open transaction.
+
+    The client can't know whether a transaction was begun.
+    """
     if metadata.state is not TransactionState.ONGOING and request.commit:
         return ErrorCode.INVALID_TXN_STATE
     next_id = NO_PRODUCER_ID

@@ -1,11 +1,11 @@
 """`__transaction_state`: its records, and the transactional ids in memory.
 
-An id changes in one way: the record is written, and once it is durable the state changes, even if
-the client has disconnected. The last record of a key counts. Values are written in version 1, as
-Kafka does with transactions of version 2, and read in versions 0 and 1. A key of an unknown version
-is skipped. A value that can't be read is an error, because its transaction may need completion.
+A transition is written first, and takes effect once the record is durable, even if the client has
+disconnected. The last record of a key counts. Values are written in version 1, as Kafka does with
+transaction version 2, and read in versions 0 and 1. A key of an unknown version is skipped. A value
+that can't be read is an error, because its transaction may need completion.
 
-`coordinator.state_topic` loads, fails and reloads partitions; `metadata` decides on steps.
+`coordinator.state_topic` loads, fails and reloads partitions; `metadata` plans transitions.
 
 Source: Kafka 4.3's TransactionStateManager, its loader and its records in that topic; KIP-915
 (later fields are tagged).
@@ -52,7 +52,7 @@ _KEY: Final = 0
 _VALUE: Final = 1
 
 
-# What a log may say: nobody is dead in it (that is a record without a value), or being fenced.
+# States that appear in a log. DEAD is a tombstone, and fencing is never written.
 _WRITTEN: Final = frozenset(TransactionState) - {
     TransactionState.DEAD,
     TransactionState.PREPARE_EPOCH_FENCE,
@@ -61,12 +61,12 @@ _WRITTEN: Final = frozenset(TransactionState) - {
 
 @remembers_short(is_short)
 def encode_key(transactional_id: str) -> bytes:
-    """A record's key."""
+    """Encode the key of a transactional id."""
     return TRANSACTION_LOG_KEY.write(_KEY, TransactionLogKey(transactional_id=transactional_id))
 
 
 def encode_value(metadata: TransactionMetadata) -> bytes:
-    """A record's value."""
+    """Encode the value of a transactional id."""
     assert metadata.state in _WRITTEN
     is_empty = metadata.state is TransactionState.EMPTY
     assert not (is_empty and metadata.partitions)
@@ -91,7 +91,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[PartitionsSchema]:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Numbers of partitions by topic, both in order."""
+    """Return the partition numbers by topic, both sorted."""
     numbers: dict[str, list[int]] = {}
     for each in sorted(partitions, key=lambda each: (each.topic, each.partition)):
         numbers.setdefault(each.topic, []).append(each.partition)
@@ -99,10 +99,10 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def decode_key(key: bytes | None) -> str | None:
-    """The transactional id that a record is about; None for a kind that nobody knows.
+    """Return the transactional id of a key; None for an unknown kind.
 
     Raises:
-        CorruptMessage: It breaks a rule.
+        CorruptMessage: The key is missing or invalid.
     """
     if key is None:
         raise CorruptMessage("a record of a transaction without a key", at=0)
@@ -112,11 +112,11 @@ def decode_key(key: bytes | None) -> str | None:
 
 
 def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
-    """What a record says of a transactional id.
+    """Decode the state of a transactional id.
 
     Raises:
-        CorruptMessage: It breaks a rule.
-        UnsupportedVersion: A value of a version that nobody knows.
+        CorruptMessage: The value is invalid.
+        UnsupportedVersion: The value has an unknown version.
     """
     written = TRANSACTION_LOG_VALUE.read(value)[1]
     return TransactionMetadata(
@@ -148,7 +148,7 @@ def _partitions_of(topics: Iterable[PartitionsSchema]) -> frozenset[TopicPartiti
 
 
 class TransactionReplay:
-    """Collects records in the order of the log; then says what transactional ids there are."""
+    """Collects records in the order of the log, then decodes the transactional ids."""
 
     def __init__(self) -> None:
         self._latest: dict[bytes, bytes] = {}
@@ -156,13 +156,13 @@ class TransactionReplay:
     def take(
         self, slices: Iterable[LogSlice], find_kernels: FindKernels = lambda: None
     ) -> Iterator[int]:
-        """Take all batches of a log; as `load_log`."""
+        """Read all batches of a log; yield the number of bytes after each piece."""
         return load_log(slices, self, find_kernels)
 
     def add(self, batch: Batch) -> None:
-        """Take a batch; raises CorruptData where its records can't be read."""
+        """Add a batch; raises CorruptData if its records can't be read."""
         if batch.is_control or not isinstance(batch, RecordBatch):
-            return  # nobody writes such ones there
+            return  # never written to this topic
         for _, key, value in read_pairs(bytes(batch.body()), batch.record_count):
             if key is None:
                 raise CorruptMessage("a record of a transaction without a key", at=0)
@@ -172,7 +172,7 @@ class TransactionReplay:
                 self._latest[key] = value
 
     def add_latest(self, latest: "Iterable[LatestRecord]") -> None:
-        """Take what some batches come to that are no markers."""
+        """Add the last record of each key of batches that are not control or transactional."""
         for key, value, _, _ in latest:
             if value is None:
                 self._latest.pop(key, None)
@@ -180,11 +180,11 @@ class TransactionReplay:
                 self._latest[key] = value
 
     def result(self) -> dict[str, TransactionMetadata]:
-        """What is known of each transactional id.
+        """Return the state of each transactional id.
 
         Raises:
-            CorruptMessage: A key or a value breaks a rule, or has a version that nobody knows;
-                names the transactional id.
+            CorruptMessage: A key or value is invalid or has an unknown version; the message has the
+                transactional id.
         """
         loaded = {}
         for key, value in self._latest.items():
@@ -209,16 +209,15 @@ class TransactionStates:
     """Transactional ids by name. Belongs to the loop's thread.
 
     Attributes:
-        log: Where they are kept.
+        log: Topic in which they are stored.
     """
 
     def __init__(self, services: Services, on_prepared: Callable[[Transaction], None]) -> None:
-        """Nothing is read yet.
+        """Load nothing yet.
 
         Args:
-            services: The broker's.
-            on_prepared: Called with each one that was loaded whose end was decided, and is to be
-                completed.
+            services: Services of the broker.
+            on_prepared: Called for each loaded transaction that is decided and must be completed.
         """
         config = services.config
         settings = {
@@ -239,21 +238,21 @@ class TransactionStates:
         self._known: Mapping[str, Transaction] = self._kept.all
         self._on_prepared = on_prepared
 
-    # -- questions ---------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     def find(self, transactional_id: str) -> Transaction | ErrorCode | None:
-        """What is known of an id, None for nothing; or why that can't be said now."""
+        """Return the transaction of an id, None if it is unknown, or an error code."""
         code = self.log.error_for(transactional_id)
         return self._known.get(transactional_id) if code is ErrorCode.NONE else code
 
     def all(self) -> Iterator[Transaction]:
-        """All that are loaded, those that come or go meanwhile aside."""
+        """Iterate over all loaded transactions, as of the call."""
         return iter(tuple(self._known.values()))
 
     # -- changes -----------------------------------------------------------------------------
 
     def create(self, transactional_id: str, producer_id: int, timeout_ms: int) -> Transaction:
-        """A new id, which is in the log once its first step is."""
+        """Create a new id; it is in the log after its first transition."""
         assert transactional_id not in self._known
         made = Transaction(
             TransactionMetadata(
@@ -268,7 +267,7 @@ class TransactionStates:
         return made
 
     def write(self, transaction: Transaction, step: TransactionMetadata) -> Reply[ErrorCode]:
-        """Take a step: write it down, then let it hold; or why it was not taken."""
+        """Write a transition and then apply it; the reply has the error if it was not applied."""
         assert transaction.pending is None
         assert may_follow(step.state, transaction.metadata.state)
         transaction.pending = step.state
@@ -290,7 +289,7 @@ class TransactionStates:
         return reply
 
     def remove_expired(self, transaction: Transaction) -> None:
-        """Forget an id that nobody has used for long."""
+        """Delete an id that has expired."""
         assert transaction.pending is None
         assert may_follow(TransactionState.DEAD, transaction.metadata.state)
         transaction.pending = TransactionState.DEAD
@@ -306,24 +305,24 @@ class TransactionStates:
         number = self.log.number_of(transactional_id)
         self.log.append_now(number, [KeyValue(encode_key(transactional_id), None)]).then(written)
 
-    # -- partitions come and go --------------------------------------------------------------
+    # -- loading and unloading ---------------------------------------------------------------
 
     def replay(self) -> TransactionReplay:
-        """A reader for a partition of the topic."""
+        """Create a reader for one partition of the topic."""
         return TransactionReplay()
 
     def install(self, number: int, loaded: LoadedIds) -> None:
-        """Serve what a partition says from now on, under the leader epoch that it has."""
+        """Serve the ids of a loaded partition, under the partition's current leader epoch."""
         epoch = self._epoch_of(number)
         transactions = {name: Transaction(metadata, epoch) for name, metadata in loaded.items()}
         self._kept.put_all(number, transactions)
         for each in transactions.values():
-            # A write that fails loses the partition, and all of these, at once.
+            # A write that fails unloads the partition and all of these transactions at once.
             if each.metadata.is_prepared and not each.is_unloaded:
                 self._on_prepared(each)
 
     def unload(self, number: int | None) -> None:
-        """Ids of a partition, or of all, can't be served any more."""
+        """Unload the ids of a partition, or of all (None)."""
         unloaded = self._kept.take_out(number)
         for each in unloaded:
             each.is_unloaded = True
@@ -331,5 +330,5 @@ class TransactionStates:
             each.wake_waiting()
 
     def _epoch_of(self, number: int) -> int:
-        """The leader epoch of a partition, under which its markers are written."""
+        """Return the leader epoch of a partition, which its markers contain."""
         return self._partitions.leader_epoch(TRANSACTIONS_TOPIC, number)
