@@ -1,1 +1,1 @@
-"""Pages of the broker: metrics, health, readiness."""
+"""HTTP pages of the broker: metrics, health, readiness."""

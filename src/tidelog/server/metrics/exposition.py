@@ -1,9 +1,9 @@
 """The broker's metrics in Prometheus text format, generated in chunks.
 
 Nothing is maintained for it: partitions, groups and counters are read at each scrape, without
-opening a record except the first batch's header, once per log start. The text is written directly,
+decoding a record except the first batch's header, once per log start. The text is written directly,
 because a client library creates several objects for each of up to 100,000 samples; process metrics
-come from that library. Partitions, topics and commits beyond a bound are omitted, and the number of
+come from that library. Partitions, topics and commits beyond a limit are omitted, and the number of
 omitted series is a metric.
 
 Belongs to the event loop. Source: Prometheus text format 0.0.4.
@@ -24,31 +24,31 @@ from tidelog.server.runtime.counters import Counters, Histogram
 from tidelog.storage.log.log import Log
 from tidelog.types import MS_PER_SECOND, NO_TIMESTAMP, TopicPartition
 
-# Asking one may open its time index: so many at a time.
+# Segments examined before the event loop is yielded: each may open its time index.
 _SEGMENTS_AT_ONCE: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """One partition now; times in ms, None where there is none or it is not known.
+    """Current facts of one partition; times in ms, None if unknown or not applicable.
 
     Attributes:
         name: Topic and number.
         log_start_offset: First offset that can be read.
-        high_watermark: Offset behind the last record that consumers may see.
+        high_watermark: End of what consumers may see (exclusive).
         last_stable_offset: Offset below which no transaction is open.
-        log_end_offset: Offset behind the last record.
-        producers: How many with an id are remembered.
-        open_transactions: How many have not been ended.
-        segments: How many, those in a tier included.
-        size_bytes: Of their log files.
-        is_offline: The disk failed it: it takes no appends until it is opened anew.
+        log_end_offset: Offset of the next record.
+        producers: Number of known producers with an id.
+        open_transactions: Number of open transactions.
+        segments: Number of segments, including those in a tier.
+        size_bytes: Bytes of its log files.
+        is_offline: Whether its disk has failed: it takes no appends until it is reopened.
         oldest_record_ms: Largest create time of the first batch.
         newest_record_ms: Largest create time of all.
         oldest_append_ms: Append time of the first record.
         newest_append_ms: Append time of the last record.
-        last_roll_ms: When the active segment took its first record, where others lie before it.
-        last_deletion_ms: When retention last took segments since the start.
+        last_roll_ms: When the active segment got its first record; None for an only segment.
+        last_deletion_ms: When retention last deleted segments since the start.
     """
 
     name: TopicPartition
@@ -70,16 +70,16 @@ class PartitionFacts:
 
 
 class FactFinder:
-    """Finds the facts of one partition again and again."""
+    """Collects the facts of one partition, at each scrape."""
 
     def __init__(self) -> None:
         self._largest: dict[int, int] = {}
         self._first: tuple[int, int | None, int | None] = (-1, None, None)
 
     def look(self, partition: Partition) -> Iterator[None]:
-        """Ask finished segments that were not asked yet; others may run between two steps.
+        """Examine new finished segments, a few at each step, so that the event loop can be yielded.
 
-        They don't change, so each is asked once; what the disk fails is left out.
+        They never change, so each is examined once. Segments whose files can't be read are skipped.
         """
         finished = tuple(partition.log.segments[:-1])
         if len(self._largest) > 2 * len(finished) + _SEGMENTS_AT_ONCE:
@@ -95,7 +95,7 @@ class FactFinder:
                     yield
 
     def find(self, partition: Partition) -> PartitionFacts:
-        """The facts, with what `look` found; times are left out where the disk fails them."""
+        """Return the facts, using the results of `look`; times that can't be read are left out."""
         log, states = partition.log, partition.log.producer_states()
         times: dict[str, int | None] = {}
         size_bytes = 0
@@ -137,7 +137,7 @@ class FactFinder:
 
 
 def _first_times(log: Log, start: int) -> tuple[int | None, int | None]:
-    """Create time and append time at the log's start."""
+    """Return the largest create time of the first batch, and the append time at the log start."""
     append_ms = log.append_time_of(start)
     for part in log.slices(start, start + 1):
         for _, batch in part.batches():
@@ -152,7 +152,7 @@ def _known(ms: int) -> int | None:
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-# How many partitions, topics, groups, and commits of groups are shown at most.
+# Maximum number of partitions, topics, groups and group commits in one scrape.
 PARTITIONS_MAX: Final = 10_000
 
 
@@ -165,7 +165,7 @@ GROUPS_MAX: Final = 5_000
 COMMITS_MAX: Final = 10_000
 
 
-# Partitions looked at, and ten times as many samples written, before others run.
+# Partitions examined, or ten times as many samples written, before the event loop is yielded.
 _AT_ONCE: Final = 20
 
 
@@ -174,7 +174,7 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric: its name without the prefix, its type, what it says."""
+    """One metric: its name without the prefix, its type, its help text."""
 
     name: str
     kind: str
@@ -182,11 +182,11 @@ class Family:
 
     @property
     def full_name(self) -> str:
-        """As it is asked for."""
+        """Name with the prefix."""
         return f"tidelog_{self.name}"
 
     def head(self) -> str:
-        """The two lines above its samples."""
+        """Return the HELP and TYPE lines."""
         return f"# HELP {self.full_name} {self.text}\n# TYPE {self.full_name} {self.kind}\n"
 
 
@@ -357,7 +357,7 @@ FAMILIES: Final = tuple(one for one in tuple(globals().values()) if isinstance(o
 
 
 class GroupFacts(Protocol):
-    """A group, as far as it is shown."""
+    """A group, as far as metrics show it."""
 
     @property
     def group_id(self) -> str: ...  # noqa: D102
@@ -368,33 +368,33 @@ class GroupFacts(Protocol):
 
 
 class Facts(Protocol):
-    """What is looked at."""
+    """Sources of the metrics."""
 
     @property
     def counters(self) -> Counters:
-        """What hooks have counted."""
+        """The broker's counters."""
         ...
 
     @property
     def clock(self) -> Clock:
-        """For how far behind a group is."""
+        """Clock by which a group's delay is computed."""
         ...
 
     def partitions(self) -> Iterable[Partition]:
-        """Those that are open."""
+        """Return the open partitions."""
         ...
 
     def partition(self, topic: str, number: int) -> Partition | None:
-        """One that is open, None where it is not."""
+        """Return an open partition, or None if it is not open."""
         ...
 
     def groups(self) -> Iterable[GroupFacts]:
-        """All loaded groups."""
+        """Return all loaded groups."""
         ...
 
 
 class Exposition:
-    """Writes the text, again and again."""
+    """Writes the text of each scrape."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
@@ -402,7 +402,7 @@ class Exposition:
         self._left_out: dict[str, int] = {}
 
     async def pieces(self) -> AsyncIterator[str]:
-        """The text; others run between two pieces."""
+        """Yield the text in pieces; the event loop is yielded between them."""
         self._left_out = {"partitions": 0, "topics": 0, "groups": 0, "commits": 0}
         yield self._broker()
         yield self._requests()
@@ -527,7 +527,7 @@ class Exposition:
         yield _family(BEHIND, ((label, behind) for label, _, _, behind in commits))
 
     def _progress(self, topic: str, number: int, offset: int) -> tuple[int | None, float | None]:
-        """Lag, and seconds behind by the append clock; None where they are not known."""
+        """Return a group's lag, and its delay in seconds by the append clock; None if unknown."""
         partition = self._facts.partition(topic, number)
         if partition is None:
             return None, None
@@ -574,7 +574,7 @@ def _partition_families(
 def _by_clock(
     labels: Iterable[str], times: Iterable[tuple[int | None, int | None]]
 ) -> Iterator[tuple[str, int | None]]:
-    """Each time with the labels of its partition and clock."""
+    """Yield each time with the labels of its partition and clock."""
     for label, (record_ms, append_ms) in zip(labels, times, strict=True):
         yield f'{label[:-1]},clock="record"}}', record_ms
         yield f'{label[:-1]},clock="append"}}', append_ms
@@ -608,13 +608,13 @@ def _partition_labels(name: TopicPartition) -> str:
 
 
 def _labels(**labels: str | int) -> str:
-    """`{name="value",...}`; what would end a value early is escaped."""
+    """Return `{name="value",...}`; special characters in values are escaped."""
     pairs = (f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in labels.items())
     return f"{{{','.join(pairs)}}}"
 
 
 def process_figures() -> str:
-    """Figures of the process, from the client library: CPU, memory, descriptors. For any thread."""
+    """Return the client library's metrics of the process: CPU, memory, descriptors. Any thread."""
     from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
     from prometheus_client.exposition import generate_latest
 

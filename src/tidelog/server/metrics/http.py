@@ -1,7 +1,7 @@
 """HTTP pages of the broker: /metrics, /healthz, /readyz.
 
-Serves GET and HEAD, one request per connection, with bounds on size, time and connections, which is
-enough for Prometheus and probes. An unauthenticated client can't lock out a probe: at the bound of
+Serves GET and HEAD, one request per connection, with limits on size, time and connections, which is
+enough for Prometheus and probes. An unauthenticated client can't lock out a probe: at the limit of
 connections the one that has been waiting for longest is closed. Runs on the broker's event loop.
 Scrapes are generated one at a time in chunks and compressed in a thread. Source: RFC 9110, RFC
 9112.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.counters import Counters
 
 
-# Bounds of a request, and of who may ask at once.
+# Limits of a request, and of the number of connections.
 REQUEST_BYTES_MAX: Final = 8192
 
 
@@ -39,7 +39,7 @@ TIMEOUT_S: Final = 10.0
 CONNECTIONS_MAX: Final = 16
 
 
-# Fewer than connections: while scrapes are made, there is room for probes.
+# Less than the number of connections: during scrapes there is room for probes.
 SCRAPES_MAX: Final = 8
 
 
@@ -62,7 +62,7 @@ _REASONS: Final = {
 
 
 class _Phase(Enum):
-    """Who keeps a connection waiting."""
+    """Phase of a connection: the side that it waits for."""
 
     ASKS = "its client: the request has not come"
     WAITS = "we: the page is being made"
@@ -70,7 +70,7 @@ class _Phase(Enum):
 
 
 class MetricsServer:
-    """The pages. start -> stop. Belongs to the loop's thread."""
+    """HTTP server of the pages. start -> stop. Belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -79,13 +79,14 @@ class MetricsServer:
         is_ready: Callable[[], bool],
         before: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Nothing listens yet.
+        """Create a server that does not listen yet.
 
         Args:
-            exposition: What /metrics shows.
+            exposition: Text of /metrics.
             work: Threads, for compression.
-            is_ready: Whether clients are served: what /readyz says.
-            before: Called before /metrics is written; counts what nobody counts meanwhile.
+            is_ready: Whether clients are served: the result of /readyz.
+            before: Called before /metrics is written; updates counts that are not maintained
+                otherwise.
         """
         self._exposition = exposition
         self._work = work
@@ -93,16 +94,16 @@ class MetricsServer:
         self._before = before
         self._listener: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        # Of those that have not been sent away, oldest first.
+        # Phases of open connections, oldest first.
         self._phases: dict[asyncio.Task[None], _Phase] = {}
         self._scraping = asyncio.Lock()
-        self._scrapes = 0  # being made, or waiting for that
+        self._scrapes = 0  # running or waiting ones
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; the port, which the system chooses where `port` is 0.
+        """Listen; return the port, which the system chooses if `port` is 0.
 
         Raises:
-            OSError: The address can't be had.
+            OSError: The address can't be bound.
         """
         self._listener = await asyncio.start_server(
             self._serve, host, port, limit=REQUEST_BYTES_MAX
@@ -111,7 +112,7 @@ class MetricsServer:
         return chosen_port
 
     async def stop(self) -> None:
-        """Listen no more, and let go of who is asking."""
+        """Stop listening, and close all connections."""
         if self._listener is not None:
             self._listener.close()
         for task in tuple(self._tasks):
@@ -127,18 +128,21 @@ class MetricsServer:
                 async with asyncio.timeout(TIMEOUT_S):
                     await self._answer(task, reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asked has gone, or asks for too much
+            pass  # the client has disconnected, or its request is too large
         except asyncio.CancelledError:
-            pass  # sent away: over all the same, and nothing that asyncio should log
+            pass  # closed on purpose: nothing that asyncio should log
         finally:
             self._tasks.discard(task)
             self._phases.pop(task, None)
-            # Closed, it would be kept until the last of what nobody takes is taken.
+            # `close` would keep the transport until the client has read everything.
             is_left = task.cancelling() or writer.transport.get_write_buffer_size()
             writer.transport.abort() if is_left else writer.close()
 
     def _admit(self, task: "asyncio.Task[None]") -> bool:
-        """Take a connection in, in another one's place at the bound; False where none may go."""
+        """Admit a connection, replacing another one at the limit.
+
+        Return False if none can be replaced.
+        """
         if len(self._phases) >= CONNECTIONS_MAX:
             silent = self._oldest(_Phase.ASKS) or self._oldest(_Phase.TAKES)
             if silent is None:
@@ -174,7 +178,7 @@ class MetricsServer:
         with suppress(OSError):
             writer.write_eof()
             while await reader.read(REQUEST_BYTES_MAX):
-                pass  # until whoever asked has taken it and closes
+                pass  # until the client has read it and closes
 
     async def _page(self, method: str, path: str) -> tuple[int, str, bytes]:
         if not method:
@@ -191,7 +195,7 @@ class MetricsServer:
         return 404, _PLAIN, b"there are /metrics, /healthz and /readyz\n"
 
     async def _scrape(self) -> tuple[int, str, bytes]:
-        """The figures, behind those who asked for them before."""
+        """Return the metrics page; scrapes run one after the other."""
         if self._scrapes >= SCRAPES_MAX:
             return 503, _PLAIN, b"as many as may be are asking for it\n"
         self._scrapes += 1
@@ -208,7 +212,10 @@ class MetricsServer:
 
 
 def read_head(head: bytes) -> tuple[str, str, dict[str, str]]:
-    """Method, path without its query, and headers by lower-case names; "" for what is no HTTP."""
+    """Return method, path without its query, and headers by lower-case names.
+
+    "" if it is not HTTP.
+    """
     lines = head.decode("latin-1").split("\r\n")
     parts = lines[0].split(" ")
     if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
@@ -222,7 +229,7 @@ def read_head(head: bytes) -> tuple[str, str, dict[str, str]]:
 
 
 def _path_of(target: str) -> str:
-    """Without the query, and without the host where it is there as for a proxy."""
+    """Return a path without its query, and without scheme and host, which a proxy request has."""
     scheme, mark, rest = target.partition("?")[0].partition("://")
     if not mark or scheme.lower() not in ("http", "https"):
         return target.partition("?")[0]
@@ -230,7 +237,7 @@ def _path_of(target: str) -> str:
 
 
 def takes_gzip(accepted: str) -> bool:
-    """Whether that `Accept-Encoding`, in lower case, has gzip with a weight above 0."""
+    """Whether an `Accept-Encoding`, in lower case, has gzip with a weight above 0."""
     weights = {}
     for item in accepted.split(","):
         coding, _, parameter = item.partition(";")
@@ -248,7 +255,7 @@ def _weight(parameter: str) -> float:
 
 
 class NodeFacts:
-    """What the exposition looks at, of one node."""
+    """Sources of the metrics of one node."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -256,24 +263,24 @@ class NodeFacts:
         self.clock: Clock = node.env.clock
 
     def partitions(self) -> Iterable[Partition]:
-        """Those that are open."""
+        """Return the open partitions."""
         return self._node.partitions.opened()
 
     def partition(self, topic: str, number: int) -> Partition | None:
-        """One that is open, None where it is not."""
+        """Return an open partition, or None if it is not open."""
         return self._node.partitions.find_open(TopicPartition(topic, number))
 
     def groups(self) -> Iterable[GroupFacts]:
-        """All loaded groups; none where no client has asked for one since the start."""
+        """Return all loaded groups; none if no client has used groups since the start."""
         return self._node.groups.facts() if self._node.has_groups else ()
 
 
 async def start_pages(node: "Node", is_ready: Callable[[], bool]) -> MetricsServer:
-    """Serve a node's pages where `tidelog.metrics.listen` says.
+    """Serve a node's pages at the address in `tidelog.metrics.listen`.
 
     Raises:
-        ConfigError: `tidelog.metrics.listen` can't be read.
-        OSError: The address can't be had.
+        ConfigError: `tidelog.metrics.listen` can't be parsed.
+        OSError: The address can't be bound.
     """
     endpoint = metrics_place(node.config)
     assert endpoint is not None

@@ -1,8 +1,8 @@
 """Latency histograms of produced records, counted from the logs outside the append path.
 
 A batch has as many create times as records, and a pass over them would cost each append more than
-all other metrics. So a scrape starts a thread that reads what was appended since the last scrape,
-some MB at a time. Records that retention deletes before that are not counted.
+all other metrics. So a scrape starts a thread that reads the records appended since the last
+scrape, some MB at a time. Records that retention deletes before that are not counted.
 """
 
 import asyncio
@@ -32,21 +32,22 @@ if TYPE_CHECKING:
 BOUNDS_MS: Final = tuple(round(1000 * bound) for bound in LATENCY_BUCKETS_S)
 
 
-# A thread reads so much at a time; a page waits so long, and the rest is counted for the next one.
+# Bytes that a thread reads at a time, and the longest wait of a page; the rest is counted for the
+# next one.
 _BYTES_AT_ONCE: Final = 4 << 20
 
 
 _BUDGET_MS: Final = 2_000
 
 
-# So many are looked at before others have their turn.
+# Partitions examined before the event loop is yielded.
 _PARTITIONS_AT_ONCE: Final = 256
 
 
 _LATENCY_MAX: Final = 1 << 46
 
 
-# Body, number of records, base timestamp, append time -> counts by bucket, sum in ms.
+# From body, number of records, base timestamp and append time to counts by bucket and sum in ms.
 _Count: TypeAlias = Callable[[Buffer, int, int, int], tuple[Sequence[int], int]]
 
 
@@ -55,8 +56,8 @@ class Span:
     """Counts of a range of offsets of a log.
 
     Attributes:
-        end: Offset behind it.
-        counts: By bucket.
+        end: End of the range (exclusive).
+        counts: Counts by bucket.
         total_ms: Sum of the latencies.
     """
 
@@ -71,7 +72,7 @@ class Span:
 
 
 def count_span(segments: Sequence[Segment], start: int, end: int) -> Span:
-    """Count the records of [start, end), or of the first MB of them; in a thread."""
+    """Count the records of [start, end), or of the first few MB of them; for a thread."""
     span, size = Span(end), 0
     count = _by_kernel if kernels.are_loaded() else _plainly
     try:
@@ -93,12 +94,12 @@ def count_span(segments: Sequence[Segment], start: int, end: int) -> Span:
                     records = checked_records(part.segment, position, batch)
                     span.add(*count_times((one.timestamp for one in records), append_ms))
     except (TidelogError, OSError):
-        span.end = end  # damaged, or deleted meanwhile; a reader is told
+        span.end = end  # damaged or deleted meanwhile; readers get the error
     return span
 
 
 def count_times(times: Iterable[int], append_ms: int) -> tuple[list[int], int]:
-    """Counts by bucket, and the sum in ms, of records with these create times."""
+    """Return counts by bucket, and the sum in ms, for records with these create times."""
     counts, total = [0] * (len(BOUNDS_MS) + 1), 0
     for ms in times:
         if ms >= 0:
@@ -135,16 +136,16 @@ def _by_kernel(
 
 
 class LatencyCounts:
-    """How far each log is counted. Belongs to the loop's thread."""
+    """Counting position of each log. Belongs to the event loop's thread."""
 
     def __init__(self, facts: "Facts", work: Work) -> None:
-        """Nothing is counted yet."""
+        """Create it with nothing counted."""
         self._facts = facts
         self._work = work
         self._counted: Mapping[TopicPartition, tuple[UUID | None, int]] = {}
 
     async def count(self) -> None:
-        """Count what clients have appended since the last call, or some seconds' work of it."""
+        """Count the records appended since the last call, as far as a time limit allows."""
         clock, topics = self._facts.clock, self._facts.counters.topics
         deadline_ms = clock.monotonic_ms() + _BUDGET_MS
         counted: dict[TopicPartition, tuple[UUID | None, int]] = {}
@@ -155,7 +156,7 @@ class LatencyCounts:
             name, topic_id = log.topic_partition, log.context.topic_id
             tally = topics.get(name.topic)
             if tally is None:
-                continue  # nobody has produced to it
+                continue  # no client has produced to it
             known_id, known_end = self._counted.get(name, (None, log.opened_end_offset))
             start = known_end if known_id in {None, topic_id} else log.opened_end_offset
             end = log.log_end_offset

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from tidelog.storage.compaction.cleaner import CleaningReport
 
 
-# Upper bounds of the buckets, inclusive, in seconds; a last one without a bound follows.
+# Upper bounds of the buckets, inclusive, in seconds; an unbounded bucket follows.
 REQUEST_BUCKETS_S: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
     *(0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0),
 )
 
 
-# From a producer's clock to ours; negative ones (its clock is ahead) fall into the first bucket.
+# Bounds of append time minus create time; negative latencies (the producer's clock is ahead) count
+# in the first bucket.
 LATENCY_BUCKETS_S: Final = (
     *(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0),
     *(60.0, 300.0, 3600.0, 86400.0),
@@ -31,67 +32,67 @@ LATENCY_BUCKETS_S: Final = (
 
 
 class Metrics:
-    """The hooks; this one keeps nothing. For the loop's thread."""
+    """Hooks for counting; this class counts nothing. For the event loop's thread."""
 
     def request(self, api_name: str, seconds: float, bytes_in: int, bytes_out: int) -> None:
-        """A request was answered.
+        """Count an answered request.
 
         Args:
-            api_name: Kafka's name of the API, `Produce`.
-            seconds: From its last byte read to its answer handed to the socket, or kept for
-                those that go with it.
-            bytes_in: Of the request's frame, its length field included.
-            bytes_out: Of the answer's; 0 where there is none (acks=0).
+            api_name: Kafka's name of the API, such as `Produce`.
+            seconds: Time from reading its last byte until the response was handed to the socket, or
+                held to be sent with others.
+            bytes_in: Size of the request's frame, including its length field.
+            bytes_out: Size of the response's frame; 0 without a response (acks=0).
         """
 
     def connection_opened(self) -> None:
-        """A client was let in."""
+        """Count an admitted connection."""
 
     def connection_closed(self) -> None:
-        """A client that was let in has gone."""
+        """Count the end of an admitted connection."""
 
     def connection_refused(self) -> None:
-        """A client was turned away (`max.connections`)."""
+        """Count a refused connection (`max.connections`)."""
 
     def login_failed(self, mechanism: str) -> None:
-        """Somebody was not who he said he was.
+        """Count a failed authentication.
 
         Args:
-            mechanism: Such as `PLAIN`; one of those that are known, `TLS` for a handshake.
+            mechanism: A known mechanism, such as `PLAIN`; `TLS` for a handshake.
         """
 
     def logged_in(self, mechanism: str) -> None:
-        """Somebody has said who he is, by this mechanism."""
+        """Count a successful authentication."""
 
     def malformed(self) -> None:
-        """A request that breaks the protocol closed its connection."""
+        """Count a malformed request, which closed its connection."""
 
     def write_skipped(self, topic: str) -> None:
-        """A numbered write from outside was committed before, and added nothing to this topic."""
+        """Count a numbered write that was already committed, and added nothing to the topic."""
 
     def produced(self, topic: str, data: Buffer, result: AppendResult) -> None:
-        """Batches of a client were appended (or were there already, which counts nothing).
+        """Count batches that a client appended; duplicates are not counted.
 
         Args:
-            topic: Its name.
+            topic: The topic's name.
             data: The batches as they are stored.
-            result: Where and when.
+            result: Result of the append.
         """
 
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
-        """Batches were handed to a client, and it has gone on by so many offsets."""
+        """Count bytes returned to a client, and offsets by which it has advanced."""
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: its figures go, so that names don't pile up."""
+        """Drop the counts of a deleted topic, so that they don't accumulate."""
 
 
 class Histogram:
-    """Counts by buckets, and the sum."""
+    """Histogram: counts by bucket, and the sum."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """One bucket up to and with each bound, ascending, and one behind the last."""
+        """Create one bucket for each upper bound (inclusive, ascending), and an unbounded one."""
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
@@ -102,13 +103,13 @@ class Histogram:
         self.total += value
 
     def add(self, counts: Sequence[int], total: float) -> None:
-        """Count in what somebody else has counted by the same bounds."""
+        """Add counts that were made with the same bounds."""
         self.counts = [one + other for one, other in zip(self.counts, counts, strict=True)]
         self.total += total
 
 
 class RequestTally:
-    """What came of one API."""
+    """Counts of one API."""
 
     __slots__ = ("bytes_in", "bytes_out", "seconds")
 
@@ -119,7 +120,7 @@ class RequestTally:
 
 
 class TopicTally:
-    """What came and went of one topic since the start."""
+    """Counts of one topic since the start."""
 
     __slots__ = (
         *("bytes_in", "bytes_out", "latency", "records_in", "records_out", "writes_skipped"),
@@ -135,18 +136,18 @@ class TopicTally:
 
 
 class CleanerTally:
-    """What compaction has done since the start.
+    """Counts of compaction since the start.
 
     Attributes:
-        runs: Cleanings that ended well.
-        failures: Those that did not.
-        at_work: Cleaners at work now.
-        busy_ms: Time that they were at work, in ms.
-        bytes_read: From log files.
-        bytes_written: Into log files.
-        records_removed: Records that went.
-        failing: Partitions whose last cleaning failed, and why.
-        ratios: Dirty share of each partition when it was last looked at.
+        runs: Successful cleanings.
+        failures: Failed cleanings.
+        at_work: Cleanings that are running now.
+        busy_ms: Total time of cleanings, in ms.
+        bytes_read: Bytes read from log files.
+        bytes_written: Bytes written to log files.
+        records_removed: Records removed.
+        failing: Partitions whose last cleaning failed, with the reason.
+        ratios: Dirty ratio of each partition at the last inspection.
         last_ms: When each partition was last cleaned, wall time in ms.
     """
 
@@ -163,11 +164,11 @@ class CleanerTally:
         self.last_ms: dict[TopicPartition, int] = {}
 
     def looked(self, name: TopicPartition, ratio: float) -> None:
-        """A partition was looked at."""
+        """Note the dirty ratio of an inspected partition."""
         self.ratios[name] = ratio
 
     def cleaned(self, report: "CleaningReport", now_ms: int) -> None:
-        """A run has ended well; where nothing was due it counts nothing."""
+        """Count a successful cleaning; one that had nothing to do only clears a failure."""
         self.failing.pop(report.name, None)
         if not report.passes:
             return
@@ -179,29 +180,29 @@ class CleanerTally:
         self.last_ms[report.name] = now_ms
 
     def failed(self, name: TopicPartition, reason: str) -> None:
-        """A run has failed."""
+        """Count a failed cleaning."""
         self.failures += 1
         self.failing[name] = reason
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted."""
+        """Drop the counts of a deleted topic."""
         for figures in (self.failing, self.ratios, self.last_ms):
             for name in [name for name in figures if name.topic == topic]:
                 figures.pop(name)
 
 
 class Counters(Metrics):
-    """The hooks that count. Figures begin at 0 with the process.
+    """Hooks that count. All counts begin at 0 with the process.
 
     Attributes:
-        apis: By the API's name.
-        topics: By topic, as long as it exists.
-        cleaner: What compaction has done.
-        connections: Clients connected now.
-        connections_opened: Ever.
-        connections_refused: Turned away, ever.
-        malformed_requests: Ever.
-        logins: Ever, by mechanism and outcome (`ok`, `failed`).
+        apis: Counts by API name.
+        topics: Counts by topic, as long as it exists.
+        cleaner: Counts of compaction.
+        connections: Open connections.
+        connections_opened: Connections admitted since the start.
+        connections_refused: Connections refused since the start.
+        malformed_requests: Malformed requests since the start.
+        logins: Authentications since the start, by mechanism and outcome (`ok`, `failed`).
     """
 
     def __init__(self) -> None:
@@ -217,7 +218,7 @@ class Counters(Metrics):
     def request(self, api_name: str, seconds: float, bytes_in: int, bytes_out: int) -> None:
         """See `Metrics`."""
         tally = self.apis[api_name]
-        times = tally.seconds  # as `observe`, without the call
+        times = tally.seconds  # inlined `observe`
         times.counts[bisect_left(times.bounds, seconds)] += 1
         times.total += seconds
         tally.bytes_in += bytes_in

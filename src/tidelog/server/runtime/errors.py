@@ -7,15 +7,15 @@ from typing import ClassVar, Final, Protocol
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 
-# Characters, of up to four bytes each; a string of the protocol has 32,767 bytes at most.
+# Characters of up to four bytes each; a string of the protocol has 32,767 bytes at most.
 _MESSAGE_MAX: Final = 8_000
 
 
 class Unanswered(TidelogError):
-    """A request without an answer (acks=0) was refused: its connection closes, as Kafka's does.
+    """A request without a response (acks=0) was refused; its connection closes, as in Kafka.
 
     Attributes:
-        error_code: What an answer would have said.
+        error_code: The code that a response would have had.
     """
 
     code: ClassVar[int | None] = None
@@ -26,18 +26,18 @@ class Unanswered(TidelogError):
 
 
 class NotLoggedIn(TidelogError):
-    """A request before, or without, authentication that it needs; its connection closes."""
+    """A request that needs authentication came without it; its connection closes."""
 
     code: ClassVar[int | None] = ErrorCode.ILLEGAL_SASL_STATE
 
 
 class Refusal(TidelogError):
-    """One item of a request can't be met: what its place in the answer says.
+    """One item of a request is refused; the response has the error in the item's place.
 
     Attributes:
-        error_code: Kafka's.
-        message: What tools print; None for no text. Of what clients have sent it may hold a part as
-            long as a string of the protocol can be, so it is cut where it would not fit into one.
+        error_code: Kafka's error code.
+        message: Text that tools print; None for none. It may contain text from the client, as long
+            as a string of the protocol, so it is truncated to fit into one.
     """
 
     code: ClassVar[int | None] = None
@@ -51,28 +51,28 @@ class Refusal(TidelogError):
 
 
 def refusal_of(error: TidelogError) -> Refusal:
-    """An error of the layers below as an item's refusal."""
+    """Return an error of lower layers as the refusal of an item."""
     if isinstance(error, Refusal):
         return error
     return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code, str(error))
 
 
 class ItemResult(Protocol):
-    """What a response says of one item of a request."""
+    """Result of one item of a request."""
 
     error_code: int
     error_message: str | None
 
 
 def set_error(result: ItemResult, error: TidelogError) -> None:
-    """Let an item's result be an error."""
+    """Set an item's result to an error."""
     refusal = refusal_of(error)
     result.error_code, result.error_message = refusal.error_code, refusal.message
 
 
 @contextmanager
 def errors_in(result: ItemResult) -> Iterator[None]:
-    """Let an item's result be the error that the block raises; other items go on."""
+    """Set an item's result to the error that the block raises; other items continue."""
     try:
         yield
     except TidelogError as error:

@@ -2,9 +2,9 @@
 
 A real event loop wakes for the next timer; a test moves its clock and calls `run_due`. Long work on
 the loop yields every few milliseconds. Requests that have arrived by the start of an iteration are
-processed in it. When a group changes, all members send requests within milliseconds; work that is
-needed once for all of them is done by the first request of an iteration or at its end. The loop is
-uvloop's if installed, else asyncio's.
+processed in it. When a group changes, all members send requests within milliseconds. Work that all
+of them need is done once: by the first request of an iteration or at its end. The loop is uvloop's
+if installed, else asyncio's.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _Item = TypeVar("_Item")
 
 
 class Timer:
-    """Something to be done once; `cancel` makes that never."""
+    """An action that runs once, unless cancelled."""
 
     __slots__ = ("_action", "due_ms")
 
@@ -36,25 +36,25 @@ class Timer:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it was cancelled, or has been done."""
+        """Whether the timer was cancelled or has run."""
         return self._action is None
 
     def cancel(self) -> None:
-        """Don't do it; fine where it was done."""
+        """Cancel the timer; no-op after it has run."""
         self._action = None
 
     def fire(self) -> None:
-        """Do it now, once."""
+        """Run the action now, once."""
         action, self._action = self._action, None
         if action is not None:
             action()
 
 
 class Timers:
-    """All that waits for its time, on one thread.
+    """All timers of one thread.
 
     Attributes:
-        on_earlier: Called when something is due earlier than all else: the loop wakes up for it.
+        on_earlier: Called when a new timer is due before all others, so that the loop wakes for it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -65,7 +65,7 @@ class Timers:
         self.on_earlier: Callable[[], None] = lambda: None
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> Timer:
-        """Do something `delay_ms` from now, by monotonic time."""
+        """Run an action in `delay_ms`, by monotonic time."""
         timer = Timer(self._clock.monotonic_ms() + delay_ms, action)
         is_first = not self._heap or timer.due_ms < self._heap[0][0]
         heapq.heappush(self._heap, (timer.due_ms, next(self._numbers), timer))
@@ -75,13 +75,13 @@ class Timers:
         return timer
 
     def put_off(self, timer: Timer | None, delay_ms: int) -> bool:
-        """Do what still waits `delay_ms` from now in place of earlier.
+        """Postpone a timer that has not run yet to `delay_ms` from now.
 
-        What is put off again and again costs no more than being told so: it is looked at when its
-        first time has come.
+        Postponing repeatedly is cheap: the heap is updated only when the timer's first time has
+        come.
 
         Returns:
-            False where it was done or cancelled, or would have to be done earlier than it is due.
+            False if it has run, was cancelled, or would have to run earlier than it is due.
         """
         due_ms = self._clock.monotonic_ms() + delay_ms
         if timer is None or timer.is_cancelled or due_ms < timer.due_ms:
@@ -90,7 +90,7 @@ class Timers:
         return True
 
     def _first(self) -> Timer | None:
-        """What is due first, which then stands at the front of the heap; None for nothing."""
+        """Return the next due timer and move it to the front of the heap; None if there is none."""
         while self._heap:
             due_ms, _, timer = self._heap[0]
             if timer.is_cancelled:
@@ -102,7 +102,7 @@ class Timers:
         return None
 
     def _discard_cancelled(self) -> None:
-        """Long polls mostly end before their time: cancelled ones must not pile up."""
+        """Remove cancelled timers: long polls usually end early, and must not accumulate."""
         if len(self._heap) > 2 * self._live_floor:
             self._heap = [entry for entry in self._heap if not entry[2].is_cancelled]
             heapq.heapify(self._heap)
@@ -110,29 +110,29 @@ class Timers:
 
     @property
     def size(self) -> int:
-        """How many are kept, cancelled ones that were not swept out yet included."""
+        """Number of timers kept, including cancelled ones that were not removed yet."""
         return len(self._heap)
 
     def next_delay_ms(self) -> int | None:
-        """How long until the next one is due, 0 where it is; None where nothing waits."""
+        """Return the ms until the next timer is due, 0 if it already is; None without timers."""
         first = self._first()
         return None if first is None else max(first.due_ms - self._clock.monotonic_ms(), 0)
 
     def run_due(self) -> int:
-        """Do all whose time has come; how many there were. One that fails is logged."""
+        """Run all due timers and return their number; failures are logged."""
         done = 0
         now = self._clock.monotonic_ms()
         while (timer := self._first()) is not None and timer.due_ms <= now:
             heapq.heappop(self._heap)
             try:
                 timer.fire()
-            except Exception:  # one thing's trouble is not the others'
+            except Exception:  # one timer's failure must not affect others
                 _LOGGER.exception("what was due has failed")
             done += 1
         return done
 
     def sweep(self, items: Iterable[_Item], action: Callable[[_Item], object]) -> None:
-        """Call `action` with each item, a few milliseconds at a time."""
+        """Call `action` with each item, in slices of a few milliseconds."""
         remaining = iter(items)
 
         def go_on() -> None:
@@ -147,24 +147,24 @@ class Timers:
 
 
 class Slices:
-    """One piece of work that asks between its steps. For one task on the loop."""
+    """Splits one piece of work into slices. For one task on the event loop."""
 
     def __init__(self, clock: Clock) -> None:
-        """Begins now."""
+        """Begin the first slice now."""
         self._clock = clock
         self._began_ms = clock.monotonic_ms()
 
     async def rest(self) -> None:
-        """Let others have the loop, where this work has had it for long enough."""
+        """Yield the event loop if the slice is over."""
         if self._clock.monotonic_ms() - self._began_ms >= SLICE_MS:
             await asyncio.sleep(0)
             self._began_ms = self._clock.monotonic_ms()
 
 
 async def in_slices(clock: Clock, items: Iterable[_Item]) -> list[_Item]:
-    """Return the items of an iterable; others have the loop between them.
+    """Return the items of an iterable as a list, computed in slices.
 
-    What the iterable looks at may change meanwhile: iterate over a copy.
+    The underlying objects may change meanwhile: iterate over a copy.
     """
     results, slices = [], Slices(clock)
     for item in items:
@@ -177,7 +177,7 @@ _Result = TypeVar("_Result")
 
 
 def run(main: Coroutine[object, object, _Result]) -> _Result:
-    """Run a coroutine to its end on a new loop."""
+    """Run a coroutine to its end on a new event loop."""
     try:
         import uvloop
     except ImportError:
@@ -190,24 +190,24 @@ Key = TypeVar("Key")
 
 
 class LoopTurn(Generic[Key]):
-    """Who came first in the turn that runs. Belongs to the loop's thread.
+    """Keys seen in the current iteration of the event loop. Belongs to the event loop's thread.
 
-    Where no loop runs whoever asks is a turn of its own.
+    Without a running loop each call is an iteration of its own.
     """
 
     def __init__(self, at_end: Callable[[], None] = lambda: None) -> None:
-        """`at_end` is called when a turn is over in which somebody asked."""
+        """Create it; `at_end` is called at the end of each iteration in which a key was seen."""
         self._at_end = at_end
         self._seen: set[Key] = set()
 
     def is_first(self, key: Key) -> bool:
-        """Whether nobody has asked about this in the turn; who asks next is not the first."""
+        """Whether this is the first call for the key in this iteration."""
         if key in self._seen:
             return False
         if not self._seen:
             try:
                 asyncio.get_running_loop().call_soon(self._end)
-            except RuntimeError:  # no loop: nobody would end the turn
+            except RuntimeError:  # no loop: no end of the iteration
                 return True
         self._seen.add(key)
         return True

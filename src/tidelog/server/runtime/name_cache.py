@@ -1,7 +1,7 @@
-"""Bounds in bytes for caches whose keys are text from clients.
+"""Limits on the bytes of caches whose keys are texts from clients.
 
 A name in a request may have 32,767 characters of up to four bytes. So only short names are cached;
-others are computed each time.
+results for others are computed each time.
 """
 
 from collections.abc import Callable
@@ -15,16 +15,16 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
-# Characters of ASCII, one byte each, that all names of one key may have.
+# Maximum length of all names of one key together, in ASCII characters of one byte.
 NAME_CHARACTERS: Final = 128
 
 
-# Entries of one cache: some 8 MB where all names are as long as they may be.
+# Maximum number of entries of one cache: some 8 MB if all names have the maximum length.
 NAMES_KEPT: Final = 16_384
 
 
 def is_short(*names: str) -> bool:
-    """Whether names take so little memory that they may be the key of a cache."""
+    """Whether names are short enough for the key of a cache."""
     left = NAME_CHARACTERS
     for name in names:
         left -= len(name)
@@ -36,7 +36,7 @@ def is_short(*names: str) -> bool:
 def remembers_short(
     names_of: Callable[..., bool],
 ) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
-    """Cache a function's results for calls in which `names_of` says that all names are short."""
+    """Cache a function's results for calls in which `names_of` reports that all names are short."""
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         cached = lru_cache(maxsize=NAMES_KEPT)(function)
@@ -54,7 +54,7 @@ def remembers_short(
 
 
 def short_key(name: str) -> str:
-    """The name, or where it is long its beginning and a digest, so that none is like another."""
+    """Return the name, or for a long one its beginning and a digest, which keeps names distinct."""
     if is_short(name):
         return name
     return f"{name[:16]!a}#{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"

@@ -1,14 +1,15 @@
-"""`Reply`: a result that may come later; responses that wait for their turn; observers.
+"""`Reply`: a result that may come later; responses that are sent later; observers.
 
-Rules make replies without an event loop; `start` makes one of a coroutine that has to wait. Both
-are read in the same way: at once where they are done, by `when_done` and `map`, or by `await`.
+State machines create replies without an event loop; `start` creates one from a coroutine that has
+to wait. Both are read in the same way: at once if they are done, by `when_done` and `map`, or by
+`await`.
 
 Invariants:
 - A reply is completed once, with a value or an error.
-- A listener runs in the middle of whatever completed the reply. What must not happen there, such as
-  sending a response, goes through `Arrivals`.
+- A listener runs in the middle of the code that completed the reply. Anything that must not happen
+  there, such as sending a response, goes through `Arrivals`.
 
-Everything here belongs to the loop's thread.
+Everything here belongs to the event loop's thread.
 """
 
 import asyncio
@@ -27,19 +28,19 @@ R = TypeVar("R")
 
 
 class Watch(Protocol):
-    """What measures the work of a task, and not its waits."""
+    """Measures the working time of a task, without its waits."""
 
     def go_on(self) -> None:
-        """The task goes on."""
+        """Resume: the task continues."""
         ...
 
     def pause(self) -> None:
-        """The task waits, or has ended."""
+        """Pause: the task waits or has ended."""
         ...
 
 
 class _Job:
-    """A task that works on replies, and what measures it."""
+    """A task that computes a reply, with its watch."""
 
     __slots__ = ("task", "watch")
 
@@ -50,7 +51,7 @@ class _Job:
 
 
 class Reply(Generic[T]):
-    """One result, now or later."""
+    """A result that may come later."""
 
     __slots__ = ("_error", "_job", "_listeners", "_value")
 
@@ -62,7 +63,7 @@ class Reply(Generic[T]):
 
     @classmethod
     def of(cls, value: T) -> "Reply[T]":
-        """A reply that is done."""
+        """Return a completed reply."""
         made = cls()
         made.complete(value)
         return made
@@ -74,30 +75,33 @@ class Reply(Generic[T]):
 
     @property
     def is_started(self) -> bool:
-        """Whether a task works on it (`start`); otherwise rules complete it."""
+        """Whether a task computes it (`start`).
+
+        Otherwise `complete` or `fail` is called from outside.
+        """
         return self._job is not None
 
     @property
     def value(self) -> T:
-        """The value of a reply that is done; raises its error."""
+        """Value of a completed reply; raises its error."""
         if self._error is not None:
             raise self._error
         assert self._value is not None, "not answered yet"
         return self._value[0]
 
     def complete(self, value: T) -> None:
-        """Give the value, once."""
+        """Complete the reply with a value, once."""
         assert not self.is_done, "answered twice"
         self._value = (value,)
         self._tell()
 
     def try_complete(self, value: T) -> None:
-        """Give the value, unless the reply is done already, such as by a time-out."""
+        """Complete the reply with a value, unless it is already done, e.g. after a timeout."""
         if not self.is_done:
             self.complete(value)
 
     def fail(self, error: Exception) -> None:
-        """Give an error in place of the value."""
+        """Complete the reply with an error."""
         assert not self.is_done, "answered twice"
         self._error = error
         self._tell()
@@ -108,23 +112,26 @@ class Reply(Generic[T]):
             listener(self)
 
     def when_done(self, listener: "Callable[[Reply[T]], None]") -> None:
-        """Call `listener` with the reply as soon as it is done."""
+        """Call `listener` with the reply once it is done."""
         if self.is_done:
             listener(self)
         else:
             self._listeners.append(listener)
 
     def then(self, listener: Callable[[T], None]) -> None:
-        """Call `listener` with the value as soon as it is there; not after an error."""
+        """Call `listener` with the value once it is known; never after an error."""
         if self._value is not None:
             listener(self._value[0])
         elif self._error is None:
             self._listeners.append(partial(_give_value, listener))
 
     def map(self, make: "Callable[[T], R | Reply[R]]") -> "R | Reply[R]":
-        """What `make` makes of the value, which may be a reply: at once where the value is there.
+        """Return `make(value)`, at once if the reply is done, else as a reply.
 
-        `cancel` ends the work that is under way then, be it this reply's or that of `make`.
+        `make` may return a reply.
+
+        `cancel` of the result cancels the task that is running then: this reply's or that of
+        `make`.
         """
         if self.is_done:
             return make(self.value)
@@ -155,7 +162,7 @@ class Reply(Generic[T]):
         return mapped
 
     def __await__(self) -> Generator[object, None, T]:
-        """Wait for the result on the loop."""
+        """Wait for the result on the event loop."""
         if not self.is_done:
             done = asyncio.get_running_loop().create_future()
             self._listeners.append(partial(_wake, done))
@@ -167,12 +174,12 @@ class Reply(Generic[T]):
         return self.value
 
     def cancel(self) -> None:
-        """End the task behind it, whose result nobody needs; rules go on."""
+        """Cancel the task that computes it; no-op without a task."""
         if self._job is not None:
             self._job.task.cancel()
 
     def measure(self, watch: Watch) -> None:
-        """Let a watch run while the task behind it works; nothing where there is none."""
+        """Measure the task that computes it; no-op without a task."""
         if self._job is not None:
             self._job.watch = watch
 
@@ -201,7 +208,7 @@ class Reply(Generic[T]):
             self.complete(value)
 
     def _close(self, work: Coroutine[object, object, T], waits_for: object) -> None:
-        """End work whose task was cancelled before its first step; nothing for any other."""
+        """End work whose task was cancelled before its first step; no-op otherwise."""
         if not self.is_done:
             if isinstance(waits_for, asyncio.Future):
                 waits_for.cancel()
@@ -218,7 +225,7 @@ def _give_value(listener: Callable[[T], None], done: Reply[T]) -> None:
 
 
 def _wake(future: "asyncio.Future[None]", _done: object) -> None:
-    if not future.done():  # who waited may have been cancelled meanwhile
+    if not future.done():  # a waiter may have been cancelled meanwhile
         future.set_result(None)
 
 
@@ -227,10 +234,10 @@ def start(work: Coroutine[object, object, T]) -> T | Reply[T]: ...
 @overload
 def start(work: Awaitable[T] | T) -> T | Reply[T]: ...
 def start(work: Awaitable[T] | T) -> T | Reply[T]:
-    """Run a coroutine: its result if it has nothing to wait for, else a reply with a task behind.
+    """Run a coroutine: return its result if it needs no wait, else a reply that a task completes.
 
-    The first step runs at once, outside of a task: nothing in it may ask for the current task, as
-    `asyncio.timeout` does. A value or a reply comes back as it is.
+    The first step runs at once, outside of a task: nothing in it may use the current task, as
+    `asyncio.timeout` does. A value or a reply is returned as it is.
 
     Raises:
         Closed: The coroutine was cancelled in its first step.
@@ -249,7 +256,7 @@ def start(work: Awaitable[T] | T) -> T | Reply[T]:
 
 
 async def settled(work: T | Awaitable[T]) -> T:
-    """A value, awaited where it is not there yet."""
+    """Return a value, which is awaited if necessary."""
     return await work if isinstance(work, Awaitable) else work
 
 
@@ -257,7 +264,7 @@ async def settled(work: T | Awaitable[T]) -> T:
 def _rest(
     job: _Job, work: Coroutine[object, object, T], waits_for: object
 ) -> Generator[object, None, T]:
-    """The steps of a coroutine that already waits for something."""
+    """Run the remaining steps of a coroutine that already waits for something."""
     while True:
         try:
             yield waits_for
@@ -279,13 +286,15 @@ def _rest(
 
 
 class Arrivals:
-    """Answers that are there, and go out when what has brought them is done. The loop's thread.
+    """Responses that are ready but sent only after the request that completed them has finished.
 
-    What brings an answer, a request of another member for one, is in the midst of something. Once
-    it is through they are sent, and don't wait for all other requests that have come by then.
+    A response may be completed in the middle of other work, such as another member's request. It is
+    sent as soon as that is finished, and does not wait for all other requests that have arrived.
+
+    Belongs to the event loop's thread.
 
     Attributes:
-        due: What sends them, in order.
+        due: Functions that send them, in order.
     """
 
     __slots__ = ("due",)
@@ -294,14 +303,14 @@ class Arrivals:
         self.due: deque[Callable[[], None]] = deque()
 
     def add(self, send: Callable[[], None]) -> None:
-        """One more; `send` raises nothing."""
+        """Add a function that sends a response; it must not raise."""
         if not self.due:
-            # For what no request has brought, but time or a thread.
+            # For responses that a timer or a thread completed, not a request.
             asyncio.get_running_loop().call_soon(self.send)
         self.due.append(send)
 
     def send(self) -> None:
-        """Send all. To be called where nothing is in the midst of anything."""
+        """Send all. Must not be called in the middle of other work."""
         due = self.due
         while due:
             due.popleft()()
@@ -311,21 +320,21 @@ Watcher = Callable[[], None]
 
 
 class Watched:
-    """Whom to tell of changes."""
+    """Base class of objects that notify watchers of changes."""
 
     def __init__(self) -> None:
         self._watchers: dict[Watcher, None] = {}
 
     def watch(self, watcher: Watcher) -> None:
-        """Call `watcher` at every change of what readers may see, until `unwatch`."""
+        """Call `watcher` at every change visible to readers, until `unwatch`."""
         self._watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Call it no more; fine where it was not watching."""
+        """Remove a watcher; no-op if it was not watching."""
         self._watchers.pop(watcher, None)
 
     def notify(self) -> None:
-        """Tell all watchers, which may go by that."""
+        """Call all watchers, which may remove themselves."""
         if self._watchers:
             for watcher in tuple(self._watchers):
                 watcher()

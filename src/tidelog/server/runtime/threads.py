@@ -1,12 +1,12 @@
 """Threads of a broker: workers, a log's deferred tasks, and calls from threads to the loop.
 
-- `Work`: blocking calls beside the event loop, in a few threads, with a bound on waiting calls.
-- `Beside`: tasks that one log defers, in order; tasks of many logs run side by side
+- `Work`: blocking calls in a few threads, with a limit on waiting calls.
+- `Beside`: tasks that one log defers, in order; tasks of different logs run concurrently
   (`tidelog.storage.log.durability` declares them).
-- `LogDirOnLoop`: the directory as another thread sees it. A `LogDir` and its logs belong to the
-  loop's thread. Long work (an attach, a copy to the tier) runs in another thread on stand-ins: each
-  call goes to the loop and waits there for its turn; plain values are read at once. So the loop
-  stops for single calls, never for the work between them.
+- `LogDirOnLoop`: the directory as other threads use it. A `LogDir` and its logs belong to the event
+  loop's thread. Long work (an attach, a copy to the tier) runs in another thread on proxies: each
+  call is executed on the loop; plain values are read directly. So the loop stops for single calls,
+  never for the work between them.
 """
 
 import asyncio
@@ -47,62 +47,66 @@ _Result = TypeVar("_Result")
 THREADS: Final = 4
 
 
-# Calls that are handed to the threads at a time; whoever comes then waits for room, in order.
+# Maximum number of calls handed to the threads; further calls wait, in order.
 CALL_LIMIT: Final = 64
 
 
-# A function that looks at so many things runs where it is called.
+# A function that processes up to this many things runs on the event loop.
 FEW: Final = 1000
 
 
 class Work:
-    """Threads for syncs, unlinks, maps and cold reads. Belongs to the loop's thread.
+    """Threads for syncs, unlinks, maps and cold reads. Belongs to the event loop's thread.
 
-    A broker has several, so that what may take long (reads of a disk or a store) holds up only its
-    like. Calls of clients wait for room outside, at most one for each connection; what is submitted
-    is bounded by whoever submits it: one sync for each log, one checkpoint, a few openings.
+    A broker has several instances, so that slow calls (reads of a disk or a store) block only calls
+    of their kind. Calls of clients wait for room outside, at most one for each connection.
+    Submitted calls are limited by their callers: one sync for each log, one checkpoint, a few
+    openings.
 
     Attributes:
-        is_closed: Whether nothing is taken any more, since the broker stops.
+        is_closed: Whether no calls are accepted any more, because the broker stops.
     """
 
     def __init__(self, threads: int = THREADS, *, calls: int = CALL_LIMIT) -> None:
-        """Threads that begin when they are needed.
+        """Create it; threads start when they are needed.
 
         Args:
-            threads: How many calls run at a time.
-            calls: How many `run` hands to them at a time, those that run included.
+            threads: Number of calls that run at a time.
+            calls: Number of calls that `run` hands to them at a time, including running ones.
         """
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tidelog-work")
         self._room = asyncio.Semaphore(calls)
         self.is_closed = False
 
     async def run(self, function: Callable[..., _Result], *arguments: object) -> _Result:
-        """Call a function in a thread, once there is room; what it raises is raised here."""
+        """Call a function in a thread, once there is room.
+
+        Returns its result or raises its error.
+        """
         async with self._room:
             return await asyncio.wrap_future(self.submit(partial(function, *arguments)))
 
     async def run_long(
         self, count: int, function: Callable[..., _Result], *arguments: object
     ) -> _Result:
-        """Call a function that looks at `count` things: in a thread, or at once if they are few.
+        """Call a function that processes `count` things: in a thread, or at once if they are few.
 
         The things must not change meanwhile.
         """
         return function(*arguments) if count <= FEW else await self.run(function, *arguments)
 
     def submit(self, function: Callable[[], _Result]) -> "Future[_Result]":
-        """Call a function in a thread; whoever asks the future gets what it returns or raises."""
+        """Call a function in a thread; the future gets its result or error."""
         return self._pool.submit(function)
 
     def close(self) -> None:
-        """Wait for what runs; what has not begun is dropped, and nothing more is taken."""
+        """Wait for running calls; waiting ones are dropped, and no more are accepted."""
         self.is_closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _Item(NamedTuple):
-    """A job and what follows it."""
+    """A job and its callback."""
 
     job: Job
     done: Done
@@ -113,9 +117,9 @@ def _await(running: "Future[None]") -> None:
 
 
 class Beside:
-    """One log's `Deferral`: jobs run in the broker's threads. Belongs to the loop's thread.
+    """One log's `Deferral`: jobs run in the broker's threads. Belongs to the event loop's thread.
 
-    Where no loop runs (a directory being opened or closed) a job is done at once.
+    Without a running loop (while a directory is opened or closed) a job runs at once.
     """
 
     def __init__(self, work: Work) -> None:
@@ -125,27 +129,27 @@ class Beside:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits or runs."""
+        """Whether no job waits or runs."""
         return self._running is None and not self._waiting
 
     def defer(self, work: Job, done: Done) -> None:
-        """Do `work` in a thread, then call `done` on the loop."""
+        """Run `work` in a thread, then call `done` on the event loop."""
         self._waiting.append(_Item(work, done))
         self._go_on()
 
     def settle(self) -> None:
-        """Wait until nothing waits or runs any more."""
+        """Return when no job waits or runs."""
         while self._running is not None or self._waiting:
             if self._running is None:
                 self._do(self._waiting.popleft())
             else:
-                # Nobody tells who waits for a job that was cancelled when the threads were closed.
+                # A job that was cancelled when the threads were closed would never end.
                 if not self._running[1].cancelled():
                     wait([self._running[1]])
                 self._end()
 
     def give_up(self) -> Callable[[], None]:
-        """Forget what waits; what waits for that which runs, in any thread."""
+        """Drop waiting jobs; return a function that waits for the running one, in any thread."""
         self._waiting.clear()
         running, self._running = self._running, None
         if running is None or running[1].cancel():
@@ -153,7 +157,7 @@ class Beside:
         return lambda: _await(running[1])
 
     def _go_on(self) -> None:
-        """Begin with the next job, unless one runs."""
+        """Start the next job, unless one runs."""
         if self._running is not None or not self._waiting:
             return
         try:
@@ -166,17 +170,17 @@ class Beside:
         future.add_done_callback(lambda ended: self._tell(loop, ended))
 
     def _tell(self, loop: asyncio.AbstractEventLoop, ended: "Future[None]") -> None:
-        """In the job's thread: let the loop know. One that was closed needs to know no more."""
+        """Notify the loop from the job's thread; no-op if the loop was closed."""
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(self._ended, ended)
 
     def _ended(self, future: "Future[None]") -> None:
-        """A job's thread has ended, unless `settle` or `drop` were here before."""
+        """Handle the end of a job, unless `settle` or `give_up` already did."""
         if self._running is None or self._running[1] is not future:
             return
         try:
             self._end()
-        finally:  # what goes wrong with one must not hold up those behind it
+        finally:  # one job's failure must not stop the next
             self._go_on()
 
     def _end(self) -> None:
@@ -184,7 +188,7 @@ class Beside:
         (item, future), self._running = self._running, None
         try:
             error = future.exception()
-        except CancelledError:  # the threads were closed before its turn
+        except CancelledError:  # the threads were closed before it ran
             self._do(item)
             return
         assert error is None or isinstance(error, Exception)
@@ -201,14 +205,18 @@ class Beside:
 
 
 class LoopGate:
-    """The way to the loop, which can be closed: calls that come later are refused."""
+    """Access to the event loop from other threads, which can be closed: later calls are refused."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.is_closed = False
 
     def run(self, function: Callable[..., _Result], *args: object, **keywords: object) -> _Result:
-        """Call a function on the loop, from another thread; raises what it raises, and Closed."""
+        """Call a function on the event loop, from another thread.
+
+        Raises:
+            Closed: The access is closed. Otherwise the function's own errors.
+        """
         if self.is_closed:
             raise Closed("the broker is stopping")
 
@@ -218,35 +226,38 @@ class LoopGate:
         return self.wait(call())
 
     def wait(self, work: Coroutine[object, object, _Result]) -> _Result:
-        """Wait for a coroutine on the loop, from another thread; raises what it raises."""
+        """Run a coroutine on the event loop, from another thread.
+
+        Returns its result or raises its error.
+        """
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
 class SwapsOnLoop:
-    """Stands for a log's `SegmentSwaps` in another thread: a `SwapAccess`."""
+    """Proxy for a log's `SegmentSwaps` in another thread: a `SwapAccess`."""
 
     def __init__(self, swaps: SwapAccess, gate: LoopGate) -> None:
         self._swaps = swaps
         self._gate = gate
 
     def prepare_adoption(self) -> Adoption:
-        """Make ready to take segments in at the log end."""
+        """Prepare adopting segments at the log end."""
         return self._gate.run(self._swaps.prepare_adoption)
 
     def finished_run(self, bases: Sequence[int]) -> list[ClosedSegment]:
-        """The finished local segments with these base offsets, which follow each other."""
+        """Return the finished local segments with these base offsets, which must be consecutive."""
         return self._gate.run(self._swaps.finished_run, bases)
 
     def cleanable_segments(self) -> list[ClosedSegment]:
-        """The finished segments, oldest first."""
+        """Return the finished segments, oldest first."""
         return self._gate.run(self._swaps.cleanable_segments)
 
     def still_has(self, segments: Iterable[Segment]) -> bool:
-        """Whether the log still shows exactly these objects."""
+        """Whether the log still has exactly these segment objects."""
         return self._gate.run(self._swaps.still_has, segments)
 
     def show(self, swap: Swap, commit: Commit, operation: str) -> list[str]:
-        """Give the files of new segments their names, and show the segments."""
+        """Rename the files of new segments, and make the segments visible."""
         return self._gate.run(self._swaps.show, swap, commit, operation)
 
     def go_offline(self, operation: str, reason: str) -> None:
@@ -255,10 +266,10 @@ class SwapsOnLoop:
 
 
 class LogOnLoop(LogAccess):
-    """Stands for a log of the loop's thread in another thread.
+    """Proxy for a log of the event loop's thread in another thread.
 
-    Calls that change the log, or what it remembers, are carried out on the loop. Which segments
-    there are, and where the log begins and ends, is read at once.
+    Calls that change the log or its caches are executed on the loop. The list of segments and the
+    log's start and end are read directly.
     """
 
     def __init__(self, log: Log, gate: LoopGate) -> None:
@@ -269,24 +280,24 @@ class LogOnLoop(LogAccess):
 
     @property
     def swaps(self) -> SwapsOnLoop:
-        """Takes finished segments in, or exchanges them."""
+        """Adopts or swaps finished segments."""
         return self._swaps
 
     def producer_states(self) -> ProducerStates:
-        """Producers and open transactions at the log end."""
+        """Return producers and open transactions at the log end."""
         return self._log.producer_states()
 
     @property
     def recovery_point(self) -> int:
-        """Offset below which all is durable."""
+        """Offset below which everything is durable."""
         return self._log.recovery_point
 
     def trusted_end(self) -> int:
-        """Offset below which every append time on disk is right."""
+        """Return the offset below which every append time on disk is right."""
         return self._gate.run(self._log.trusted_end)
 
     def append_times_of(self, segment: Segment) -> AppendTimes:
-        """A segment's append times, limited to what is proven."""
+        """Return a segment's append times, limited to proven ones."""
         return self._gate.run(self._log.append_times_of, segment)
 
     def append(
@@ -308,27 +319,27 @@ class LogOnLoop(LogAccess):
         return self._gate.run(self._log.roll, reason)
 
     def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
-        """The note of a local segment, and by when its records were there, in ms."""
+        """Return the note of a local segment, and the latest time in ms of its records' arrival."""
         return self._gate.run(self._log.note_of, segment)
 
     def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
-        """Delete the segments that the topic's policy lets go."""
+        """Delete the segments that the topic's retention allows to delete."""
         return self._gate.run(self._log.apply_retention, by_age=by_age)
 
     def advance_start(self, offset: int) -> None:
-        """Move the log start, whatever the topic's policy says of deletion."""
+        """Advance the log start, regardless of the topic's cleanup policy."""
         self._gate.run(self._log.advance_start, offset)
 
     def take_tier(self, record: "TierRecord") -> None:
-        """Go by another record of the tier."""
+        """Use a new tier record."""
         self._gate.run(self._log.take_tier, record)
 
 
 class LogDirOnLoop:
-    """Stands for the broker's directory in another thread: a `DirectoryAccess`.
+    """Proxy for the broker's directory in another thread: a `DirectoryAccess`.
 
-    Calls that touch logs or topics are carried out on the loop. Values that never change, and the
-    calls that any thread may make (they sync, and the loop need not stop for them), are direct.
+    Calls that touch logs or topics are executed on the loop. Values that never change, and calls
+    that any thread may make (they sync, and need not stop the loop), are direct.
     """
 
     def __init__(self, log_dir: LogDir, gate: LoopGate) -> None:
@@ -337,7 +348,7 @@ class LogDirOnLoop:
 
     @property
     def path(self) -> str:
-        """Where the directory is."""
+        """Path of the directory."""
         return self._log_dir.path
 
     @property
@@ -347,37 +358,37 @@ class LogDirOnLoop:
 
     @property
     def is_writable(self) -> bool:
-        """Whether the directory is open for writing: a broker's always is."""
+        """Whether the directory is open for writing; always true for a broker's."""
         return self._log_dir.is_writable
 
     @property
     def commit_records(self) -> CommitRecords:
-        """The commits under way, for any thread."""
+        """Commits in progress, for any thread."""
         return self._log_dir.commit_records
 
     @property
     def tier_files(self) -> TierFiles:
-        """Reads what lies in tiers, in any thread."""
+        """Reads files in tiers, in any thread."""
         return self._log_dir.tier_files
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """All topics by name."""
+        """Return all topics by name."""
         return self._gate.run(self._log_dir.topics)
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic; raises UnknownTopic."""
+        """Return one topic; raises UnknownTopic."""
         return self._gate.run(self._log_dir.topic, name)
 
     def knows_age_limit(self, name: str) -> bool:
-        """Whether a topic's `retention.ms` is its own or a broker's."""
+        """Whether a topic's `retention.ms` is set for the topic or by a broker."""
         return self._gate.run(self._log_dir.knows_age_limit, name)
 
     def reader(self, topic: str, partition: int) -> LogAccess:
-        """The open log itself, as `log`."""
+        """Return a proxy for the open log, the same as `log`."""
         return self.log(topic, partition)
 
     def log(self, topic: str, partition: int) -> LogAccess:
-        """A stand-in for the open log, which belongs to the loop as its directory does."""
+        """Return a proxy for the open log."""
         return LogOnLoop(self._gate.run(self._log_dir.log, topic, partition), self._gate)
 
     def flush(self) -> None:
@@ -385,13 +396,13 @@ class LogDirOnLoop:
         self._gate.run(self._log_dir.flush)
 
     def accept_clock(self) -> int:
-        """Let appends go on although the clock jumped, durably."""
+        """Accept a clock jump durably, so that appends can continue."""
         return self._gate.run(self._log_dir.accept_clock)
 
     def cleaner_offset(self, name: TopicPartition) -> int | None:
-        """Offset below which a partition was compacted, for any thread."""
+        """Return the offset below which a partition was compacted, for any thread."""
         return self._log_dir.cleaner_offset(name)
 
     def note_cleaned(self, name: TopicPartition, offset: int | None) -> None:
-        """Keep up to where a partition is compacted, for any thread."""
+        """Store the offset below which a partition is compacted, for any thread."""
         self._log_dir.note_cleaned(name, offset)
