@@ -39,11 +39,11 @@ BACKLOG: Final = 1024
 
 
 def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Node:
-    """Take a directory's lock and make a broker of it.
+    """Lock a data directory and create a broker's state for it.
 
     Raises:
-        DirectoryLocked: Another process has it.
-        StorageFailure, InvalidRequest, ConfigError, CorruptFile, UnsupportedVersion: As
+        DirectoryLocked: Another process has the lock.
+        StorageFailure, InvalidRequest, ConfigError, CorruptFile, UnsupportedVersion: See
             `LogDir.open` and `Node`.
     """
     syncs = Work()
@@ -74,7 +74,7 @@ def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Nod
 
 
 def _differing(config: BrokerConfig) -> Iterator[str]:
-    """The settings that differ from Kafka's defaults, without secrets."""
+    """Return the settings that differ from Kafka's defaults, without secrets."""
     for name in sorted(config.given_names):
         key = BROKER_CONFIG_BY_NAME[name]
         value = config.text(name)
@@ -85,12 +85,12 @@ def _differing(config: BrokerConfig) -> Iterator[str]:
 
 
 def _heed_kept(log_dir: LogDir, config: BrokerConfig) -> None:
-    """Let recovery, too, go by what was changed while the broker ran, and kept."""
-    # `Node` reads it again and refuses it, behind a clean opening.
+    """Apply stored changes of settings before recovery, which depends on them."""
+    # Errors are ignored: after opening, `Node` reads the file again and reports them.
     with suppress(TidelogError, OSError):
         kept = settings_of(read_cluster(log_dir.env.files, log_dir.path), config.node_id)
         if kept:
-            from tidelog.config.broker import changed_config  # few have changed any
+            from tidelog.config.broker import changed_config  # few brokers have changes
 
             changed = changed_config(config, kept)
             log_dir.topic_admin.use_defaults(changed.topic_defaults)
@@ -98,14 +98,14 @@ def _heed_kept(log_dir: LogDir, config: BrokerConfig) -> None:
 
 
 def planned(config: BrokerConfig, place: Endpoint | None = None) -> tuple[ListenerPlan, ...]:
-    """The listeners of the settings.
+    """Return the listeners of the settings.
 
     Args:
         config: The settings.
-        place: Where the only one listens, in place of what the settings say.
+        place: Address of the only listener, which overrides the settings.
 
     Raises:
-        ConfigError: As `plan_listeners`; or several listeners, and a place for one.
+        ConfigError: See `plan_listeners`; or there are several listeners, and an address for one.
     """
     plans = plan_listeners(config)
     if place is None:
@@ -117,13 +117,13 @@ def planned(config: BrokerConfig, place: Endpoint | None = None) -> tuple[Listen
 
 
 def advertised(plan: ListenerPlan, port: int) -> Address:
-    """Where clients are told to connect to; a port of 0 there is the one that is listened on."""
+    """Return the address that clients connect to; a port of 0 is replaced by the listener's."""
     place = plan.told(port)
     return Address(place.host, place.port)
 
 
 async def use_kernels(node: Node) -> None:
-    """Let logs check and search with kernels: those opened from now on, the others in slices."""
+    """Let logs check and search with kernels: newly opened ones, then the open ones in slices."""
     node.partitions.has_kernels = True
     slices = Slices(node.env.clock)
     for partition in node.partitions.opened():
@@ -136,13 +136,13 @@ class Server:
     """One broker on one event loop. start -> ... -> stop."""
 
     def __init__(self, node: Node, *, kernels_after_s: float = 0.0) -> None:
-        """A broker that does not listen yet.
+        """Create a broker that does not listen yet.
 
         Args:
-            node: What it serves.
-            kernels_after_s: Kernels are loaded so long after it listens, in a thread, and the
-                cleaner starts then. Until then logs do without; the load takes the interpreter from
-                the first clients.
+            node: The broker's state.
+            kernels_after_s: Delay in s after it listens, until a thread loads the kernels and the
+                cleaner starts. Until then logs work without kernels; loading them slows down the
+                first clients.
         """
         self.node = node
         self._kernels_after_s = kernels_after_s
@@ -155,22 +155,22 @@ class Server:
         self._rest: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen where it is said, on the only listener of the settings; its port.
+        """Listen at an address, with the only listener of the settings; return its port.
 
         Raises:
-            OSError, TidelogError: As `open_doors`; ConfigError also where there are several.
+            OSError, TidelogError: See `open_doors`; ConfigError also for several listeners.
         """
         plans = planned(self.node.config, Endpoint(host, port))
         return (await self.open_doors(plans))[plans[0].name]
 
     async def open_doors(self, plans: Sequence[ListenerPlan]) -> dict[str, int]:
-        """Listen; the port of each listener, which the system chooses where it is 0.
+        """Listen; return the port of each listener, which the system chooses for 0.
 
         Raises:
-            OSError: An address, or that of the metrics, can't be had.
-            ConfigError: A certificate or a users' file can't be used, or
-                `tidelog.metrics.listen` can't be read.
-            CorruptFile, StorageFailure: Users and rules can't be read.
+            OSError: The address of a listener or of the metrics can't be bound.
+            ConfigError: A certificate or a users' file is invalid, or `tidelog.metrics.listen`
+                can't be parsed.
+            CorruptFile, StorageFailure: Users and ACLs can't be read.
         """
         self.node.timers.on_earlier = self._schedule
         doors = [Door(self.node, plan) for plan in plans]
@@ -201,9 +201,9 @@ class Server:
         return found
 
     async def _start_rest(self) -> None:
-        """Start what nobody needs to listen: clients can ask already.
+        """Start parts that aren't needed to listen; clients are served already.
 
-        Its modules are imported in a thread, those that the first group waits for before others.
+        A thread imports their modules, first those that the first group needs.
         """
         node = self.node
         await node.work.run(import_coordinators, node.topics.find(TRANSACTIONS_TOPIC) is not None)
@@ -216,7 +216,7 @@ class Server:
         load_beside(self._use_kernels)
 
     async def _listen(self, door: Door) -> int:
-        """Open one door; its port."""
+        """Open one listener; return its port."""
         place = door.plan.place
         sockets = await listening_sockets(place.host, place.port, BACKLOG, self._prepare)
         port: int = sockets[0].getsockname()[1]
@@ -231,7 +231,7 @@ class Server:
         prepare(bound, config.socket_send_buffer_bytes, is_asked=is_asked)
 
     def _listener(self, door: Door, sockets: Sequence[socket.socket]) -> Listener:
-        """Who accepts at a door."""
+        """Return the listener, plain or TLS."""
 
         def make() -> Connection:
             return Connection(self.node, self.clients, door)
@@ -249,7 +249,7 @@ class Server:
         self.node.topics.begin(use_kernels(self.node))
 
     def _started_compaction(self) -> "Compaction":
-        """The cleaner, started at the first call."""
+        """Return the cleaners, started at the first call."""
         if self._compaction is None:
             from tidelog.server.maintenance.log_cleaner import Compaction
 
@@ -258,8 +258,8 @@ class Server:
         return self._compaction
 
     async def _serve_control(self) -> None:
-        """Let other processes ask for changes; a broker works without that, too."""
-        from tidelog.server.maintenance.control import Control  # what it may be asked for is much
+        """Open the control channel; a failure is logged, and the broker works without it."""
+        from tidelog.server.maintenance.control import Control  # large: imported in the background
 
         control = Control(self.node, self._started_compaction)
         try:
@@ -270,7 +270,7 @@ class Server:
         self._control = control
 
     async def stop(self) -> None:
-        """Close all connections, then the directory: a clean stop.
+        """Close all connections, then the directory: a clean shutdown.
 
         Raises:
             StorageFailure: A partition could not be closed.
@@ -286,9 +286,9 @@ class Server:
             await self._control.stop()
         if self._compaction is not None:
             await self._compaction.stop()
-        await self.node.removals.stop()  # first: a deletion may wait for room there
+        await self.node.removals.stop()  # first: a deletion may wait for it
         await self.node.topics.settle()
-        # What was cancelled ends before the directory is closed under it.
+        # Cancelled tasks must end before the directory is closed.
         await asyncio.sleep(0)
         if self._wake is not None:
             self._wake.cancel()

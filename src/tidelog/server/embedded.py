@@ -33,12 +33,12 @@ from tidelog.types import PORT_MAX
 _Result = TypeVar("_Result")
 
 
-# Other than a broker's own defaults: a first consumer waits three seconds for others by Kafka's,
-# which is what most tests would wait for.
+# Differs from a broker's default: with Kafka's, the first consumer of a group waits three seconds
+# for others, and most tests would wait that long.
 _EAGER: Final = {"group.initial.rebalance.delay.ms": "0"}
 
 
-# Of a broker whose directory goes with it: fifty partitions take a tenth of a second to make.
+# For a temporary directory: creating fifty partitions takes a tenth of a second.
 _FEW: Final = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
@@ -49,16 +49,16 @@ _FEW: Final = {
 _DIRECTORIES: Final = frozenset({"log.dirs", "log.dir"})
 
 
-# The first client of a process comes at once, and often is the only one.
+# The first client of a process connects at once, and is often the only one.
 _KERNELS_AFTER_S: Final = 1.0
 
 
-# Where a listener on all addresses is reached from here.
+# Local addresses for a listener on all addresses.
 _HERE: Final = {4: LOOPBACK, 6: "::1"}
 
 
 class Broker(Closing):
-    """A running broker. Made by `broker(...)`; closed by `close` or at the end of its block."""
+    """A running broker, created by `broker(...)`; stopped by `close` or at the end of its block."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Broker(Closing):
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        """Raise what ended the thread, once."""
+        """Raise the error that ended the thread, once."""
         failure, self._failure = self._failure, None
         if failure is not None:
             self._thread.join()
@@ -121,17 +121,19 @@ class Broker(Closing):
 
     @property
     def metrics_address(self) -> str | None:
-        """`host:port` of /metrics, /healthz and /readyz; None where they are not served."""
+        """`host:port` of /metrics, /healthz and /readyz; None if they aren't served."""
         address = self._node.metrics_address
         return None if address is None else str(address)
 
     @property
     def data(self) -> str:
-        """The directory of topics; gone after `close` where it was not given."""
+        """The data directory; a temporary one is removed by `close`."""
         return self._node.log_dir.path
 
     def call(self, function: Callable[[Node], _Result]) -> _Result:
-        """Call a function with the broker's node on its loop; what it raises is raised here.
+        """Call a function with the broker's node on its event loop.
+
+        Return its result or raise its error.
 
         Raises:
             Closed: The broker was closed.
@@ -147,8 +149,8 @@ class Broker(Closing):
     def run_due(self) -> int:
         """Run every timer that is due by the broker's clock, and return their number.
 
-        For a clock that a test moves (`ManualClock`): the broker itself looks at its timers by
-        real time, and sees a moved clock at its next look.
+        For a clock that a test moves (`ManualClock`): the broker itself checks its timers in real
+        time, and notices a moved clock only at its next check.
 
         Raises:
             Closed: The broker was closed.
@@ -156,7 +158,7 @@ class Broker(Closing):
         return self.call(lambda node: node.timers.run_due())
 
     def close(self) -> None:
-        """Close connections and directory: a clean stop. Closing twice is fine.
+        """Close connections and directory: a clean shutdown. Closing twice is allowed.
 
         Raises:
             StorageFailure: A partition could not be closed.
@@ -181,23 +183,23 @@ def broker(
     """Start a broker on the loopback interface; several may run in one process.
 
     Args:
-        data: Its directory, made where it is missing. Where None: what the settings name as
-            `log.dirs`, else a temporary one.
-        port: Where its only listener listens on the loopback interface; the system chooses where
-            0. Where None: as `listeners` says, else as with 0.
-        settings: Broker settings by Kafka's names, as in server.properties; values are texts, or
-            as in TOML: numbers, flags, lists. Unless given, `group.initial.rebalance.delay.ms` is
-            0, and with a temporary directory the topics of groups, transactions and share groups
-            have one partition.
-        env: Files, clock and randomness; the machine's where None.
-        insecure: Allows an address that other machines can reach without TLS and log-in.
+        data: Its data directory, created if missing. If None: the `log.dirs` of the settings, else
+            a temporary directory.
+        port: Port of its only listener on the loopback interface; the system chooses one for 0. If
+            None: the `listeners` of the settings, else as for 0.
+        settings: Broker settings by Kafka's names, as in server.properties; values are texts or
+            TOML types: numbers, flags, lists. By default `group.initial.rebalance.delay.ms` is 0.
+            With a temporary directory the topics of groups, transactions and share groups have one
+            partition by default.
+        env: Files, clock and randomness; None for the machine's.
+        insecure: Allows an address that other machines can reach without TLS and authentication.
 
     Raises:
-        ConfigError: An unknown setting, a value outside its range, a port that can't be, several
-            directories or, with a port, several listeners; an address that other machines can
-            reach, without `insecure`.
-        DirectoryLocked: Another process, or another broker here, has the directory.
-        OSError: The port can't be had.
+        ConfigError: An unknown setting, a value out of range, an invalid port, several directories
+            or, with a port, several listeners; or an address that other machines can reach, without
+            `insecure`.
+        DirectoryLocked: Another process, or another broker in this one, has locked the directory.
+        OSError: The port can't be bound.
     """
     texts = setting_texts(settings or {})
     is_temporary = data is None and not texts.keys() & _DIRECTORIES

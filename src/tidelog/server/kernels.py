@@ -1,17 +1,18 @@
-"""Loads the numba kernels in a thread once the broker listens; until then plain code does the work.
+"""Loads the numba kernels in a thread once the broker listens.
+
+Until then plain Python does the work.
 
 Loading takes half a second from compiled code. Without compiled code another process compiles it,
 because a compiling thread blocks all others for seconds. A loading thread also blocks others
 wherever Python holds its lock, so the work is cut into small pieces:
-
-- Shared libraries are loaded by dlopen, without Python's lock, before Python asks for them: Python
+- Shared libraries are loaded by dlopen, without Python's lock, before Python needs them: Python
   stops all threads for 40 ms or more while LLVM's library is relocated.
-- The garbage collector is paused, and what was loaded counts as old afterwards: a search through
-  numba's objects blocks the loop longer than everything else.
+- The garbage collector is paused, and loaded objects are moved to the oldest generation afterwards:
+  a collection of numba's objects blocks the loop longer than everything else.
 - The interpreter switches threads ten times as often as usual.
 
-Afterwards the memory of LLVM's code (40 MB) is given back; the system reads a page again if it is
-needed.
+Afterwards the memory of LLVM's code (40 MB) is returned to the system, which reads a page again if
+it is needed.
 
 Source: dlopen(3), madvise(2), proc(5); Python's `_imp.create_dynamic` and `_ctypes.dlopen`.
 """
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from tidelog.record.kernels.compiler import Kernel
 
 
-# Where the large ones lie that kernels need, by package.
+# Paths of the large libraries that kernels need, by package.
 LIBRARIES: Final = {
     "llvmlite": ("binding/libllvmlite*",),
     "numpy": ("_core/_multiarray_umath*", "core/_multiarray_umath*", "linalg/_umath_linalg*"),
@@ -54,7 +55,7 @@ _SUFFIXES: Final = frozenset({".so", ".dylib"})
 _MAPS: Final = Path("/proc/self/smaps")
 
 
-# Pages as the file has them, which nobody in this process can have changed.
+# Pages identical to the file, which this process can't have changed.
 _UNWRITABLE: Final = frozenset({"r-xp", "r--p"})
 
 
@@ -62,21 +63,21 @@ _CHANGED: Final = ("Private_Dirty:", "Shared_Dirty:", "Anonymous:", "Swap:")
 
 
 def preload(paths: Iterable[str]) -> list[str]:
-    """Load shared objects, for good; those that could be.
+    """Load shared libraries permanently; return those that could be loaded.
 
-    What can't be loaded is left to whoever needs it, and will hear why.
+    The code that needs a library reports why it can't be loaded.
     """
     try:
         load = ctypes.CDLL(None).dlopen
-    except (AttributeError, OSError, TypeError):  # no such system
+    except (AttributeError, OSError, TypeError):  # not supported by the system
         return []
     load.argtypes, load.restype = (ctypes.c_char_p, ctypes.c_int), ctypes.c_void_p
-    # All at once, as Python will ask for it: else the rest is done then, with threads stopped.
+    # RTLD_NOW, as Python loads it: otherwise Python would do the rest, with all threads stopped.
     return [path for path in paths if load(os.fsencode(path), os.RTLD_NOW | os.RTLD_LOCAL)]
 
 
 def libraries() -> list[str]:
-    """The files of the libraries that kernels need, as far as they are installed."""
+    """Return the files of the installed libraries that kernels need."""
     return [path for package in LIBRARIES for path in _of_package(package)]
 
 
@@ -93,12 +94,12 @@ def _of_package(package: str) -> list[str]:
 
 
 def give_back(paths: Iterable[str]) -> int:
-    """Drop the pages of shared objects that are in memory as they are in the file.
+    """Drop the pages of shared libraries that are identical to the file.
 
-    Does nothing where the system has no such call, or does not say which pages those are.
+    Does nothing if the system has no such call, or does not list these pages.
 
     Returns:
-        Bytes of address space that were looked at so.
+        Bytes of address space that were dropped.
     """
     try:
         advise = ctypes.CDLL(None).madvise
@@ -113,13 +114,13 @@ def give_back(paths: Iterable[str]) -> int:
 
 
 def clean_maps(maps: str, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Address ranges [start, end) of maps of these files that can't be written and never were.
+    """Yield address ranges [start, end) of maps of these files that were never written.
 
-    Where the linker has put addresses into pages (RELRO) they are no longer the file's.
+    Pages into which the linker has written addresses (RELRO) differ from the file.
 
     Args:
-        maps: What /proc/PID/smaps says.
-        paths: Of the files, without links.
+        maps: Contents of /proc/PID/smaps.
+        paths: Paths of the files, without links.
     """
     wanted, current, is_clean = set(paths), None, False
     for line in maps.splitlines():
@@ -143,7 +144,7 @@ LOGGER: Final = logging.getLogger("tidelog.server")
 _COMPILE: Final = "from tidelog.server.kernels import compile_once; compile_once()"
 
 
-# So long the loop waits for its turn while modules are run; Python's own is 5 ms.
+# Longest wait of the loop for the interpreter while modules are executed; Python's default is 5 ms.
 SWITCH_S: Final = 0.0005
 
 
@@ -154,7 +155,10 @@ _is_loading = threading.Lock()
 
 
 def load_beside(done: Callable[[], None]) -> None:
-    """Load in a thread, then call `done` on the running loop; never, where numba is missing."""
+    """Load in a thread, then call `done` on the running loop.
+
+    Never calls it if numba is missing.
+    """
     if _is_loaded.is_set():
         done()
         return
@@ -192,7 +196,7 @@ def _load_once() -> bool:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Let other threads run as much as they like for a block."""
+    """Give other threads priority during a block."""
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(min(interval_s, SWITCH_S))
     try:
@@ -204,14 +208,14 @@ def _quietly() -> Iterator[None]:
 
 
 def _is_compiled() -> bool:
-    """Whether compiled code is kept of all kernels; imports numba."""
+    """Whether compiled code of all kernels is cached; imports numba."""
     from tidelog.record.kernels.compiler import is_kept
 
     return all(is_kept(each) for each in used_kernels())
 
 
 def used_kernels() -> "list[Kernel[..., object]]":
-    """The kernels that threads of a broker run."""
+    """Return the kernels that threads of a broker run."""
     from tidelog.record.kernels import (
         batch_scan,
         checksums,
@@ -231,12 +235,12 @@ def used_kernels() -> "list[Kernel[..., object]]":
         time_search.find_time_in_segment,
         messages.check_messages,
         messages.assign_messages,
-        # Of logs of the broker's own that are read.
+        # For reading the broker's internal logs.
         last_records.find_latest,
-        # Of the metrics.
+        # For metrics.
         latencies.count_latencies,
         checksums.fill_shifts,
-        # Of the zone map of a finished segment: acknowledgements may wait behind it.
+        # For the zone map of a finished segment: acknowledgments may wait for it.
         batch_scan.scan_batches,
         sums.fill_tables,
         times.mark_lost_creates,
@@ -248,12 +252,12 @@ def used_kernels() -> "list[Kernel[..., object]]":
 
 
 def are_loaded() -> bool:
-    """Whether kernels may be called: they are compiled, and in this process."""
+    """Whether kernels may be called: they are compiled and loaded in this process."""
     return _is_loaded.is_set()
 
 
 def _compile_elsewhere() -> None:
-    """Let another process compile what is not kept; where that fails, this one does it."""
+    """Let another process compile missing kernels; if that fails, this one does it when loading."""
     command = [sys.executable, "-c", _COMPILE]
     with suppress(OSError):
         subprocess.run(  # noqa: S603 - our own interpreter, our own words
@@ -262,10 +266,10 @@ def _compile_elsewhere() -> None:
 
 
 def compile_once() -> None:
-    """What a process does that compiles: nothing but wait where another one of them is at it.
+    """Compile, in a process of its own; if another one is compiling, wait for it.
 
-    A broker that is killed leaves it behind, and the next one starts another: they go on one after
-    the other, and only the first has work to do.
+    A killed broker leaves such a process running, and the next broker starts another: they run one
+    after the other, and only the first has work to do.
     """
     from tidelog.storage.kernel_cache import SOURCES, alone, choose_cache
 
@@ -276,7 +280,7 @@ def compile_once() -> None:
 
 
 def compile_all() -> None:
-    """Run every kernel that a broker may run, on a log of its own."""
+    """Run every kernel of a broker, on a temporary log."""
     from tempfile import TemporaryDirectory
 
     from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
@@ -297,10 +301,10 @@ def compile_all() -> None:
 
 
 def load() -> None:
-    """Run what requests wait for once, on one record, and import the rest.
+    """Run the kernels that requests use on one record, and import the rest.
 
     Raises:
-        ImportError: There is no numba.
+        ImportError: numba is not installed.
     """
     import numpy as np
 

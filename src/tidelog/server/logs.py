@@ -1,8 +1,8 @@
 """The broker's log lines, as text or JSON; they never contain contents of records.
 
-Fields that a line has beside its text are given by `extra=`: `client` (address), `api`,
-`error_code`, `address` (of ours). A flood of like lines is cut: after some of one kind a second the
-rest is counted, and the next line that is let through says how many were left out.
+Fields beside the text are given by `extra=`: `client` (address), `api`, `error_code`, `address` (of
+the broker). Floods of similar lines are limited: after some lines of one kind the rest of a time
+window is only counted, and the next line reports how many were left out.
 """
 
 import json
@@ -17,18 +17,18 @@ from tidelog.env import Clock
 LogFormat = Literal["text", "json"]
 
 FIELDS: Final = ("client", "connection", "api", "error_code", "address")
-# Given by `extra=` for what is told at the start or the end: it is no flood, however much it is.
+# Given by `extra=` for lines at start and stop, which are never limited.
 TOLD_ONCE: Final = {"is_told_once": True}
-# People read these in the message itself.
+# Fields that a text line has in its message.
 _IN_THE_TEXT: Final = frozenset({"client", "connection", "address"})
-# Lines of one kind (one place in the code) that are let through in a window.
+# Lines of one kind (one place in the code) that are written in a time window.
 BURST: Final = 20
 WINDOW_MS: Final = 10_000
 
 
 @contextmanager
 def logging_to(stream: TextIO, kind: LogFormat, clock: Clock) -> Iterator[None]:
-    """Log to a stream until the block ends: what is a note or worse."""
+    """Log to a stream until the block ends; level INFO and above."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if kind == "json" else TextLines())
     handler.addFilter(FloodGate(clock))
@@ -46,7 +46,7 @@ def logging_to(stream: TextIO, kind: LogFormat, clock: Clock) -> Iterator[None]:
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: time, level, logger, message, and the fields that there are."""
+    """One JSON object per line: time, level, logger, message, and the fields that are set."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
@@ -63,7 +63,10 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """Time, level, message; control characters as escapes, so that no client writes our lines."""
+    """Time, level, message.
+
+    Control characters are escaped, so that no client can forge log lines.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
@@ -94,12 +97,12 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 class FloodGate(logging.Filter):
-    """Lets `BURST` lines of each place in the code through in `WINDOW_MS`."""
+    """Limits each place in the code to `BURST` lines in `WINDOW_MS`."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
-        # Since when, how many came, how many were left out; as many as there are places.
+        # Start of the window, lines written, lines left out; one entry for each place in the code.
         self._kinds: dict[tuple[str, int], tuple[int, int, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:

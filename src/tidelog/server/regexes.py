@@ -1,7 +1,7 @@
-"""Regular expressions of clients: RE2's language, matched in time that grows with the text alone.
+"""Regular expressions of clients, in RE2's syntax, matched in linear time.
 
-Python's own engine can take for ever on a short text, so they run on RE2 (google-re2), which is
-loaded for the first one that comes. Why that library: docs/decisions/0027-regular-expressions.md.
+Python's own engine can take exponential time on a short text, so RE2 (google-re2) is used, which is
+loaded for the first expression. The choice: docs/decisions/0027-regular-expressions.md.
 
 Source: KIP-848 and KIP-1152 (a whole text has to match); Kafka 4.3's RE2J.
 """
@@ -12,16 +12,16 @@ from typing import Final, Protocol, cast
 from tidelog.errors import MissingDependency
 
 LENGTH_MAX: Final = 4096
-# Each makes RE2 look at hundreds of ranges, and whoever waits for a heartbeat waits for that.
+# RE2 processes hundreds of ranges for each; a heartbeat would wait for that.
 UNICODE_CLASSES_MAX: Final = 200
-# Bytes of what RE2 makes of an expression, and of the states that it remembers; it keeps 128.
+# Bytes of a compiled expression and its cached states; RE2 caches 128 expressions.
 MEMORY_MAX: Final = 1 << 20
-# Steps for one look at all texts, if none is remembered: some seconds at most.
+# Steps of one match of all names without cached states: some seconds at most.
 STEPS_MAX: Final = 2_000_000_000
 
 
 class _Compiled(Protocol):
-    """What is used of an expression of RE2's, for the library ships no types."""
+    """The used part of RE2's compiled expression; the library has no type hints."""
 
     programsize: int
 
@@ -29,24 +29,24 @@ class _Compiled(Protocol):
 
 
 class UnusableRegex(ValueError):
-    """An expression breaks a rule, is larger than a bound, or would take too long."""
+    """An expression is invalid, too large, or would take too long."""
 
 
 def require_usable(text: str) -> None:
-    """Take an expression or refuse it.
+    """Ensure that an expression is usable.
 
     Raises:
-        UnusableRegex: It breaks a rule of RE2's, or is too large.
+        UnusableRegex: It is invalid in RE2, or too large.
         MissingDependency: google-re2 is not installed.
     """
     _compile(text)
 
 
 def find_matches(text: str, names: Iterable[str]) -> frozenset[str]:
-    """The names that an expression matches as a whole. For any thread.
+    """Return the names that an expression matches as a whole. Any thread.
 
     Raises:
-        UnusableRegex: It breaks a rule of RE2's, is too large, or would take too long.
+        UnusableRegex: It is invalid in RE2, too large, or would take too long.
         MissingDependency: google-re2 is not installed.
     """
     compiled = _compile(text)
@@ -82,7 +82,7 @@ def _compile(text: str) -> _Compiled:
 
 
 def _encode(text: str) -> bytes:
-    """UTF-8; half a pair of surrogates is a character as well."""
+    """Encode as UTF-8; an unpaired surrogate counts as a character."""
     return text.encode("utf-8", "surrogatepass")
 
 

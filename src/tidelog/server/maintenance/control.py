@@ -1,9 +1,9 @@
-"""The control channel of a running broker: attach, swap, erase, flush, tier, status.
+"""Control channel of a running broker: attach, swap, erase, flush, tier, status.
 
-Requests come in by the loop. What they ask for is long work (an attach walks every byte of its
-segments), so it is done in a thread, on stand-ins whose calls come back to the loop (`threads`);
-meanwhile appends to the topics concerned wait, reading goes on (`holds`). What becomes visible is
-shown to waiting fetches at once.
+Requests arrive on the event loop. Their work is long (an attach walks every byte of its segments),
+so it runs in a thread, on proxies whose calls are executed on the loop (`threads`). Meanwhile
+appends to the affected topics wait, and reads continue (`holds`). Fetches that wait see new records
+at once.
 
 Source: docs/control.md.
 """
@@ -38,7 +38,7 @@ _Verb = Callable[[Mapping[str, object]], Awaitable[_Result]]
 
 
 class Control:
-    """Serves the channel. start -> stop; belongs to the loop's thread."""
+    """Server of the control channel. start -> stop; belongs to the event loop's thread."""
 
     def __init__(self, node: Node, compaction: "Callable[[], Compaction]") -> None:
         self._node = node
@@ -47,11 +47,13 @@ class Control:
         self._server: asyncio.Server | None = None
         self._listener: socket.socket | None = None
         self._gate = LoopGate(asyncio.get_running_loop())
-        # One thing at a time changes segments, and one copies: a tier run must not hold up others.
+        # One thread changes segments, another copies to the tier: a tier run must not delay
+        # changes.
         self._changing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-attach")
         self._tiering = ThreadPoolExecutor(1, thread_name_prefix="tidelog-tier")
         self._is_stopping = False
-        # Those whose asker has gone, too: a thread that works for one waits for the loop.
+        # Running requests, also those whose client has disconnected: their threads wait for the
+        # loop.
         self._running: set[asyncio.Task[None]] = set()
         self.verbs: Mapping[str, _Verb] = {
             "status": self._status,
@@ -68,18 +70,18 @@ class Control:
         }
 
     async def start(self) -> None:
-        """Begin to listen.
+        """Start listening.
 
         Raises:
             InvalidRequest: The directory's path is too long for a socket.
-            OSError: The socket can't be made.
+            OSError: The socket can't be created.
         """
         self._listener = channel.listen(self._node.log_dir.path)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(lambda: _Connection(self), sock=self._listener)
 
     async def stop(self) -> None:
-        """Stop listening, and return when what runs has ended: copies end after a segment."""
+        """Stop listening, and return when all requests have ended; copies end after a segment."""
         self._is_stopping = True
         if self._server is not None:
             with suppress(OSError):
@@ -93,7 +95,7 @@ class Control:
         self._tiering.shutdown()
 
     async def answer(self, message: Message) -> bytes:
-        """Carry out a request; its answer as a frame."""
+        """Carry out a request, and return its response as a frame."""
         try:
             verb, arguments = channel.read_request(message)
             carry_out = self.verbs.get(verb)
@@ -105,21 +107,21 @@ class Control:
             return encode_frame(channel.refusal(error))
 
     def begin(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
-        """Do something that is waited for when the channel is closed."""
+        """Start a task that `stop` waits for."""
         task = asyncio.ensure_future(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task
 
     def admit(self, connection: "_Connection") -> None:
-        """Take a connection in, in the place of an idle one where there are too many."""
+        """Admit a connection; above the limit it replaces an idle one."""
         if len(self._connections) >= channel.CONNECTIONS_MAX:
             idle = [each for each in self._connections if each.task is None]
             (idle or list(self._connections))[0].close()
         self._connections[connection] = None
 
     def dismiss(self, connection: "_Connection") -> None:
-        """A connection has gone."""
+        """Remove a closed connection."""
         self._connections.pop(connection, None)
 
     # -- verbs -------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ class Control:
         }
 
     async def _flush(self, _: Mapping[str, object]) -> _Result:
-        """Sync all that was appended, beside the loop."""
+        """Sync all appended records, in threads."""
         partitions = [each for each in self._node.partitions.opened() if each.failure is None]
         ended = await asyncio.gather(
             *(each.flushed() for each in partitions), return_exceptions=True
@@ -145,7 +147,7 @@ class Control:
         return {}
 
     async def _accept_clock(self, _: Mapping[str, object]) -> _Result:
-        """Let appends go on although the clock jumped; all partitions are opened for it."""
+        """Accept a clock jump, so that appends can continue; opens all partitions."""
         log_dir = self._node.log_dir
         names = [name for topic in self._node.topics.all() for name in log_dir.partitions(topic)]
         await self._open(names)
@@ -157,7 +159,7 @@ class Control:
         return {"accepted_ms": accepted_ms}
 
     async def _reopen(self, arguments: Mapping[str, object]) -> _Result:
-        """Open partitions anew that are offline since their disk failed."""
+        """Reopen partitions that are offline after a disk failure."""
         match arguments:
             case {"topic": str(topic), "partition": None | int() as number}:
                 found = self._node.log_dir.partitions(topic)
@@ -170,14 +172,14 @@ class Control:
         return {"reopened": reopened}
 
     async def _was_reopened(self, name: TopicPartition) -> bool:
-        """Open one anew that is offline; neither twice at once nor while its topic goes."""
+        """Reopen a partition if it is offline; one at a time, and not while topics change."""
         node = self._node
         async with node.topics.changing:
             return await node.partitions.reopen(name.topic, name.partition, node.work)
 
     async def _change(self, verb: str, arguments: Mapping[str, object]) -> _Result:
-        """Attach, swap or erase, with appends to the topics concerned held up."""
-        from tidelog.control import verbs  # much, and not needed to listen
+        """Attach, swap or erase; appends to the affected topics wait."""
+        from tidelog.control import verbs  # large, and not needed to listen
 
         topics = _topics_of(verb, arguments)
         internal = sorted(filter(self._node.topics.is_internal, topics))
@@ -195,12 +197,12 @@ class Control:
                 self._show(topics)
 
     async def _tier(self, arguments: Mapping[str, object]) -> _Result:
-        """One partition's run: copies, retention, removal; see docs/tiers.md."""
+        """Run one partition's tiering: copies, retention, removal; see docs/tiers.md."""
         from tidelog.control.verbs import read_tier_wishes, run_tier
 
         name, options = read_tier_wishes(arguments, self._on_copied)
         if options.url is not None:
-            # As the command does where it has the directory itself: later runs and readers know.
+            # As the command does without a broker: later runs and readers then know the tier.
             enabled = {"remote.storage.enable": "true", "tidelog.tier.url": options.url}
             await topic_changes.alter(self._node, name.topic, lambda _: enabled)
         async with self._node.partitions.holds.hold([name.topic], stops_appends=False):
@@ -222,7 +224,7 @@ class Control:
         return encode_report(report)
 
     async def _lend(self, arguments: Mapping[str, object]) -> _Result:
-        """A partition's cleaning for the asker to carry out; see docs/control.md."""
+        """Lend a partition's cleaning to the client; see docs/control.md."""
         from tidelog.control.verbs import encode_lent, read_compact_wishes
 
         request = read_compact_wishes(arguments)
@@ -231,7 +233,7 @@ class Control:
         return encode_lent(*lent)
 
     async def _take_back(self, arguments: Mapping[str, object]) -> _Result:
-        """Swap in what the asker has made of it."""
+        """Swap in the borrower's result."""
         from tidelog.control.verbs import read_take_back
 
         made = read_take_back(arguments)
@@ -242,7 +244,7 @@ class Control:
         return {"more": more}
 
     def _partitions_of(self, verb: str, arguments: Mapping[str, object]) -> list[TopicPartition]:
-        """The partitions that a change is about; what can't be read is refused by the verb."""
+        """Return the partitions of a change; invalid entries are skipped, the verb refuses them."""
         names = []
         for entry in _told_of(verb, arguments):
             topic, number = entry.get("topic"), entry.get("partition")
@@ -253,11 +255,14 @@ class Control:
         return names
 
     async def _open(self, names: Iterable[TopicPartition]) -> None:
-        """Open partitions beside the loop; what the work does on it finds them open."""
+        """Open partitions in threads, so that the work finds them open on the event loop."""
         await self._node.partitions.open_beside(names, self._node.work)
 
     def _on_copied(self, _: int) -> None:
-        """After each segment, in the copying thread."""
+        """Stop the copy if the broker is stopping.
+
+        Called after each segment, in the copying thread.
+        """
         if self._is_stopping:
             raise Closed("the broker is stopping; the next run goes on")
 
@@ -267,7 +272,7 @@ class Control:
         return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
 
     def _show(self, topics: Iterable[str]) -> None:
-        """Show readers that wait for more what there is now; an offline partition has no more."""
+        """Make new records visible to waiting readers; offline partitions have none."""
         names = set(topics)
         for partition in self._node.partitions.opened():
             if partition.name.topic in names and partition.failure is None:
@@ -283,12 +288,12 @@ def _skipped_topics(result: Mapping[str, object], topics: set[str]) -> set[str]:
 
 
 def _topics_of(verb: str, arguments: Mapping[str, object]) -> set[str]:
-    """The topics that a change is about; what can't be read is refused by the verb itself."""
+    """Return the topics of a change; invalid entries are skipped, the verb refuses them."""
     return {str(told.get("topic")) for told in _told_of(verb, arguments)}
 
 
 def _told_of(verb: str, arguments: Mapping[str, object]) -> list[Mapping[str, object]]:
-    """What names a topic and a partition."""
+    """Return the parts of the arguments that name a topic and a partition."""
     if verb in ("swap", "erase"):
         return [arguments]
     segments = arguments.get("segments")
@@ -297,30 +302,30 @@ def _told_of(verb: str, arguments: Mapping[str, object]) -> list[Mapping[str, ob
 
 
 class _Connection(asyncio.Protocol):
-    """One asker: bytes in, one request at a time, bytes out."""
+    """Connection of one client: one request at a time."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
         self._reader = FrameReader()
         self._requests: list[Message] = []
         self._transport: asyncio.Transport | None = None
-        self._is_full = False  # the asker takes no more answers for now
+        self._is_full = False  # the client does not read its responses
         self._is_paused = False
         self.task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody has come."""
+        """Register a new connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._control.admit(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it
-        """The asker has gone; what it has asked for is carried out all the same."""
+        """Remove the connection; its running request is still carried out."""
         self._transport = None
         if self.task is None:
             self._control.dismiss(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take what has come; a connection whose bytes make no sense is given up."""
+        """Process received bytes; a malformed frame closes the connection."""
         try:
             self._requests += self._reader.feed(data)
         except CorruptMessage as error:
@@ -330,24 +335,24 @@ class _Connection(asyncio.Protocol):
         self._go_on()
 
     def pause_writing(self) -> None:
-        """The asker reads no answers: nothing more of it is read or carried out."""
+        """Pause reading and processing: the client does not read its responses."""
         self._is_full = True
         self._pace()
 
     def resume_writing(self) -> None:
-        """It has taken what there was."""
+        """Resume: the client has read its responses."""
         self._is_full = False
         self._go_on()
 
     def _go_on(self) -> None:
-        """Carry out the next request."""
+        """Start the next request."""
         is_free = self.task is None and not self._is_full and self._transport is not None
         if is_free and self._requests:
             self.task = self._control.begin(self._answer(self._requests.pop(0)))
         self._pace()
 
     def _pace(self) -> None:
-        """Read nothing while a request is carried out or an answer waits: what waits is bounded."""
+        """Pause reading during a request or an unread response: this bounds what is queued."""
         wants_pause = self.task is not None or self._is_full
         if self._transport is None or wants_pause == self._is_paused:
             return
@@ -373,7 +378,7 @@ class _Connection(asyncio.Protocol):
             self._go_on()
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
         self._control.dismiss(self)

@@ -1,21 +1,22 @@
-"""The broker's cleaners: choose the dirtiest compacted partition, clean it, go on; lent jobs.
+"""Log cleaners of the broker: choose the dirtiest compacted partition, and clean it; lent jobs.
 
-Choosing and swapping in touch logs, which belong to the loop: they run in a thread, on stand-ins
-whose calls come back to the loop. The cleaning itself is another process's, which only reads
+Choosing and swapping in use logs, which belong to the event loop: they run in a thread, on proxies
+whose calls are executed on the loop. Another process does the cleaning itself; it only reads
 segments and writes `.cleaned` files (`storage.compaction.worker`). While segments are swapped in,
-the topic is held: retention leaves it alone, and its deletion waits that long. Retention of the
-partition itself waits from the first byte read to the last segment in place (`cleanings`).
+the topic is locked: retention skips it, and its deletion waits. Retention of the partition itself
+waits from the first byte read to the last segment in place (`cleanings`).
 
-A partition whose cleaning fails is named with its reason, in the log and on /metrics, and tried
-again, after `log.cleaner.backoff.ms` first, twice as long each time, without an end.
+If a cleaning fails, the partition and the reason are in the log and on /metrics. The cleaning is
+retried without limit, after `log.cleaner.backoff.ms` first, and twice as long each time.
 
-`Lending` hands a job to somebody else, who can't have the directory's lock (tasks on other
-machines): they write the `.cleaned` files, and the broker swaps in and moves history and
-checkpoint. While a job is lent no cleaner touches the partition. Another request for the same
-partition takes it over: what the borrower before has made is dropped. So does a start of the
-broker, and `LEND_MS` without an answer: then the cleaning begins again from the checkpoint.
+`Lending` hands a job to a client that can't have the directory's lock, such as tasks on other
+machines. The client writes the `.cleaned` files; the broker swaps them in and updates history and
+checkpoint. While a job is lent, no cleaner touches the partition. Another request for the same
+partition takes the job over, and the former borrower's result is dropped. The job also ends when
+the broker starts, or after `LEND_MS` without a result: then the cleaning begins again from the
+checkpoint.
 
-Belongs to the loop's thread. Source: Kafka 4.x LogCleaner, CleanerThread; facts 6.1.
+Belongs to the event loop's thread. Source: Kafka 4.x LogCleaner, CleanerThread; facts 6.1.
 """
 
 import asyncio
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from tidelog.storage.log.log import Log
 
 
-# A job that nobody has answered for so long is given up.
+# A job without a result is given up after this time.
 LEND_MS: Final = 24 * 3_600_000
 
 
@@ -73,7 +74,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class _Lent:
-    """A job that somebody carries out."""
+    """A lent job."""
 
     target: LogTarget
     job: CleaningJob
@@ -81,7 +82,7 @@ class _Lent:
 
 
 class Lending:
-    """The jobs that are lent."""
+    """Lent jobs."""
 
     def __init__(
         self,
@@ -91,14 +92,14 @@ class Lending:
         at_work: "Cleanings",
         hold: Hold,
     ) -> None:
-        """None are.
+        """Create it without lent jobs.
 
         Args:
             node: The broker.
-            gate: By which threads reach the loop.
-            threads: Where logs are looked at.
-            at_work: Partitions that a cleaner is at; those that are lent are entered.
-            hold: Held while segments are swapped in.
+            gate: Access of threads to the event loop.
+            threads: Threads that inspect logs.
+            at_work: Partitions that are being cleaned; lent ones are added.
+            hold: Locks a topic while segments are swapped in.
         """
         self._node = node
         self._gate = gate
@@ -110,17 +111,18 @@ class Lending:
     async def begin(
         self, name: TopicPartition, *, roll: bool, is_asked: bool
     ) -> tuple[CleaningDecision, CleaningJob | None]:
-        """What may be cleaned of a partition, and the job that does it; None where nothing is due.
+        """Lend a partition's cleaning; return the decision and the job, None if nothing is due.
 
         Args:
-            name: Which.
-            roll: Finish its active segment first.
-            is_asked: Also where it is not due.
+            name: The partition.
+            roll: Whether to roll its active segment first.
+            is_asked: Whether to clean even if it is not due.
 
         Raises:
             UnknownTopic: No such partition.
-            InvalidRequest: A cleaner of the broker is at it, it is not compacted, or has a tier.
-            TidelogError: What looking at it has met.
+            InvalidRequest: A cleaner of the broker is cleaning it, it is not compacted, or has a
+                tier.
+            TidelogError: The partition could not be inspected.
         """
         node = self._node
         if not node.log_dir.topic(name.topic).config.is_compacted:
@@ -157,12 +159,12 @@ class Lending:
         return LogTarget(LogDirOnLoop(self._node.log_dir, self._gate), name, options)
 
     async def take_back(self, made: "TakeBack") -> bool:
-        """Swap in what was made of a job; whether there is another pass to make.
+        """Swap in a job's result; return whether another pass is needed.
 
         Raises:
-            CleaningAborted: The job is not lent any more, or segments of it are others by now;
-                nothing more is changed, and it can be begun again.
-            CorruptMessage: Nothing that the job could have made; nothing was changed.
+            CleaningAborted: The job is no longer lent, or its segments have been replaced; nothing
+                more is changed, and it can be begun again.
+            CorruptMessage: The result can't be of this job; nothing was changed.
             StorageFailure: The disk failed.
         """
         name, cleaned = made.name, made.cleaned
@@ -182,7 +184,11 @@ class Lending:
         lent.target.swap_in(cleaned)
 
     def _check_sizes(self, directory: str, cleaned: Cleaned) -> None:
-        """Whoever had the job before may have written late; raises CleaningAborted."""
+        """Check the files' sizes, since a former borrower may have written late.
+
+        Raises:
+            CleaningAborted: A file has another size.
+        """
         fs = self._node.env.files
         for group in cleaned.groups:
             name = files.log_file_name(group.base_offset) + files.CLEANED_SUFFIX
@@ -191,7 +197,7 @@ class Lending:
                 raise CleaningAborted(f"{path}: not what was announced; begin it again")
 
     async def _end(self, name: TopicPartition) -> None:
-        """Nobody carries it out any more; what is left of its files goes."""
+        """End a lent job, and delete the files that are left of it."""
         lent = self._lent.pop(name, None)
         if lent is not None:
             fs, directory = self._node.env.files, lent.job.directory
@@ -199,13 +205,13 @@ class Lending:
             self._at_work.discard(name)
 
     async def give_up_old(self) -> None:
-        """End what nobody has answered for too long."""
+        """End jobs that have had no result for too long."""
         before_ms = self._node.env.clock.monotonic_ms() - LEND_MS
         for name in [name for name, lent in self._lent.items() if lent.since_ms <= before_ms]:
             await self._end(name)
 
     def forget(self, info: "TopicInfo") -> None:
-        """A topic has gone, its files with it."""
+        """Drop the jobs of a deleted topic; their files are gone."""
         for name in [name for name in self._lent if name.topic == info.name]:
             del self._lent[name]
             self._at_work.discard(name)
@@ -215,7 +221,7 @@ class Lending:
 
 
 def check(job: CleaningJob, cleaned: Cleaned) -> None:
-    """Refuse what this job can't have made; raises CorruptMessage."""
+    """Ensure that a result can be of this job; raises CorruptMessage."""
     ends = {source.base_offset: source.end_offset for source in job.sources}
     due = [group for group in job.groups if group.bases[0] < cleaned.mapped_to]
     if not job.map_from <= cleaned.mapped_to <= job.map_to or len(due) != len(cleaned.groups):
@@ -237,35 +243,35 @@ def check(job: CleaningJob, cleaned: Cleaned) -> None:
 RETRY_MAX_MS: Final = 3_600_000
 
 
-# A partition without new finished segments is looked at again so seldom.
+# Interval of inspecting a partition without newly finished segments.
 LOOK_AGAIN_MS: Final = 60_000
 
 
 class StoppableWorker(Worker, Protocol):
-    """A worker that can be sent home."""
+    """A worker that can be stopped."""
 
     def rest(self) -> None:
-        """There is nothing to do for a while."""
+        """Release resources: there is no job for now."""
         ...
 
     def stop(self) -> None:
-        """End what it is at, from any thread."""
+        """Stop the running job; callable from any thread."""
         ...
 
 
 class _Here(InProcess):
-    """Cleans in a thread of the broker: for file systems that no other process knows."""
+    """Cleans in a thread of the broker: for file systems that only this process can access."""
 
     def rest(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
     def stop(self) -> None:
-        """What runs is waited for."""
+        """Do nothing: the running job completes."""
 
 
 @dataclass(slots=True)
 class _Failure:
-    """Why a partition could not be cleaned, and when it is tried again, by monotonic time."""
+    """Reason of a failed cleaning, and when it is retried, by monotonic time."""
 
     reason: str
     delay_ms: int
@@ -274,23 +280,23 @@ class _Failure:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A look that found nothing due: it holds while the log has the same finished segments."""
+    """An inspection that found nothing due; valid while the log has the same finished segments."""
 
     active_base: int
     until_ms: int
 
 
 class Compaction:
-    """All cleaners of a broker. Belongs to the loop's thread. start -> stop."""
+    """All cleaners of a broker. Belongs to the event loop's thread. start -> stop."""
 
     def __init__(
         self, node: Node, make_worker: Callable[[], StoppableWorker] | None = None
     ) -> None:
-        """The cleaners, none at work.
+        """Create the cleaners, without starting them.
 
         Args:
             node: The broker.
-            make_worker: Makes who carries jobs out; by the broker's file system where None.
+            make_worker: Creates workers; by default chosen by the broker's file system.
         """
         self._node = node
         self._make_worker = make_worker or self._worker
@@ -310,14 +316,14 @@ class Compaction:
         node.topics.on_deleted += [self._forget, self.lending.forget]
 
     def start(self) -> None:
-        """Begin, `log.initial.task.delay.ms` from now, unless the settings say otherwise."""
+        """Start the cleaners, with a delay of `log.initial.task.delay.ms`, if they are enabled."""
         config = self._node.config
         if config.log_cleaner_enable:
             for _ in range(config.log_cleaner_threads):
                 self._tasks.append(asyncio.ensure_future(self._run()))
 
     async def stop(self) -> None:
-        """End what runs; what was swapped in stays."""
+        """Stop running cleanings; segments that were swapped in stay."""
         self._is_stopping = True
         for pause in tuple(self._pauses):
             if not pause.done():
@@ -338,7 +344,7 @@ class Compaction:
     # -- cleaners ----------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """One cleaner."""
+        """Run one cleaner."""
         config = self._node.config
         await self._pause(config.log_initial_task_delay_ms)
         worker = self._make_worker()
@@ -356,7 +362,7 @@ class Compaction:
             await self._pause(self._node.config.log_cleaner_backoff_ms)
 
     async def _take_next(self) -> TopicPartition | None:
-        """Choose, one cleaner at a time; what is chosen is nobody else's."""
+        """Choose a partition and reserve it; one cleaner at a time."""
         async with self._choosing:
             name = await self._choose()
             if name is not None:
@@ -376,7 +382,7 @@ class Compaction:
             self._pauses.discard(done)
 
     async def _clean(self, worker: Worker, name: TopicPartition) -> None:
-        """Clean a partition that was found due; its trouble is told and remembered."""
+        """Clean a due partition; a failure is logged and remembered."""
         try:
             await self._cleaned(worker, name, is_asked=False)
         except (CleaningAborted, Closed, UnknownTopic) as error:
@@ -432,7 +438,7 @@ class Compaction:
         )
 
     def failing(self) -> dict[TopicPartition, str]:
-        """Partitions whose last cleaning failed, and why."""
+        """Return the partitions whose last cleaning failed, with the reasons."""
         return {name: failure.reason for name, failure in self._failures.items()}
 
     def _forget(self, info: "TopicInfo") -> None:
@@ -442,7 +448,7 @@ class Compaction:
 
     @contextmanager
     def _held(self, name: TopicPartition) -> Iterator[None]:
-        """In a cleaner's thread: hold the topic on the loop for a block."""
+        """Lock the topic on the event loop for a block, from a cleaner's thread."""
         hold = self._node.partitions.holds.hold
         held = hold([name.topic], stops_appends=False, stops_deletion=True)
         self._gate.wait(held.__aenter__())
@@ -451,10 +457,10 @@ class Compaction:
         finally:
             self._gate.wait(held.__aexit__(None, None, None))
 
-    # -- choosing ----------------------------------------------------------------------------
+    # -- choose ------------------------------------------------------------------------------
 
     async def _choose(self) -> TopicPartition | None:
-        """The partition with the largest dirty share of those that are due, None without one."""
+        """Return the due partition with the largest dirty ratio, or None."""
         await self.lending.give_up_old()
         best: CleaningState | None = None
         for name in list(self._compacted()):
@@ -468,7 +474,7 @@ class Compaction:
         return None if best is None else best.name
 
     def _compacted(self) -> Iterator[TopicPartition]:
-        """Partitions of compacted topics that nobody is at, and that don't wait after a failure."""
+        """Iterate over partitions of compacted topics that may be cleaned now."""
         now_ms = self._node.env.clock.monotonic_ms()
         for topic in tuple(self._node.topics.names()):
             info = self._node.topics.find(topic)
@@ -481,7 +487,7 @@ class Compaction:
                     yield name
 
     async def _look(self, name: TopicPartition) -> CleaningState | None:
-        """A look at one partition; None where there is nothing new, or it can't be looked at."""
+        """Inspect one partition; None if nothing has changed or it can't be inspected."""
         node = self._node
         try:
             await node.partitions.open_beside([name], node.work)
@@ -504,7 +510,10 @@ class Compaction:
         return state
 
     def _is_news(self, name: TopicPartition, log: "Log") -> bool:
-        """Whether a look may find more than the last one; an idle head may have to be rolled."""
+        """Whether an inspection may find more than the last one.
+
+        An old active segment may be rolled.
+        """
         config, now_ms = log.context.config, self._node.env.clock.now_ms()
         if waits_since_ms(log.active, config, now_ms) is not None:
             log.roll(RollReason.COMPACTION_LAG)
@@ -520,11 +529,12 @@ class Compaction:
     def _note(
         self, state: CleaningState, partition: Partition, active_base: int, synced_end: int
     ) -> None:
-        """Remember a look, by how the log was when that began: a sync may have ended meanwhile."""
+        """Remember an inspection, by the log's state before it: a sync may have ended meanwhile."""
         decision, log = state.decision, partition.log
         self._node.metrics.cleaner.looked(state.name, decision.ratio)
         if synced_end < active_base:
-            # A roll's sync is under way, or a crash has left records unsynced: the next look sees.
+            # A roll's sync is running, or records are unsynced after a crash: the next inspection
+            # continues.
             is_synced = log.recovery_point >= active_base
             if not is_synced and not partition.is_gone and partition.failure is None:
                 partition.flush_later()
@@ -535,22 +545,22 @@ class Compaction:
             until_ms = min(until_ms, state.now_ms + LOOK_AGAIN_MS)
             self._seen[state.name] = _Seen(active_base, until_ms)
 
-    # -- asked from outside ------------------------------------------------------------------
+    # -- on request --------------------------------------------------------------------------
 
     async def clean_now(
         self, name: TopicPartition, *, roll: bool = False, is_asked: bool = True
     ) -> CleaningReport:
-        """Clean a partition because somebody asks for it.
+        """Clean a partition on request.
 
         Args:
-            name: Which.
-            roll: Finish its active segment first.
-            is_asked: Also where it is not due.
+            name: The partition.
+            roll: Whether to roll its active segment first.
+            is_asked: Whether to clean even if it is not due.
 
         Raises:
             UnknownTopic: No such partition.
-            InvalidRequest: It is being cleaned already, is not compacted, or has a tier.
-            TidelogError: What the cleaning has met.
+            InvalidRequest: It is already being cleaned, is not compacted, or has a tier.
+            TidelogError: The cleaning failed.
         """
         info = self._node.log_dir.topic(name.topic)
         if not info.config.is_compacted:

@@ -1,6 +1,6 @@
 """Periodic tasks of the broker: retention, checkpoints, flushes, expiry of producers.
 
-A task visits the partitions in slices of a few milliseconds, so clients wait no longer than that.
+A task visits the partitions in slices of a few milliseconds, which bounds the delay of clients.
 Logs hand blocking work to threads themselves. As in Kafka, no timer rolls an idle segment: only an
 append does.
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PAUSE_MS: Final = 10
 
 
-# How often logs are looked at for `flush.ms`, which appends alone would overlook.
+# Interval of checking logs for `flush.ms`, which appends alone would miss.
 FLUSH_CHECK_MS: Final = 1000
 
 
@@ -37,17 +37,20 @@ NEVER_MS: Final = INT64_MAX
 
 
 class Background:
-    """A broker's tasks. Belongs to the loop's thread. start -> ...; timers end with the broker."""
+    """Periodic tasks.
+
+    Belongs to the event loop's thread. start -> ...; timers end with the broker.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._saving: Future[None] | None = None
         self._openings = set[asyncio.Task[None]]()
-        # Partitions that are looked at again for files that wait to be unlinked.
+        # Partitions that are visited again for files that wait to be unlinked.
         self._unlinking = set[Partition]()
 
     def start(self) -> None:
-        """Begin; the first look comes `log.initial.task.delay.ms` from now, as in Kafka."""
+        """Start; the first tasks run after `log.initial.task.delay.ms`, as in Kafka."""
         config = self._node.config
         self._node.closers.append(self._stop_opening)
         first_ms = config.log_initial_task_delay_ms
@@ -66,7 +69,7 @@ class Background:
         names: Callable[[], Iterator[TopicPartition]],
         action: Callable[[Partition], None],
     ) -> None:
-        """Do something with each partition, now and again."""
+        """Run an action for each partition, periodically."""
         if interval_ms >= NEVER_MS:
             return
 
@@ -81,7 +84,7 @@ class Background:
         action: Callable[[Partition], None],
         done: Callable[[], object],
     ) -> None:
-        """Go on with the next partitions for a while; the others come after a pause."""
+        """Run the action for the next partitions in one slice; the others follow after a pause."""
         clock = self._node.env.clock
         end_ms = clock.monotonic_ms() + SLICE_MS
         for name in names:
@@ -100,9 +103,9 @@ class Background:
         go_on: Callable[[Iterator[TopicPartition]], None],
         others: Iterator[TopicPartition],
     ) -> None:
-        """Open a partition that nobody has used yet, then go on with it; without it if need be."""
+        """Open an unused partition, then continue with it, or without it if that failed."""
         opening = asyncio.ensure_future(self._node.partitions.open_beside([name], self._node.work))
-        self._openings.add(opening)  # else nobody keeps it
+        self._openings.add(opening)  # keeps a reference to the task
 
         def opened(ended: asyncio.Task[None]) -> None:
             self._openings.discard(ended)
@@ -116,17 +119,20 @@ class Background:
         opening.add_done_callback(opened)
 
     def _stop_opening(self) -> None:
-        """The broker stops: nothing more is opened for what is done beside requests."""
+        """Cancel openings for periodic tasks: the broker stops."""
         for opening in tuple(self._openings):
             opening.cancel()
 
     def _act(self, name: TopicPartition, action: Callable[[Partition], None]) -> None:
-        """One partition's trouble is not the others'; a topic may have gone meanwhile."""
+        """Run the action for one partition; failures don't affect others.
+
+        The topic may be deleted.
+        """
         info = self._node.topics.find(name.topic)
         if info is None or name.partition >= info.partitions:
             return
         if self._node.partitions.holds.is_held(name.topic):
-            return  # its segments must stay as they are; the next look comes soon
+            return  # its segments are locked; it is visited again soon
         try:
             partition = self._node.partitions.get(name.topic, name.partition)
             if partition.failure is None:
@@ -137,7 +143,7 @@ class Background:
             LOGGER.exception("%s: what is done beside requests has failed", name)
 
     def _names(self) -> Iterator[TopicPartition]:
-        """All partitions, opened or not: what nobody asks for grows old, too."""
+        """Iterate over all partitions, open or not: records in unused ones expire, too."""
         for topic in tuple(self._node.topics.names()):
             if self._node.topics.find(topic) is not None:
                 yield from self._node.log_dir.partitions(topic)
@@ -145,7 +151,7 @@ class Background:
     def _open(self) -> Iterator[TopicPartition]:
         return (partition.name for partition in self._node.partitions.opened())
 
-    # -- what is done with each --------------------------------------------------------------
+    # -- actions -----------------------------------------------------------------------------
 
     def _retain(self, partition: Partition) -> None:
         name, cleanings = partition.name, self._node.cleanings
@@ -158,7 +164,7 @@ class Background:
         partition.last_deletion_ms = self._node.env.clock.now_ms()
         if partition not in self._unlinking:
             self._unlinking.add(partition)
-            # By the clock of the files' own time-out, which begins now.
+            # By the clock of the files' own delay, which begins now.
             self._unlink_in(log.context.config.file_delete_delay_ms + 1, partition)
 
     def _unlink_in(self, delay_ms: int, partition: Partition) -> None:
@@ -174,10 +180,10 @@ class Background:
         self._unlinking.discard(partition)
 
     def _next_unlink_ms(self, log: Log) -> int | None:
-        """In how many ms there may be files to unlink, None for never.
+        """Return the ms until files may be due for unlinking, None for never.
 
-        Some may be on their way to be set aside. Wall time may run back behind what is due by it:
-        nobody waits for longer than the delay itself before the next look.
+        Some may not have been set aside yet. Wall time may go backwards: the next check comes after
+        the delay at the latest.
         """
         due_ms = log.deleter.next_unlink_ms
         if due_ms is None:
@@ -199,8 +205,8 @@ class Background:
         partition.transactions.expire(now_ms, expiration_ms)
 
     def _checkpoint(self) -> None:
-        """Recovery points and log starts, written in a thread, so that a kill costs less."""
-        if self._saving is None or self._saving.done():  # a slow disk is not asked again meanwhile
+        """Write recovery points and log starts in a thread, to shorten recovery after a crash."""
+        if self._saving is None or self._saving.done():  # a slow disk gets no second request
             save = self._node.log_dir.note_checkpoints()
             keep = self._node.log_dir.keep_reserve
             self._saving = self._node.work.submit(lambda: _logged(save, keep))

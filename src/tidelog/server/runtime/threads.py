@@ -319,7 +319,7 @@ class LogOnLoop(LogAccess):
         return self._gate.run(self._log.roll, reason)
 
     def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
-        """Return the note of a local segment, and the latest time in ms of its records' arrival."""
+        """Return the note of a local segment, and a time in ms at which its records existed."""
         return self._gate.run(self._log.note_of, segment)
 
     def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
