@@ -8,7 +8,8 @@ import pytest
 from tidelog.env import Env
 from tidelog.errors import CorruptFile, DirectoryLocked, InvalidRequest, UnsupportedVersion
 from tidelog.jobs.chunks import Span
-from tidelog.jobs.replay.run import Journal, Progress, decode, encode
+from tidelog.jobs.replay.run import Journal, Progress, Replay, decode, encode
+from tidelog.spark.places import Place
 from tidelog.types import TopicPartition
 
 SPAN = Span(TopicPartition("flights", 3), 10, 20)
@@ -49,6 +50,16 @@ def test_another_question_is_refused() -> None:
         PROGRESS.ensure_asked({"topic": "flights", "start": "-7h"})
     with pytest.raises(InvalidRequest, match="that of end 'left out', not 'now'"):
         PROGRESS.ensure_asked({"topic": "flights", "start": "-6h", "end": "now"})
+
+
+def test_choices_of_another_question_are_told_as_words() -> None:
+    asked = Replay(Place("a"), "flights", to=Place("b"), clock="append", partitions="key")
+    before = Progress(job_id="", question=asked._requested() | {"clock": "record"})
+    with pytest.raises(InvalidRequest, match="that of clock 'record', not 'append'"):
+        before.ensure_asked(asked._requested())
+    before = Progress(job_id="", question=asked._requested() | {"partitions": "keep"})
+    with pytest.raises(InvalidRequest, match="that of partitions 'keep', not 'key'"):
+        before.ensure_asked(asked._requested())
 
 
 def test_done() -> None:

@@ -421,9 +421,9 @@ class Replay:
             "to": str(self._to),
             "to_topic": options["to_topic"] or "",
             "range": self._range_text or f"{_text(options['start'])}..{_text(options['end'])}",
-            "clock": options["clock"],
+            "clock": str(options["clock"]),
             "isolation": self._question((None, None)).isolation.name.lower(),
-            "partitions": options["partitions"] or "",
+            "partitions": str(options["partitions"] or ""),
             "sink": json.dumps(sorted((options["sink"] or {}).items())),
         }
 
