@@ -1,6 +1,6 @@
 """Cluster metadata in a broker's directory: users, ACLs, quotas and changed settings.
 
-Users, ACLs and quotas are records in `tidelog-metadata.log`, settings are in
+Users, ACLs and quotas are records in `tidelog-metadata.log`; settings are in
 `tidelog-cluster.json`. Changes are applied one at a time, by any thread. A change is durable before
 it is acknowledged; after a kill it is complete or absent. Readers see the state before or after a
 change, never part of it. A metadata log in which most records are superseded is rewritten, so its
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
 State = TypeVar("State")
 
 
-# Carries a change out to its end, whoever goes away meanwhile.
+# Starts a task that completes a change even if the client disconnects.
 Begin: TypeAlias = Callable[[Coroutine[object, object, None]], "asyncio.Task[None]"]
 
 
 class KeptState(Generic[State]):
-    """One such state. Belongs to the loop's thread; any thread may read what is kept.
+    """Durable state with one change at a time. Belongs to the loop's thread; any thread may read.
 
     Attributes:
-        state: What is kept.
-        apply: Lets a state hold; awaited before it is kept, and again with the one before where it
-            can't be kept.
-        on_kept: Called with the state before and the one that is kept now.
+        state: Current state.
+        apply: Applies a new state. It is awaited before the state is stored, and again with the old
+            state if storing fails.
+        on_kept: Called with the old and the new state once the new one is stored.
     """
 
     def __init__(
@@ -68,18 +68,18 @@ class KeptState(Generic[State]):
         work: Work,
         begin: Begin,
     ) -> None:
-        """Read what there is.
+        """Read the stored state.
 
         Args:
-            path: The file's, for errors.
-            what: What it keeps, for errors.
+            path: Path of the file, for errors.
+            what: Name of the state, for errors.
             read: Reads the file; raises OSError.
             write: Replaces the file durably, in a thread; raises OSError.
             work: Threads for writing.
-            begin: Carries a change out to its end; nobody closes the directory before that.
+            begin: Starts a change as a task; the directory is not closed before it ends.
 
         Raises:
-            StorageFailure: It can't be read. What else `read` raises is raised, too.
+            StorageFailure: The file can't be read. Other errors of `read` are raised, too.
         """
         self._path = path
         self._what = what
@@ -87,7 +87,7 @@ class KeptState(Generic[State]):
         self._work = work
         self._begin = begin
         self._changing = asyncio.Lock()
-        # Whether the file surely has the state: a write that failed may have come down to the disk.
+        # Whether the file certainly has the state: a failed write may still have reached the disk.
         self._is_certain = True
         self.apply: Callable[[State], Awaitable[None]] | None = None
         self.on_kept: Callable[[State, State], None] | None = None
@@ -97,13 +97,13 @@ class KeptState(Generic[State]):
             raise as_storage_failure(error, path, f"read {what}") from error
 
     async def change(self, changed: Callable[[State], State]) -> None:
-        """Keep what `changed` makes of the state; what that or `apply` raises is raised here.
+        """Store the state that `changed` returns; errors of `changed` and `apply` are raised.
 
         Raises:
-            StorageFailure: It could not be kept; the state is the one before. The file may have
-                either until the next change, which is written even where it changes nothing.
+            StorageFailure: The state could not be stored and has not changed. The file may have
+                either state until the next change, which is written even if it changes nothing.
         """
-        # What the disk has, memory has: also where the client that asked has gone meanwhile.
+        # The change completes even if the client disconnects, so that memory and disk agree.
         await asyncio.shield(self._begin(self._carry_out(changed)))
 
     async def _carry_out(self, changed: Callable[[State], State]) -> None:
@@ -126,30 +126,30 @@ class KeptState(Generic[State]):
                 self.on_kept(before, state)
 
 
-# So many records may have been overtaken, beside as many as hold, before a file is replaced.
+# Number of superseded records, besides as many as are current, after which a file is rewritten.
 SPARE_RECORDS: Final = 1_000
 
 
 class MetadataLog:
-    """What a broker keeps of its cluster, and who writes it.
+    """Metadata of the cluster: reads the log at the start, and writes changes.
 
     Attributes:
-        path: The log's file, for errors.
-        security: Users and rules as they were at the start.
-        quotas: Quotas as they were at the start.
+        path: Path of the log, for errors.
+        security: Users and ACLs at the start.
+        quotas: Quotas at the start.
     """
 
     def __init__(self, log_dir: LogDir) -> None:
-        """Read it.
+        """Read the log.
 
         Raises:
-            CorruptFile, UnsupportedVersion, StorageFailure: It can't be read.
+            CorruptFile, UnsupportedVersion, StorageFailure: The log can't be read.
         """
         self._log_dir = log_dir
         self._env = log_dir.env
         self._file = MetadataFile(log_dir.env, log_dir.path)
         self.path = self._file.path
-        # None while nothing is kept: few directories keep anything, and all start without codecs.
+        # None without records, as in most directories, so that the codecs are not imported.
         self._kept: MetadataImage | None = None
         self._writing = threading.Lock()
         try:
@@ -165,7 +165,7 @@ class MetadataLog:
 
     @property
     def _image(self) -> "MetadataImage":
-        """What is kept; to be changed in place."""
+        """Current metadata, which is changed in place."""
         if self._kept is None:
             from tidelog.server.admin.metadata_records import MetadataImage
 
@@ -182,7 +182,7 @@ class MetadataLog:
         if not self._file.is_certain and values is not None:
             self._log_dir.report(f"{self.path}: left out a change that a hard stop has cut")
         if values is not None and not was_clean:
-            # What a kill has left may be in the system's memory alone, and is about to be used.
+            # After a kill the records may not be on disk yet, and they are about to be used.
             self._replace(self._image)
 
     def _replay(self, value: bytes) -> None:
@@ -196,21 +196,22 @@ class MetadataLog:
     # -- changes -------------------------------------------------------------------------------
 
     def keep_security(self, state: SecurityState) -> None:
-        """Keep users and rules, durably.
+        """Store users and ACLs durably.
 
         Raises:
-            OSError: They could not be kept; what was is there after the next change, or with it.
+            OSError: They could not be stored. After the next change, the old state is stored, or
+                this one with it.
         """
         with self._writing:
             self._keep(self._image.security_changes(state, self._env.random))
 
     def keep_quotas(self, quotas: Quotas) -> None:
-        """Keep quotas, durably; raises OSError, as `keep_security`."""
+        """Store quotas durably; raises OSError if they could not be stored."""
         with self._writing:
             self._keep(self._image.quota_changes(quotas))
 
     def _keep(self, changes: Iterable["Record"]) -> None:
-        """Write changes, then let the image have them."""
+        """Write changes, then apply them to the image."""
         from tidelog.server.admin.metadata_records import encode
 
         records = list(changes)
@@ -239,13 +240,13 @@ class MetadataLog:
         self._write(lambda: self._file.replace(map(encode, image.snapshot())))
 
     def _write(self, act: Callable[[], None]) -> None:
-        """Where this fails the file may end in half a change: a stop is not a clean one then."""
+        """Write; if that fails, the file may end in half a change, so the next stop is unclean."""
         self._log_dir.doubts.add(self.path)
         act()
         self._log_dir.doubts.discard(self.path)
 
     def _is_unborn(self) -> bool:
-        """Whether there is no file yet, and nothing that one could say."""
+        """Whether there is no file yet and nothing to store."""
         return not self._image.record_count and not self._env.files.exists(self.path)
 
 
@@ -264,24 +265,24 @@ class ClusterSettings(KeptState[ClusterState]):
         metadata: MetadataLog,
         defaults_of: Callable[[ClusterState], Mapping[str, str]],
     ) -> None:
-        """Read what the directory keeps.
+        """Read the stored settings.
 
         Args:
-            env: Files.
-            directory: Whose file.
+            env: Environment with the file system.
+            directory: Directory of the file.
             work: Threads for writing.
-            begin: Carries a change out to its end.
-            metadata: Where quotas are kept; settings lie in a file of their own.
-            defaults_of: What topics' defaults are at this broker where a state holds.
+            begin: Starts a change as a task that completes.
+            metadata: Log of the quotas; settings have a file of their own.
+            defaults_of: Returns the defaults of topic settings at this broker for a state.
 
         Raises:
-            CorruptFile, UnsupportedVersion, StorageFailure: It can't be read.
+            CorruptFile, UnsupportedVersion, StorageFailure: The file can't be read.
         """
         self._env = env
         self._directory = directory
         self._metadata = metadata
         self._defaults_of = defaults_of
-        # What the file surely says; None where that is not known.
+        # Settings that the file certainly has; None if unknown.
         self._in_file: ClusterState | None = None
         super().__init__(
             f"{directory}/{CLUSTER_FILE}",
@@ -297,7 +298,7 @@ class ClusterSettings(KeptState[ClusterState]):
         return replace(self._in_file, quotas=self._metadata.quotas)
 
     def _write_kept(self, state: ClusterState) -> None:
-        """Keep what has changed; one change is of quotas, or of settings."""
+        """Store what has changed; one change affects either quotas or settings."""
         self._metadata.keep_quotas(state.quotas)
         settings = replace(with_defaults(state, self._defaults_of(state)), quotas={})
         if settings == self._in_file:
@@ -307,10 +308,10 @@ class ClusterSettings(KeptState[ClusterState]):
         self._in_file = settings
 
     def note_defaults(self) -> None:
-        """Note in the file what topics' defaults are at this broker, where it says otherwise.
+        """Store the broker's defaults of topic settings in the file, if it has others.
 
-        Who moves tiers when the broker has stopped goes by that. A broker that can't write it, on a
-        full disk, is of use all the same.
+        A tool that moves tiers while the broker is stopped needs them. A failure, such as a full
+        disk, is only logged, because the broker works without it.
         """
         if with_defaults(self.state, self._defaults_of(self.state)) == self.state:
             return
@@ -321,7 +322,7 @@ class ClusterSettings(KeptState[ClusterState]):
             _LOGGER.warning(text, CLUSTER_FILE, error)
 
 
-# Kafka's bound on rules of one cluster is the memory; ours is a number.
+# Kafka limits the ACLs of a cluster by memory only; tidelog has a fixed limit.
 ACLS_MAX: Final = 100_000
 
 
@@ -329,30 +330,31 @@ USERS_MAX: Final = 100_000
 
 
 class Rules:
-    """Users and ACLs of one broker. Belongs to the loop's thread, but for `credential`.
+    """Users and ACLs of one broker. Belongs to the loop's thread, except `credential` and `shapes`.
 
     Attributes:
-        authorizer: Who may do what; None where nobody asks.
+        authorizer: Authorizer; None if none is configured.
     """
 
     def __init__(
         self, metadata: MetadataLog, config: BrokerConfig, work: Work, begin: Begin
     ) -> None:
-        """Take what the directory keeps.
+        """Use the stored users and ACLs.
 
         Args:
-            metadata: Where users and rules are kept.
-            config: Super users, and whether there is an authorizer.
+            metadata: Log of users and ACLs.
+            config: Settings with the super users and the authorizer.
             work: Threads for writing.
-            begin: Carries a change out to its end; nobody closes the directory before that.
+            begin: Starts a change as a task; the directory is not closed before it ends.
 
         Raises:
-            CorruptFile: A rule is of a kind that nobody knows.
-            ConfigError: `super.users` can't be.
+            CorruptFile: An ACL has an unknown type.
+            ConfigError: `super.users` is invalid.
         """
         self._metadata = metadata
         self._work = work
-        # Made beside the loop while a change is written: rules and users may be very many.
+        # Prepared in the thread that writes a change, because there may be very many users and
+        # ACLs.
         self._next: _Next | None = None
         self._kept: KeptState[SecurityState] = KeptState(
             metadata.path,
@@ -369,7 +371,7 @@ class Rules:
         self._heed()
 
     def _write(self, state: SecurityState) -> None:
-        """Write a change, and prepare what follows from it; in a thread."""
+        """Write a change and prepare its effects; runs in a thread."""
         self._next = None
         self._metadata.keep_security(state)
         self._next = self._prepare(self._kept.state, state)
@@ -388,7 +390,7 @@ class Rules:
         return _Next(table, [*map(_acl_of, added)], [*map(_acl_of, removed)], shapes)
 
     def _heed(self) -> None:
-        """Let a change hold that was written."""
+        """Apply the effects of a change that has been written."""
         following, self._next = self._next, None
         if following is None:
             return
@@ -403,24 +405,24 @@ class Rules:
     # -- users ---------------------------------------------------------------------------------
 
     def credential(self, mechanism: "ScramMechanism", user: str) -> ScramCredential | None:
-        """A user's credential, None for one that has none. Any thread may ask."""
+        """Return a user's credential, None without one. Thread-safe."""
         return self._kept.state.scram.get((user, int(mechanism)))
 
     def shapes(self, mechanism: "ScramMechanism") -> "Mapping[Shape, int]":
-        """Forms of salts and iterations of a mechanism's users. Any thread may ask."""
+        """Return the number of users per shape for a mechanism. Thread-safe."""
         return self._shapes.get(mechanism, {})
 
     def credentials(self) -> Mapping[tuple[str, int], ScramCredential]:
-        """All credentials, by user and the mechanism's number."""
+        """Return all credentials, by user and number of the mechanism."""
         return self._kept.state.scram
 
     async def change_credentials(
         self, change: Callable[[dict[tuple[str, int], ScramCredential]], None]
     ) -> None:
-        """Let `change` change a copy of all credentials, and keep that.
+        """Let `change` modify a copy of all credentials, and store it.
 
         Raises:
-            StorageFailure: It could not be kept; nothing was changed.
+            StorageFailure: The change could not be stored, and nothing has changed.
         """
 
         def changed(state: SecurityState) -> SecurityState:
@@ -430,19 +432,19 @@ class Rules:
 
         await self._kept.change(changed)
 
-    # -- rights --------------------------------------------------------------------------------
+    # -- ACLs ----------------------------------------------------------------------------------
 
     async def add_acls(self, acls: "Iterable[Acl]") -> "frozenset[Acl]":
-        """Add rules, durably; those for which there was no room any more, first come first served.
+        """Add ACLs durably, in order; return those that exceed the limit.
 
         Raises:
-            StorageFailure: They could not be kept; none was added.
+            StorageFailure: The change could not be stored, and no ACL was added.
         """
         by_row = {_row_of(acl): acl for acl in acls}
         refused: list[Acl] = []
 
         def changed(state: SecurityState) -> SecurityState:
-            # Counted here, where all that came before is there: many may be asked for at once.
+            # Counted here, after all earlier changes, because several requests may run at once.
             new = [row for row in by_row if row not in state.acls]
             room = max(ACLS_MAX - len(state.acls), 0)
             refused[:] = [by_row[row] for row in new[room:]]
@@ -452,19 +454,19 @@ class Rules:
         return frozenset(refused)
 
     async def remove_acls(self, acls: "Collection[Acl]") -> None:
-        """Remove rules, durably; raises StorageFailure, and then none was removed."""
+        """Remove ACLs durably; raises StorageFailure if that fails, and then none is removed."""
         rows = await self._work.run_long(len(acls), lambda: frozenset(map(_row_of, acls)))
         await self._kept.change(lambda state: replace(state, acls=state.acls - rows))
 
 
 class _Next(NamedTuple):
-    """What follows from a change of users and rules.
+    """Prepared effects of a change of users and ACLs.
 
     Attributes:
-        table: All rules, where many have changed; else None.
-        added: Rules that are new, where few have changed.
-        removed: Rules that are there no more, where few have changed.
-        shapes: Forms of salts and iterations by mechanism; None where no user has changed.
+        table: All ACLs if many have changed; otherwise None.
+        added: Added ACLs if few have changed.
+        removed: Removed ACLs if few have changed.
+        shapes: Number of users per shape, by mechanism; None if no user has changed.
     """
 
     table: "RuleTable | None"

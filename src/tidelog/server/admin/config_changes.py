@@ -1,7 +1,8 @@
-"""Changes of the settings of one topic, broker or group: SET, DELETE, APPEND and SUBTRACT. Pure.
+"""Changes of the settings of one topic, broker or group: SET, DELETE, APPEND and SUBTRACT.
 
-Owns what becomes of the overrides (the texts that were set before). Which settings exist, and which
-values they take, is the resource's (`api/config_resources.py`).
+Computes the new overrides (texts of settings that are set) from the old ones. Which settings exist
+and which values they accept is defined by the resource (`api/config_resources.py`). No input or
+output.
 
 Source: KIP-133, KIP-339; Kafka 4.3's ConfigurationControlManager.
 """
@@ -19,7 +20,7 @@ from tidelog.server.runtime.errors import Refusal
 
 
 class ConfigOperation(IntEnum):
-    """What to do with a setting. The numbers are the protocol's."""
+    """Operation on a setting, with the number of the protocol."""
 
     SET = 0
     DELETE = 1
@@ -29,24 +30,24 @@ class ConfigOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """One setting, what to do with it, and the value to do it with."""
+    """Setting with an operation and its operand."""
 
     name: str
     operation: int
     value: str | None
 
 
-# New texts of settings by name; None goes back to the default.
+# New texts of settings by name; None restores the default.
 NewTexts: TypeAlias = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanges:
-    """Changes of one resource's settings, as a request asks for them.
+    """Changes of one resource's settings in a request.
 
     Attributes:
-        changes: The changes.
-        replaces_all: Whether settings that are not named go back to their default (AlterConfigs).
+        changes: Changes of single settings.
+        replaces_all: Whether other settings return to their defaults (AlterConfigs).
     """
 
     changes: tuple[ConfigChange, ...]
@@ -54,14 +55,14 @@ class ConfigChanges:
 
     @property
     def set_names(self) -> list[str]:
-        """Settings that get a value."""
+        """Names of settings that get a value."""
         return [each.name for each in self.changes if each.operation != ConfigOperation.DELETE]
 
     def check(self) -> None:
-        """Check what needs neither rights nor the resource.
+        """Check the changes as far as possible without authorization and the resource.
 
         Raises:
-            Refusal: A setting that is named twice, or has no value though it needs one.
+            Refusal: A setting is named twice, or has no value though it needs one.
         """
         if len({change.name for change in self.changes}) < len(self.changes):
             raise Refusal(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -77,12 +78,11 @@ class ConfigChanges:
         """Return the new texts of the settings that change.
 
         Args:
-            overrides: The texts that were set before.
-            list_text: The text of a list that is to grow or shrink; raises Refusal for a setting
-                that is no list.
+            overrides: Texts that were set before.
+            list_text: Returns the current text of a list setting; raises Refusal for another type.
 
         Raises:
-            Refusal: A change that can't be made; values are not looked at here.
+            Refusal: A change is not possible; values are not validated here.
         """
         self.check()
         texts: dict[str, str | None] = dict.fromkeys(overrides) if self.replaces_all else {}
@@ -100,23 +100,23 @@ class ConfigChanges:
 
 
 def not_a_list(change: ConfigChange) -> Refusal:
-    """The refusal to add to, or take from, a setting of a topic or group that is no list."""
+    """Build the error for APPEND or SUBTRACT on a setting that is not a list."""
     word = ConfigOperation(change.operation).name
     text = f"Can't {word} to key {change.name} because its type is not LIST."
     return Refusal(ErrorCode.INVALID_CONFIG, text)
 
 
 def merged(overrides: Mapping[str, str], new_texts: NewTexts) -> dict[str, str]:
-    """Overrides after a change: new texts in their place, those that are None gone."""
+    """Return the overrides after a change: new texts replace old ones, None removes them."""
     after = {name: text for name, text in overrides.items() if name not in new_texts}
     return after | {name: text for name, text in new_texts.items() if text is not None}
 
 
 def _changed_list(change: ConfigChange, text: str) -> str:
-    """Change a list as Kafka does, item by item with blanks; the result is checked later.
+    """Change a list as Kafka does, item by item with blanks; the result is validated later.
 
     Raises:
-        Refusal: It has grown beyond what a string of the protocol holds, which no request limits.
+        Refusal: The list has grown beyond a string of the protocol, which no request limits.
     """
     items = _items(text) if text else []
     for item in _items(change.value or ""):
@@ -133,6 +133,6 @@ def _changed_list(change: ConfigChange, text: str) -> str:
 
 
 def _items(text: str) -> list[str]:
-    """Split as Java does: empty items count but for those at the end; no text is one empty item."""
+    """Split as Java does: trailing empty items are dropped; an empty text is one empty item."""
     stripped = text.rstrip(",")
     return [] if text and not stripped else stripped.split(",")

@@ -1,4 +1,4 @@
-"""Settings as DescribeConfigs returns them: value, source and synonyms. Pure.
+"""Settings as DescribeConfigs returns them: value, source and synonyms. No input or output.
 
 The value of a topic setting is the topic's own, else the broker's (the first of its synonyms that
 is set), else the default. The value of a broker setting is the one set for this broker at run time,
@@ -25,7 +25,7 @@ from tidelog.config.unused_keys import WITHOUT_EFFECT
 from tidelog.config.values import PASSWORD, Synonym
 from tidelog.protocol.messages.configs import ConfigSource
 
-# Kafka's numbers of the types that our table names.
+# Kafka's numbers of the types of settings.
 TYPES: Final = {
     "boolean": 1,
     "string": 2,
@@ -38,17 +38,17 @@ TYPES: Final = {
 }
 
 
-# Not shown, as in Kafka: for tests alone.
+# Not shown, as in Kafka: for tests only.
 HIDDEN: Final = frozenset({"internal.segment.bytes"})
 
 
-# What was changed while the broker ran, by where that was said, the winning one first.
+# Settings changed at run time, by source, the one with the highest precedence first.
 Changed: TypeAlias = Sequence[tuple[ConfigSource, Mapping[str, str]]]
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """A setting's value at one level: name there, text, source."""
+    """Value of a setting at one level: its name there, text and source."""
 
     name: str
     value: str
@@ -57,17 +57,17 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting as it is described.
+    """Setting in a DescribeConfigs response.
 
     Attributes:
-        name: Kafka's.
-        value: As text; None where there is none.
-        source: Where the value comes from.
-        synonyms: The value at each level that has one, the winning one first.
+        name: Kafka's name.
+        value: Value as text; None without a value.
+        source: Source of the value.
+        synonyms: Value at each level that has one, the one with the highest precedence first.
         kind: Kafka's number of its type.
-        doc: What it does.
-        is_read_only: It can't be changed while the broker runs.
-        is_sensitive: It is a secret, whose value is never shown.
+        doc: Description.
+        is_read_only: Whether it can't be changed at run time.
+        is_sensitive: Whether it is a secret, whose value is never shown.
     """
 
     name: str
@@ -83,7 +83,7 @@ class ConfigEntry:
 def _entry(
     key: ConfigKey, synonyms: Sequence[ConfigSynonym], name: str | None = None
 ) -> ConfigEntry:
-    """The entry of a setting whose value is that of its first synonym."""
+    """Return the entry of a setting whose value is that of its first synonym."""
     value, source = None, ConfigSource.DEFAULT
     if synonyms:
         value, source = synonyms[0].value, synonyms[0].source
@@ -97,13 +97,13 @@ def describe_topic(
     defaults: Mapping[str, str],
     changed: Changed = (),
 ) -> list[ConfigEntry]:
-    """All settings of a topic.
+    """Return all settings of a topic.
 
     Args:
-        overrides: Its own, as texts.
-        config: All, as values.
-        defaults: The broker's, under its names, as it was started.
-        changed: What was changed of them since.
+        overrides: Texts of the topic's own settings.
+        config: Values of all settings.
+        defaults: The broker's settings at its start, under its own names.
+        changed: Settings changed since.
     """
     entries = []
     for key in TOPIC_CONFIGS:
@@ -119,17 +119,18 @@ def describe_topic(
 def _below_topic(
     key: ConfigKey, defaults: Mapping[str, str], changed: Changed
 ) -> list[ConfigSynonym]:
-    """What the broker has for a topic's setting: what is set, then the default behind it."""
+    """Return the broker's values of a topic's setting, then the default."""
     names = _broker_names(key)
     synonyms = [each for name in names for each in _set_at_broker(name.name, defaults, changed)]
-    # Of several names the coarsest has the default; Kafka shows it only behind one that is set.
+    # Of several names the one with the coarsest unit has the default, which Kafka shows only behind
+    # a value that is set.
     if names and key.default is not None and (len(names) == 1 or synonyms):
         synonyms.append(_default(key, names[-1]))
     return synonyms
 
 
 def _broker_names(key: ConfigKey) -> Sequence[Synonym]:
-    """A broker's names of a topic's setting."""
+    """Return the broker's names of a topic's setting."""
     return key.synonyms or ((Synonym(key.name),) if key.name.startswith("tidelog.") else ())
 
 
@@ -156,12 +157,12 @@ def _default(key: ConfigKey, synonym: Synonym) -> ConfigSynonym:
 def describe_broker(
     config: BrokerConfig, facts: Mapping[str, str], changed: Changed = ()
 ) -> list[ConfigEntry]:
-    """All settings of the broker, those that give topics their defaults included.
+    """Return all settings of the broker, including the defaults of topics.
 
     Args:
-        config: Its settings as it was started.
-        facts: Values of settings that are known only while it runs, such as where it listens.
-        changed: What was changed since.
+        config: Settings at the start.
+        facts: Settings whose values are known only at run time, such as the listeners.
+        changed: Settings changed since.
     """
     own, unused = (
         [_broker_entry(key, config, facts, changed) for key in keys]
@@ -175,13 +176,13 @@ def describe_broker(
 def _broker_entry(
     key: ConfigKey, config: BrokerConfig, facts: Mapping[str, str], changed: Changed
 ) -> ConfigEntry:
-    """One setting; one without effect has the value that it was given, else Kafka's default."""
+    """Return one setting; one without effect has the given value, or Kafka's default."""
     if key.name in WITHOUT_EFFECT:
         is_given = key.name in config.without_effect
         value = config.without_effect.get(key.name, key.default or "")
     else:
         is_given, value = key.name in config.given_names, config.text(key.name)
-    if key.kind is PASSWORD:  # whether it was set may be known, nothing else
+    if key.kind is PASSWORD:  # only whether it was set may be shown
         source = ConfigSource.STATIC_BROKER if is_given or value else ConfigSource.DEFAULT
         return replace(_entry(key, ()), source=source, is_read_only=True, is_sensitive=True)
     value = facts.get(key.name, value)
@@ -190,12 +191,12 @@ def _broker_entry(
 
 
 def _since_start(key: ConfigKey, value: str, *, is_given: bool = False) -> list[ConfigSynonym]:
-    """What the broker was started with, and the default where there is one.
+    """Return the value at the broker's start, and the default if there is one.
 
     Args:
-        key: The setting.
-        value: What holds.
-        is_given: Whether somebody has given it, be it the default.
+        key: Setting to describe.
+        value: Effective value.
+        is_given: Whether it was set explicitly, even to the default.
     """
     default = key.default
     synonyms = [] if default is None else [ConfigSynonym(key.name, default, ConfigSource.DEFAULT)]
@@ -205,7 +206,7 @@ def _since_start(key: ConfigKey, value: str, *, is_given: bool = False) -> list[
 
 
 def _topic_defaults(defaults: Mapping[str, str], changed: Changed) -> Iterator[ConfigEntry]:
-    """The broker's names of topics' settings, each with what is set under it, or its default."""
+    """Iterate over the broker's names of topic settings, each with its values or default."""
     for key in TOPIC_CONFIGS:
         names = _broker_names(key)
         for synonym in names:
@@ -213,19 +214,19 @@ def _topic_defaults(defaults: Mapping[str, str], changed: Changed) -> Iterator[C
             if synonym is names[-1] and key.default is not None:
                 synonyms.append(_default(key, synonym))
             entry = _entry(key, synonyms, synonym.name)
-            # Kafka's coarser units are in smaller numbers.
+            # Kafka uses int for its coarser units.
             kind = entry.kind if synonym.factor == 1 else TYPES["int"]
             yield replace(entry, kind=kind, is_read_only=synonym.name not in DYNAMIC_CONFIGS)
 
 
 def describe_changes(texts: Mapping[str, str], source: ConfigSource) -> list[ConfigEntry]:
-    """What was changed for all brokers, and nothing else."""
+    """Return only the settings that were changed for all brokers."""
     entries = describe_broker(BrokerConfig(), {}, [(source, texts)])
     return [replace(entry, synonyms=entry.synonyms[:1]) for entry in entries if entry.name in texts]
 
 
 def describe_group(overrides: Mapping[str, str], config: BrokerConfig) -> list[ConfigEntry]:
-    """All settings of a group: its own, and what the broker has for groups that have none."""
+    """Return all settings of a group: its own, and the broker's defaults for groups."""
     return [_group_entry(key, overrides.get(key.name), config) for key in GROUP_CONFIGS]
 
 

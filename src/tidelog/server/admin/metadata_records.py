@@ -58,7 +58,7 @@ _KEYS: Final = {kind: key for key, kind in _KINDS.items()}
 
 
 def encode(record: Record) -> bytes:
-    """A record's value."""
+    """Encode a record's value."""
     kind: type[Record] = type(record)
     writer = Writer()
     for number in (FRAME_VERSION, _KEYS[kind], _VERSION):
@@ -68,10 +68,10 @@ def encode(record: Record) -> bytes:
 
 
 def decode(value: bytes) -> Record:
-    """The record in a value.
+    """Decode a record's value.
 
     Raises:
-        CorruptFile: It can't be read; no part of it is shown.
+        CorruptFile: The value is invalid; the message does not show it.
         UnsupportedVersion: A later release wrote it.
     """
     try:
@@ -91,12 +91,12 @@ def decode(value: bytes) -> Record:
 
 @dataclass(slots=True)
 class MetadataImage:
-    """What records have said so far; it changes with each.
+    """State that results from all records so far; modified by each.
 
     Attributes:
-        scram: Credentials by user and the mechanism's number.
-        acls: Rules by id.
-        quotas: Values by entity.
+        scram: Credentials by user and number of the mechanism.
+        acls: ACLs by id.
+        quotas: Quotas by entity.
     """
 
     scram: dict[tuple[str, int], ScramCredential] = field(default_factory=dict)
@@ -105,25 +105,25 @@ class MetadataImage:
 
     @property
     def record_count(self) -> int:
-        """How many records say all of it."""
+        """Number of records in a snapshot."""
         return len(self.scram) + len(self.acls) + sum(map(len, self.quotas.values()))
 
     @property
     def security(self) -> SecurityState:
-        """Users and rules."""
+        """Users and ACLs."""
         return SecurityState(dict(self.scram), frozenset(self.acls.values()))
 
     def kept_quotas(self) -> Quotas:
-        """Quotas of those who have some."""
+        """Return a copy of the quotas of all entities."""
         return self.copy().quotas
 
     def copy(self) -> "MetadataImage":
-        """Another one that says the same."""
+        """Return a deep copy."""
         quotas = {entity: dict(values) for entity, values in self.quotas.items()}
         return MetadataImage(dict(self.scram), dict(self.acls), quotas)
 
     def replay(self, record: Record) -> None:
-        """Let a record hold."""
+        """Apply a record."""
         match record:
             case UserScramCredentialRecord():
                 self.scram[record.name, record.mechanism] = ScramCredential(
@@ -151,7 +151,7 @@ class MetadataImage:
             del self.quotas[entity]
 
     def snapshot(self) -> Iterator[Record]:
-        """The records that say all of it, sorted."""
+        """Iterate over the records of the complete state, sorted."""
         for (user, mechanism), credential in sorted(self.scram.items(), key=lambda item: item[0]):
             yield _credential(user, mechanism, credential)
         for acl_id, row in sorted(self.acls.items()):
@@ -161,7 +161,7 @@ class MetadataImage:
                 yield _quota(entity, key, value)
 
     def security_changes(self, now: SecurityState, source: random.Random) -> Iterator[Record]:
-        """The records that make users and rules what they are to be; removals first, as Kafka."""
+        """Iterate over the records that change users and ACLs to `now`; removals first."""
         for user, mechanism in sorted(self.scram.keys() - now.scram.keys()):
             yield RemoveUserScramCredentialRecord(name=user, mechanism=mechanism)
         for (user, mechanism), credential in sorted(now.scram.items(), key=lambda item: item[0]):
@@ -174,7 +174,7 @@ class MetadataImage:
             yield _rule(random_topic_id(source), row)
 
     def quota_changes(self, now: Quotas) -> Iterator[Record]:
-        """The records that make quotas what they are to be."""
+        """Iterate over the records that change quotas to `now`."""
         for entity in sorted(self.quotas.keys() | now.keys(), key=repr):
             before, after = self.quotas.get(entity, {}), now.get(entity, {})
             for key in sorted(before.keys() | after.keys()):

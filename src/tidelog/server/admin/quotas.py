@@ -1,4 +1,4 @@
-"""Client quotas: the quota of a client, its use, throttle times, and the rules for changes. Pure.
+"""Client quotas: the quota of a client, its use, throttle times, and the rules for changes.
 
 - Choice: the most specific quota that matches wins: user and client id, user, default user, client
   id. A name wins over the default. Connections with the same names share their use, even if the
@@ -7,6 +7,8 @@
   of the previous one. Missing windows count as empty, so a client may start with a burst.
 - Throttle time: the time until the use is within the quota again. Quotas are stored by
   `cluster_metadata`; a connection is muted in `server/net/connection.py`.
+
+No input or output.
 
 Source: KIP-13, KIP-55, KIP-219, KIP-257 (order), KIP-546; Kafka 4.3's ClientQuotaManager, Rate and
 SampledStat with the defaults of `quota.window.num` and `quota.window.size.seconds`.
@@ -38,12 +40,12 @@ IP = "ip"
 
 
 class Limit(NamedTuple):
-    """What holds for a client.
+    """Quota of a client.
 
     Attributes:
-        user: Of whom all connections share it; None for those of any user.
-        client_id: Likewise.
-        per_second: How much.
+        user: User whose connections share it; None for connections of all users.
+        client_id: Client id whose connections share it; None for all client ids.
+        per_second: Allowed use per second.
     """
 
     user: str | None
@@ -61,7 +63,7 @@ class Limits:
         return bool(self._found)
 
     def find(self, user: str, client_id: str) -> Limit | None:
-        """What holds for a user's client, None where nothing does."""
+        """Return the quota of a user's client, None without one."""
         for entity, shared_user, shared_client in _candidates(user, client_id):
             per_second = self._found.get(entity)
             if per_second is not None:
@@ -70,9 +72,9 @@ class Limits:
 
 
 def _candidates(user: str, client_id: str) -> Iterator[tuple[Entity, str | None, str | None]]:
-    """Entities by falling precedence, each with those who share its quota.
+    """Iterate over entities by descending precedence, with the names that share the quota.
 
-    A client without an id has no part in quotas of client ids, not even in their default.
+    A client without an id is not subject to quotas of client ids, not even to their default.
     """
     for name in (user, None):
         if client_id:
@@ -90,12 +92,12 @@ WINDOWS: Final = 11
 WINDOW_MS: Final = 1000
 
 
-# Who used nothing for so long is as one who never came.
+# Time without use after which a client's use is 0 again.
 FORGOTTEN_MS: Final = WINDOWS * WINDOW_MS
 
 
 class Window:
-    """What was used from `start_ms` on."""
+    """Use from `start_ms` on."""
 
     __slots__ = ("last_ms", "start_ms", "used")
 
@@ -103,14 +105,14 @@ class Window:
         self.begin(start_ms)
 
     def begin(self, start_ms: int) -> None:
-        """Be a new one."""
+        """Reset to an empty window."""
         self.start_ms = start_ms
         self.last_ms = start_ms
         self.used = 0.0
 
 
 class Rate:
-    """One client's use, or that of all clients who share a quota."""
+    """Use of one client, or of all clients that share a quota."""
 
     __slots__ = ("_at", "_windows")
 
@@ -120,11 +122,11 @@ class Rate:
 
     @property
     def last_ms(self) -> int:
-        """When it was used last; not to be asked before the first use."""
+        """Time of the last use; invalid before the first one."""
         return self._windows[self._at].last_ms
 
     def record(self, used: float, now_ms: int) -> None:
-        """Count a use; a negative one takes back what was counted at this very time."""
+        """Count a use; a negative value takes back a use that was counted at the same time."""
         window = self._current(now_ms)
         if now_ms - window.start_ms >= WINDOW_MS:
             window = self._next(now_ms)
@@ -137,7 +139,7 @@ class Rate:
         return self._windows[self._at]
 
     def _next(self, now_ms: int) -> Window:
-        """A new window; one more than counts is kept, for the oldest reaches out of the time."""
+        """Start a new window; one more than `WINDOWS` is kept, as the oldest is partly outside."""
         self._at = (self._at + 1) % (WINDOWS + 1)
         if self._at == len(self._windows):
             self._windows.append(Window(now_ms))
@@ -146,9 +148,9 @@ class Rate:
         return self._windows[self._at]
 
     def throttle_ms(self, per_second: float, now_ms: int) -> int:
-        """How long to use nothing, so that no more than `per_second` is used; 0 where it is so.
+        """Return the time in ms without use until the rate is at most `per_second`; 0 if it is now.
 
-        At most `INT32_MAX`.
+        It is at most `INT32_MAX`.
         """
         used, start_ms = 0.0, now_ms
         for window in self._windows:
@@ -162,7 +164,7 @@ class Rate:
         rate = used / (elapsed_ms / 1000)
         if rate <= per_second:
             return 0
-        # A quota may be so small that no float holds the time.
+        # The quota may be so small that the time is infinite as a float.
         return int(min((rate - per_second) / per_second * elapsed_ms + 0.5, INT32_MAX))
 
 
@@ -172,16 +174,16 @@ PRODUCED: Final = "producer_byte_rate"
 FETCHED: Final = "consumer_byte_rate"
 
 
-# Per cent of one thread's time; ours has one.
+# Percentage of one thread's time; the broker has one.
 REQUESTS: Final = "request_percentage"
 
 
-# In the order in which Kafka tells those of an entity.
+# In the order in which Kafka lists the quotas of an entity.
 KINDS: Final = (FETCHED, REQUESTS, PRODUCED)
 
 
-# Clients name themselves as they like: of those whose use is remembered the one that was quiet for
-# longest is forgotten where there are more.
+# Maximum number of remembered uses: clients choose their ids freely. Beyond it, the one with the
+# oldest last use is forgotten.
 RATES_MAX: Final = 100_000
 
 
@@ -189,7 +191,7 @@ _Who: TypeAlias = tuple[str | None, str | None]
 
 
 def _who(limit: Limit) -> _Who:
-    """Whose use it is; of names that may be long, what takes little memory."""
+    """Return the key of a shared use; long names are shortened to save memory."""
     user, client_id = limit.user, limit.client_id
     return (
         None if user is None else short_key(user),
@@ -198,13 +200,13 @@ def _who(limit: Limit) -> _Who:
 
 
 class _Uses:
-    """Who has used how much, of one kind. In the order of their last use."""
+    """Use of one kind, by key, in the order of the last use."""
 
     def __init__(self) -> None:
         self._rates: dict[_Who, Rate] = {}
 
     def charge(self, limit: Limit, used: float, now_ms: int) -> int:
-        """Count a use; how long to be silent for it, in ms."""
+        """Count a use; return the throttle time in ms."""
         who = _who(limit)
         rate = self._rates.pop(who, None) or Rate()
         self._rates[who] = rate
@@ -213,11 +215,11 @@ class _Uses:
         return min(rate.throttle_ms(limit.per_second, now_ms), INT32_MAX)
 
     def take_back(self, limit: Limit, used: float, now_ms: int) -> None:
-        """Count what was charged at this very time no more."""
+        """Take back a use that was counted at the same time."""
         self._rates[_who(limit)].record(-used, now_ms)
 
     def _forget(self, now_ms: int) -> None:
-        """Let two go at most, so that this never takes long, and there are fewer in the end."""
+        """Remove at most two entries, so that this is fast and the number still decreases."""
         for _ in range(2):
             who, rate = next(iter(self._rates.items()))
             is_newest = len(self._rates) == 1
@@ -231,7 +233,7 @@ class _Uses:
 
 
 class Throttles:
-    """Rates of those who have a quota. Belongs to the loop's thread."""
+    """Use of clients with quotas. Belongs to the loop's thread."""
 
     def __init__(self, clock: "Clock") -> None:
         self._clock = clock
@@ -240,18 +242,18 @@ class Throttles:
         self._uses = {kind: _Uses() for kind in KINDS}
 
     def use(self, quotas: "Quotas") -> bool:
-        """Heed these from now on; whether there are any that are looked at here."""
+        """Replace the quotas; return whether there are any of `KINDS`."""
         self._limits = {kind: Limits(quotas, kind) for kind in KINDS}
         self._found.clear()
         return any(self._limits.values())
 
     def find(self, kind: str, principal: str, client_id: str | None) -> Limit | None:
-        """What holds for a client, None where nothing does.
+        """Return the quota of a client, None without one.
 
         Args:
             kind: One of `KINDS`.
-            principal: Who it is, such as `User:alice`.
-            client_id: How it calls itself.
+            principal: Principal, such as `User:alice`.
+            client_id: Client id of the request.
         """
         client = kind, principal, client_id
         try:
@@ -265,11 +267,11 @@ class Throttles:
         return limit
 
     def charge(self, kind: str, limit: Limit, used: float) -> int:
-        """Count a use; how long to be silent for it, in ms."""
+        """Charge a use to a quota; return the throttle time in ms."""
         return self._uses[kind].charge(limit, used, self._clock.monotonic_ms())
 
     def charge_or_not(self, kind: str, limit: Limit, used: float) -> int:
-        """Likewise, but where that is not 0 the use is not made, and does not count."""
+        """Charge a use; if that exceeds the quota, take it back and return the throttle time."""
         now_ms = self._clock.monotonic_ms()
         throttle_ms = self._uses[kind].charge(limit, used, now_ms)
         if throttle_ms:
@@ -278,28 +280,28 @@ class Throttles:
 
 
 def most_at_once(limit: Limit) -> int:
-    """What a client may use at once without being throttled for sure."""
+    """Return the largest use that can be within the quota."""
     return min(int(limit.per_second * (WINDOWS - 1) * WINDOW_MS / 1000), INT32_MAX)
 
 
 TYPES: Final = frozenset({USER, CLIENT_ID, IP})
 
 
-# Kafka's, which nobody looks at here: refused, so that nobody relies on them.
+# Kafka's quotas that are not enforced here. They are refused, so that no one relies on them.
 NOT_ENFORCED: Final = {
     USER: frozenset({"controller_mutation_rate"}),
     IP: frozenset({"connection_creation_rate"}),
 }
 
 
-# Kafka is bounded by its memory; ours is a number.
+# Kafka limits these by memory only; tidelog has a fixed limit.
 ENTITIES_MAX: Final = 100_000
 
 
 NAME_BYTES_MAX: Final = 1024
 
 
-# How far from a whole number a value may be that has to be one.
+# Allowed difference from a whole number.
 _EPSILON: Final = 1e-6
 
 
@@ -323,12 +325,12 @@ def _refuse(text: str, code: int = ErrorCode.INVALID_REQUEST) -> Refusal:
 
 
 def parts_of(alteration: QuotaAlteration) -> dict[str, str | None]:
-    """The parts of the entity that is to change; of one that is named twice the last counts."""
+    """Return the parts of the entity to change; the last one of a type counts."""
     return {part.entity_type: part.entity_name for part in alteration.entity}
 
 
 def entity_of(parts: Mapping[str, str | None]) -> Entity:
-    """A checked entity; raises Refusal."""
+    """Validate an entity and return it; raises Refusal."""
     if not parts:
         raise _refuse("Invalid empty client quota entity")
     for kind, name in parts.items():
@@ -347,7 +349,7 @@ def entity_of(parts: Mapping[str, str | None]) -> Entity:
 
 
 def change(quotas: _Kept, parts: Mapping[str, str | None], ops: Iterable[QuotaOperation]) -> None:
-    """Change one entity's quotas, all that is asked or nothing; raises Refusal."""
+    """Change one entity's quotas, all or none of them; raises Refusal."""
     entity = entity_of(parts)
     values = dict(quotas.get(entity, {}))
     for op in ops:
@@ -384,17 +386,17 @@ def _checked(parts: Mapping[str, str | None], op: QuotaOperation) -> float:
     return value
 
 
-# -- looking -------------------------------------------------------------------------------------
+# -- describing ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaFilter:
-    """Which entities are asked for.
+    """Filter for entities.
 
     Attributes:
-        exact: Names by type, null for the default.
-        any_name: Types that an entity must have, whatever the name.
-        is_strict: Whether it must have no others.
+        exact: Names by type, None for the default.
+        any_name: Types that an entity must have, with any name.
+        is_strict: Whether it must have no other types.
     """
 
     exact: Mapping[str, str | None]
@@ -402,7 +404,7 @@ class QuotaFilter:
     is_strict: bool
 
     def find(self, quotas: Quotas) -> Iterator[Entity]:
-        """Those that fit."""
+        """Iterate over the matching entities."""
         kinds = self.exact.keys() | self.any_name
         if self.is_strict and not kinds:
             return
@@ -414,7 +416,7 @@ class QuotaFilter:
 
 
 def filter_of(components: Iterable[QuotaFilterComponent], *, is_strict: bool) -> QuotaFilter:
-    """What a request asks for; raises Refusal."""
+    """Convert the filter of a request; raises Refusal."""
     exact: dict[str, str | None] = {}
     any_name: set[str] = set()
     for each in components:

@@ -1,6 +1,7 @@
-"""Kafka's rules for requests about topics: counts, replicas, assignments, settings. Pure.
+"""Kafka's rules for requests about topics: counts, replicas, assignments, settings.
 
-There is one broker, so each partition has one replica. Error texts are those of Kafka's tools.
+There is one broker, so each partition has one replica. Error texts are those of Kafka's tools. No
+input or output.
 
 Source: Kafka 4.3's ReplicationControlManager, Topic and ConfigurationControlManager.
 """
@@ -27,7 +28,7 @@ _NAME_CHARACTERS: Final = frozenset(
 
 
 def ensure_name(name: str) -> None:
-    """Refuse a name that Kafka refuses; raises Refusal."""
+    """Refuse an invalid topic name; raises Refusal."""
     problem = _name_problem(name)
     if problem is not None:
         raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
@@ -47,7 +48,7 @@ def _name_problem(name: str) -> str | None:
 
 
 def ensure_new(name: str, existing: Iterable[str]) -> None:
-    """Refuse a name that is taken, or that differs only in `.` and `_`; raises Refusal."""
+    """Refuse a name that exists, or that differs from one only in `.` and `_`; raises Refusal."""
     if name in existing:
         raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     if "." not in name and "_" not in name:
@@ -63,11 +64,11 @@ def ensure_new(name: str, existing: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How many partitions a new topic is to have, as the client says it.
+    """Requested layout of a new topic.
 
     Attributes:
-        partitions: -1 for the default, or where assignments say it.
-        replication_factor: -1 for the default.
+        partitions: Number of partitions; -1 for the default, or if assignments are given.
+        replication_factor: Replication factor; -1 for the default.
         assignments: Brokers by partition, in the order given; empty for the broker's choice.
     """
 
@@ -77,7 +78,7 @@ class Layout:
 
 
 def count_of(layout: Layout, *, default: int, node_id: int) -> int:
-    """The number of partitions of a new topic; raises Refusal."""
+    """Return the number of partitions of a new topic; raises Refusal."""
     if layout.assignments:
         return _assigned_count(layout, node_id)
     if layout.replication_factor == 0 or layout.replication_factor < -1:
@@ -133,7 +134,7 @@ def ensure_brokers(brokers: Sequence[int], node_id: int) -> None:
 def ensure_growth(
     name: str, have: int, wanted: int, assignments: Sequence[Sequence[int]] | None, node_id: int
 ) -> None:
-    """Refuse a new count that is no growth, or assignments that don't fit it; raises Refusal."""
+    """Refuse a count that is not higher, or assignments that don't fit it; raises Refusal."""
     if wanted == have:
         raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {have} partition(s).")
     if wanted < have:
@@ -157,14 +158,14 @@ def ensure_growth(
 def topic_settings(
     pairs: Iterable[tuple[str, str | None]], defaults: Mapping[str, str]
 ) -> tuple[dict[str, str], TopicConfig]:
-    """A new topic's settings as texts and as values; of a name given twice the last one counts.
+    """Return a new topic's settings as texts and as values; the last duplicate counts.
 
     Args:
-        pairs: Names and texts, by Kafka's names of today alone.
-        defaults: The broker's, under its names.
+        pairs: Names and texts; only Kafka's current names are allowed.
+        defaults: The broker's settings, under its own names.
 
     Raises:
-        Refusal: An unknown name, a null, a value outside its range, two that contradict.
+        Refusal: A name is unknown, a value is null or out of range, or two values contradict.
     """
     given: dict[str, str] = {}
     for name, text in pairs:
@@ -176,7 +177,7 @@ def topic_settings(
 
 
 def parsed(given: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig:
-    """A topic's settings as values; raises Refusal."""
+    """Parse a topic's settings; raises Refusal."""
     for name in given:
         if name not in TOPIC_CONFIG_BY_NAME:
             raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
@@ -187,7 +188,7 @@ def parsed(given: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig
 
 
 def config_refusal(error: ConfigError, error_code: int = ErrorCode.INVALID_CONFIG) -> Refusal:
-    """What a client hears of a setting that can't be."""
+    """Build the error for an invalid setting, in Kafka's words."""
     if error.value is None:
         return Refusal(error_code, str(error))
     text = f"Invalid value {shortened(error.value)} for configuration {error.key}: {error.allowed}"

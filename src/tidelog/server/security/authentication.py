@@ -21,7 +21,7 @@ from tidelog.env import Clock
 from tidelog.errors import ConfigError
 from tidelog.server.security.sasl import LoginFailed
 
-# As a TLS socket's `getpeercert` gives a subject: parts, each of one or more named values.
+# Subject of a certificate as from `getpeercert` of a TLS socket: parts of one or more named values.
 Subject: TypeAlias = Iterable[Iterable[tuple[str, str]]]
 
 
@@ -42,7 +42,7 @@ _WORDS: Final = {
 }
 
 
-# Number and string type (IA5, printable, UTF-8) of what has no word.
+# Object identifier and string type (IA5, printable, UTF-8) of attributes without a name.
 _NUMBERS: Final = {
     "emailAddress": ("1.2.840.113549.1.9.1", 0x16),
     "serialNumber": ("2.5.4.5", 0x13),
@@ -68,7 +68,7 @@ _DER_SHORT_MAX: Final = 127
 
 
 def name_of(subject: Subject) -> str:
-    """A subject as RFC 2253 writes it, as Java does."""
+    """Format a subject according to RFC 2253, as Java does."""
     parts = ["+".join(_pair(name, value) for name, value in part) for part in subject]
     return ",".join(reversed(parts))
 
@@ -95,12 +95,12 @@ def _escaped(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    r"""One rule: names that the pattern matches as a whole become the replacement.
+    r"""Mapping rule: a name that the whole pattern matches is replaced.
 
     Attributes:
-        pattern: None for DEFAULT, which leaves every name as it is.
-        replacement: With `\g<1>` for what the first group has matched.
-        case: `L`, `U` or nothing.
+        pattern: Pattern to match; None for DEFAULT, which keeps every name.
+        replacement: Replacement, with `\g<1>` for the match of the first group.
+        case: `L` for lower case, `U` for upper case, or empty.
     """
 
     pattern: "re.Pattern[str] | None"
@@ -108,7 +108,7 @@ class Rule:
     case: str = ""
 
     def apply(self, name: str) -> str | None:
-        """The short name, None where the rule is not about this name."""
+        """Return the short name; None if the rule does not match."""
         if self.pattern is None:
             return name
         matched = self.pattern.fullmatch(name)
@@ -119,7 +119,7 @@ class Rule:
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """The rules of `ssl.principal.mapping.rules`; raises ConfigError."""
+    """Parse `ssl.principal.mapping.rules`; raises ConfigError."""
     text = text.strip() or "DEFAULT"
     rules: list[Rule] = []
     at = 0
@@ -148,10 +148,10 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
 
 
 def short_name(rules: Sequence[Rule], name: str) -> str:
-    """The name that the first rule about it makes.
+    """Return the short name by the first rule that matches.
 
     Raises:
-        LoginFailed: No rule is about it.
+        LoginFailed: No rule matches.
     """
     for rule in rules:
         short = rule.apply(name)
@@ -160,41 +160,42 @@ def short_name(rules: Sequence[Rule], name: str) -> str:
     raise LoginFailed(f"no rule of {_SETTING} is about the certificate's subject")
 
 
-# Less than a connection has to log in.
+# Less than the time that a connection has to log in.
 DELAY_MAX_MS: Final = 5000
 
 
-# A failure counts for so long; of several one after the other.
+# Time after which one failure is forgotten; several are forgotten one after the other.
 FORGOTTEN_MS: Final = 30_000
 
 
-# Of more addresses the one that failed longest ago is forgotten.
+# Maximum number of addresses; beyond it, the one whose last failure is oldest is forgotten.
 ADDRESSES_MAX: Final = 10_000
 
 
 _STEPS_MAX: Final = 16
 
 
-# Whoever has one address of IPv6 has all of its /64.
+# The owner of one IPv6 address usually has its whole /64 network.
 _PREFIX_BITS: Final = 64
 
 
 class FailedLogins:
-    """Failures by address. Belongs to the loop's thread."""
+    """Failed logins by address. Belongs to the loop's thread."""
 
     def __init__(self, clock: Clock) -> None:
-        """None yet."""
+        """Start without failures."""
         self._clock = clock
-        # Steps and the time up to which they were counted down, in the order of the last failure.
+        # Number of remembered failures, and the time up to which they were reduced, by address, in
+        # the order of the last failure.
         self._failures: dict[str, tuple[int, int]] = {}
 
     def delay_ms(self, host: str, base_ms: int) -> int:
-        """Count a failure; how long its answer is held back.
+        """Count a failure; return the delay of its response in ms.
 
         Args:
-            host: The client's address.
-            base_ms: For the first failure (`connection.failed.authentication.delay.ms`); it doubles
-                with each, up to `DELAY_MAX_MS`, and is never less than this.
+            host: Address of the client.
+            base_ms: Delay of the first failure (`connection.failed.authentication.delay.ms`). It
+                doubles with each failure, up to `DELAY_MAX_MS` but never below this.
         """
         now_ms = self._clock.monotonic_ms()
         key = _network(host)
@@ -211,7 +212,7 @@ class FailedLogins:
 def _network(host: str) -> str:
     try:
         address = ip_address(host.partition("%")[0])
-    except ValueError:  # a socket of this machine
+    except ValueError:  # a Unix socket
         return host
     if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
         return str(int(address) >> _PREFIX_BITS)

@@ -1,9 +1,9 @@
-"""ACL decisions. Pure.
+"""ACL decisions. No input or output.
 
-An ACL names a resource by its full name, by a prefix, or all by `*`; a principal or `User:*`; a
-host or `*`; an operation or ALL; and allows or denies. One matching DENY outweighs every ALLOW. If
-no ACL exists for a resource, `allow.everyone.if.no.acl.found` decides; if some exist and none
-matches, the request is denied. Super users are always allowed.
+An ACL applies to a resource by its full name, by a prefix, or to all by `*`; to a principal or
+`User:*`; to a host or `*`; to an operation or ALL; and allows or denies. One matching DENY
+outweighs every ALLOW. If no ACL exists for a resource, `allow.everyone.if.no.acl.found` decides; if
+some exist and none matches, the request is denied. Super users are always allowed.
 
 ALLOW of READ, WRITE, DELETE or ALTER implies DESCRIBE, and ALTER_CONFIGS implies DESCRIBE_CONFIGS.
 DENY implies nothing.
@@ -28,13 +28,14 @@ from tidelog.server.security.operations import (
 
 WILDCARD: Final = "*"
 EVERYBODY: Final = "User:*"
-# Answers that are remembered; each is for one principal, address, operation and resource.
+# Maximum number of cached decisions; each is for one principal, address, operation and resource.
 REMEMBERED_MAX: Final = 10_000
-# Longer names are no topics' (249 characters at most); clients may send 32,767 bytes.
+# Longer names are not cached: topic names have at most 249 characters, but clients may send 32,767
+# bytes.
 REMEMBERED_NAME_MAX: Final = 256
 
 
-# By which allowed operations another is allowed as well.
+# Allowed operations that imply another one.
 _IMPLIED_BY: Final = {
     Operation.DESCRIBE: frozenset(
         {
@@ -51,7 +52,7 @@ _IMPLIED_BY: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Acl:
-    """One rule."""
+    """Access control entry: allows or denies an operation of a principal on a resource."""
 
     resource_type: ResourceType
     name: str
@@ -62,13 +63,13 @@ class Acl:
     permission: Permission
 
     def is_about(self, name: str) -> bool:
-        """Whether its resource pattern holds a name (of the right type)."""
+        """Whether the resource pattern matches a name (of the right type)."""
         if self.pattern is PatternType.PREFIXED:
             return name.startswith(self.name)
         return self.name in {name, WILDCARD}
 
     def fits(self, who: "Client", operation: Operation) -> bool:
-        """Whether it says something about somebody who wants this."""
+        """Whether the ACL applies to this client and operation."""
         if self.principal not in {who.principal, EVERYBODY}:
             return False
         if self.host not in {who.host, WILDCARD}:
@@ -79,15 +80,15 @@ class Acl:
         return self.permission is Permission.ALLOW and self.operation in implied_by
 
 
-# The key by which answers name rules in order.
+# Sort key of ACLs in responses.
 IN_ORDER: Final = attrgetter(*(each.name for each in fields(Acl)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """Some rules: None and ANY let everything pass.
+    """Filter for ACLs: None and ANY match everything.
 
-    With the pattern MATCH a name passes all rules that are about it; else names must be equal.
+    With the pattern MATCH, a name matches all ACLs that apply to it; otherwise names must be equal.
     """
 
     resource_type: ResourceType = ResourceType.ANY
@@ -99,7 +100,7 @@ class AclFilter:
     permission: Permission = Permission.ANY
 
     def passes(self, acl: Acl) -> bool:
-        """Whether a rule is one of these."""
+        """Whether an ACL matches the filter."""
         return (
             self.resource_type in {ResourceType.ANY, acl.resource_type}
             and self._passes_name(acl)
@@ -120,32 +121,32 @@ class AclFilter:
 
 
 class _Rules:
-    """The rules about one type of resource, by how they name it."""
+    """ACLs of one resource type, by resource pattern."""
 
     def __init__(self) -> None:
         self.literal: dict[str, dict[Acl, None]] = {}
         self.prefixed: dict[str, dict[Acl, None]] = {}
-        # Of all that were added: one that was removed costs a look-up that finds nothing.
+        # Lengths of all prefixes that were ever added; an unused one only costs a look-up.
         self.prefix_lengths: list[int] = []
 
     def _kept(self, acl: Acl) -> dict[str, dict[Acl, None]]:
         return self.prefixed if acl.pattern is PatternType.PREFIXED else self.literal
 
     def add(self, acl: Acl) -> None:
-        """One more."""
+        """Add an ACL."""
         self._kept(acl).setdefault(acl.name, {})[acl] = None
         if acl.pattern is PatternType.PREFIXED and len(acl.name) not in self.prefix_lengths:
             insort(self.prefix_lengths, len(acl.name))
 
     def remove(self, acl: Acl) -> None:
-        """One that is here is not from now on."""
+        """Remove an ACL, which must be present."""
         acls = self._kept(acl)
         del acls[acl.name][acl]
         if not acls[acl.name]:
             del acls[acl.name]
 
     def about(self, name: str) -> Iterator[Acl]:
-        """Those that are about a name."""
+        """Iterate over the ACLs that apply to a name."""
         yield from self.literal.get(name, ())
         if name != WILDCARD:
             yield from self.literal.get(WILDCARD, ())
@@ -156,10 +157,10 @@ class _Rules:
 
 
 class RuleTable:
-    """Rules by what they are about. Any thread may make one; then it belongs to its authorizer.
+    """ACLs by resource. Any thread may create it; afterwards it belongs to its authorizer.
 
     Attributes:
-        acls: The rules.
+        acls: All ACLs.
     """
 
     def __init__(self, acls: Iterable[Acl]) -> None:
@@ -172,7 +173,7 @@ class RuleTable:
         self._by_type.setdefault(acl.resource_type, _Rules()).add(acl)
 
     def change(self, added: Collection[Acl], removed: Collection[Acl]) -> None:
-        """Add rules that are not there, and remove some that are."""
+        """Add ACLs that are not present, and remove ACLs that are."""
         self.acls = self.acls.difference(removed).union(added)
         for acl in removed:
             self._by_type[acl.resource_type].remove(acl)
@@ -180,13 +181,13 @@ class RuleTable:
             self._add(acl)
 
     def about(self, kind: ResourceType, name: str) -> Iterable[Acl]:
-        """Rules about a resource."""
+        """Return the ACLs that apply to a resource."""
         rules = self._by_type.get(kind)
         return () if rules is None else rules.about(name)
 
 
 class Authorizer:
-    """All rules, and what follows from them. Belongs to one thread."""
+    """All ACLs, and the decisions based on them. Not thread-safe."""
 
     def __init__(
         self,
@@ -195,12 +196,12 @@ class Authorizer:
         super_users: Iterable[str] = (),
         allows_without_rules: bool = False,
     ) -> None:
-        """Rules that hold from the start.
+        """Start with these ACLs.
 
         Args:
-            acls: The rules.
-            super_users: Principals that may do everything.
-            allows_without_rules: What holds for a resource that no rule is about.
+            acls: Initial ACLs.
+            super_users: Principals that are always allowed.
+            allows_without_rules: Whether a resource without any ACL may be used.
         """
         self._super_users = frozenset(super_users)
         self._allows_without_rules = allows_without_rules
@@ -209,25 +210,25 @@ class Authorizer:
 
     @property
     def acls(self) -> frozenset[Acl]:
-        """The rules."""
+        """All ACLs."""
         return self._table.acls
 
     def replace(self, acls: Iterable[Acl]) -> None:
-        """From now on these rules hold, and no others."""
+        """Replace all ACLs."""
         self.use(RuleTable(acls))
 
     def use(self, table: RuleTable) -> None:
-        """From now on the rules of a table hold, and no others."""
+        """Replace all ACLs by those of a table."""
         self._table = table
         self._remembered = {}
 
     def change(self, added: Collection[Acl], removed: Collection[Acl]) -> None:
-        """Add rules that are not there, and remove some that are."""
+        """Add ACLs that are not present, and remove ACLs that are."""
         self._table.change(added, removed)
         self._remembered = {}
 
     def may(self, who: Client, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """Whether somebody may do something to a resource."""
+        """Whether a client may perform an operation on a resource."""
         if len(name) > REMEMBERED_NAME_MAX:
             return self._decide(who, operation, kind, name)
         question = (who, operation, kind, name)
@@ -252,7 +253,7 @@ class Authorizer:
         return is_allowed if is_named else self._allows_without_rules
 
     def operations_bits(self, who: Client, kind: ResourceType, name: str, possible: int) -> int:
-        """Which of some operations somebody may do to a resource, as bits by their numbers."""
+        """Return the allowed ones of some operations on a resource, as bits by operation number."""
         return sum(
             1 << operation
             for operation in Operation
@@ -260,14 +261,14 @@ class Authorizer:
         )
 
     def may_cluster(self, who: Client, operation: Operation) -> bool:
-        """Whether somebody may do something to the cluster."""
+        """Whether a client may perform an operation on the cluster."""
         return self.may(who, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def may_any(self, who: Client, operation: Operation, kind: ResourceType) -> bool:
-        """Whether there can be a resource of a type to which somebody may do something.
+        """Whether a client may perform an operation on some resource of a type.
 
-        As Kafka asks it: implied operations don't count here, and a name that nobody has given any
-        rule (`hardcode`, which is Kafka's) stands for those without rules.
+        As in Kafka, implied operations don't count here. Kafka's placeholder name `hardcode` stands
+        for resources without ACLs.
         """
         if self.may(who, operation, kind, "hardcode"):
             return True
@@ -293,7 +294,7 @@ class Authorizer:
 
 
 def _is_left(acl: Acl, denied: dict[PatternType, set[str]]) -> bool:
-    """Whether a rule that allows something is not outweighed by those that deny it."""
+    """Whether an allowing ACL is not fully outweighed by denying ones."""
     if acl.pattern is PatternType.LITERAL:
         if acl.name == WILDCARD:
             return True
@@ -303,7 +304,7 @@ def _is_left(acl: Acl, denied: dict[PatternType, set[str]]) -> bool:
 
 
 def parse_super_users(text: str) -> frozenset[str]:
-    """`User:a;User:b` as principals; raises ValueError for one without a colon."""
+    """Parse principals such as `User:a;User:b`; raises ValueError for one without a colon."""
     principals = frozenset(part.strip() for part in text.split(";") if part.strip())
     for principal in principals:
         kind, colon, name = principal.partition(":")

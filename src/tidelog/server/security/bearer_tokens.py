@@ -1,13 +1,13 @@
 """OAUTHBEARER tokens: required claims, signing keys, and where keys come from.
 
 A key is used only with the algorithms of its own type, whatever the token's header says. Symmetric
-keys (`oct`) and the algorithm `none` are refused. PyJWT parses keys and verifies signatures; claims
+keys (`oct`) and the algorithm `none` are refused. PyJWT parses keys and verifies signatures. Claims
 are checked here, because PyJWT compares them with the machine's clock.
 
 Keys come from a file, which is reread when it changes, or from a URL. Tokens are checked in
 threads, because both may block.
 
-Source: RFC 7515, RFC 7517, RFC 7518, RFC 7519, RFC 8725; KIP-768; behaviour of Kafka 4.3's
+Source: RFC 7515, RFC 7517, RFC 7518, RFC 7519, RFC 8725; KIP-768; behavior of Kafka 4.3's
 BrokerJwtValidator.
 """
 
@@ -47,18 +47,19 @@ if TYPE_CHECKING:
 _LOGGER: Final = logging.getLogger("tidelog.server")
 SETTING: Final = "sasl.oauthbearer.jwks.endpoint.url"
 BYTES_MAX: Final = 1 << 20
-# For all of an answer, however many pieces it comes in; less than a connection has to log in.
+# Limit for a complete response, even if it arrives in many pieces; less than the time that a
+# connection has to log in.
 TIMEOUT_S: float = 5
-# Keys count for so many intervals behind the last time that they could be fetched: a key that was
-# withdrawn must not be valid for as long as its address is out of order.
+# Keys stay valid for this many refresh intervals after the last successful fetch. A revoked key
+# must not stay valid for as long as the server fails.
 KEPT_INTERVALS: Final = 4
 KEPT_MIN_MS: Final = 3_600_000
-# A key that nobody knows may be new: it is asked for, but not more often.
+# Minimum time between two fetches because of an unknown key, which may be new.
 AGAIN_MS: Final = 10_000
 _ON_THIS_MACHINE: Final = {("http", host) for host in ("127.0.0.1", "::1", "localhost")}
 _RIGHT: Final = "must be file:///PATH or https://HOST/..."
-# By kind, which is an RSA key or one on a curve: what it may sign by, the members that are its
-# numbers, and the bytes of one of them.
+# For RSA and each elliptic curve: algorithms, the JWK members that are numbers, and the bytes of
+# one number.
 _KINDS: Final = {
     "RSA": (("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("n", "e"), 1),
     "P-256": (("ES256",), ("x", "y"), 32),
@@ -68,18 +69,18 @@ _KINDS: Final = {
 ALGORITHMS: Final = tuple(name for names, _, _ in _KINDS.values() for name in names)
 KEYS_MAX: Final = 256
 RSA_BITS_MIN: Final = 2048
-# Larger ones take long, which whoever asks must not be able to make us.
+# Larger keys are slow to verify, so a client could cause high load.
 RSA_BITS_MAX: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """One key.
+    """Public key.
 
     Attributes:
-        key_id: Its name, None where it has none.
-        algorithms: By which it may sign.
-        key: The key itself.
+        key_id: Key id; None without one.
+        algorithms: Algorithms for which it may be used.
+        key: Key object of the cryptography library.
     """
 
     key_id: str | None
@@ -87,7 +88,7 @@ class PublicKey:
     key: "AllowedPublicKeys"
 
     def has_signed(self, algorithm: str, signed: bytes, signature: bytes) -> bool:
-        """Whether a signature is this key's, by an algorithm that it may use."""
+        """Whether the signature is valid for this key and an allowed algorithm."""
         from jwt import get_algorithm_by_name
 
         if algorithm not in self.algorithms:
@@ -95,24 +96,24 @@ class PublicKey:
         return get_algorithm_by_name(algorithm).verify(signed, self.key, signature)
 
 
-# The keys of a name, or all for None; they may have to be fetched.
+# Returns the keys with an id, or all for None; may fetch them.
 FindKeys = Callable[[str | None], Sequence[PublicKey]]
 _SECONDS_MAX: Final = 1 << 40
 _NAME_MAX: Final = 1024
-# What Java's trim takes away, and Kafka with it.
+# Characters that Java's `trim` removes, as Kafka does.
 _BLANKS: Final = "".join(map(chr, range(0x21)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """What a token has to be.
+    """Requirements for tokens.
 
     Attributes:
-        algorithms: By which it may be signed.
-        audiences: It has to be for one of these; empty for whoever.
-        issuer: Who has to have made it; empty for whoever.
-        skew_s: How far clocks may be apart.
-        user_claim: Which claim names the user.
+        algorithms: Allowed signature algorithms.
+        audiences: Accepted audiences; empty for any.
+        issuer: Required issuer; empty for any.
+        skew_s: Maximum clock skew in seconds.
+        user_claim: Claim with the user name.
     """
 
     algorithms: frozenset[str]
@@ -123,10 +124,10 @@ class TokenRules:
 
 
 def check_token(token: str, find: FindKeys, rules: TokenRules, now_ms: int) -> Login:
-    """Whose a token is.
+    """Validate a token and return its user.
 
     Raises:
-        LoginFailed: It is not good. The reason shows nothing that is in it.
+        LoginFailed: The token is invalid. The reason does not contain its contents.
     """
     try:
         claims = _opened(token, find, rules.algorithms)
@@ -143,12 +144,12 @@ def check_token(token: str, find: FindKeys, rules: TokenRules, now_ms: int) -> L
     user = _trimmed(claims.get(rules.user_claim))
     if not 0 < len(user) <= _NAME_MAX or not _is_text(user):
         raise LoginFailed(f"a token without a name in `{rules.user_claim}`")
-    # Parts of a second don't count, as in Kafka.
+    # Fractions of a second are ignored, as in Kafka.
     return Login(user, int(_seconds(claims, "exp")) * 1000)
 
 
 def _opened(token: str, find: FindKeys, algorithms: frozenset[str]) -> Mapping[str, object]:
-    """The claims, once the signature is known to be right."""
+    """Verify the signature and return the claims."""
     packed_header, packed_claims, packed_signature = token.split(".")
     header = read_json(unpack(packed_header))
     algorithm, key_id = header.get("alg"), header.get("kid")
@@ -167,13 +168,13 @@ def _check_times(claims: Mapping[str, object], rules: TokenRules, now_ms: int) -
     now_s = now_ms / 1000
     if _seconds(claims, "exp") + rules.skew_s <= now_s:
         raise LoginFailed("a token that has expired")
-    _seconds(claims, "iat")  # is needed; when that was counts for nothing, as in Kafka
+    _seconds(claims, "iat")  # required; its value is ignored, as in Kafka
     if "nbf" in claims and _seconds(claims, "nbf") - rules.skew_s > now_s:
         raise LoginFailed("a token that does not hold yet")
 
 
 def _check_scope(scope: object) -> None:
-    """Nothing comes of a scope here, but one that Kafka can't read lets nobody in."""
+    """Refuse a scope that Kafka can't read; otherwise scopes have no effect here."""
     if isinstance(scope, str):
         scope = [scope]
     names = [_trimmed(each) for each in scope] if isinstance(scope, list) else []
@@ -182,7 +183,7 @@ def _check_scope(scope: object) -> None:
 
 
 def _is_text(user: str) -> bool:
-    """Whether a name can be written: JSON may hold half of a pair of surrogates."""
+    """Whether a name can be encoded: JSON may contain an unpaired surrogate."""
     try:
         user.encode()
     except UnicodeEncodeError:
@@ -191,7 +192,7 @@ def _is_text(user: str) -> bool:
 
 
 def _trimmed(value: object) -> str:
-    """A text without what is blank around it, empty for anything else."""
+    """Remove surrounding blanks from a string; empty for another type."""
     return value.strip(_BLANKS) if isinstance(value, str) else ""
 
 
@@ -204,7 +205,7 @@ def _seconds(claims: Mapping[str, object], name: str) -> float:
 
 
 def unpack(text: str) -> bytes:
-    """Base64url without padding; raises ValueError for anything else."""
+    """Decode base64url without padding; raises ValueError for anything else."""
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except binascii.Error as error:
@@ -215,7 +216,7 @@ def unpack(text: str) -> bytes:
 
 
 def read_json(data: Buffer) -> Mapping[str, object]:
-    """An object without names that come twice; raises ValueError for anything else."""
+    """Parse a JSON object without duplicate names; raises ValueError for anything else."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         document = dict(pairs)
@@ -238,10 +239,10 @@ def read_json(data: Buffer) -> Mapping[str, object]:
 
 
 def read_keys(data: Buffer) -> tuple[PublicKey, ...]:
-    """The keys of a set that may have signed something; others are passed over.
+    """Return the signature keys of a key set; others are ignored.
 
     Raises:
-        ValueError: It is no set, has too many keys, or none that can be used.
+        ValueError: It is not a key set, has too many keys, or no usable one.
     """
     listed = read_json(data).get("keys")
     if not isinstance(listed, list) or len(listed) > KEYS_MAX:
@@ -280,17 +281,17 @@ def _key_of(jwk: object) -> PublicKey | None:
 
 
 def _number(text: object, size: int) -> str:
-    """A number in all of its bytes: some makers put a zero ahead, others leave out what is 0."""
+    """Normalize a number to its full size: some issuers add leading zeros, others omit them."""
     if not isinstance(text, str):
         raise TypeError("no number")
     return base64.urlsafe_b64encode(unpack(text).lstrip(b"\0").rjust(size, b"\0")).decode()
 
 
 def open_keys(env: Env, url: str, refresh_ms: int) -> "KeyFile | KeyUrl":
-    """The keys at a URL: `file:`, `https:`, or `http:` on this machine.
+    """Open the keys at a URL: `file:`, `https:`, or `http:` on this machine.
 
     Raises:
-        ConfigError: Another URL, or keys can't be had from it.
+        ConfigError: The URL has another form, or provides no keys.
     """
     try:
         parts = urlsplit(url)
@@ -311,7 +312,7 @@ def _named(keys: Sequence[PublicKey], key_id: str | None) -> Sequence[PublicKey]
 
 
 class KeyFile:
-    """Keys in a file. Any thread may ask."""
+    """Keys in a file. Thread-safe."""
 
     def __init__(self, env: Env, path: str) -> None:
         """Read the file; raises ConfigError."""
@@ -320,7 +321,7 @@ class KeyFile:
         self._keys = Watched(env.files, path, what="keys of tokens", read=self._read)
 
     def find(self, key_id: str | None) -> Sequence[PublicKey]:
-        """The keys of a name, all for None."""
+        """Return the keys with an id, all for None."""
         return _named(self._keys.newest(), key_id)
 
     def _read(self) -> tuple[PublicKey, ...]:
@@ -334,14 +335,14 @@ class KeyFile:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Another place is not the one that was trusted."""
+    """Refuses redirects, because another address is not the trusted one."""
 
     def redirect_request(self, *_args: object, **_more: object) -> None:
-        """Nowhere else."""
+        """Refuse the redirect."""
 
 
 class _Call:
-    """One request over HTTP, which ends when its time is over."""
+    """HTTP request with a limit for its total time."""
 
     def __init__(self, url: str) -> None:
         self._socket: socket.socket | None = None
@@ -352,10 +353,10 @@ class _Call:
         self._url = url
 
     def fetch(self, limit: int) -> bytes:
-        """At most `limit` bytes of the answer.
+        """Return at most `limit` bytes of the response.
 
         Raises:
-            OSError, ValueError, HTTPException: It can't be had in time.
+            OSError, ValueError, HTTPException: There is no valid response in time.
         """
         request = Request(self._url, headers={"Accept": "application/json"})  # noqa: S310 - `open_keys`
         timer = threading.Timer(TIMEOUT_S, self._end)
@@ -375,11 +376,11 @@ class _Call:
         return data
 
     def _note(self, made: socket.socket) -> None:
-        """A socket to shut down at the end: a connection lets go of its own before the answer."""
+        """Remember the socket to shut down; the connection drops its own before the response."""
         self._socket = made
 
     def _end(self) -> None:
-        """End whatever the call waits for."""
+        """Abort the request, whatever it waits for."""
         self._is_late = True
         if self._socket is not None:
             with suppress(OSError):
@@ -418,7 +419,7 @@ class _Encrypted(HTTPSHandler):
                 HTTPConnection.connect(self)
                 context = ssl.create_default_context()
                 host = getattr(self, "_tunnel_host", None) or self.host
-                # The handshake behind the note: it, too, may come a byte at a time.
+                # The handshake runs after `note`, because it may take too long, too.
                 self.sock = context.wrap_socket(
                     self.sock, server_hostname=host, do_handshake_on_connect=False
                 )
@@ -429,13 +430,13 @@ class _Encrypted(HTTPSHandler):
 
 
 class KeyUrl:
-    """Keys at an address: asked for again from time to time, and for a key that is not known.
+    """Keys at a URL, fetched again periodically, and for an unknown key.
 
-    Any thread may ask; one of them fetches.
+    Thread-safe; one thread fetches at a time.
     """
 
     def __init__(self, env: Env, url: str, refresh_ms: int) -> None:
-        """Fetch them; raises ConfigError."""
+        """Fetch the keys; raises ConfigError."""
         self._clock = env.clock
         self._url = url
         self._refresh_ms = refresh_ms
@@ -446,9 +447,9 @@ class KeyUrl:
         self._keys = self._fetch()
 
     def find(self, key_id: str | None) -> Sequence[PublicKey]:
-        """The keys of a name, all for None."""
+        """Return the keys with an id, all for None."""
         keys = self._known(key_id)
-        # Nobody waits for another one's fetch: all threads could come to wait for a slow address.
+        # A thread does not wait for the fetch of another: a slow server could block all threads.
         if not self._is_due(is_known=bool(keys)) or not self._lock.acquire(blocking=False):
             return keys
         try:
@@ -459,7 +460,7 @@ class KeyUrl:
         return self._known(key_id)
 
     def _known(self, key_id: str | None) -> Sequence[PublicKey]:
-        """The keys of a name, none where they could not be fetched for too long."""
+        """Return the keys with an id; none if the last successful fetch is too old."""
         if self._clock.monotonic_ms() - self._fetched_ms >= self._kept_ms:
             return ()
         return _named(self._keys, key_id)

@@ -13,7 +13,7 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 
 
 class ResourceType(IntEnum):
-    """Kafka's numbers."""
+    """Resource type, with Kafka's number."""
 
     UNKNOWN = 0
     ANY = 1
@@ -26,7 +26,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """Kafka's numbers; ANY and MATCH are for filters only."""
+    """Pattern type, with Kafka's number; ANY and MATCH are for filters only."""
 
     UNKNOWN = 0
     ANY = 1
@@ -36,7 +36,7 @@ class PatternType(IntEnum):
 
 
 class Operation(IntEnum):
-    """Kafka's numbers; ANY is for filters only."""
+    """Operation, with Kafka's number; ANY is for filters only."""
 
     UNKNOWN = 0
     ANY = 1
@@ -57,7 +57,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """Kafka's numbers; ANY is for filters only."""
+    """Permission, with Kafka's number; ANY is for filters only."""
 
     UNKNOWN = 0
     ANY = 1
@@ -66,11 +66,11 @@ class Permission(IntEnum):
 
 
 class Client(NamedTuple):
-    """Who asks, from where.
+    """Principal and address of a client.
 
     Attributes:
-        principal: Such as `User:alice`.
-        host: The address, as text.
+        principal: Principal, such as `User:alice`.
+        host: Address of the client, as text.
     """
 
     principal: str

@@ -1,9 +1,9 @@
-"""The users file of SASL/PLAIN.
+"""Users file of SASL/PLAIN.
 
 A line is `NAME=PASSWORD`, or `NAME={pbkdf2-sha256}ITERATIONS:SALT:HASH` with salt and hash in
-base64, as `hashed` makes it. Lines that start with `#` are comments; the name ends at the first
-`=`. The file is reread when it changes. Passwords are hashed in memory and compared in constant
-time.
+base64, in the format of `hashed`. Lines that start with `#` are comments; the name ends at the
+first `=`. The file is reread when it changes. Passwords are hashed in memory and compared in
+constant time.
 
 Source: RFC 4616; Kafka's PlainLoginModule (`user_NAME=PASSWORD`).
 """
@@ -32,25 +32,25 @@ SALT_BYTES: Final = 16
 PREFIX: Final = "{pbkdf2-sha256}"
 
 
-# Longer ones are refused before they are hashed.
+# Longer passwords are refused before hashing.
 PASSWORD_BYTES_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class HashedPassword:
-    """A password that can be compared and not be read."""
+    """Hash of a password, for comparison."""
 
     salt: bytes
     iterations: int
     digest: bytes
 
     def is_password(self, password: str, iterations: int) -> bool:
-        """Whether this is it. Takes a millisecond or more, the same whatever is wrong.
+        """Whether the password matches; takes a millisecond or more, whatever is wrong.
 
         Args:
-            password: What is tried.
-            iterations: How many to compute, at least those of the hash: the time of a try must not
-                tell users with different iterations, or unknown ones, from each other.
+            password: Password to check.
+            iterations: Number of iterations to compute, at least those of the hash. The duration
+                must not distinguish unknown users or users with different iterations.
         """
         digest = _hash(password, self.salt, self.iterations)
         _hash(password, self.salt, iterations - self.iterations + 1)
@@ -62,7 +62,7 @@ class HashedPassword:
 
 
 def hashed(password: str, salt: bytes, iterations: int = ITERATIONS) -> HashedPassword:
-    """A password's hash; `str` of it is what the file may hold in the password's place."""
+    """Hash a password; `str` of the result can replace the password in the file."""
     return HashedPassword(salt, iterations, _hash(password, salt, iterations))
 
 
@@ -71,10 +71,10 @@ def _hash(password: str, salt: bytes, iterations: int) -> bytes:
 
 
 class PlainUsers:
-    """The users of a file, as of when it was read."""
+    """Users of a file at the time when it was read."""
 
     def __init__(self, users: Mapping[str, HashedPassword], pretender: HashedPassword) -> None:
-        """Users by name; the pretender is compared with where a name is unknown."""
+        """Use these users by name; unknown names are compared with the pretender."""
         self._users = users
         self._pretender = pretender
 
@@ -82,9 +82,9 @@ class PlainUsers:
         return len(self._users)
 
     def is_user(self, name: str, password: str) -> bool:
-        """Whether there is such a user with this password.
+        """Whether the user exists and has this password.
 
-        Every try costs as much as one of the user with the most iterations, whoever is named.
+        Every check takes as long as one for the user with the most iterations, whatever the name.
         """
         if len(password.encode()) > PASSWORD_BYTES_MAX:
             return False
@@ -94,15 +94,15 @@ class PlainUsers:
 
 
 def read_users(text: str, name: str, salt: bytes) -> PlainUsers:
-    """The users of a file's text.
+    """Parse the text of a users file.
 
     Args:
-        text: Its content.
-        name: Its path, for errors; those never show a line's content.
-        salt: For passwords that are not hashed in the file; `SALT_BYTES` long.
+        text: Content of the file.
+        name: Path of the file, for errors; they never show a line's content.
+        salt: Salt for passwords that are not hashed in the file; `SALT_BYTES` long.
 
     Raises:
-        ConfigError: A line that is no user; names its number.
+        ConfigError: A line is invalid; the message has its number.
     """
     users: dict[str, HashedPassword] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -114,7 +114,7 @@ def read_users(text: str, name: str, salt: bytes) -> PlainUsers:
         if user.strip() in users:
             raise ConfigError(name, None, f"line {number} names a user again")
         users[user.strip()] = _kept(secret.strip(), name, number, salt)
-    # Of all users' the slowest, so that an unknown name is never told by a quick answer.
+    # The maximum of all users, so that a fast response does not reveal an unknown name.
     slowest = max((stored.iterations for stored in users.values()), default=ITERATIONS)
     return PlainUsers(users, hashed("", salt, slowest))
 
@@ -130,7 +130,7 @@ def _kept(secret: str, name: str, number: int, salt: bytes) -> HashedPassword:
         raise ConfigError(name, None, f"line {number}: 1 to {ITERATIONS_MAX} iterations allowed")
     try:
         kept_salt, digest = (base64.b64decode(part, validate=True) for part in parts[1:])
-    except ValueError:  # also what is no ASCII
+    except ValueError:  # also raised for text that is not ASCII
         raise ConfigError(name, None, form) from None
     if len(digest) != hashlib.sha256().digest_size:
         raise ConfigError(name, None, form)
@@ -144,20 +144,20 @@ FILE_BYTES_MAX: Final = 1 << 20
 
 
 class PlainFile:
-    """A file of users that is read again when it changes. Any thread may ask."""
+    """Users file that is reread when it changes. Thread-safe."""
 
     def __init__(self, env: Env, path: str) -> None:
         """Read the file.
 
         Raises:
-            ConfigError: It can't be read, or a line is no user.
+            ConfigError: The file can't be read, or a line is invalid.
         """
         self._env = env
         self._path = path
         self._users = Watched(env.files, path, what="users", read=self._read)
 
     def is_user(self, name: str, password: str) -> bool:
-        """Whether there is such a user with this password; an unknown one costs as much."""
+        """Whether the user exists and has this password; an unknown user takes as long."""
         return self._users.newest().is_user(name, password)
 
     def _read(self) -> PlainUsers:

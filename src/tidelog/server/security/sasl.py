@@ -25,11 +25,11 @@ from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.storage.directory.broker_files import ScramCredential
 
-# The forms that most users have; more of them would be work for each log-in.
+# Maximum number of shapes, the most frequent ones; more would slow down each login.
 SHAPES_MAX: Final = 16
 
 
-# Salts of Kafka's own clients: a number of so many bits, in digits and small letters.
+# Salts of Kafka's own clients: a number of 130 bits in base 36, with lower-case letters.
 _TEXT_BITS: Final = 130
 
 
@@ -40,11 +40,11 @@ _DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Shape(NamedTuple):
-    """What anybody may hear of a user.
+    """Properties of a credential that any client can see.
 
     Attributes:
-        iterations: How often the password was hashed.
-        salt_bytes: How long the salt is; 0 for one as Kafka's own clients make them.
+        iterations: Number of hash iterations.
+        salt_bytes: Length of the salt; 0 for the format of Kafka's own clients.
     """
 
     iterations: int
@@ -52,30 +52,34 @@ class Shape(NamedTuple):
 
 
 def shape_of(iterations: int, salt: bytes) -> Shape:
-    """A user's shape."""
+    """Return the shape of a credential."""
     return Shape(iterations, 0 if _TEXT.fullmatch(salt) else len(salt))
 
 
 def most_common(shapes: Iterable[Shape]) -> Mapping[Shape, int]:
-    """How many have which shape, at most `SHAPES_MAX` of them; an equal count goes by the shape."""
+    """Count the shapes and return the `SHAPES_MAX` most frequent; ties are ordered by shape."""
     counts = Counter(shapes)
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:SHAPES_MAX])
 
 
 def draw_shape(key: bytes, user: str, shapes: Mapping[Shape, int]) -> Shape:
-    """The shape of a user that there is not; there must be some."""
+    """Draw the shape of an unknown user; `shapes` must not be empty."""
     return min(shapes, key=lambda shape: _lot(key, user, shape) / shapes[shape])
 
 
 def _lot(key: bytes, user: str, shape: Shape) -> float:
-    """A number that is drawn as a waiting time is, so the shortest follow the weights."""
+    """Draw an exponentially distributed number by a keyed hash.
+
+    After division by the weights, the minimum selects each shape with a probability in proportion
+    to its weight.
+    """
     text = f"{shape.iterations},{shape.salt_bytes},{user}"
     drawn = int.from_bytes(hmac.digest(key, text.encode(), "sha256")[:8], "big")
     return -log((drawn + 1) / (1 << 64))
 
 
 def make_salt(shape: Shape, secret: bytes) -> bytes:
-    """A salt of a shape, always the same for a secret."""
+    """Make a salt of a shape, always the same for a secret."""
     if shape.salt_bytes:
         return hashlib.shake_256(secret).digest(shape.salt_bytes)
     size_bytes = -(-_TEXT_BITS // 8)
@@ -100,13 +104,13 @@ FOR_ANOTHER_TOLD: Final = (
 
 
 class LoginFailed(TidelogError):
-    """Somebody is not who he says he is, or can't be asked.
+    """A login failed, or the credentials could not be checked.
 
-    The reason is for our log: it holds no secret and nothing a client sent. What the client is told
-    does not say what was wrong.
+    The reason is for the broker's log; it contains no secret and no client input. The message to
+    the client does not reveal what was wrong.
 
     Attributes:
-        client_message: What the client is told; None for the mechanism's usual sentence.
+        client_message: Message to the client; None for the mechanism's default.
     """
 
     code: ClassVar[int | None] = ErrorCode.SASL_AUTHENTICATION_FAILED
@@ -122,14 +126,14 @@ ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384
 
 
-# Of a client's message; names and nonces are short.
+# Limit of a client's message; names and nonces are short.
 MESSAGE_BYTES_MAX: Final = 8192
 
 
 SALT_BYTES: Final = 24
 
 
-# Where nobody has a credential that an unknown user could be like.
+# Shape for unknown users if there is no credential that they could resemble.
 _FIRST_SHAPE: Final = {Shape(ITERATIONS_MIN, SALT_BYTES): 1}
 
 
@@ -137,7 +141,7 @@ _BARE_EQUALS: Final = re.compile("=(?!2C|3D)")
 
 
 class ScramMechanism(IntEnum):
-    """Kafka's numbers on the wire; UNKNOWN is for what it does not know."""
+    """SCRAM mechanism, with Kafka's number; UNKNOWN is any other number."""
 
     UNKNOWN = 0
     SCRAM_SHA_256 = 1
@@ -145,12 +149,12 @@ class ScramMechanism(IntEnum):
 
     @property
     def hash_name(self) -> str:
-        """The hash as `hashlib` calls it."""
+        """Name of the hash in `hashlib`."""
         return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
 
     @property
     def sasl_name(self) -> str:
-        """As clients ask for it."""
+        """SASL name of the mechanism."""
         return self.name.replace("_", "-")
 
 
@@ -162,7 +166,7 @@ BY_SASL_NAME: Final = {
 def credential_of(
     mechanism: ScramMechanism, salt: bytes, iterations: int, salted_password: bytes
 ) -> ScramCredential:
-    """What to keep of a password that was salted and hashed already."""
+    """Derive the credential to store from a salted and hashed password."""
     name = mechanism.hash_name
     client_key = hmac.digest(salted_password, b"Client Key", name)
     stored_key = hashlib.new(name, client_key).digest()
@@ -171,7 +175,7 @@ def credential_of(
 
 
 class ScramExchange:
-    """SCRAM, in two messages: client-first -> server-first, client-final -> server-final."""
+    """SCRAM exchange of two rounds: client-first -> server-first, client-final -> server-final."""
 
     def __init__(
         self,
@@ -182,16 +186,16 @@ class ScramExchange:
         pretender_key: bytes,
         shapes: Callable[[], Mapping[Shape, int]] = dict,
     ) -> None:
-        """A log-in that nobody has begun yet.
+        """Start an exchange.
 
         Args:
-            mechanism: Which hash.
-            find: A user's credential, None for one that has none.
-            nonce: Random bytes, of this log-in alone.
-            pretender_key: A secret that stays the same while the broker runs, from which the salts
-                of unknown users are made.
-            shapes: How many users of the mechanism have which form of salt and how many iterations;
-                unknown ones seem to have them as often.
+            mechanism: SCRAM mechanism.
+            find: Returns a user's credential, None without one.
+            nonce: Random bytes for this exchange only.
+            pretender_key: Secret from which the salts of unknown users are derived; it stays the
+                same while the broker runs.
+            shapes: Returns the number of users per shape for the mechanism; unknown users appear to
+                have the same distribution.
         """
         self._mechanism = mechanism
         self._find = find
@@ -207,10 +211,11 @@ class ScramExchange:
         self.login: Login | None = None
 
     def step(self, token: bytes) -> bytes:
-        """The answer to a client's message; after the second one `login` says who it is.
+        """Return the response to a client's message; after the second one, `login` is set.
 
         Raises:
-            LoginFailed: A bad message, an unknown user, a wrong password; which, nobody is told.
+            LoginFailed: The message is invalid, the user is unknown or the password is wrong. The
+                client is not told which.
         """
         text = _text_of(token)
         return self._first(text) if not self._messages else self._final(text)
@@ -234,7 +239,7 @@ class ScramExchange:
         self._header = f"{flag},{authzid},"
         self._expected_nonce = nonce + self._nonce
         self._credential = self._find(self._user)
-        # Made for everybody: it takes a known user as long.
+        # Computed for every user, so that known users take as long.
         self._pretended = self._pretend()
         credential = self._credential or self._pretended
         salt = base64.b64encode(credential.salt).decode()
@@ -243,7 +248,7 @@ class ScramExchange:
         return answer.encode()
 
     def _pretend(self) -> ScramCredential:
-        """What an unknown user seems to have; the same each time, as a known one's is."""
+        """Return the fake credential of an unknown user, the same each time."""
         digest = hmac.digest(self._pretender_key, self._user.encode(), "sha512")
         shape = draw_shape(self._pretender_key, self._user, self._shapes() or _FIRST_SHAPE)
         return ScramCredential(make_salt(shape, digest), shape.iterations, digest, digest)
@@ -287,7 +292,7 @@ def _text_of(token: bytes) -> str:
 
 
 def _unescaped(name: str) -> str:
-    """A name of RFC 5802: `=2C` is a comma, `=3D` an equals sign, no other `=` may be there."""
+    """Decode a name of RFC 5802: `=2C` is a comma, `=3D` is `=`; any other `=` is invalid."""
     if _BARE_EQUALS.search(name):
         raise LoginFailed("a name with a bare equals sign")
     return name.replace("=2C", ",").replace("=3D", "=")
@@ -300,7 +305,7 @@ def _is_printable(nonce: str) -> bool:
 def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except ValueError:  # also what is no ASCII
+    except ValueError:  # also raised for text that is not ASCII
         raise LoginFailed("a proof that is no base64") from None
 
 
@@ -310,7 +315,7 @@ PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
 
 
-# What may stand in sasl.enabled.mechanisms, in Kafka's words.
+# Valid values of sasl.enabled.mechanisms.
 KNOWN: Final = (PLAIN, *BY_SASL_NAME, OAUTHBEARER)
 
 
@@ -320,17 +325,17 @@ NONCE_BYTES: Final = 24
 _SEPARATOR: Final = "\x01"
 
 
-# What a client says to an error it has been told, before it is told that it is sent away.
+# Client's reply to an error, before the exchange is ended.
 _LAST_WORD: Final = b"\x01"
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who somebody is.
+    """Authenticated user.
 
     Attributes:
-        user: The name, without `User:`.
-        expires_ms: Wall time from which on that holds no more, in ms; None for always.
+        user: Name, without `User:`.
+        expires_ms: Wall time in ms from which on the login is invalid; None for never.
     """
 
     user: str
@@ -338,32 +343,32 @@ class Login:
 
 
 class Exchange(Protocol):
-    """One log-in: `step` with each token of the client until `login` says who it is."""
+    """SASL exchange: call `step` with each token of the client until `login` is set."""
 
     @property
     def login(self) -> Login | None:
-        """Who it is, None while that is not known."""
+        """Authenticated user; None before the exchange has succeeded."""
         ...
 
     def step(self, token: bytes) -> bytes:
-        """The answer to a token. May take milliseconds; runs in any thread.
+        """Return the response to a token. May take milliseconds; any thread may call it.
 
         Raises:
-            LoginFailed: It is over.
+            LoginFailed: The exchange has failed.
         """
         ...
 
 
 class PlainExchange:
-    """`[authzid] NUL name NUL password`, in one message."""
+    """PLAIN exchange of one message: `[authzid] NUL name NUL password`."""
 
     def __init__(self, is_user: Callable[[str, str], bool]) -> None:
-        """A log-in; `is_user` takes as long for unknown users as for known ones."""
+        """Start an exchange; `is_user` must take as long for unknown users as for known ones."""
         self._is_user = is_user
         self.login: Login | None = None
 
     def step(self, token: bytes) -> bytes:
-        """An empty answer where the password is right; raises LoginFailed."""
+        """Return an empty response if the password is right; raises LoginFailed."""
         try:
             parts = token.decode().split("\0")
         except UnicodeDecodeError:
@@ -386,16 +391,23 @@ class PlainExchange:
 
 
 class BearerExchange:
-    """A token; where it is bad the client hears so, says a last word and is sent away."""
+    """OAUTHBEARER exchange.
+
+    After an invalid token the client gets an error, sends a reply, and then the exchange fails.
+    """
 
     def __init__(self, check: Callable[[str], Login]) -> None:
-        """A log-in; `check` says whose a token is, or raises LoginFailed."""
+        """Start an exchange; `check` returns the user of a token, or raises LoginFailed."""
         self._check = check
         self._failure: LoginFailed | None = None
         self.login: Login | None = None
 
     def step(self, token: bytes) -> bytes:
-        """An empty answer where the token is good; raises LoginFailed."""
+        """Return an empty response for a valid token, or the error for an invalid one.
+
+        Raises:
+            LoginFailed: The message is invalid, or follows an error.
+        """
         if self._failure is not None:
             raise self._failure if token == _LAST_WORD else LoginFailed(str(self._failure))
         for_whom, bearer = _bearer_of(token)
@@ -412,7 +424,7 @@ class BearerExchange:
 
 
 def _bearer_of(token: bytes) -> tuple[str, str]:
-    """The authorization id, which may be empty, and the token. Source: RFC 7628, 3.1."""
+    """Return the authorization id, which may be empty, and the token. Source: RFC 7628, 3.1."""
     bad = LoginFailed("a message that is no OAUTHBEARER")
     try:
         header, *pairs = token.decode().split(_SEPARATOR)
@@ -432,7 +444,7 @@ def _bearer_of(token: bytes) -> tuple[str, str]:
 
 
 def failure_text(mechanism: str, *, is_renewal: bool = False) -> str:
-    """What Kafka tells a client of a log-in that has failed, where the mechanism says no more."""
+    """Return Kafka's message for a failed login, if the mechanism has none of its own."""
     what = "re-authentication" if is_renewal else "authentication"
     text = f"Authentication failed during {what} due to invalid credentials with SASL mechanism"
     return f"{text} {mechanism}"

@@ -22,23 +22,23 @@ from tidelog.config import BrokerConfig
 from tidelog.env import FileStat, FileSystem
 from tidelog.errors import ConfigError, TidelogError
 
-# Whose handshake the running task begins: a loop says nothing of that to a context, and takes no
-# stand-in for one. The socket does not block.
+# Socket of the handshake that the running task begins. An event loop does not pass it to a context,
+# and accepts no substitute for one. The socket is non-blocking.
 SHAKING: Final[ContextVar[socket.socket | None]] = ContextVar("SHAKING", default=None)
 
 
 class Handshake(ssl.SSLObject):
-    """The server's side of TLS.
+    """Server side of TLS.
 
     Attributes:
-        send_alert: Called where the handshake fails, before anybody hears of it; None once it
-            went well.
+        send_alert: Called when the handshake fails, before the error is raised; None once the
+            handshake has succeeded.
     """
 
     send_alert: Callable[[], None] | None = None
 
     def do_handshake(self) -> None:
-        """A step; raises ssl.SSLError as ssl.SSLObject."""
+        """Perform a step of the handshake; raises ssl.SSLError."""
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -47,12 +47,12 @@ class Handshake(ssl.SSLObject):
             if self.send_alert is not None:
                 self.send_alert()
             raise
-        # A connection of days needs no way to its socket beside the loop's.
+        # A long connection needs no reference to its socket besides the loop's.
         self.send_alert = None
 
 
 class HandshakeContext(ssl.SSLContext):
-    """A context whose handshakes send alerts to the `SHAKING` socket."""
+    """Context whose handshakes send alerts to the socket in `SHAKING`."""
 
     sslobject_class = Handshake  # type: ignore[mutable-override]  # ours is one
 
@@ -64,7 +64,7 @@ class HandshakeContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """As ssl.SSLContext's."""
+        """Wrap buffers for a handshake that sends alerts."""
         made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
         sock = SHAKING.get()
         if sock is not None and isinstance(made, Handshake):
@@ -73,13 +73,13 @@ class HandshakeContext(ssl.SSLContext):
 
 
 def _send(sock: socket.socket, outgoing: ssl.MemoryBIO) -> None:
-    """Send what is there, some bytes, as far as the system takes it at once."""
-    with suppress(OSError):  # he has gone, or takes nothing: then he is not told
+    """Send the pending bytes, as far as the system accepts them at once."""
+    with suppress(OSError):  # the client has gone or accepts nothing: it gets no alert
         sock.send(outgoing.read())
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """OpenSSL's words for a failure, in which nothing is what somebody has sent."""
+    """Return OpenSSL's message for a failure, which contains no client input."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     return (error.reason or "unknown").replace("_", " ").lower()
@@ -92,10 +92,10 @@ Content = TypeVar("Content")
 
 
 class Watched(Generic[Content]):
-    """What files say: read again when one of them has changed. Any thread may ask.
+    """Contents of files, reread when one of them has changed. Thread-safe.
 
-    New files that can't be used are logged once, and what the old ones said goes on to hold: a
-    half-written file must not close the door.
+    New files that can't be used are logged once, and the old contents stay valid: a half-written
+    file must not lock out all clients.
     """
 
     def __init__(
@@ -104,13 +104,13 @@ class Watched(Generic[Content]):
         """Read the files.
 
         Args:
-            files: Where they are.
-            paths: The files; an empty one is none.
-            what: What they hold, for the log.
-            read: Reads them; raises TidelogError for those that can't be used.
+            files: File system.
+            paths: Paths of the files; empty ones are ignored.
+            what: Name of the contents, for the log.
+            read: Reads the files; raises TidelogError if they can't be used.
 
         Raises:
-            TidelogError: As `read`.
+            TidelogError: The files can't be used.
         """
         self._files = files
         self._paths = [path for path in paths if path]
@@ -120,7 +120,7 @@ class Watched(Generic[Content]):
         self._newest = read()
 
     def newest(self) -> Content:
-        """What the newest files that can be used say."""
+        """Return the contents of the newest usable files."""
         stamp = self._look()
         if stamp != self._seen:
             self._seen = stamp
@@ -153,14 +153,14 @@ _CLIENT_AUTH: Final = {
 
 
 def make_context(config: BrokerConfig, *, asks_clients: bool) -> ssl.SSLContext:
-    """A server's context.
+    """Create the context of a listener.
 
     Args:
-        config: Where key, certificates and trust are.
-        asks_clients: Whether `ssl.client.auth` counts; it does not where clients log in by SASL.
+        config: Settings with the paths of keys and certificates.
+        asks_clients: Whether `ssl.client.auth` applies; it does not if clients use SASL.
 
     Raises:
-        ConfigError: A file can't be read or used. Names the setting; never shows what is in it.
+        ConfigError: A file can't be read or used. The message has the setting, never the contents.
     """
     context = HandshakeContext(ssl.PROTOCOL_TLS_SERVER)
     versions = [_VERSIONS[name] for name in config.ssl_enabled_protocols]
@@ -171,7 +171,7 @@ def make_context(config: BrokerConfig, *, asks_clients: bool) -> ssl.SSLContext:
     context.num_tickets = 0
     path = config.ssl_keystore_location
     try:
-        # With a password at hand OpenSSL never asks a terminal for one.
+        # With a password given, OpenSSL never prompts on a terminal.
         context.load_cert_chain(path, password=lambda: config.ssl_key_password)
     except (OSError, ssl.SSLError, ValueError) as error:
         reason = f"holds no key with certificates that can be used: {_said(error)}"
@@ -193,17 +193,17 @@ def _said(error: Exception) -> str:
 
 
 class TlsDoor:
-    """A context whose certificates follow their files. Belongs to the loop's thread.
+    """TLS context whose certificates follow their files. Belongs to the loop's thread.
 
     Attributes:
-        context: For the listener; each handshake goes on with the newest one.
+        context: Context for the listener; each handshake continues with the newest one.
     """
 
     def __init__(self, config: BrokerConfig, files: FileSystem, *, asks_clients: bool) -> None:
         """Read the files.
 
         Raises:
-            ConfigError: As `make_context`.
+            ConfigError: A file can't be read or used.
         """
         self._contexts = Watched(
             files,
@@ -221,5 +221,5 @@ class TlsDoor:
         server_name: str | None,  # noqa: ARG002 - one certificate for all names
         context: ssl.SSLContext,  # noqa: ARG002 - the first one's, for all
     ) -> None:
-        """Let a handshake go on with the newest certificates."""
+        """Continue the handshake with the newest certificates."""
         connection.context = self._contexts.newest()

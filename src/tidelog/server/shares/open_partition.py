@@ -1,14 +1,14 @@
-"""A share partition in use: its rules, its log, its lock timer, its writes and its waiting fetches.
+"""Open share partition: its rules, its log, its lock timer, its writes and its waiting fetches.
 
 Acknowledgements apply once they are written. One timer serves all acquisition locks.
 
 Waiting fetches are woken one at a time, in order of arrival. Each event that may make records
 available starts a round, and in a round each waiting fetch reads at most once. The next fetch is
 woken when the one before has read, or has left, and records remain. Otherwise one record would wake
-all fetches, and all but one for nothing. A fetch that is busy with another partition is notified,
-and the next one is woken too.
+all fetches, all but one of them for nothing. A fetch that is busy with another partition is
+notified, and the next one is woken too.
 
-Pure, for one thread.
+No input or output, for one thread.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,68 +35,68 @@ _NEVER: Final = 0
 
 
 class Waiter(Protocol):
-    """Who waits for records, of one share partition or of several."""
+    """Fetch that waits for records, of one share partition or of several."""
 
     @property
     def isolation(self) -> IsolationLevel:
-        """Which records of transactions it sees."""
+        """Isolation level of the fetch."""
         ...
 
     @property
     def is_busy(self) -> bool:
-        """Whether it is in the midst of a look: it looks again afterwards where it was woken."""
+        """Whether the fetch is reading; if it is woken meanwhile, it reads again afterwards."""
         ...
 
     def wake(self, key: ShareKey) -> None:
-        """There may be something: it is to look at that share partition soon, or to leave."""
+        """Notify the fetch that this share partition may have records; it then reads or leaves."""
         ...
 
 
 class FetchQueue:
-    """Who waits for a share partition, and who reads it.
+    """Waiting fetches of a share partition, and the one that reads it.
 
     Attributes:
-        key: The share partition's name.
+        key: Key of the share partition.
     """
 
     def __init__(self, key: ShareKey) -> None:
-        """Nobody waits."""
+        """Start without waiting fetches."""
         self.key = key
-        # The round in which each has looked last.
+        # Waiting fetches with the round of their last read.
         self._waiting: dict[Waiter, int] = {}
         self._round = _NEVER + 1
         self._woken: Waiter | None = None
         self._is_read = False
 
     def has_some(self, isolation: IsolationLevel) -> bool:
-        """Whether a look could find something, as far as that can be told without one."""
+        """Whether a read may find records, as far as known without reading."""
         raise NotImplementedError
 
     @property
     def waiting_count(self) -> int:
-        """How many wait."""
+        """Number of waiting fetches."""
         return len(self._waiting)
 
     @property
     def is_read(self) -> bool:
-        """Whether somebody reads it now."""
+        """Whether a fetch is reading it now."""
         return self._is_read
 
-    # -- who waits ---------------------------------------------------------------------------
+    # -- waiting fetches ---------------------------------------------------------------------
 
     def join(self, waiter: Waiter) -> None:
-        """Wait from now on; who joins looks at once, without being woken."""
+        """Add a waiting fetch, which reads at once without being woken."""
         self._waiting[waiter] = _NEVER
 
     def leave(self, waiter: Waiter) -> None:
-        """Wait no more, woken or not; fine where it did not wait."""
+        """Remove a fetch, woken or not; no-op if it does not wait."""
         self._waiting.pop(waiter, None)
         self._pass_on(waiter)
 
     def begin_reading(self, waiter: Waiter) -> bool:
-        """Look, and read what there is alone; whether there may be something, and nobody reads.
+        """Begin to read exclusively; False if there is nothing to read or another fetch reads.
 
-        Where somebody does, it is woken again when that is over.
+        In the latter case, the fetch is woken again after the other one.
         """
         is_free = not self._is_read
         if waiter in self._waiting:
@@ -110,7 +110,7 @@ class FetchQueue:
         return False
 
     def end_reading(self) -> None:
-        """Let others read."""
+        """End the exclusive read; another fetch may read."""
         self._is_read = False
         self._wake_next()
 
@@ -119,20 +119,20 @@ class FetchQueue:
             self._woken = None
         self._wake_next()
 
-    # -- who is woken ------------------------------------------------------------------------
+    # -- wake-ups ----------------------------------------------------------------------------
 
     def notify(self) -> None:
-        """There may be more to be had: a new round."""
+        """Begin a new round, because there may be more records."""
         self._round += 1
         self._wake_next()
 
     def wake_all(self) -> None:
-        """There is something that concerns everybody who waits."""
+        """Wake all waiting fetches."""
         for waiter in tuple(self._waiting):
             waiter.wake(self.key)
 
     def _wake_next(self) -> None:
-        """Wake the first one that has not looked in this round and could find something."""
+        """Wake the first fetch that has not read in this round and may find records."""
         if self._is_read or self._woken is not None or not self._waiting:
             return
         has_records: dict[IsolationLevel, bool] = {}
@@ -162,7 +162,7 @@ _UNAVAILABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a live share partition needs of the broker."""
+    """Dependencies of open share partitions."""
 
     clock: Clock
     timers: Timers
@@ -171,18 +171,20 @@ class Surroundings:
 
 
 class OpenSharePartition(FetchQueue):
-    """Belongs to the loop's thread. Who waits is woken in turn when there is more to acquire.
+    """Open share partition. Belongs to the loop's thread.
+
+    When more records may be acquired, waiting fetches are woken in turn.
 
     Attributes:
-        partition: Its log.
-        records: What is known of its records.
-        is_gone: Nothing can be said of it any more.
+        partition: Partition with the log.
+        records: States of its records.
+        is_gone: Whether it is closed, so that the object must not be used any more.
     """
 
     def __init__(
         self, key: ShareKey, partition: Partition, records: SharePartition, around: Surroundings
     ) -> None:
-        """A share partition, with all that is known of it."""
+        """Open a share partition with its loaded record states."""
         super().__init__(key)
         self.partition = partition
         self.records = records
@@ -193,43 +195,43 @@ class OpenSharePartition(FetchQueue):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody has a record of it, or waits for something."""
+        """Whether no member has a record of it and no fetch waits for it."""
         is_busy = self.is_read or self._writing or self.waiting_count
         return not is_busy and self.records.deadline_ms is None
 
     def refresh(self) -> None:
-        """Let hold what has changed beside it: the group's settings, the log's start."""
+        """Apply changes of the group's settings and of the log start offset."""
         self.records.limits = self._around.limits(self.key.group_id)
         self.records.move_start(self.partition.log.log_start_offset)
 
     def has_some(self, isolation: IsolationLevel) -> bool:
-        """Whether a read of the log could give a member something."""
+        """Whether a read of the log could return records for a member."""
         end_offset = self.partition.end_offset(isolation)
         if self.records.fetch_offset >= end_offset:
-            return False  # mostly: who waits has had what there was
+            return False  # the usual case for a waiting fetch
         self.refresh()
         return self.records.can_acquire and self.records.fetch_offset < end_offset
 
     def join(self, waiter: Waiter) -> None:
-        """Wait from now on for what the log gets, and for what comes back."""
+        """Add a fetch that waits for new records of the log and for released ones."""
         if not self.waiting_count:
             self.partition.watch(self._look_at_log)
         super().join(waiter)
 
     def leave(self, waiter: Waiter) -> None:
-        """Wait no more; fine where it did not wait."""
+        """Remove a fetch; no-op if it does not wait."""
         super().leave(waiter)
         if not self.waiting_count:
             self.partition.unwatch(self._look_at_log)
 
     def _look_at_log(self) -> None:
         if self.partition.is_gone:
-            self.wake_all()  # at once: the topic's deletion is told when its files are gone, too
+            self.wake_all()  # at once: the topic's deletion is reported later
         else:
             self.notify()
 
     def acquire(self, member: str, offered: ReadBatches, wish: AcquireOptions) -> list[Acquired]:
-        """Give a member what it may have of what was read."""
+        """Acquire records for a member from those that were read."""
         acquired = self.records.acquire(member, offered, wish, self._now_ms())
         self._arm()
         return acquired
@@ -237,7 +239,7 @@ class OpenSharePartition(FetchQueue):
     def acknowledge(
         self, member: str, acknowledgements: Sequence[Acknowledgement]
     ) -> Reply[ErrorCode]:
-        """Take what a member says; when it is safe, or why it was not taken."""
+        """Apply a member's acknowledgements; the reply completes when they are durable or fail."""
         self.refresh()
         change = self.records.acknowledge(member, acknowledgements, self._now_ms())
         if isinstance(change, ErrorCode):
@@ -245,11 +247,11 @@ class OpenSharePartition(FetchQueue):
         return self._write(change)
 
     def release(self, member: str) -> Reply[ErrorCode]:
-        """A member goes; when it is safe that it has nothing any more."""
+        """Release all records of a member; the reply completes when that is durable."""
         return self._write(self.records.release(member))
 
     def close(self) -> None:
-        """Nothing can be said of it any more."""
+        """Close the share partition; waiting fetches are woken."""
         self.is_gone = True
         if self._timer is not None:
             self._timer.cancel()
@@ -287,17 +289,17 @@ class OpenSharePartition(FetchQueue):
         self._arm()
         self.notify()
 
-    # -- time --------------------------------------------------------------------------------
+    # -- timers ------------------------------------------------------------------------------
 
     def _now_ms(self) -> int:
         return self._around.clock.monotonic_ms()
 
     def _arm(self) -> None:
-        """Be woken when the next lock runs out."""
+        """Start the timer for the earliest lock timeout."""
         due_ms = self.records.deadline_ms
         if self._timer is not None:
             if due_ms is not None and self._timer.due_ms <= due_ms and not self._timer.is_cancelled:
-                return  # it looks again then
+                return  # the earlier timer starts it again
             self._timer.cancel()
             self._timer = None
         if due_ms is not None and not self.is_gone:
@@ -308,7 +310,8 @@ class OpenSharePartition(FetchQueue):
         self._timer = None
         batches = self.records.expire(self._now_ms())
         if batches:
-            # It holds whether that can be written or not: who reads it again has only lost counts.
+            # The timeout applies even if the write fails: after a reload, only delivery counts are
+            # lost.
             records, epoch = self.records, self.partition.log.leader_epoch
             update = Update(records.start, records.complete_count, batches, epoch)
             self._around.states.write(self.key, update)
@@ -317,7 +320,7 @@ class OpenSharePartition(FetchQueue):
 
 
 def _share_code(code: ErrorCode) -> ErrorCode:
-    """What a member is told of a write."""
+    """Convert the result of a write to the error code for a member."""
     if code is ErrorCode.NONE:
         return ErrorCode.NONE
     if code in _UNAVAILABLE:

@@ -1,8 +1,8 @@
 """States of the records of a share partition, in runs of offsets with equal state.
 
 Runs are adjacent, without gaps. A run is split when its offsets differ and merged with an equal
-neighbour. Offsets missing in the log belong to runs, too: as archived, or as what a member
-acknowledges as a gap.
+neighbor. Offsets missing in the log belong to runs, too: as archived, or as a member acknowledges
+them as a gap.
 
 Source: KIP-932, KIP-1222 (renewal); Kafka 4.3's RecordState and AcknowledgeType.
 """
@@ -15,7 +15,7 @@ from typing import Final
 
 
 class RecordState(IntEnum):
-    """How far a record is in a share group; part of the format of `__share_group_state`."""
+    """Delivery state of a record in a share group; part of the format of `__share_group_state`."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -23,12 +23,12 @@ class RecordState(IntEnum):
     ARCHIVED = 4
 
 
-# What a record stays for good.
+# Final states.
 TERMINAL: Final = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
 
 
 class AckType(IntEnum):
-    """What a member says of a record; part of the protocol."""
+    """Type of an acknowledgement; part of the protocol."""
 
     GAP = 0
     ACCEPT = 1
@@ -39,13 +39,13 @@ class AckType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class StateBatch:
-    """Records of one state, as they are kept.
+    """Range of records with one state, as it is stored.
 
     Attributes:
         first: First offset.
         last: Last offset, inclusive.
-        state: Never ACQUIRED: locks are not kept.
-        count: How often they were delivered.
+        state: State; never ACQUIRED, because locks are not stored.
+        count: Number of deliveries.
     """
 
     first: int
@@ -56,7 +56,7 @@ class StateBatch:
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """Records that a member was given: offsets, last one inclusive, and the delivery's number."""
+    """Range of acquired records: first and last offset, inclusive, and the delivery count."""
 
     first: int
     last: int
@@ -64,18 +64,18 @@ class Acquired:
 
     @property
     def size(self) -> int:
-        """How many offsets."""
+        """Number of offsets."""
         return self.last - self.first + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """What a member says of a range of records.
+    """Acknowledgement of a range of records.
 
     Attributes:
         first: First offset.
         last: Last offset, inclusive.
-        types: One for all of them, or one for each.
+        types: One type for all of them, or one for each.
     """
 
     first: int
@@ -85,14 +85,14 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What holds for a share partition.
+    """Limits of a share partition.
 
     Attributes:
-        locks_max: Records between the start offset and the last one delivered, softly: a batch of
-            the log goes whole, unless it is huge.
-        deliveries_max: After so many deliveries a record is archived.
-        lock_ms: For so long a record is a member's.
-        may_renew: Whether it may ask for more time.
+        locks_max: Soft limit of offsets between the start offset and the last delivered one: a
+            batch of the log is acquired as a whole, unless it is huge.
+        deliveries_max: Number of deliveries after which a record is archived.
+        lock_ms: Duration of an acquisition lock.
+        may_renew: Whether a member may renew its locks.
     """
 
     locks_max: int = 2000
@@ -102,21 +102,22 @@ class Limits:
 
     @property
     def isolation_count(self) -> int:
-        """From so many deliveries on, records are given in ever smaller parts.
+        """Number of deliveries from which on records are acquired in ever smaller parts.
 
-        One bad record then spoils ever fewer others. Source: Kafka 4.3's SharePartition.
+        One bad record then affects ever fewer others. Source: Kafka 4.3's SharePartition.
         """
         return max(2, -(-self.deliveries_max // 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcquireOptions:
-    """How much a member wants.
+    """Number of records that a member requests.
 
     Attributes:
-        records_max: Records; softly, as a batch of the log goes whole.
-        batch_records: What is acquired is cut at batches of the log once it has so many records.
-        is_strict: No record more than `records_max` (KIP-1206).
+        records_max: Soft limit of records: a batch of the log is acquired as a whole.
+        batch_records: Number of records from which on acquired ranges are split at batches of the
+            log.
+        is_strict: Whether `records_max` is a strict limit (KIP-1206).
     """
 
     records_max: int
@@ -126,13 +127,13 @@ class AcquireOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBatches:
-    """What was read of the log for a member.
+    """Batches that were read from the log for a member.
 
     Attributes:
-        fetch_offset: Where the read began.
+        fetch_offset: Offset at which the read began.
         batches: First and last offset of each batch, in order; the first may begin below
             `fetch_offset`.
-        aborted: First and last offset of batches that nobody shall see.
+        aborted: First and last offset of each batch of an aborted transaction, which is hidden.
     """
 
     fetch_offset: int
@@ -148,18 +149,18 @@ NO_TOKEN: Final = 0
 
 @dataclass(slots=True)
 class Run:
-    """Offsets that are alike.
+    """Range of offsets with equal state.
 
     Attributes:
         first: First offset.
         last: Last offset, inclusive.
-        state: What they are.
-        count: How often they were delivered.
-        batch_records: How many offsets were delivered together the first time.
-        member: Whose they are, where they are acquired.
-        deadline_ms: Until when, by monotonic time.
-        becomes: What they are as soon as that is written: state and count; None for no change.
-        token: Names the change.
+        state: State of the records.
+        count: Number of deliveries.
+        batch_records: Number of offsets in the first delivery.
+        member: Member id if they are acquired.
+        deadline_ms: Monotonic time at which the lock expires.
+        becomes: State and count after the pending write; None without one.
+        token: Id of the pending change.
     """
 
     first: int
@@ -174,12 +175,12 @@ class Run:
 
     @property
     def size(self) -> int:
-        """How many offsets."""
+        """Number of offsets."""
         return self.last - self.first + 1
 
     def part(self, first: int, last: int) -> "Run":
-        """Some of them, by themselves."""
-        # Not `dataclasses.replace`: a member may say something else of each of thousands.
+        """Return a copy for a part of the range."""
+        # Not `dataclasses.replace`, which is slow: a member may acknowledge thousands one by one.
         return Run(
             first,
             last,
@@ -194,32 +195,32 @@ class Run:
 
     @property
     def is_available(self) -> bool:
-        """Whether a member may be given them now."""
+        """Whether a member may acquire them now."""
         return self.state is RecordState.AVAILABLE
 
     @property
     def is_locked(self) -> bool:
-        """Whether they are a member's, and nothing is being written about them."""
+        """Whether a member holds them without a pending change."""
         return self.state is RecordState.ACQUIRED and self.becomes is None
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody will be given them again."""
+        """Whether they are finished and never delivered again."""
         return self.state in TERMINAL
 
     @property
     def will_be_over(self) -> bool:
-        """The same once what is being written is written."""
+        """Whether they are finished once the pending change is written."""
         return (self.state if self.becomes is None else self.becomes[0]) in TERMINAL
 
     def settle(self, state: RecordState, count: int) -> None:
-        """They are something else now, and nobody's."""
+        """Set a new state and count, and clear the lock and the pending change."""
         self.state, self.count = state, count
         self.member, self.deadline_ms = NOBODY, 0
         self.becomes, self.token = None, NO_TOKEN
 
     def is_like(self, other: "Run") -> bool:
-        """Whether offsets of both are alike."""
+        """Whether both runs are equal except for their offsets."""
         return (
             self.state is other.state
             and self.count == other.count
@@ -236,7 +237,7 @@ def _first(run: Run) -> int:
 
 
 class Runs:
-    """Runs side by side, by offset."""
+    """Adjacent runs, by ascending offset."""
 
     def __init__(self) -> None:
         self._runs: list[Run] = []
@@ -249,29 +250,29 @@ class Runs:
 
     @property
     def first(self) -> Run | None:
-        """The one with the lowest offsets."""
+        """Run with the lowest offsets; None without runs."""
         return self._runs[0] if self._runs else None
 
     def append(self, run: Run) -> None:
-        """Add one behind all others."""
+        """Add a run behind all others."""
         assert not self._runs or self._runs[-1].last + 1 == run.first
         assert run.first <= run.last
         self._runs.append(run)
 
     def over(self, first: int, last: int) -> list[Run]:
-        """The runs with an offset in a range, whole."""
+        """Return the runs that overlap a range, unsplit."""
         start = max(bisect_right(self._runs, first, key=_first) - 1, 0)
         end = bisect_right(self._runs, last, key=_first)
         return [run for run in self._runs[start:end] if run.last >= first]
 
     def within(self, first: int, last: int) -> list[Run]:
-        """The runs of a range, split where they reach beyond it."""
+        """Return the runs of a range; runs that extend beyond it are split."""
         self._split(first)
         self._split(last + 1)
         return self.over(first, last)
 
     def _split(self, offset: int) -> None:
-        """Let a run begin with an offset, where there is one that it lies within."""
+        """Split the run that contains an offset, so that one begins there."""
         at = bisect_right(self._runs, offset, key=_first) - 1
         if at < 0:
             return
@@ -281,9 +282,9 @@ class Runs:
             run.last = offset - 1
 
     def replace(self, first: int, last: int, runs: Sequence[Run]) -> None:
-        """Let others take the place of those of a range, which begins and ends with one of them.
+        """Replace the runs of a range, which begins and ends at run boundaries.
 
-        Neighbours that are alike are one then.
+        Equal neighbors are then merged.
         """
         assert runs[0].first == first
         assert runs[-1].last == last
@@ -293,7 +294,7 @@ class Runs:
         self.join(first, last)
 
     def join(self, first: int, last: int) -> None:
-        """Make one run of neighbours that are alike, in a range and at its ends."""
+        """Merge equal neighbors in a range and at its ends."""
         end = bisect_right(self._runs, last + 1, key=_first)
         start = max(bisect_right(self._runs, first - 1, key=_first) - 1, 0)
         joined: list[Run] = []
@@ -305,6 +306,6 @@ class Runs:
         self._runs[start:end] = joined
 
     def drop_below(self, offset: int) -> None:
-        """Forget all offsets below one."""
+        """Remove all offsets below `offset`."""
         self._split(offset)
         del self._runs[: bisect_right(self._runs, offset - 1, key=_first)]

@@ -1,11 +1,11 @@
-"""Rules of one partition in one share group: acquire, acknowledge, expire. Pure.
+"""Rules of one partition in one share group: acquire, acknowledge, expire. No input or output.
 
-AVAILABLE --acquire--> ACQUIRED --accept--> ACKNOWLEDGED
+    AVAILABLE --acquire--> ACQUIRED --accept--> ACKNOWLEDGED
         ^                      |
         +--release, time out---+--reject, gap, delivered too often--> ARCHIVED
 
 An acknowledgement applies once it is written; until then the record is pending, and further
-acknowledgements of it are refused. A time-out applies at once. The start offset is the first record
+acknowledgements of it are refused. A timeout applies at once. The start offset is the first record
 that is not finished; `end` is the offset after the last delivered one. Times are arguments, and the
 caller writes what a `Change` contains. An acquisition takes read records until the member has
 enough.
@@ -33,31 +33,32 @@ from tidelog.server.shares.record_runs import (
     StateBatch,
 )
 
-# Offsets that one acquisition gives at most, though a batch of the log be larger: what members say
-# of them one by one has to fit into a record of `__share_group_state`. As many as locks may be.
+# Maximum number of offsets per acquisition, even if a batch of the log is larger: their single
+# acknowledgements must fit into a record of `__share_group_state`. It equals the maximum of the
+# lock limit.
 ACQUIRED_MAX: Final = 10_000
 
 
 class Lender(Protocol):
-    """Records that can be given; a `SharePartition` is one."""
+    """Source of records to acquire, such as a `SharePartition`."""
 
     limits: Limits
 
     def runs_again(self, first: int, last: int) -> list[Run]:
-        """Runs in a range that a member may be given."""
+        """Return the available runs in a range, which were delivered before."""
         ...
 
     def lock(self, first: int, last: int, member: str, deadline_ms: int) -> int:
-        """Give a member a part of one run; the delivery's number."""
+        """Acquire a part of one run for a member; return the delivery count."""
         ...
 
     def lock_new(self, first: int, last: int, member: str, deadline_ms: int) -> None:
-        """Give a member what was never delivered; the log has nothing between `end` and it."""
+        """Acquire records that were never delivered; the log has none between `end` and `first`."""
         ...
 
 
 class Acquisition:
-    """One acquisition: what a member is given, until it has enough."""
+    """One acquisition, which takes records until the member has enough."""
 
     def __init__(
         self,
@@ -73,13 +74,13 @@ class Acquisition:
         self._batches = offered.batches
         self._wish = wish
         self._left = most
-        # So many more may go, that a batch goes whole.
+        # Additional offsets that may be acquired so that a batch is complete.
         self._spare = ACQUIRED_MAX - most
         self._deadline_ms = deadline_ms
         self.acquired: list[Acquired] = []
 
     def again(self, first: int, last: int) -> None:
-        """Give what was delivered before, in a range."""
+        """Acquire records of a range that were delivered before."""
         limits = self._records.limits
         for run in self._records.runs_again(first, last):
             is_isolated = run.count >= limits.isolation_count
@@ -96,7 +97,7 @@ class Acquisition:
                 self._left = 0
 
     def new(self, first: int, last: int) -> None:
-        """Give what was never delivered, in a range."""
+        """Acquire records of a range that were never delivered."""
         if self._left <= 0 or first > last:
             return
         high = self._cut(first, last)
@@ -114,7 +115,7 @@ class Acquisition:
         self._left -= last - first + 1
 
     def _cut(self, first: int, last: int) -> int:
-        """The last offset of a range that may be given: that of its batch, unless it is huge."""
+        """Return the last offset to acquire: the end of a batch, unless it is huge."""
         last_wanted = first + self._left - 1
         if last_wanted >= last:
             return last
@@ -124,7 +125,7 @@ class Acquisition:
         return min(next(inside, last_wanted), last_wanted + self._spare, last)
 
     def _pieces(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """A range, cut at batches of the log once a piece has as many records as are wanted."""
+        """Split a range at batches of the log into pieces of at least `batch_records` records."""
         size = max(self._wish.batch_records, 1)
         if not self._wish.is_strict:
             for base, _ in self._batches:
@@ -137,14 +138,14 @@ class Acquisition:
 
 
 def _isolated_size(run: Run, limits: Limits) -> int:
-    """How many of records that were delivered often are given at a time: in the end one."""
+    """Return how many often delivered records are acquired at a time; finally a single one."""
     if limits.deliveries_max > 2 and run.count >= limits.deliveries_max - 1:
         return 1
     return max(1, run.batch_records >> (run.count - limits.isolation_count + 1))
 
 
 def without(acquired: Iterable[Acquired], hidden: Sequence[tuple[int, int]]) -> Iterator[Acquired]:
-    """What was acquired but for ranges of it that nobody shall see; these are in order."""
+    """Return acquired ranges without the hidden ranges, which are in order."""
     for each in acquired:
         first = each.first
         for low, high in hidden:
@@ -173,11 +174,11 @@ _TYPES_BY_NUMBER: Final = {int(kind): kind for kind in AckType}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be written before it holds; `commit` or `roll_back` it, once.
+    """Pending change: write it, then call `commit` or `roll_back` once.
 
     Attributes:
-        token: Names it.
-        batches: What records become, by offset.
+        token: Id of the change.
+        batches: New states of records, by offset.
     """
 
     token: int
@@ -185,27 +186,27 @@ class Change:
 
     @property
     def range(self) -> tuple[int, int]:
-        """Its first offset and its last one; there must be some."""
+        """First and last offset of the change, which must not be empty."""
         return min(each.first for each in self.batches), max(each.last for each in self.batches)
 
 
 class SharePartition:
-    """Belongs to one thread.
+    """Record states of a share partition. Not thread-safe.
 
     Attributes:
-        limits: What holds from now on.
-        start: First offset that is not done with.
-        end: Offset behind the last one that was delivered.
+        limits: Current limits.
+        start: First offset that is not finished.
+        end: Offset after the last delivered one.
     """
 
     def __init__(self, start: int, batches: Iterable[StateBatch], limits: Limits) -> None:
-        """As it was kept.
+        """Restore the stored state.
 
         Args:
-            start: The start offset.
-            batches: What is kept of records, by offset, side by side or apart. What lies between
-                them was delivered and never heard of again: it is available.
-            limits: What holds.
+            start: Start offset.
+            batches: Stored record states, by offset, with or without gaps. Records in a gap were
+                delivered without a stored result, so they are available.
+            limits: Current limits.
         """
         self.limits = limits
         self.start = self.end = start
@@ -229,22 +230,22 @@ class SharePartition:
         self.end = last + 1
         return run
 
-    # -- questions ---------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     @property
     def fetch_offset(self) -> int:
-        """Where the next read of the log begins."""
+        """Offset at which the next read of the log begins."""
         return next((run.first for run in self._runs if run.is_available), self.end)
 
     @property
     def position(self) -> tuple[int, int, int]:
-        """Where it stands: an acquisition that gives nothing may move it all the same."""
+        """Progress, which an acquisition without records may change, too."""
         return self.start, self.end, self.fetch_offset
 
     def wanted_end(self, records_max: int) -> int:
-        """Offset behind the last one that a member is given who wants so many records.
+        """Return the offset after the last one to acquire for so many records.
 
-        That holds where what is read of the log does not begin behind `end`.
+        It is valid if the batches that are read do not begin behind `end`.
         """
         remaining = self._most(self.fetch_offset, records_max)
         for run in self._runs:
@@ -256,26 +257,26 @@ class SharePartition:
 
     @property
     def in_flight(self) -> int:
-        """Offsets from the start to the end."""
+        """Number of offsets from the start to the end."""
         return self.end - self.start
 
     @property
     def can_acquire(self) -> bool:
-        """Whether a read of the log could give a member something."""
+        """Whether a read of the log could return records for a member."""
         return self.in_flight < self.limits.locks_max or self.fetch_offset != self.end
 
     @property
     def complete_count(self) -> int:
-        """Offsets from the start on that are done with, or will be once that is written."""
+        """Number of finished offsets from the start on, including those of pending changes."""
         return sum(run.size for run in self._runs if run.will_be_over)
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the next lock runs out, by monotonic time; None for never."""
+        """Monotonic time of the next lock timeout; None without locks."""
         return min((run.deadline_ms for run in self._runs if run.is_locked), default=None)
 
     def batches(self) -> Iterator[StateBatch]:
-        """All offsets from the start on, as they are."""
+        """Iterate over the states of all offsets from the start on."""
         for run in self._runs:
             yield StateBatch(run.first, run.last, run.state, run.count)
 
@@ -284,14 +285,14 @@ class SharePartition:
     def acquire(
         self, member: str, offered: ReadBatches, wish: AcquireOptions, now_ms: int
     ) -> list[Acquired]:
-        """Give a member what it may have of what was read, in order; empty for nothing."""
+        """Acquire records for a member from the read batches, in order; empty for none."""
         if not offered.batches or wish.records_max <= 0:
             return []
         last, most = self._room(offered, wish)
         if most <= 0:
             return []
         base = max(offered.batches[0][0], self.start)
-        # Compaction has taken what lay there.
+        # Compaction has removed the records before the first batch.
         self._archive(offered.fetch_offset, base - 1, RecordState.AVAILABLE)
         taking = Acquisition(self, member, offered, wish, most, now_ms + self.limits.lock_ms)
         taking.again(base, last)
@@ -301,39 +302,39 @@ class SharePartition:
         return list(without(taking.acquired, offered.aborted))
 
     def _room(self, offered: ReadBatches, wish: AcquireOptions) -> tuple[int, int]:
-        """The last offset that may be given, and how many records."""
+        """Return the last offset to acquire, and the maximum number of records."""
         last = offered.batches[-1][1]
         if self.in_flight >= self.limits.locks_max:
-            # Full, but for what came back: nothing behind the end is begun.
+            # At the limit, only released records are acquired, none behind the end.
             last = min(last, self.end - 1)
         return last, self._most(offered.fetch_offset, wish.records_max)
 
     def _most(self, fetch_offset: int, records_max: int) -> int:
-        """How many records are given of those from an offset on; 0 or less for none."""
+        """Return how many records from an offset on may be acquired; 0 or less for none."""
         room = self.limits.locks_max - self.in_flight
         room = room if room > 0 else self.end - fetch_offset
         return min(records_max, room, ACQUIRED_MAX)
 
     def runs_again(self, first: int, last: int) -> list[Run]:
-        """Runs in a range that a member may be given."""
+        """Return the available runs in a range, which were delivered before."""
         return [run for run in self._runs.over(first, last) if run.is_available]
 
     def lock(self, first: int, last: int, member: str, deadline_ms: int) -> int:
-        """Give a member a part of one run; the delivery's number."""
+        """Acquire a part of one run for a member; return the delivery count."""
         (run,) = self._runs.within(first, last)
         run.state, run.count = RecordState.ACQUIRED, run.count + 1
         run.member, run.deadline_ms = member, deadline_ms
         return run.count
 
     def lock_new(self, first: int, last: int, member: str, deadline_ms: int) -> None:
-        """Give a member what was never delivered; the log has nothing between `end` and it."""
+        """Acquire records that were never delivered; the log has none between `end` and `first`."""
         if first > self.end:
             self._append(self.end, first - 1, RecordState.ARCHIVED, 0)
         run = self._append(first, last, RecordState.ACQUIRED, 1)
         run.member, run.deadline_ms = member, deadline_ms
 
     def _archive(self, first: int, last: int, state: RecordState) -> None:
-        """Nobody shall get what is in a state now, in a range."""
+        """Archive the records of a range that are in one state."""
         low, high = max(first, self.start), min(last, self.end - 1)
         if low > high:
             return
@@ -343,19 +344,19 @@ class SharePartition:
         self._runs.join(low, high)
 
     def _hide(self, acquired: Iterable[Acquired], hidden: Sequence[tuple[int, int]]) -> None:
-        """Take back what was given of ranges that nobody shall see."""
+        """Archive acquired records of hidden ranges."""
         for each in acquired:
             for low, high in hidden:
                 self._archive(max(each.first, low), min(each.last, high), RecordState.ACQUIRED)
 
-    # -- what members say --------------------------------------------------------------------
+    # -- acknowledgements --------------------------------------------------------------------
 
     def acknowledge(
         self, member: str, acknowledgements: Iterable[Acknowledgement], now_ms: int
     ) -> Change | ErrorCode:
-        """Take what a member says of its records: all of it, or nothing and why.
+        """Apply all of a member's acknowledgements, or none and return an error code.
 
-        A renewal needs no writing, and holds at once.
+        A renewal needs no write and applies at once.
         """
         self._token += 1
         batches: list[StateBatch] = []
@@ -368,11 +369,11 @@ class SharePartition:
         return Change(self._token, tuple(batches))
 
     def _problem(self, member: str, acknowledgement: Acknowledgement) -> ErrorCode:
-        """Why it can't be taken; NONE where it can."""
+        """Return the error code of an invalid acknowledgement, NONE for a valid one."""
         if not _TYPES.issuperset(acknowledgement.types):
             return ErrorCode.INVALID_REQUEST
         if acknowledgement.last < self.start:
-            return ErrorCode.NONE  # all of it is done with
+            return ErrorCode.NONE  # all of it is finished
         if self.start == self.end:
             return ErrorCode.INVALID_RECORD_STATE
         if acknowledgement.last >= self.end:
@@ -401,13 +402,13 @@ class SharePartition:
         return batches
 
     def _next_state(self, run: Run, state: RecordState) -> RecordState:
-        """What records become, where they were not delivered too often to be available again."""
+        """Return the new state; records that were delivered too often are archived."""
         if state is RecordState.AVAILABLE and run.count >= self.limits.deliveries_max:
             return RecordState.ARCHIVED
         return state
 
     def release(self, member: str) -> Change:
-        """A member goes: what it has is anybody's, or was delivered too often."""
+        """Release all records of a member; those delivered too often are archived."""
         self._token += 1
         batches = []
         for run in self._runs:
@@ -417,7 +418,7 @@ class SharePartition:
         return Change(self._token, tuple(batches))
 
     def commit(self, change: Change) -> None:
-        """A change is written: it holds."""
+        """Apply a change that has been written."""
         for run in self._changing(change):
             if run.becomes is not None:
                 run.settle(*run.becomes)
@@ -425,16 +426,16 @@ class SharePartition:
         self._advance()
 
     def roll_back(self, change: Change) -> None:
-        """A change can't be written: records are the member's again, for as long as before.
+        """Roll back a change that can't be written; records stay locked until their old deadline.
 
-        Those whose time has passed meanwhile are let go of by the next `expire`.
+        The next `expire` releases those whose deadline has passed.
         """
         for run in self._changing(change):
             run.becomes, run.token = None, 0
         self._join(change)
 
     def _changing(self, change: Change) -> list[Run]:
-        """What waits for a change to be written, and nothing else of its range."""
+        """Return the runs that wait for this change."""
         runs = self._runs.over(*change.range) if change.batches else []
         return [run for run in runs if run.token == change.token]
 
@@ -445,7 +446,7 @@ class SharePartition:
     # -- time, and the log's start -----------------------------------------------------------
 
     def expire(self, now_ms: int) -> list[StateBatch]:
-        """Let go of what members have had for too long; what is worth writing of that."""
+        """Release records whose locks have expired; return the new states to write."""
         batches = []
         for run in self._runs:
             if run.is_locked and run.deadline_ms <= now_ms:
@@ -457,9 +458,9 @@ class SharePartition:
         return batches
 
     def move_start(self, log_start: int) -> bool:
-        """The log begins later; whether that is behind the start offset.
+        """Follow the log start offset; return whether it is above the start offset.
 
-        Nothing below it is heard of any more, whoever has it.
+        Records below it are dropped, even if they are acquired.
         """
         if log_start <= self.start:
             return False
@@ -469,7 +470,7 @@ class SharePartition:
         return True
 
     def _advance(self) -> None:
-        """Let the start offset move to the first record that is not done with."""
+        """Move the start offset to the first record that is not finished."""
         start = next((run.first for run in self._runs if not run.is_over), self.end)
         if start > self.start:
             self.start = start
@@ -482,7 +483,7 @@ def _become(run: Run, state: RecordState, token: int) -> StateBatch:
 
 
 def _by_type(acknowledgement: Acknowledgement, run: Run) -> Iterator[tuple[int, int, AckType]]:
-    """Ranges of one type each in a run, all of which it is about, last offset inclusive."""
+    """Split a run into ranges of one acknowledgement type each, last offset inclusive."""
     if len(acknowledgement.types) == 1:
         yield run.first, run.last, _TYPES_BY_NUMBER[acknowledgement.types[0]]
         return

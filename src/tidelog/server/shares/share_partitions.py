@@ -1,8 +1,8 @@
 """All open share partitions, and the share sessions of members.
 
-A share partition is opened by the first fetch that names it, from its persisted state; without one
-it starts where the group's settings say. It is closed when no member holds a record of it, or when
-its topic or its state is deleted.
+A share partition is opened by the first fetch that names it, from its persisted state. Without one
+it starts at the offset that the group's settings define. It is closed when no member holds a record
+of it, or when its topic or its state is deleted.
 
 A share session remembers the partitions that a member reads. Epoch 0 starts a new session, -1 ends
 it, any other must be one above the last. At the limit of sessions a new one is refused; no session
@@ -63,18 +63,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShareSettings:
-    """Looked up each time: a change holds from the next use on.
+    """Settings of share groups, looked up at each use so that changes apply at once.
 
     Attributes:
-        config: The broker's settings as they are now.
-        texts: A group's own settings, by its name.
+        config: Returns the broker's current settings.
+        texts: Returns a group's own settings, by group id.
     """
 
     config: Callable[[], BrokerConfig]
     texts: Callable[[str], Mapping[str, str]]
 
     def limits(self, group_id: str) -> Limits:
-        """How many records may be in flight, how often each is delivered, and for how long."""
+        """Return the limits of a group: records in flight, deliveries, lock duration."""
         texts, config = self.texts(group_id), self.config()
         return Limits(
             locks_max=group_value(SHARE_LOCKS, texts, config),
@@ -84,28 +84,28 @@ class ShareSettings:
         )
 
     def isolation(self, group_id: str) -> IsolationLevel:
-        """Whether records of open and aborted transactions are seen."""
+        """Return the isolation level of a group."""
         is_committed = group_text(SHARE_ISOLATION, self.texts(group_id)) == "read_committed"
         return IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
 
     def reset(self, group_id: str) -> tuple[str, int]:
-        """Where a group begins: `earliest`, `latest`, or `by_duration` and how many ms ago."""
+        """Return a group's start: `earliest`, `latest`, or `by_duration` with a duration in ms."""
         return parse_reset(group_text(SHARE_RESET, self.texts(group_id)))
 
 
-# What all sessions may remember together: clients may name partitions as they like.
+# Maximum number of partitions in all sessions: clients choose the names freely.
 PARTITIONS_MAX: Final = 250_000
 
 
 class SessionKey(NamedTuple):
-    """A member of a group."""
+    """Member of a group."""
 
     group_id: str
     member_id: str
 
 
 class SharedPartition(NamedTuple):
-    """A partition as requests name it."""
+    """Partition in a request."""
 
     topic_id: UUID
     number: int
@@ -113,14 +113,14 @@ class SharedPartition(NamedTuple):
 
 @dataclass(slots=True)
 class ShareSession:
-    """What one member reads.
+    """Partitions that one member reads.
 
     Attributes:
-        key: Whose.
-        epoch: What its next request must have.
-        partitions: In the order in which they were named first; and whether the member is to be
-            told of each, whatever there is to say.
-        on_end: Called once when it ends, however that comes.
+        key: Group and member.
+        epoch: Epoch that its next request must have.
+        partitions: Partitions in the order of their first request, and whether the next response
+            must include each of them even without news.
+        on_end: Called once when the session ends, for whatever reason.
     """
 
     key: SessionKey
@@ -129,17 +129,17 @@ class ShareSession:
     on_end: Callable[[], None] = lambda: None
 
     def rotated(self, epoch: int) -> list[SharedPartition]:
-        """Its partitions, each request another one first, so that all have their turn."""
+        """Return its partitions, rotated by the epoch so that each is first in turn."""
         partitions = list(self.partitions)
         turn = epoch % len(partitions) if partitions else 0
         return partitions[turn:] + partitions[:turn]
 
 
 class ShareSessions:
-    """All sessions."""
+    """All share sessions."""
 
     def __init__(self, most: int) -> None:
-        """At most so many."""
+        """Allow at most `most` sessions."""
         self.most = most
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._partitions = 0
@@ -149,19 +149,19 @@ class ShareSessions:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions all of them have together."""
+        """Number of partitions in all sessions."""
         return self._partitions
 
     def find(self, key: SessionKey) -> ShareSession | None:
-        """A member's session."""
+        """Return a member's session; None if there is none."""
         return self._sessions.get(key)
 
     def of_group(self, group_id: str) -> list[ShareSession]:
-        """All of a group; looks at all groups."""
+        """Return the sessions of a group; visits all sessions."""
         return [each for each in self._sessions.values() if each.key.group_id == group_id]
 
     def begin(self, key: SessionKey, named: Iterable[SharedPartition]) -> ShareSession | ErrorCode:
-        """Begin one anew."""
+        """Start a new session, in place of an existing one."""
         self.end(key)
         if len(self._sessions) >= self.most:
             return ErrorCode.SHARE_SESSION_LIMIT_REACHED
@@ -180,7 +180,7 @@ class ShareSessions:
         named: Iterable[SharedPartition] = (),
         forgotten: Iterable[SharedPartition] = (),
     ) -> ShareSession | ErrorCode:
-        """The next request of one."""
+        """Continue a session with its next request."""
         session = self._sessions.get(key)
         if session is None:
             return ErrorCode.SHARE_SESSION_NOT_FOUND
@@ -209,7 +209,7 @@ class ShareSessions:
         return ErrorCode.NONE
 
     def end(self, key: SessionKey) -> ShareSession | None:
-        """End one; None where there is none. Whoever holds on to it is to empty it."""
+        """End a session; None if there is none. A caller that keeps the session must empty it."""
         session = self._sessions.pop(key, None)
         if session is not None:
             self._partitions -= len(session.partitions)
@@ -221,21 +221,21 @@ def _after(epoch: int) -> int:
     return 1 if epoch == INT32_MAX else epoch + 1
 
 
-# So long a fetch waits for what is kept to be loaded (share.coordinator.write.timeout.ms).
+# Maximum time that a fetch waits for the state to be loaded (share.coordinator.write.timeout.ms).
 LOAD_MS: Final = 5000
 
 
-# Share partitions in memory: who may read a group may name as many as there are partitions.
+# Maximum number of open share partitions: a client may name as many as there are partitions.
 LIVE_MAX: Final = 250_000
 
 
 class SharePartitions:
-    """Belongs to the loop's thread.
+    """Open share partitions and sessions. Belongs to the loop's thread.
 
     Attributes:
-        states: What is kept.
-        sessions: What members have asked for once.
-        settings: What holds for a group.
+        states: Persisted states.
+        sessions: Share sessions of members.
+        settings: Settings of groups.
     """
 
     def __init__(
@@ -244,12 +244,12 @@ class SharePartitions:
         groups: "Callable[[], GroupCoordinator]",
         group_texts: Callable[[str], Mapping[str, str]],
     ) -> None:
-        """Begin to read what is kept.
+        """Start loading the persisted states.
 
         Args:
-            services: The broker's.
-            groups: Gives the coordinator of its groups.
-            group_texts: Settings of a group's own, as texts.
+            services: Services of the broker.
+            groups: Returns the group coordinator.
+            group_texts: Returns the settings of a single group, as texts.
         """
         self._services = services
         self._groups = groups
@@ -266,13 +266,13 @@ class SharePartitions:
         self.states.topic.resume()
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Cancel pending opens and close all share partitions."""
         for task in self._opening.values():
             task.cancel()
         self._lose(list(self._live))
 
     def find(self, key: ShareKey) -> OpenSharePartition | None:
-        """A share partition that was opened; None for none."""
+        """Return an open share partition; None if it is not open."""
         share = self._live.get(key)
         if share is not None and share.partition.is_gone:
             self._drop(share)
@@ -282,7 +282,7 @@ class SharePartitions:
     # -- opening -----------------------------------------------------------------------------
 
     async def open(self, key: ShareKey, partition: Partition) -> OpenSharePartition | ErrorCode:
-        """A share partition, opened where it was not; or why it can't be."""
+        """Return a share partition, opened if necessary, or an error code."""
         code = self._code_of_group(key)
         if code:
             return code
@@ -296,11 +296,11 @@ class SharePartitions:
             task = asyncio.get_running_loop().create_task(self._open(key, partition))
             self._opening[key] = task
             task.add_done_callback(lambda _: self._opening.pop(key, None))
-        # Who asked first may go away: the others wait on.
+        # If the first request is canceled, the others still wait.
         return await asyncio.shield(task)
 
     def _code_of_group(self, key: ShareKey) -> ErrorCode:
-        """Why nobody may read it for its group: none shares it, or which do can't be told now."""
+        """Return the error code if the group does not share the partition, or is not loaded."""
         groups = self._groups()
         group = groups.find(key.group_id)
         if isinstance(group, ShareGroup):
@@ -320,7 +320,7 @@ class SharePartitions:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         if partition.is_gone:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        # Looked at again: it may have been changed or lost meanwhile.
+        # Check again: the state may have been changed or unloaded meanwhile.
         if self.states.error_for(key) is not ErrorCode.NONE:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         code = self._code_of_group(key)
@@ -334,7 +334,7 @@ class SharePartitions:
         return made
 
     async def is_ready(self, key: ShareKey) -> bool:
-        """Whether what is kept can be told, after a wait for it to be loaded."""
+        """Wait until the persisted state is loaded; return whether it can be used."""
         if await self.states.topic.ensure_topic() is not ErrorCode.NONE:
             return False
         changed = asyncio.Event()
@@ -352,7 +352,7 @@ class SharePartitions:
         return self.states.error_for(key) is ErrorCode.NONE
 
     async def _start(self, key: ShareKey, partition: Partition) -> int:
-        """Where a group begins that has not begun; the log's start where it has."""
+        """Return the start offset: the persisted one, else the one by the group's settings."""
         state = self.states.find(key)
         if state is not None and state.start != UNKNOWN_START:
             return state.start
@@ -366,13 +366,13 @@ class SharePartitions:
         match = find_offset(log, max(since_ms, 0), log.log_end_offset, self._services.reads)
         if callable(match):
             match = await match()
-        # No record is that young: the group begins with the next one.
+        # No record is that recent: the group begins with the next one.
         return partition.high_watermark if match is None else match.offset
 
     # -- members -----------------------------------------------------------------------------
 
     def end_session(self, key: SessionKey) -> bool:
-        """A member goes: its session ends, and nobody has its records; whether it had a session."""
+        """End the session of a leaving member and release its records; False without a session."""
         session = self.sessions.end(key)
         if session is None:
             return False
@@ -380,7 +380,7 @@ class SharePartitions:
         return True
 
     def drop_session(self, key: SessionKey, session: ShareSession) -> None:
-        """A connection was closed: its session ends, if it is the member's still."""
+        """End a session whose connection was closed, if it still is the member's session."""
         if self.sessions.find(key) is session:
             self.sessions.end(key)
             self._release(session)
@@ -390,12 +390,12 @@ class SharePartitions:
         for topic_id, number in session.partitions:
             share = self.find(ShareKey(group_id, topic_id, number))
             if share is not None:
-                # Only then is nothing on its way any more.
+                # After the release, no write of the member is pending.
                 share.release(member_id).then(partial(self._let_go, share))
         session.partitions.clear()
 
     def _let_go(self, live: OpenSharePartition, _said: object) -> None:
-        """Keep nothing in memory that can be read again, and that nobody uses."""
+        """Close an idle share partition, whose state can be loaded again."""
         if live.is_gone:
             return
         state = self.states.find(live.key)
@@ -405,11 +405,11 @@ class SharePartitions:
     # -- tools -------------------------------------------------------------------------------
 
     async def begin_anew(self, key: ShareKey, start: int) -> ErrorCode:
-        """Let a group read from an offset on, whatever it has read; once that is safe."""
+        """Reset a group to an offset; returns when that is durable."""
         return await self._changed(key, start)
 
     async def forget(self, key: ShareKey) -> ErrorCode:
-        """Forget where a group is; once that is safe."""
+        """Delete the state of a share partition; returns when that is durable."""
         return await self._changed(key, None)
 
     async def _changed(self, key: ShareKey, start: int | None) -> ErrorCode:
@@ -418,14 +418,14 @@ class SharePartitions:
         return await self.change_now(key, start)
 
     def change_now(self, key: ShareKey, start: int | None) -> Reply[ErrorCode]:
-        """Begin anew from an offset on, or be forgotten (None); when it is safe, or why not."""
+        """Reset to an offset, or delete (None); the reply completes when durable or failed."""
         live = self._live.get(key)
         if live is not None:
             self._drop(live)
         states = self.states
         return states.forget(key) if start is None else states.initialize(key, start)
 
-    # -- what goes ---------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------
 
     def _drop(self, live: OpenSharePartition) -> None:
         if self._live.get(live.key) is live:
@@ -433,7 +433,7 @@ class SharePartitions:
         live.close()
 
     def _lose(self, keys: list[ShareKey]) -> None:
-        """What is kept of them can't be told any more, or may be other than was thought."""
+        """Close share partitions whose persisted state is unloaded or uncertain."""
         for key in keys:
             live = self._live.get(key)
             if live is not None:

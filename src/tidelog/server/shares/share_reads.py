@@ -1,6 +1,7 @@
 """Batches of a log for a member of a share group: their offsets, and which of them are aborted.
 
-Reads batch headers of the bytes that `find_range` gives, and no record but those of markers.
+Reads batch headers of the bytes that `find_range` returns, and no records except markers.
+
 Source: Kafka 4.3's DelayedShareFetch, SharePartition (aborted batches), ShareFetchUtils.
 """
 
@@ -49,11 +50,11 @@ _ABORT: Final = b"\0\0\0\0"
 
 @dataclass(slots=True)
 class Read:
-    """What was read.
+    """Result of a read.
 
     Attributes:
-        offered: Which offsets there are.
-        size_bytes: Of all that lies there to be read, be it more than what is offered.
+        offered: Batches that were read.
+        size_bytes: Size of all bytes available there, which may exceed the batches.
     """
 
     offered: ReadBatches
@@ -63,11 +64,11 @@ class Read:
     _source: SegmentBytes
 
     def let_block(self) -> None:
-        """What is read from now on may be waited for: it is in a thread."""
+        """Allow blocking reads from now on, because they run in a thread."""
         self._source.let_block()
 
     def records(self, acquired: Sequence[Acquired]) -> "Buffer | FilePiece":
-        """The whole batches that have what was acquired; raises ColdRead, OSError, CorruptData."""
+        """Return the whole batches of acquired records; raises ColdRead, OSError, CorruptData."""
         first, last = acquired[0].first, acquired[-1].last
         read_frames = [
             frame
@@ -79,14 +80,14 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which part of a log is wanted.
+    """Part of a log to read.
 
     Attributes:
-        offset: Where it begins.
-        wanted_end: Offset behind the last one that can be given, where the log does not begin
-            behind `known_end`.
-        known_end: Offset behind the last one that was ever given.
-        max_bytes: How much; a first batch comes whole even so.
+        offset: Offset at which it begins.
+        wanted_end: Offset after the last one that can be acquired, if the log does not begin behind
+            `known_end`.
+        known_end: Offset after the last one that was ever delivered.
+        max_bytes: Maximum size; the first batch is returned whole anyway.
     """
 
     offset: int
@@ -102,14 +103,14 @@ def read(
     *,
     may_block: bool,
 ) -> Read | None:
-    """Batches from an offset on, the first one whole; None where there is nothing more.
+    """Read batches from an offset on, the first one whole; None if there are none.
 
-    No more headers are looked at than those of what can be given.
+    Only the headers of batches that can be acquired are read.
 
     Raises:
-        ColdRead: They have to be waited for, and may not.
-        CorruptData: A damaged frame or index.
-        OSError, StorageFailure: The system failed a read.
+        ColdRead: The bytes are not in memory and `may_block` is False.
+        CorruptData: A frame or index is damaged.
+        OSError, StorageFailure: A read failed.
     """
     end_offset, offset = partition.end_offset(isolation), part.offset
     if offset >= end_offset:
@@ -125,7 +126,7 @@ def read(
         frames(byte_range.segment, byte_range.start, byte_range.end, source), part
     )
     if read_frames and read_frames[-1].end != byte_range.end:
-        partition.read_ends.note(_up_to(byte_range, read_frames))  # what is read next begins there
+        partition.read_ends.note(_up_to(byte_range, read_frames))  # the next read begins there
     batches = _batches(read_frames, offset)
     hidden: list[tuple[int, int]] = []
     if isolation is IsolationLevel.READ_COMMITTED:
@@ -136,11 +137,11 @@ def read(
 
 
 def _wanted(all_frames: Iterable[Frame], part: Part) -> list[Frame]:
-    """The batches of what can be given."""
+    """Return the batches that can be acquired."""
     read_frames: list[Frame] = []
     wanted_end = part.wanted_end
     for frame in all_frames:
-        if not read_frames:  # what the log lacks before it is given to nobody
+        if not read_frames:  # offsets missing in the log before the batch are not delivered
             wanted_end += max(frame.base_offset - part.known_end, 0)
         read_frames.append(frame)
         if frame.last_offset + 1 >= wanted_end:
@@ -149,7 +150,7 @@ def _wanted(all_frames: Iterable[Frame], part: Part) -> list[Frame]:
 
 
 def _up_to(byte_range: ByteRange, read_frames: Sequence[Frame]) -> ByteRange:
-    """The bytes of some batches that a range begins with."""
+    """Return the part of a range that contains these batches."""
     if not read_frames:
         return byte_range
     last = read_frames[-1]
@@ -157,7 +158,7 @@ def _up_to(byte_range: ByteRange, read_frames: Sequence[Frame]) -> ByteRange:
 
 
 def _batches(read_frames: Sequence[Frame], offset: int) -> list[tuple[int, int]]:
-    """First and last offset of each; an old message set's header names its last one alone."""
+    """Return the first and last offset of each batch; an old message set has only the last one."""
     batches: list[tuple[int, int]] = []
     behind = offset
     for frame in read_frames:
@@ -175,7 +176,7 @@ def _hidden(
     aborted: "Sequence[AbortedTransaction]",
     source: SegmentBytes,
 ) -> list[tuple[int, int]]:
-    """First and last offset of batches of aborted transactions."""
+    """Return the first and last offset of batches of aborted transactions."""
     remaining = deque(sorted(aborted, key=lambda each: each.first_offset))
     producers: set[int] = set()
     hidden = []

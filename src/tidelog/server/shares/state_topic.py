@@ -1,9 +1,9 @@
 """`__share_group_state`: persisted states of all share partitions, in memory and as records.
 
 The key of a record names a share partition, and 0 for a snapshot or 1 for an update. A snapshot has
-the complete state; without a value it deletes the state. An update has what changed since. A later
-update of an offset replaces an earlier one, and offsets below the start are omitted. After a number
-of updates a snapshot is written. The log start moves to the oldest of the last snapshots; a share
+the complete state; its tombstone deletes the state. An update has the changes since. A later update
+of an offset replaces an earlier one, and offsets below the start are omitted. After a number of
+updates a snapshot is written. The log start moves to the oldest of the last snapshots; a share
 partition without a recent one writes a new snapshot.
 
 `coordinator.state_topic` loads, fails and reloads partitions of the topic.
@@ -52,11 +52,11 @@ from tidelog.storage.files import encode_topic_id
 from tidelog.storage.segment.slices import LogSlice
 from tidelog.types import SHARE_STATE_TOPIC
 
-# In a write: the start stays where it was.
+# In an update: the start offset has not changed.
 UNCHANGED: Final = -1
 
 
-# In what is kept: nobody has read yet.
+# In a persisted state: no member has read yet.
 UNKNOWN_START: Final = -1
 
 
@@ -64,7 +64,7 @@ UNKNOWN_COUNT: Final = -1
 
 
 class ShareKey(NamedTuple):
-    """One partition in one share group."""
+    """Partition of a topic in one share group."""
 
     group_id: str
     topic_id: UUID
@@ -72,19 +72,19 @@ class ShareKey(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As Kafka names it: its hash says which partition of the topic keeps it."""
+        """Kafka's name of the share partition; its hash selects the partition of the topic."""
         return f"{self.group_id}:{encode_topic_id(self.topic_id)}:{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What has changed.
+    """Change of a share partition's state.
 
     Attributes:
-        start: The start offset, `UNCHANGED` for the one before.
-        complete_count: Offsets from the start on that are done with, -1 for not known.
-        batches: What records are now, by offset.
-        leader_epoch: Of who says so.
+        start: Start offset; `UNCHANGED` for no change.
+        complete_count: Number of finished offsets from the start on, -1 if unknown.
+        batches: New states of records, by offset.
+        leader_epoch: Leader epoch of the partition.
     """
 
     start: int
@@ -95,17 +95,17 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistedState:
-    """All that is kept of a share partition.
+    """Persisted state of a share partition.
 
     Attributes:
-        snapshot_epoch: Counts up with each snapshot.
-        state_epoch: Counts up each time that it is begun anew.
-        leader_epoch: The last one that was told.
-        start: The start offset, `UNKNOWN_START` before anybody has read.
-        complete_count: Offsets from the start on that are done with, -1 for not known.
-        batches: What records are, by offset, apart from each other.
-        update_count: Updates since the snapshot.
-        created_ms: When it was begun, by wall time.
+        snapshot_epoch: Number of the snapshot; each snapshot increments it.
+        state_epoch: Number of resets.
+        leader_epoch: Highest leader epoch of its updates.
+        start: Start offset; `UNKNOWN_START` before a member has read.
+        complete_count: Number of finished offsets from the start on, -1 if unknown.
+        batches: States of records, by offset, without overlap.
+        update_count: Number of updates since the snapshot.
+        created_ms: Wall time of its creation.
     """
 
     snapshot_epoch: int = 0
@@ -118,7 +118,7 @@ class PersistedState:
     created_ms: int = 0
 
     def after(self, update: Update) -> "PersistedState":
-        """What is kept once an update is."""
+        """Return the state after an update."""
         start = self.start if update.start == UNCHANGED else update.start
         return replace(
             self,
@@ -133,12 +133,12 @@ class PersistedState:
 def combined(
     before: Sequence[StateBatch], later: Sequence[StateBatch], start: int
 ) -> Iterator[StateBatch]:
-    """What holds after both, from an offset on; neighbours that are alike are one.
+    """Merge two lists of states from an offset on; equal neighbors are joined.
 
     Args:
-        before: By offset, apart from each other.
-        later: Likewise.
-        start: Nothing below it is kept.
+        before: Earlier states, by offset, without overlap.
+        later: Later states, by offset, without overlap; they replace earlier ones.
+        start: Start offset; states below it are dropped.
     """
     return _joined(_clipped(_laid_over(before, later), start))
 
@@ -196,7 +196,7 @@ _VALUE: Final = 0
 
 
 def snapshot_record(key: ShareKey, state: PersistedState, now_ms: int) -> KeyValue:
-    """All that is kept."""
+    """Encode a snapshot of the complete state."""
     value = ShareSnapshotValue(
         snapshot_epoch=state.snapshot_epoch,
         state_epoch=state.state_epoch,
@@ -211,7 +211,7 @@ def snapshot_record(key: ShareKey, state: PersistedState, now_ms: int) -> KeyVal
 
 
 def update_record(key: ShareKey, snapshot_epoch: int, update: Update) -> KeyValue:
-    """What has changed since the snapshot of that epoch."""
+    """Encode an update since the snapshot of this epoch."""
     named = ShareUpdateKey(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition)
     value = ShareUpdateValue(
         snapshot_epoch=snapshot_epoch,
@@ -224,7 +224,7 @@ def update_record(key: ShareKey, snapshot_epoch: int, update: Update) -> KeyValu
 
 
 def forget_record(key: ShareKey) -> KeyValue:
-    """Nothing is known any more."""
+    """Encode the tombstone that deletes the state."""
     return KeyValue(_snapshot_key(key), None)
 
 
@@ -249,10 +249,10 @@ def _written(batches: Iterable[StateBatch]) -> list[WrittenBatch]:
 
 
 def read_key(key: bytes | None) -> tuple[int, ShareKey] | None:
-    """What a record is, and of which share partition; None for a kind that nobody knows.
+    """Return the kind of a record and its share partition; None for an unknown kind.
 
     Raises:
-        CorruptMessage: It breaks a rule.
+        CorruptMessage: The key is missing or invalid.
     """
     if key is None:
         raise CorruptMessage("a record of a share group without a key", at=0)
@@ -267,7 +267,7 @@ def read_key(key: bytes | None) -> tuple[int, ShareKey] | None:
 
 
 def read_snapshot(value: bytes) -> PersistedState:
-    """All that is kept; raises CorruptMessage, UnsupportedVersion."""
+    """Decode a snapshot; raises CorruptMessage, UnsupportedVersion."""
     written = SHARE_SNAPSHOT_VALUE.read(value)[1]
     return PersistedState(
         snapshot_epoch=written.snapshot_epoch,
@@ -281,7 +281,7 @@ def read_snapshot(value: bytes) -> PersistedState:
 
 
 def read_update(value: bytes) -> tuple[int, Update]:
-    """The epoch of the snapshot, and what has changed since; raises as `read_snapshot`."""
+    """Decode an update with its snapshot's epoch; raises CorruptMessage, UnsupportedVersion."""
     written = SHARE_UPDATE_VALUE.read(value)[1]
     update = Update(
         written.start_offset,
@@ -315,11 +315,11 @@ def _state(batch: WrittenBatch) -> RecordState:
 
 
 class LoadedStates(NamedTuple):
-    """What a partition has of each share partition.
+    """Loaded states of a partition of the topic.
 
     Attributes:
-        kept: What is kept of it.
-        snapshots: The offset of its last snapshot.
+        kept: State of each share partition.
+        snapshots: Offset of the last snapshot of each share partition.
     """
 
     kept: dict[ShareKey, PersistedState]
@@ -336,21 +336,22 @@ class ShareReplay:
     def take(
         self, slices: Iterable[LogSlice], _find_kernels: FindKernels = lambda: None
     ) -> Iterator[int]:
-        """Take all batches of a log plainly: of a key, not only the last record counts.
+        """Read all batches of a log without kernels, because all records of a key count.
 
         Raises:
-            CorruptData: A batch is damaged, or a record breaks a rule; names file and position.
+            CorruptData: A batch is damaged or a record is invalid; the message has the file and
+                position.
         """
         return load_batches(slices, self.add)
 
     def result(self) -> LoadedStates:
-        """What is kept."""
+        """Return the loaded states."""
         return LoadedStates(self._kept, self._snapshots)
 
     def add(self, batch: Batch) -> None:
-        """Take a batch; raises CorruptData where its records can't be read."""
+        """Add a batch; raises CorruptData if its records can't be read."""
         if batch.is_control or not isinstance(batch, RecordBatch):
-            return  # nobody writes such ones there
+            return  # never written to this topic
         pairs = read_pairs(bytes(batch.body()), batch.record_count)
         for delta, key, value in pairs:
             named = read_key(key)
@@ -377,7 +378,7 @@ class ShareReplay:
     def _take_update(self, key: ShareKey, value: bytes) -> None:
         state = self._kept.get(key)
         epoch, update = read_update(value)
-        # One whose snapshot was removed since says nothing by itself.
+        # An update without its snapshot, which was deleted, has no effect.
         if state is not None and state.snapshot_epoch == epoch:
             self._kept[key] = state.after(update)
 
@@ -385,25 +386,25 @@ class ShareReplay:
 LOGGER: Final[Logger] = getLogger("tidelog.server.shares")
 
 
-# Where so many records are of no use the log's start moves up.
+# Number of obsolete records from which on the log start is moved.
 USELESS_MAX: Final = 10_000
 
 
-# So often it is looked whether so many are, while as many are written.
+# Number of checks while as many records are written.
 LOOKS: Final = 10
 
 
-# So many that have said nothing for long are written again at a time.
+# Maximum number of old snapshots that are rewritten at a time.
 COLD_MAX: Final = 100
 
 
 @dataclass(slots=True)
 class Entry:
-    """One share partition.
+    """State of one share partition.
 
     Attributes:
-        key: Its name.
-        kept: What was written of it, safe or on its way.
+        key: Key of the share partition.
+        kept: State as written, durable or not yet.
         snapshot: Offset of its last snapshot.
     """
 
@@ -413,14 +414,16 @@ class Entry:
 
 
 class ShareStates(Watched):
-    """Belongs to the loop's thread. Who watches is told when something was loaded, or lost.
+    """Persisted states of share partitions. Belongs to the loop's thread.
+
+    Watchers are notified when states are loaded or unloaded.
 
     Attributes:
-        topic: Where they are kept.
+        topic: Topic in which they are stored.
     """
 
     def __init__(self, services: Services, on_lost: Callable[[list[ShareKey]], None]) -> None:
-        """Nothing is read yet; `on_lost` is called with what can't be served any more."""
+        """Load nothing yet; `on_lost` is called with the keys of unloaded states."""
         super().__init__()
         self._clock = services.env.clock
         self._on_lost = on_lost
@@ -441,27 +444,27 @@ class ShareStates(Watched):
         self.topic: StateTopic[LoadedStates] = StateTopic(services, self, spec)
         self._entries: PartitionedMap[Entry] = PartitionedMap(self.topic.number_of)
         self._known: Mapping[str, Entry] = self._entries.all
-        # Each partition's log end when it was looked at last.
+        # Log end offset of each partition at the last check.
         self._looked: dict[int, int] = {}
 
-    # -- questions ---------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     def error_for(self, key: ShareKey) -> ErrorCode:
-        """Why a share partition can't be served now, `NONE` where it can."""
+        """Return the error code if a share partition can't be served now, `NONE` if it can."""
         return self.topic.error_for(key.text)
 
     def find(self, key: ShareKey) -> PersistedState | None:
-        """What is kept of one; None for nothing. It must be served."""
+        """Return the state of a share partition that is served; None if there is none."""
         entry = self._known.get(key.text)
         return None if entry is None else entry.kept
 
     def of_group(self, group_id: str) -> list[tuple[ShareKey, PersistedState]]:
-        """All that is kept of a group, as far as it is loaded; looks at all groups."""
+        """Return all loaded states of a group; visits all states."""
         entries = self._known.values()
         return [(each.key, each.kept) for each in entries if each.key.group_id == group_id]
 
     def keys_without(self, has_topic: Callable[[UUID], bool]) -> list[ShareKey]:
-        """Those whose topic is not there any more."""
+        """Return the share partitions whose topic no longer exists."""
         ids = {each.key.topic_id for each in self._known.values()}
         deleted_ids = {each for each in ids if not has_topic(each)}
         return [each.key for each in self._known.values() if each.key.topic_id in deleted_ids]
@@ -469,10 +472,10 @@ class ShareStates(Watched):
     # -- changes -----------------------------------------------------------------------------
 
     def initialize(self, key: ShareKey, start: int = UNKNOWN_START) -> Reply[ErrorCode]:
-        """Begin anew from an offset on, or from where the group's settings say; when it is safe."""
+        """Reset to an offset, or to the start by the group's settings; completes when durable."""
         before = self.find(key)
         now_ms = self._clock.now_ms()
-        # Of what begins at a known offset nothing is done with yet.
+        # With a known start offset, no record is finished yet.
         count = UNKNOWN_COUNT if start == UNKNOWN_START else 0
         state = PersistedState(start=start, complete_count=count, created_ms=now_ms)
         if before is not None:
@@ -485,7 +488,7 @@ class ShareStates(Watched):
         return self._write_snapshot(key, state)
 
     def write(self, key: ShareKey, update: Update) -> Reply[ErrorCode]:
-        """Keep what has changed; when it is safe, or why it was not written."""
+        """Write an update; the reply completes when it is durable, or with the error."""
         assert update.start != UNCHANGED
         code = self.error_for(key)
         if code is not ErrorCode.NONE:
@@ -506,7 +509,7 @@ class ShareStates(Watched):
         return reply
 
     def forget(self, key: ShareKey) -> Reply[ErrorCode]:
-        """Keep nothing of one any more; when that is safe."""
+        """Delete a state; the reply completes when that is durable."""
         reply = self._append(key, forget_record(key))
         if is_accepted(reply):
             self._entries.remove(key.text)
@@ -537,11 +540,11 @@ class ShareStates(Watched):
 
     def _end(self, number: int) -> int:
         partition = self.topic.partition(number)
-        assert partition is not None  # it was written to just now
+        assert partition is not None  # it was just written to
         return partition.log.log_end_offset
 
     def _look(self, key: ShareKey) -> None:
-        """Once in a while: a look goes through all that a partition keeps."""
+        """Check the log start once in a while, because that visits all states of a partition."""
         number = self.topic.number_of(key.text)
         partition = self.topic.partition(number)
         if partition is None:
@@ -554,9 +557,10 @@ class ShareStates(Watched):
             self._prune(key, partition)
 
     def _prune(self, key: ShareKey, partition: Partition) -> None:
-        """Let the log begin at the oldest snapshot that is needed; write the oldest ones again.
+        """Move the log start to the oldest snapshot in use; rewrite the oldest snapshots.
 
-        That is cut once all up to now is safe: what replaces the records before it may not be yet.
+        Records are deleted once all writes so far are durable, because the records that replace
+        them must be.
         """
         end = partition.log.log_end_offset
         part = self._entries.part(self.topic.number_of(key.text))
@@ -574,14 +578,14 @@ class ShareStates(Watched):
                 again = replace(entry.kept, snapshot_epoch=epoch, update_count=0)
                 self._put_snapshot(entry.key, again)
 
-    # -- partitions come and go --------------------------------------------------------------
+    # -- loading and unloading ---------------------------------------------------------------
 
     def replay(self) -> ShareReplay:
-        """A reader for a partition of the topic."""
+        """Create a reader for one partition of the topic."""
         return ShareReplay()
 
     def install(self, number: int, loaded: LoadedStates) -> None:
-        """Serve what a partition says from now on."""
+        """Serve the states of a loaded partition from now on."""
         entries = {
             key.text: Entry(key, state, loaded.snapshots[key]) for key, state in loaded.kept.items()
         }
@@ -589,7 +593,7 @@ class ShareStates(Watched):
         self.notify()
 
     def unload(self, number: int | None) -> None:
-        """What a partition says, or all, can't be served any more."""
+        """Unload the states of a partition, or of all (None)."""
         unloaded = self._entries.take_out(number)
         self._looked.clear()
         self._on_lost([entry.key for entry in unloaded])

@@ -32,8 +32,8 @@ from tidelog.server.transactions.state_topic import TransactionStates
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, TopicPartition
 
-# How long a request to add partitions waits for the end of the previous transaction before the
-# client must retry. Source: `add.partitions.to.txn.retry.backoff.max.ms`, the retry interval of
+# Maximum time that a request to add partitions waits for the end of the previous transaction before
+# the client must retry. Source: `add.partitions.to.txn.retry.backoff.max.ms`, the retry interval of
 # Kafka's brokers.
 ADD_PATIENCE_MS: Final = 100
 
