@@ -128,7 +128,7 @@ class Throttle(Protocol):
     """Limits the rate of a cleaning."""
 
     def take(self, size_bytes: int) -> None:
-        """Return as soon as `byte_count` bytes may be read or written.
+        """Return as soon as `size_bytes` bytes may be read or written.
 
         An exception from here stops the cleaning, which then leaves no files.
         """

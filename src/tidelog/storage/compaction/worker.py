@@ -80,7 +80,7 @@ class Pace:
         self._free_ms = float(clock.monotonic_ms())
 
     def take(self, size_bytes: int) -> None:
-        """Return as soon as `byte_count` bytes may be read or written."""
+        """Return as soon as `size_bytes` bytes may be read or written."""
         now_ms = float(self._clock.monotonic_ms())
         self._free_ms = max(self._free_ms, now_ms) + size_bytes / self._rate * MS_PER_SECOND
         left_s = (self._free_ms - now_ms) / MS_PER_SECOND
