@@ -1,1 +1,1 @@
-"""One partition: append, read, retain, truncate, recover. It knows no directory."""
+"""One partition: append, read, retain, truncate, recover. Independent of the data directory."""

@@ -1,7 +1,7 @@
-"""Words of an append: origin, pending append, result; records to batches.
+"""Types of an append: origin, pending append, result; and batches built from records.
 
-Owns the words of the validator and of the writer, and the writing anew of one batch. The rules are
-in `validator`, the order of writes is in `append_writer`.
+Owns the types that validator and writer share, and rewriting one batch. The rules are in
+`validator`, the order of writes is in `append_writer`.
 
 Source: Kafka 4.x AppendOrigin, LogAppendInfo, LogValidator.
 """
@@ -40,16 +40,16 @@ from tidelog.types import (
 if TYPE_CHECKING:
     from tidelog.storage.segment.active_segment import ActiveSegment
 
-# Bytes that the loop compresses.
+# Maximum bytes that the event loop compresses.
 LOOP_COMPRESSED_BYTES: Final = 256 << 10
 
 
 class LongCheck(Exception):
-    """The check of an append takes too long for an event loop: `check_append` does it elsewhere."""
+    """The check of an append takes too long for an event loop; run `check_append` in a thread."""
 
 
 class AppendOrigin(Enum):
-    """Who appends, which decides what is checked.
+    """Origin of an append, which decides what is checked.
 
     - `CLIENT`: a producer; everything is checked, one batch at a time.
     - `COORDINATOR`: our own transaction or group coordinator; may write control batches.
@@ -68,15 +68,15 @@ class AppendTerms:
     """Terms of all appends of one kind: the origin, and which checks its batches need.
 
     Attributes:
-        origin: Who appends.
+        origin: Origin of the append.
         owned: Whether a writable buffer may be changed in place instead of being copied.
         trusted: The caller has just built and sealed the batches. Neither CRC nor records are
-            looked at, unless they have to be compressed otherwise. Records of a SINK are also
-            looked at where a rule of the topic needs them; those of a COORDINATOR are made for
+            checked, unless the records have to be compressed with another codec. Records of a SINK
+            are also checked if a rule of the topic needs it; those of a COORDINATOR are made for
             their topic.
-        takes_legacy: Whether message sets of magic 0 and 1 are taken, and kept in their format.
+        takes_legacy: Whether message sets of magic 0 and 1 are accepted, and kept in their format.
         is_bounded: Whether a check that takes long raises LongCheck, before anything was changed.
-        is_checked: The batches come from `check_append`: they are as they should be written.
+        is_checked: The batches come from `check_append` and can be written unchanged.
     """
 
     origin: AppendOrigin = AppendOrigin.CLIENT
@@ -87,24 +87,24 @@ class AppendTerms:
     is_checked: bool = False
 
 
-# Appends of bytes that stay the caller's.
+# Terms for bytes that stay the caller's.
 FOREIGN: Final = AppendTerms()
-# Batches of our own builders, and those of our coordinators.
+# Terms for batches of our own builders, and for those of our coordinators.
 BUILT: Final = AppendTerms(AppendOrigin.SINK, owned=True, trusted=True)
 COORDINATED: Final = AppendTerms(AppendOrigin.COORDINATOR, owned=True, trusted=True)
 
 
 @dataclass(slots=True)
 class AppendContext:
-    """What one append is judged by, beside the topic's settings.
+    """Input of an append's checks, besides the topic's settings.
 
     Attributes:
         terms: The terms of all appends of its kind.
-        next_offset: The log end, which the first record gets.
-        leader_epoch: Epoch that every batch gets, -1 where unknown.
-        now_ms: Wall clock, against which create times are held; read once per append.
-        append_ms: Append time, -1 where the append clock is off.
-        stamp_ms: The time that LogAppendTime writes; here it never runs back, unlike Kafka's.
+        next_offset: The log end, which becomes the first record's offset.
+        leader_epoch: Epoch that every batch gets, -1 if unknown.
+        now_ms: Wall time, which create times are compared with; read once per append.
+        append_ms: Append time, -1 if the append clock is off.
+        stamp_ms: The time that LogAppendTime writes; unlike Kafka's, it never decreases.
     """
 
     terms: AppendTerms
@@ -122,10 +122,10 @@ class AppendResult:
     Attributes:
         base_offset: Offset of the first record.
         last_offset: Offset of the last record, inclusive.
-        append_time_ms: When the log took the records; -1 where the append clock is off.
-        log_append_time_ms: What Kafka's produce answer says: -1 on CreateTime topics.
+        append_time_ms: Append time of the records; -1 if the append clock is off.
+        log_append_time_ms: Value for Kafka's produce response: -1 on CreateTime topics.
         log_start_offset: First offset of the log.
-        is_duplicate: An idempotent producer's batch that was there already; nothing was written.
+        is_duplicate: The batch repeats one of an idempotent producer; nothing was written.
     """
 
     base_offset: int
@@ -137,23 +137,23 @@ class AppendResult:
 
 
 class PendingAppend:
-    """An append that was validated, on its way through the steps of `AppendWriter`.
+    """A validated append, passed through the steps of `AppendWriter`.
 
     Attributes:
         data: The batches back to back, nothing after the last.
         batches: Views of them, in order, with their final offsets.
-        context: What they were judged by, the append time among it.
+        context: Input of the checks, including the append time.
         first_offset: Offset of the first record.
         last_offset: Offset of the last record, inclusive.
-        max_timestamp: Largest timestamp in ms, -1 where no record has one.
+        max_timestamp: Largest timestamp in ms, -1 if no record has one.
         has_producers: Whether a batch may name a producer; most appends are one batch without.
         stamp_ms: LogAppendTime of the batches for the result, -1 on topics of CreateTime.
-        transaction_version: Of transactions, where a marker comes; see `ProducerStates.check`.
-        segment: The segment that it goes into, once it has begun.
+        transaction_version: Transaction version of a marker; see `ProducerStates.check`.
+        segment: The segment that it is written to, once it has begun.
     """
 
     segment: "ActiveSegment"
-    # Defaults are the class's: setting each for each append would cost several percent of it.
+    # Defaults are class attributes: setting each for each append would cost several percent of it.
     stamp_ms: int = NO_TIMESTAMP
     transaction_version: int = 0
 
@@ -177,7 +177,7 @@ class PendingAppend:
 
     @classmethod
     def of(cls, data: Buffer, batches: Sequence[Batch], context: AppendContext) -> "PendingAppend":
-        """The append of these views over `data`, at least one."""
+        """Create the append of these views over `data`, at least one."""
         return cls(
             data,
             batches,
@@ -190,7 +190,7 @@ class PendingAppend:
 
     @property
     def first_sure_offset(self) -> int:
-        """The first offset, as far as it is known without decompression, as in Kafka."""
+        """Return the first offset if it is known without decompression, as in Kafka."""
         if self.batches[0].magic == MAGIC_2:
             return self.first_offset
         return self.batches[0].last_offset - INT32_MAX
@@ -199,15 +199,15 @@ class PendingAppend:
 def write_anew(
     batch: RecordBatch, body: Buffer, *, codec: Codec, level: int | None = None
 ) -> bytearray:
-    """The batch with other records bytes and codec; all it says of producer and times stays.
+    """Return the batch with another body and codec; its producer fields and times stay.
 
-    But not a delete horizon, which a producer has no business to set: as Kafka's, a batch that is
-    made anew has none, and its base timestamp is no more than what deltas count from.
+    A delete horizon, which a producer must not set, is dropped: as in Kafka, a rewritten batch has
+    none, and its base timestamp is only the base of the deltas.
 
     Args:
-        batch: Whose header to take.
+        batch: Batch with the header to copy.
         body: Its records, not compressed.
-        codec: To compress them with.
+        codec: Codec to compress them with.
         level: The codec's level, None for Kafka's default.
     """
     payload = compress(codec, body, level=level)
@@ -219,7 +219,7 @@ def write_anew(
         HEADER_SIZE - LOG_OVERHEAD + len(payload),
         NO_LEADER_EPOCH,
         MAGIC_2,
-        0,  # the CRC, written by seal
+        0,  # the CRC, filled in by seal
         batch.attributes & KNOWN_ATTRIBUTES & ~CODEC_MASK & ~DELETE_HORIZON_BIT | codec,
         batch.last_offset_delta,
         batch.base_timestamp,
@@ -235,19 +235,19 @@ def write_anew(
 
 
 def writable(data: Buffer, last: Batch, terms: AppendTerms) -> bytearray | memoryview:
-    """The buffer up to the end of the last batch, to be changed: a copy unless it is ours."""
+    """Return a writable buffer up to the end of the last batch: a copy unless it is owned."""
     view = memoryview(data)[: last.at + last.size_bytes]
     return view if terms.owned and not view.readonly else bytearray(view)
 
 
 def stamps_by_append_clock(config: TopicConfig) -> bool:
-    """Whether a topic has no append times, but stamps its batches: stamps never run back either."""
+    """Return whether a topic without append times stamps its batches; stamps never decrease."""
     is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     return is_stamped and not config.tidelog_append_time_enable
 
 
-# A record takes at most so many times what `record_bytes` says: lengths and deltas of 5 and 10
-# bytes where it counts 12 for a record, and 4 for a header of two lengths.
+# Maximum ratio of a record's size to its `record_bytes`: that counts 12 bytes for a record and 4
+# for a header's two lengths, while real lengths and deltas may take 5 and 10 bytes.
 _OVER_MAX: Final = 4
 
 
@@ -259,19 +259,19 @@ def build_batches(
     *,
     level: int | None = None,
 ) -> Iterator[bytearray]:
-    """Batches of records, of about `batch_bytes` before compression.
+    """Build batches of records, of about `batch_bytes` before compression.
 
     Args:
         records: At least one.
         codec: Compression.
-        batch_bytes: Where a batch is closed; a larger record gets a batch of its own.
+        batch_bytes: Size at which a batch is closed; a larger record gets a batch of its own.
         now_ms: Time of records that have none.
-        level: Of the compression; the codec's own where None.
+        level: Compression level; the codec's default if None.
 
     Raises:
         InvalidRequest: No record, or `batch_bytes` is below 1.
-        MessageTooLarge: Records of one batch that nobody would decompress again.
-        What `build_batch` raises.
+        MessageTooLarge: Records of one batch that readers would refuse to decompress.
+        TidelogError: Raised by `build_batch`.
     """
     if batch_bytes < 1:
         raise InvalidRequest(f"batch_bytes={batch_bytes}: at least 1")
@@ -289,7 +289,7 @@ def build_batches(
 
 
 def group_records(records: Iterable[NewRecord], batch_bytes: int) -> Iterable[list[NewRecord]]:
-    """Records in lists of about `batch_bytes` of keys, values and headers."""
+    """Yield records in lists of about `batch_bytes` of keys, values and headers."""
     group: list[NewRecord] = []
     size = 0
     for record in records:
@@ -305,7 +305,7 @@ def group_records(records: Iterable[NewRecord], batch_bytes: int) -> Iterable[li
 
 
 def record_bytes(record: NewRecord) -> int:
-    """About how many bytes a record takes in a batch."""
+    """Estimate how many bytes a record takes in a batch."""
     size = len(record.key or b"") + len(record.value or b"") + 12
     if record.headers:
         size += sum(len(h.key) + len(h.value or b"") + 4 for h in record.headers)

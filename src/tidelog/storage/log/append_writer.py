@@ -1,14 +1,15 @@
-"""The order of an append's writes; it stands nowhere else.
+"""The order of an append's writes, in one place.
 
-1. `begin`: the producers let the append pass; the leader epoch is on disk; the active segment
-   rolls if it is due; the append-time row is written where time moved.
+1. `begin`: the producers' states accept the append; the leader epoch is on disk; the active segment
+   rolls if it is due; the append-time row is written if the time changed.
 2. `write`: the log's bytes.
 3. `finish`: index entries; the producers' states, the entries of aborted transactions; a flush if
-   it is due; then readers see the append.
+   it is due; then the append becomes visible to readers.
 
-A single append takes the three steps at once. Appends to several logs take each step for all of
-them (`log.append_together`): one batch after the other evicts the interpreter's working set from
-the CPU caches, step by step keeps it warm. Only the thread that appends calls this.
+A single append takes the three steps at once. Appends to several logs run each step for all of them
+(`log.append_together`): finishing one batch after the other would evict the interpreter's working
+set from the CPU caches, running step by step keeps it warm. Only the thread that appends calls
+this.
 
 Source: Kafka 4.x UnifiedLog.append, LocalLog.
 """
@@ -39,10 +40,10 @@ class AppendWriter:
         self._roller = roller
 
     def append(self, append: PendingAppend) -> AppendResult:
-        """Take all steps.
+        """Run all steps.
 
         Raises:
-            TidelogError: As `Log.append_batches`, of producers and disks.
+            TidelogError: The errors of `Log.append_batches` for producers and disks.
         """
         result = self.begin(append)
         if result is None:
@@ -51,10 +52,10 @@ class AppendWriter:
         return result
 
     def begin(self, append: PendingAppend) -> AppendResult | None:
-        """Do all that comes before the log's bytes.
+        """Do everything that comes before the log's bytes.
 
         Returns:
-            The result of a batch that the log has already: no other step is taken. Else None.
+            The result of a batch that the log has already: no other step runs. Else None.
 
         Raises:
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced:
@@ -100,7 +101,7 @@ class AppendWriter:
             self._guard.fail(error, append.segment.log_path, "append")
 
     def finish(self, append: PendingAppend) -> AppendResult:
-        """Do all that comes after the log's bytes.
+        """Do everything that comes after the log's bytes.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -121,7 +122,7 @@ class AppendWriter:
             self._guard.fail(error, segment.log_path, "append")
         last = append.batches[-1]
         if isinstance(last, RecordBatch):
-            last.let_go()  # the segment keeps it, a request's buffer is used again
+            last.let_go()  # kept by the segment, while a request's buffer is used again
         return AppendResult(
             append.first_offset,
             last_offset,
@@ -131,7 +132,7 @@ class AppendWriter:
         )
 
     def _find_duplicate(self, append: PendingAppend) -> AppendResult | None:
-        """Hold the batches against their producers' states; the result of a repeated batch.
+        """Check the batches against their producers' states; return the result of a repeated batch.
 
         The result has the original offsets and the stored batch's timestamp, as in Kafka.
         """

@@ -1,8 +1,8 @@
-"""Moves the start of a log: DeleteRecords, retention, local copies of what a tier has.
+"""Moves the start of a log: DeleteRecords, retention, local copies of tiered segments.
 
 Segments are hidden from readers first; then their files are renamed to `.deleted`, and unlinked
-`file.delete.delay.ms` later. The new log start is on disk before the files go. A crash may leave
-`.deleted` files; the next opening removes them.
+`file.delete.delay.ms` later. The new log start is on disk before the files are renamed. A crash may
+leave `.deleted` files; the next opening removes them.
 
 Source: Kafka 4.x UnifiedLog (maybeIncrementLogStartOffset, deleteOldSegments).
 """
@@ -53,7 +53,9 @@ class Deleter:
     # -- the log start -----------------------------------------------------------------------
 
     def delete_records(self, offset: int = HIGH_WATERMARK) -> int:
-        """Move the log start up to `offset`; the new log start. Files go with the next retention.
+        """Move the log start up to `offset`; return the new log start.
+
+        Files are deleted by the next retention.
 
         Args:
             offset: First offset to keep; -1 is the high watermark.
@@ -77,7 +79,7 @@ class Deleter:
         return segments.start_offset
 
     def advance_start(self, offset: int) -> None:
-        """Move the log start up to `offset`, whatever the topic's policy says of deletion.
+        """Move the log start up to `offset`, regardless of the topic's policy on deletion.
 
         Raises:
             OffsetOutOfRange: Beyond the log end.
@@ -106,13 +108,13 @@ class Deleter:
     # -- retention ---------------------------------------------------------------------------
 
     def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
-        """Delete the segments that the topic's policy lets go, oldest first; what was deleted.
+        """Delete the segments that have expired; return them, oldest first.
 
         Files get Kafka's suffix `.deleted` and are unlinked `file.delete.delay.ms` later, at the
         next `unlink_due` or at close.
 
         Args:
-            by_age: Heed `retention.ms`; not where the settings of the topic's broker are unknown.
+            by_age: Apply `retention.ms`; False if the settings of the topic's broker are unknown.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -137,7 +139,7 @@ class Deleter:
         return min((due_ms for due_ms, _ in self._set_aside), default=None)
 
     def unlink_later(self, paths: Iterable[str], due_ms: int) -> None:
-        """Unlink files that were renamed to `.deleted` once their time has come."""
+        """Schedule unlinking files that were renamed to `.deleted`."""
         self._set_aside.extend((due_ms, path) for path in paths)
 
     def unlink_all(self) -> None:
@@ -175,7 +177,7 @@ class Deleter:
         if deletes_all(facts, plan):
             self._roller.end_segment(segments.end_offset, RollReason.RETENTION)
         if plan and not any(segment.size_bytes for segment in segments.all[len(plan) :]):
-            # No record bears the last append time once all of them are deleted.
+            # After all records are deleted, no record has the last append time.
             checkpoint = segments.append_time_checkpoint(self._clock.last_ms)
             fs, directory = context.env.files, context.directory
             self._guard.defer(directory, "checkpoint", lambda: checkpoint.write(fs, directory))
@@ -199,12 +201,12 @@ class Deleter:
         going, staying = self._segments.all[:count], self._segments.all[count:]
         if staying[0].base_offset > self._segments.start_offset:
             self._move_start(staying[0].base_offset)
-        self._segments.keep(staying)  # first: if the disk fails here, nobody reads what goes
-        # Those in the tier go with the next change of the manifest.
+        self._segments.keep(staying)  # first: if the disk fails here, readers no longer use them
+        # Those in the tier are removed with the next change of the manifest.
         self._discard(going, now_ms)
 
     def _discard(self, going: Sequence[Segment], now_ms: int) -> None:
-        """Take the files of local segments out of use, durably; they are unlinked when due."""
+        """Rename the files of local segments, durably; they are unlinked when due."""
         self._notes.deleted(segment.base_offset for segment in going)
         context = self._segments.context
         due_ms = now_ms + context.config.file_delete_delay_ms
@@ -223,7 +225,7 @@ class Deleter:
     # -- the tier ----------------------------------------------------------------------------
 
     def _release_copies(self, now_ms: int) -> None:
-        """Let local files go that the tier has, by `local.retention.ms` and `.bytes`."""
+        """Delete local files that the tier has, by `local.retention.ms` and `.bytes`."""
         segments, config = self._segments, self._segments.context.config
         if segments.tier.view is None or not config.remote_storage_enable:
             return
@@ -239,7 +241,7 @@ class Deleter:
         self._discard(going, now_ms)
 
     def take_tier(self, record: "TierRecord") -> None:
-        """Go by another record of the tier, durably; its caller has changed the tier, or read it.
+        """Use another record of the tier, durably; the caller has changed the tier, or read it.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.

@@ -1,12 +1,12 @@
-"""When a log's changes are durable, and what a failing disk does to it.
+"""When a log's changes are durable, and how it reacts to a failing disk.
 
 - `FailureGuard` runs every change. After a failed system call the partition is offline for good: it
-  answers reads of what was acknowledged, never appends again and never repeats a failed sync (the
+  serves reads of acknowledged records, never appends again and never repeats a failed sync (the
   kernel may have dropped the pages and would report success). Reopening recovers.
-- `Deferral` does what may be left for later: the syncs, snapshots and maps of a roll, a flush, an
-  unlinking. Work of one log is done in the order in which it was deferred, since later work rests
-  on earlier work. `AtOnce`, the default, does it on the spot; a server's works beside the loop and
-  calls back on the owner's thread.
+- `Deferral` runs work that may be done later: the syncs, snapshots and zone maps of a roll, a
+  flush, an unlink. Work of one log runs in the order in which it was deferred, since later work
+  depends on earlier work. `AtOnce`, the default, runs it immediately; a server's implementation
+  runs it in another thread and calls back on the owner's thread.
 - `Flusher` owns the recovery point and the policy of `flush.messages` and `flush.ms`.
 
 Source: Kafka 4.x UnifiedLog, LocalLog.
@@ -33,54 +33,54 @@ _Result = TypeVar("_Result")
 Work: TypeAlias = Callable[[], None]
 
 
-# Called with what the work raised, None where all went well.
+# Called with the error that the work raised, None on success.
 Done: TypeAlias = Callable[[Exception | None], None]
 
 
 class Deferral(Protocol):
-    """Does one log's work, one thing after the other."""
+    """Runs one log's deferred work, in order."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits or runs."""
+        """Whether no work waits or runs."""
         ...
 
     def defer(self, work: Work, done: Done) -> None:
-        """Do `work`, in whatever thread, then call `done` on the owner's thread.
+        """Run `work` in any thread, then call `done` on the owner's thread.
 
         Raises:
-            OSError: What the work raised, where it was done at once; `done` is not called then.
+            OSError: The work's error if it ran immediately; `done` is not called then.
         """
         ...
 
     def settle(self) -> None:
-        """Return when nothing waits or runs any more; each `done` was called."""
+        """Return when no work waits or runs any more; each `done` was called."""
         ...
 
     def give_up(self) -> Callable[[], None]:
-        """Forget what waits. Nothing is called back any more.
+        """Drop the waiting work. No `done` is called any more.
 
         Returns:
-            What returns when that which runs has ended; for any thread.
+            A function, for any thread, that waits for the running work to end.
         """
         ...
 
 
 class AtOnce:
-    """Does everything at once."""
+    """Deferral that runs everything immediately."""
 
     is_idle: Final = True
 
     def defer(self, work: Work, done: Done) -> None:
-        """See `Deferral`."""
+        """Run `work` now; see `Deferral`."""
         work()
         done(None)
 
     def settle(self) -> None:
-        """Nothing ever waits."""
+        """Return at once: nothing ever waits."""
 
     def give_up(self) -> Callable[[], None]:
-        """Nothing ever waits."""
+        """Do nothing: nothing ever waits."""
         return self.settle
 
 
@@ -92,14 +92,14 @@ def _do_nothing() -> None:
 
 
 class FailureGuard:
-    """The rule for failures of one open log. For the owner's thread, but for deferred work.
+    """Failure handling of one open log. For the owner's thread, except deferred work.
 
     Attributes:
-        failure: Why the partition is offline, None while it works.
+        failure: Why the partition is offline, None while it is online.
         is_closed: Whether the log was closed or abandoned.
         is_changed: Whether a close has anything to write.
-        deferred_calls: Collects what `call_on_failure` names instead of calling it, while the log
-            is between two steps of an append; None otherwise.
+        deferred_calls: Collects calls of `call_on_failure` while the log is between two steps of an
+            append; None otherwise.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class FailureGuard:
         self.deferred_calls: list[Callable[[], None]] | None = None
         self.is_closed = False
         self.is_changed = is_changed
-        self._is_broken = False  # by deferred work; the owner's thread may not know it yet
+        self._is_broken = False  # in deferred work; the owner's thread may not know it yet
         self._is_in_doubt = False  # what the disk has
 
     def call_on_failure(self, call: Callable[[], None]) -> None:
@@ -129,20 +129,20 @@ class FailureGuard:
         self._deferral.settle()
 
     def ensure_writable(self) -> None:
-        """Raise why the partition takes no changes, if it is offline or closed."""
+        """Raise the failure or Closed if the partition is offline or closed."""
         if self.failure is not None:
             raise self.failure.again()
         if self.is_closed:
             raise Closed(f"{self._context.topic_partition}: the log is closed")
 
     def run(self, path: str, operation: str, action: Callable[[], _Result]) -> _Result:
-        """Run a change, behind all deferred work; see `run_now`."""
+        """Run a change after all deferred work; see `run_now`."""
         self.ensure_writable()
         self._deferral.settle()
         return self.run_now(path, operation, action)
 
     def run_now(self, path: str, operation: str, action: Callable[[], _Result]) -> _Result:
-        """Run a change; a failed system call, a read too, takes the partition offline."""
+        """Run a change; a failed system call, even a read, takes the partition offline."""
         self.ensure_writable()
         self.is_changed = True
         try:
@@ -151,11 +151,11 @@ class FailureGuard:
             self.fail(error, path, operation)
 
     def fail(self, error: OSError | StorageFailure, path: str, operation: str) -> NoReturn:
-        """Take the partition offline, and raise why."""
+        """Take the partition offline, and raise the failure."""
         if isinstance(error, StorageFailure):
             self.go_offline(error)
             raise error
-        # No local name: the error's traceback would hold the frame that holds the error.
+        # No local variable: the error's traceback would hold the frame that holds the error.
         raise self.go_offline(as_storage_failure(error, path, operation)) from error
 
     def go_offline(self, failure: StorageFailure) -> StorageFailure:
@@ -164,9 +164,9 @@ class FailureGuard:
             _LOGGER.error(
                 "%s is offline: %s; nothing is appended to it until `tidelog reopen`, or a restart",
                 self._context.topic_partition,
-                str(failure),  # the error itself holds the request that has met it
+                str(failure),  # the error itself holds the request that met it
             )
-        # One that is never raised: frames of one that is hold the request that has met it.
+        # A copy that is never raised: the frames of a raised one hold the request that met it.
         self.failure = StorageFailure(failure.path, failure.operation, failure.reason)
         self.mark(failure)
         if self.deferred_calls is None:
@@ -176,7 +176,7 @@ class FailureGuard:
         return failure
 
     def mark(self, failure: StorageFailure) -> None:
-        """Mark the directory where the disk may lack something, for the next opening."""
+        """Mark the directory if the disk may lack data, for the next opening."""
         if leaves_doubt(failure):
             self._is_in_doubt = True
             mark_unsynced(self._context)
@@ -188,15 +188,15 @@ class FailureGuard:
         work: Callable[[], None],
         done: Callable[[StorageFailure | None], None] | None = None,
     ) -> None:
-        """Leave work for later, behind all that was deferred before.
+        """Defer work, to run after all work that was deferred before.
 
-        Once some of it has failed, the partition is offline and nothing more of it is tried.
+        Once any of it has failed, the partition is offline and the rest is not tried.
 
         Args:
             path: File or directory of the work, for errors.
             operation: Name of the work, for errors.
-            work: Done in whatever thread; raises OSError or StorageFailure.
-            done: Called on the owner's thread, with why the partition is offline if it is.
+            work: Runs in any thread; raises OSError or StorageFailure.
+            done: Called on the owner's thread, with the failure if the partition is offline.
         """
 
         def guarded() -> None:
@@ -207,7 +207,7 @@ class FailureGuard:
                     work()
             except StorageFailure as failure:
                 self._is_broken = True
-                self.mark(failure)  # here: the partition may be offline or abandoned by now
+                self.mark(failure)  # checked here: the partition may be offline or abandoned by now
                 raise
 
         def finish(error: Exception | None) -> None:
@@ -243,10 +243,10 @@ class FailureGuard:
             self.is_closed = True
 
     def abandon(self) -> Callable[[], None]:
-        """Forget deferred work and take no more changes.
+        """Drop deferred work and take no more changes.
 
         Returns:
-            Waits for work that runs; for any thread.
+            A function, for any thread, that waits for the running work.
         """
         wait, self.is_closed = self._deferral.give_up(), True
         return wait
@@ -256,7 +256,7 @@ class Flusher:
     """The recovery point of an open log, and when an append is flushed.
 
     Attributes:
-        recovery_point: Offset below which all is durable.
+        recovery_point: Offset below which everything is durable.
         last_flush_ms: When the log was opened or last flushed as a whole, in ms of wall time.
         is_flush_due: Whether an append waits for its caller's `flush_later`.
         has_policy: Whether `flush.messages` or `flush.ms` is set: then appends call `acknowledge`.
@@ -266,7 +266,7 @@ class Flusher:
         """Start at offset 0; see `start_at`.
 
         Args:
-            segments: Of the log.
+            segments: Segments of the log.
             guard: Runs the syncs.
             leaves_flushes: See `LogOptions`.
         """
@@ -280,37 +280,37 @@ class Flusher:
         self.configure(segments.context.config)
 
     def configure(self, config: TopicConfig) -> None:
-        """Take new settings of the topic; they hold from the next append on."""
+        """Use new settings of the topic from the next append on."""
         self._flush_messages, self._flush_ms = config.flush_messages, config.flush_ms
         self.has_policy = min(config.flush_messages, config.flush_ms) < INT64_MAX
 
     def start_at(self, recovery_point: int) -> None:
-        """Begin at an opening, or at a beginning of the log elsewhere."""
+        """Set the recovery point at an opening, or when an empty log gets another start."""
         self.recovery_point = recovery_point
         self._flushed_end = self._segments.end_offset
         self.last_flush_ms = self._segments.context.env.clock.now_ms()
 
     def cut(self) -> None:
-        """Lower the recovery point to the log end, after a cut."""
+        """Lower the recovery point to the log end, after a truncation."""
         self.recovery_point = min(self.recovery_point, self._segments.end_offset)
         self._flushed_end = min(self._flushed_end, self._segments.end_offset)
 
     def made_durable(self, end_offset: int) -> None:
-        """All below this offset is durable."""
+        """Raise the recovery point: everything below this offset is durable."""
         self.recovery_point = max(self.recovery_point, end_offset)
 
     def began_segment(self) -> None:
-        """A new active segment has no records to flush."""
+        """Reset the state for a new active segment, which has no records to flush."""
         self._flushed_end = self._segments.end_offset
 
     def acknowledge(self, active: ActiveSegment, end_offset: int, now_ms: int) -> None:
-        """Show an append, after a flush where `flush.messages` or `flush.ms` want one.
+        """Make an append visible, after a flush if `flush.messages` or `flush.ms` require one.
 
         The flush may be left to the caller, see `LogOptions.leaves_flushes`.
 
         Args:
-            active: Where it was written to.
-            end_offset: Offset behind the append.
+            active: Segment of the append.
+            end_offset: Offset after the append, exclusive.
             now_ms: Wall time.
         """
         is_due = (
@@ -330,7 +330,7 @@ class Flusher:
         """Make everything that was appended durable: append times first, then records.
 
         Raises:
-            StorageFailure: The sync failed. It is never tried again; the partition is offline.
+            StorageFailure: The sync failed. It is never repeated; the partition is offline.
         """
         self._guard.ensure_writable()
         self._guard.run(self._segments.active.log_path, "sync", self._flush)
@@ -341,14 +341,14 @@ class Flusher:
         self._note_flush(now_ms, self._segments.end_offset)
 
     def flush_later(self, done: Callable[[StorageFailure | None], None]) -> int:
-        """Make what was appended so far durable without waiting for it.
+        """Make everything appended so far durable, without waiting.
 
         Args:
-            done: Called on the owner's thread when it is, with why the partition is offline if it
-                is: then nothing was made durable.
+            done: Called afterwards on the owner's thread; with the failure if the partition is
+                offline: then nothing was made durable.
 
         Returns:
-            The log end: all below it will be durable.
+            The log end: everything below it will be durable.
 
         Raises:
             StorageFailure: The partition is offline.
@@ -374,9 +374,10 @@ class Flusher:
 
 
 def set_aside(context: SegmentContext, base_offset: int) -> list[str]:
-    """Rename a segment's files, the log first: without it the others are orphans; their new names.
+    """Rename a segment's files; return their new names.
 
-    May run in any thread; raises OSError.
+    The log is first, because without it the others are orphans. May run in any thread; raises
+    OSError.
     """
     fs, renamed = context.env.files, []
     for suffix in files.LOG_FIRST:

@@ -1,4 +1,4 @@
-"""A log that copies its leader's: batches are appended as they are, and what the leader knows.
+"""A log that copies its leader's: batches are appended unchanged, with the leader's facts.
 
 Source: Kafka 4.x UnifiedLog (appendAsFollower).
 """
@@ -48,12 +48,12 @@ class FollowerLog:
     # -- batches -----------------------------------------------------------------------------
 
     def append(self, data: Buffer, *, append_ms: int = UNKNOWN_MS) -> AppendResult:
-        """Append a leader's batches as they are: their offsets, epochs and timestamps stay.
+        """Append a leader's batches unchanged: their offsets, epochs and timestamps stay.
 
         Args:
             data: Whole batches, in order.
-            append_ms: When the leader took the records, where it says so; -1 for unknown. The time
-                of arrival here is never their append time.
+            append_ms: When the leader took the records; -1 if unknown. The time of arrival here is
+                never their append time.
 
         Raises:
             CorruptBatch, CorruptRecord, InvalidRecord, InvalidRequest, RecordListTooLarge: Refused,
@@ -82,7 +82,7 @@ class FollowerLog:
         return result
 
     def _checked_append_ms(self, append_ms: int) -> int:
-        """The leader's append time, which must not be below the last one."""
+        """Return the leader's append time, which must not be below the last one."""
         context = self._segments.context
         if append_ms == UNKNOWN_MS or not context.config.tidelog_append_time_enable:
             return UNKNOWN_MS
@@ -103,9 +103,9 @@ class FollowerLog:
         self._has_copied_gaps = True
 
     def _observe_stamps(self, batches: Sequence[Batch]) -> None:
-        """Take the leader's append time where batches carry it, as the draft of KIP-32 asks.
+        """Use the leader's append time from its batches, as the draft of KIP-32 requires.
 
-        The next leader, which may be this one, must not run back behind it.
+        The next leader, which may be this one, must not use an earlier time.
         """
         for batch in batches:
             stamped = stamped_ms(batch)
@@ -113,10 +113,10 @@ class FollowerLog:
                 self._clock.observe(stamped)
 
     def last_batch_below(self, offset: int) -> Batch | None:
-        """The last batch that begins below `offset`, None where there is none.
+        """Return the last batch that begins below `offset`, None if there is none.
 
         Raises:
-            CorruptData: A damaged batch lies on the way.
+            CorruptData: A batch that has to be read is damaged.
         """
         for segment in reversed(self._segments.all):
             if segment.base_offset >= offset or not segment.size_bytes:
@@ -131,12 +131,12 @@ class FollowerLog:
                 return last
         return None
 
-    # -- what only the leader knows ----------------------------------------------------------
+    # -- facts that only the leader knows ----------------------------------------------------
 
     def note_leader_epoch(self, epoch: int) -> None:
-        """Note that the leader writes under `epoch` from the log end on.
+        """Record that the leader writes under `epoch` from the log end on.
 
-        So a follower that is promoted writes under a later one, even if no record was copied.
+        So a follower that is promoted writes under a later epoch, even if no record was copied.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -147,13 +147,13 @@ class FollowerLog:
             self._guard.run(directory, "note epoch", lambda: self._epochs.note_leaders(epoch, end))
 
     def end_lost_transactions(self, stable: int) -> list[int]:
-        """End the transactions whose markers the leader has no more; durable.
+        """End the transactions whose markers the leader no longer has; durable.
 
-        Nobody knows whether they were committed: their records here are shown from now on.
+        It is unknown whether they were committed: their records here become visible.
 
         Args:
-            stable: Below it the leader has no transaction open, and all markers that ended one are
-                below the log end. A producer that has written since has an open transaction still.
+            stable: The leader has no open transaction below it, and all markers that ended one are
+                below the log end. A producer that has written since still has an open transaction.
 
         Returns:
             The ids of their producers.
@@ -190,7 +190,7 @@ class FollowerLog:
     def _end_lost(self, ended: list[int], stable: int) -> list[int]:
         if ended:
             # A reader that starts at a segment's base finds no end of these transactions, and would
-            # take a later marker of their producers for it: so nothing else is in that segment.
+            # mistake a later marker of their producers for it: so the segment holds nothing else.
             end, context = self._segments.end_offset, self._segments.context
             self._roller.end_segment(end, RollReason.REQUEST)
             self._guard.settle()

@@ -1,9 +1,9 @@
 """Leader epochs of a log: the list, its file, and the epoch that an open log writes.
 
-Epochs and start offsets both grow strictly. An entry (epoch, start) says that the epoch wrote from
-`start`, inclusive, up to the next entry's start. `LeaderEpochs` is pure; `EpochCheckpoint` keeps
-the file `leader-epoch-checkpoint`, which names an epoch before the first batch of that epoch is in
-the log.
+Epochs and start offsets both strictly increase. An entry (epoch, start) says that the epoch wrote
+from `start`, inclusive, up to the next entry's start. `LeaderEpochs` is pure; `EpochCheckpoint`
+keeps the file `leader-epoch-checkpoint`, which names an epoch before the first batch of that epoch
+is in the log.
 
 Source: Kafka 4.x LeaderEpochFileCache; docs/format.md#text-files.
 """
@@ -30,7 +30,7 @@ class EpochEntry(NamedTuple):
 
 
 class LeaderEpochs:
-    """The leader epochs of one partition, oldest first. Not safe for two threads that change it."""
+    """The leader epochs of one partition, oldest first. Concurrent changes are not safe."""
 
     __slots__ = ("_entries",)
 
@@ -46,19 +46,19 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> EpochEntry | None:
-        """The newest entry, None where no epoch is known."""
+        """Newest entry, None if no epoch is known."""
         return self._entries[-1] if self._entries else None
 
     @property
     def latest_epoch(self) -> int:
-        """The newest epoch, -1 where none is known."""
+        """Newest epoch, -1 if none is known."""
         return self._entries[-1].epoch if self._entries else NO_LEADER_EPOCH
 
     def assign(self, epoch: int, start: int) -> bool:
-        """Note that `epoch` writes from offset `start`; whether the list changed.
+        """Record that `epoch` writes from offset `start`; return whether the list changed.
 
-        The newest epoch again, at its start or later, changes nothing. Otherwise entries at the
-        end that are not below the new one in both epoch and offset go, as after a truncation.
+        The newest epoch again, at its start or later, changes nothing. Otherwise entries at the end
+        that are not below the new one in both epoch and offset are removed, as after a truncation.
 
         Raises:
             InvalidRequest: A negative epoch or offset; nothing was changed.
@@ -74,16 +74,16 @@ class LeaderEpochs:
         return True
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Drop epochs that start at or after `end_offset`; whether the list changed."""
+        """Drop epochs that start at or after `end_offset`; return whether the list changed."""
         count = len(self._entries)
         while self._entries and self._entries[-1].start_offset >= end_offset >= 0:
             self._entries.pop()
         return len(self._entries) < count
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Drop epochs that end before `start_offset`, the new log start; whether the list changed.
+        """Drop epochs that end before `start_offset`; return whether the list changed.
 
-        The epoch that wrote `start_offset` stays and now starts there.
+        `start_offset` is the new log start. The epoch that wrote it stays and now starts there.
         """
         before = self._count_up_to(start_offset)
         if before == 0:
@@ -94,26 +94,26 @@ class LeaderEpochs:
         return changed
 
     def clear(self) -> None:
-        """Forget all epochs, as when batches without them (magic 0, 1) are appended."""
+        """Clear all epochs, for example when batches without them (magic 0, 1) are appended."""
         self._entries.clear()
 
     def epoch_for(self, offset: int) -> int | None:
-        """The epoch that wrote `offset`, None below the first entry."""
+        """Return the epoch that wrote `offset`, None below the first entry."""
         count = self._count_up_to(offset)
         return self._entries[count - 1].epoch if count else None
 
     def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """The largest known epoch <= `epoch` and its end offset, exclusive.
+        """Return the largest known epoch <= `epoch` and its end offset, exclusive.
 
-        That is what a follower asks to find where its log parts from the leader's.
+        A follower uses this to find where its log diverges from the leader's.
 
         Args:
-            epoch: The epoch asked for.
+            epoch: The requested epoch.
             log_end: Log end offset, which ends the newest epoch.
 
         Returns:
-            (-1, -1) where the question can't be answered: an epoch of -1, or one newer than all.
-            An epoch older than all gives itself with the start of the first entry.
+            (-1, -1) if the epoch is -1 or newer than all. For an epoch older than all, that epoch
+            and the start of the first entry.
         """
         if epoch == NO_LEADER_EPOCH or not self._entries or epoch > self.latest_epoch:
             return -1, -1
@@ -124,15 +124,15 @@ class LeaderEpochs:
         return floor, self._entries[higher].start_offset
 
     def encode(self) -> bytes:
-        """The text of `leader-epoch-checkpoint`."""
+        """Encode the text of `leader-epoch-checkpoint`."""
         return encode_checkpoint(f"{entry.epoch} {entry.start_offset}" for entry in self._entries)
 
     @classmethod
     def decode(cls, data: Buffer) -> Self:
-        """The epochs that `encode` wrote.
+        """Decode the result of `encode`.
 
         Raises:
-            CorruptFile: The text breaks its rules, or epochs or offsets do not grow.
+            CorruptFile: The text is invalid, or epochs or offsets do not increase.
         """
         epochs = cls()
         for line in decode_checkpoint(data, 2):
@@ -161,7 +161,7 @@ class EpochCheckpoint:
 
         Args:
             context: The partition's files.
-            settle: Waits for deferred writes, so that none of them comes after a later one.
+            settle: Waits for deferred writes, so that none of them runs after a later one.
         """
         self._fs = context.env.files
         self._path = f"{context.directory}/{LEADER_EPOCH_CHECKPOINT_FILE}"
@@ -172,13 +172,13 @@ class EpochCheckpoint:
         self.is_noted = False
 
     def load(self) -> None:
-        """Read the file, and take an epoch above all of it."""
+        """Read the file, and use an epoch above all in it."""
         with suppress(FileNotFoundError):
             self.epochs = LeaderEpochs.decode(read_file(self._fs, self._path))
         self.outgrow()
 
     def write(self) -> None:
-        """Write the file, durably, behind all deferred work; raises OSError."""
+        """Write the file, durably, after all deferred work; raises OSError."""
         self._settle()
         self.save(self.epochs.encode())
 
@@ -201,14 +201,14 @@ class EpochCheckpoint:
         self.is_noted = False
 
     def note_own(self, offset: int) -> None:
-        """Make durable that `leader_epoch` writes from `offset` on; raises OSError."""
+        """Store durably that `leader_epoch` writes from `offset` on; raises OSError."""
         changed = not self.is_noted and self.epochs.assign(self.leader_epoch, offset)
         self.is_noted = True
         if changed:
             self.write()
 
     def note_copied(self, batches: Sequence[Batch]) -> None:
-        """Make durable which epochs wrote a leader's batches; raises OSError."""
+        """Store durably which epochs wrote a leader's batches; raises OSError."""
         changed = False
         for batch in batches:
             if batch.leader_epoch >= 0:
@@ -220,13 +220,13 @@ class EpochCheckpoint:
             self.write()
 
     def note_leaders(self, epoch: int, offset: int) -> None:
-        """Make durable that another leader writes under `epoch` from `offset` on."""
+        """Store durably that another leader writes under `epoch` from `offset` on."""
         self.epochs.assign(epoch, offset)
         self.write()
         self.outgrow()
 
     def outgrow(self) -> None:
-        """Let the next append of our own take an epoch above all that others have written."""
+        """Let the next append of our own use an epoch above all that others have written."""
         latest = self.epochs.latest_epoch
         is_anothers = latest == self.leader_epoch and not self.is_noted
         if latest > self.leader_epoch or is_anothers:
@@ -234,13 +234,13 @@ class EpochCheckpoint:
             self.is_noted = False
 
     def begin_next(self) -> None:
-        """Take another epoch after a cut: other records may follow at the same offsets."""
+        """Use a new epoch after a truncation: other records may follow at the same offsets."""
         if self.is_noted:
             self.leader_epoch += 1
             self.is_noted = False
 
     def cut_unwritten(self, end: int) -> None:
-        """Forget epochs behind the log end, at an opening.
+        """Drop epochs after the log end, at an opening.
 
         The file keeps one entry so that none of them is used again.
         """
@@ -251,10 +251,10 @@ class EpochCheckpoint:
             self.leader_epoch += 1
 
     def cut(self, offset: int) -> None:
-        """Drop the epochs that began at a cut or behind it, once their records are gone.
+        """Drop the epochs that began at or after a truncation, once their records are removed.
 
-        Where none is left the file keeps the newest, beginning at the cut, so that the next start
-        does not use it again: Kafka's controller would know, here only the log does.
+        If none remains, the file keeps the newest, beginning at the truncation, so that the next
+        start does not use it again: in Kafka the controller knows it, here only the log does.
         """
         newest = self.epochs.latest_epoch
         if not self.epochs.truncate_from_end(offset):
@@ -272,16 +272,16 @@ class EpochCheckpoint:
         self.epochs = LeaderEpochs(entries)
 
     def clear(self) -> None:
-        """Forget all epochs, durably."""
+        """Clear all epochs, durably."""
         if self.epochs.entries:
             self.epochs.clear()
             self.write()
 
 
 def read_next_epoch(fs: FileSystem, directory: str) -> int:
-    """The epoch behind the last one that a partition's directory knows, -1 where it can't be read.
+    """Return the epoch after the last one in a partition's directory, -1 if unreadable.
 
-    0 where no record was ever written.
+    0 if no record was ever written.
     """
     try:
         data = read_file(fs, f"{directory}/{LEADER_EPOCH_CHECKPOINT_FILE}")

@@ -1,11 +1,11 @@
 """One partition, open for writing: append, truncate, delete, retain.
 
-A `Log` owns the parts of an open partition (`LogParts` and those made of them) and validates what
-is appended; `AppendWriter` writes it. Exactly one process has it: the holder of the directory's
-lock. Reads that few callers need are those of `Log.reader`.
+A `Log` owns the parts of an open partition (`LogParts` and those made of them) and validates
+appends; `AppendWriter` writes them. Exactly one process has it: the holder of the directory's lock.
+Rarely used reads are those of `Log.reader`.
 
 Life cycle: open -> (append | roll | flush | truncate | retain)* -> close. Appends and changes
-belong to one thread at a time; reads may go on in others.
+belong to one thread at a time; other threads may read.
 
 Source: Kafka 4.x UnifiedLog, LocalLog; KIP-32, KIP-33, KIP-101.
 """
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AppendOrigin", "AppendResult", "Log", "LogOptions"]
 
-# Checks that take long, of batches and of message sets.
+# Results of long checks, of batches and of message sets.
 _LONG: Final = AppendTerms(owned=True)
 _LONG_SET: Final = AppendTerms(owned=True, takes_legacy=True)
 
@@ -65,17 +65,17 @@ class Log(LogAccess):
 
     Attributes:
         segment_list: Its segments, local and in the tier.
-        guard: The rule for failures of the log.
+        guard: Takes the partition offline after a failure.
         writer: Writes validated appends.
-        truncator: Cuts the log's end.
+        truncator: Truncates the log's end.
         deleter: Moves its start.
         follower: Copies a leader's batches.
-        recovery_report: What the opening has mended.
+        recovery_report: Repairs made by the opening.
         opened_end_offset: The log end when it was opened.
     """
 
     def __init__(self, parts: LogParts) -> None:
-        """Make the other parts; see `open_writable`."""
+        """Create the other parts; see `open_writable`."""
         segments = parts.segments
         super().__init__(segments)
         self.segment_list = segments
@@ -99,7 +99,7 @@ class Log(LogAccess):
 
     @classmethod
     def open_writable(cls, context: SegmentContext, options: LogOptions) -> "Log":
-        """Open a partition's directory for writing, after recovery where one is needed.
+        """Open a partition's directory for writing, after recovery if one is needed.
 
         Raises:
             StorageFailure: The disk failed; nothing valid was removed.
@@ -110,31 +110,31 @@ class Log(LogAccess):
 
     @property
     def swaps(self) -> SegmentSwaps:
-        """Takes finished segments in, or exchanges them."""
+        """Adds or replaces finished segments."""
         return self._swaps
 
     @property
     def failure(self) -> StorageFailure | None:
-        """Why the partition is offline, None while it works."""
+        """Why the partition is offline, None while it is online."""
         return self.guard.failure
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch of appends from now on."""
+        """Leader epoch of appends from now on."""
         return self._epochs.leader_epoch
 
     @property
     def leader_epochs(self) -> LeaderEpochs:
-        """Which epoch wrote which offsets."""
+        """Leader epochs and the offsets that they wrote."""
         return self._epochs.epochs
 
     def producer_states(self) -> ProducerStates:
-        """Producers and open transactions at the log end."""
+        """Return producers and open transactions at the log end."""
         return self._producers
 
     @property
     def recovery_point(self) -> int:
-        """Offset below which all is durable."""
+        """Offset below which everything is durable."""
         return self._flusher.recovery_point
 
     @property
@@ -149,16 +149,16 @@ class Log(LogAccess):
 
     @property
     def last_append_ms(self) -> int:
-        """The last append time given out or found on disk in ms, -1 where there is none."""
+        """Last append time assigned or found on disk, in ms; -1 if there is none."""
         return self._clock.last_ms
 
     def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
-        """The note of a local segment, and by when its records were there, in ms."""
+        """Return a local segment's note, and when its records had arrived, in ms."""
         seen_ms = self._notes.seen_ms(segment)
         return self._notes.note_of(segment), seen_ms
 
     def configure(self, config: TopicConfig) -> None:
-        """Take new settings of the topic; they hold from the next append on."""
+        """Use new settings of the topic from the next append on."""
         for part in (self._list, self._notes, self._rules, self._roller, self._flusher):
             part.configure(config)
         self._has_append_times = config.tidelog_append_time_enable
@@ -182,13 +182,13 @@ class Log(LogAccess):
     ) -> AppendResult:
         """Append records, in batches of about `batch_bytes` before compression.
 
-        A record without a timestamp gets the clock's time. Either all are appended or none, but
-        for a failing disk.
+        A record without a timestamp gets the clock's time. Either all are appended or none, unless
+        the disk fails.
 
         Args:
             records: At least one.
-            codec: Compression of the batches, unless `compression.type` says another.
-            batch_bytes: Where a batch is closed; a larger record gets a batch of its own.
+            codec: Compression of the batches, unless `compression.type` sets another.
+            batch_bytes: Size at which a batch is closed; a larger record gets a batch of its own.
 
         Raises:
             InvalidRecord: No record, or one that the topic's rules refuse.
@@ -209,14 +209,14 @@ class Log(LogAccess):
 
         Args:
             data: Whole batches; one from a client or a coordinator.
-            terms: Who appends, and which checks the batches need.
+            terms: Origin of the append, and the checks that the batches need.
 
         Raises:
             CorruptBatch, CorruptRecord, InvalidRecord, InvalidTimestamp, MessageTooLarge,
             RecordListTooLarge, UnsupportedCompression: Refused, nothing was changed.
-            OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced:
-                The producer's state forbids it.
-            ClockJump, StorageFailure: As `append`.
+                OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState,
+                TransactionCoordinatorFenced: The producer's state forbids it.
+            ClockJump, StorageFailure: As in `append`.
             LongCheck: The terms say `is_bounded`, and `check_append` has to check the batches
                 first; nothing was changed.
         """
@@ -225,12 +225,12 @@ class Log(LogAccess):
     def prepare_append(
         self, data: Buffer, terms: AppendTerms, moment: Moment | None = None
     ) -> PendingAppend:
-        """Validate an append for `AppendWriter`; it holds until the log is changed.
+        """Validate an append for `AppendWriter`; the result is valid until the log is changed.
 
         Args:
-            data: As of `append_batches`, whose errors it raises.
-            terms: Likewise.
-            moment: Of all appends that are made together.
+            data: The `data` of `append_batches`, whose errors this raises.
+            terms: The `terms` of `append_batches`.
+            moment: Times of all appends that are made together.
         """
         guard = self.guard
         if guard.failure is not None or guard.is_closed:
@@ -246,10 +246,10 @@ class Log(LogAccess):
         return AppendContext(terms, end_offset, epoch, now_ms, append_ms, stamp_ms)
 
     def _times_ms(self, moment: Moment | None = None) -> tuple[int, int, int]:
-        """Append time (-1 where the append clock is off), wall time, and stamp of an append.
+        """Return append time (-1 if the append clock is off), wall time, and stamp of an append.
 
         Raises:
-            ClockJump: As `append`.
+            ClockJump: As in `append`.
         """
         if self._has_append_times:
             append_ms, now_ms = self._clock.next_and_now_ms(moment)
@@ -261,10 +261,10 @@ class Log(LogAccess):
         """Check a client's batch as `append_batches` does, in any thread; nothing is appended.
 
         Returns:
-            The batch as it is to be appended, with `is_checked`: in `data`, or written anew.
+            The batch to append with `is_checked`: in `data`, or rewritten.
 
         Raises:
-            TidelogError: As `append_batches`, of batches that it refuses.
+            TidelogError: The batch is refused, with the errors of `append_batches`.
         """
         now_ms = self.context.env.clock.now_ms()
         context = AppendContext(_LONG, 0, 0, now_ms, now_ms, now_ms)
@@ -274,18 +274,18 @@ class Log(LogAccess):
         """Check a message set of magic 0 or 1, in any thread; nothing is appended.
 
         Raises:
-            TidelogError: As `append_batches`, of sets that it refuses.
+            TidelogError: The set is refused, with the errors of `append_batches`.
         """
         now_ms = self.context.env.clock.now_ms()
         context = self._context(_LONG_SET, now_ms, now_ms, now_ms)
         return self._rules.validator.prepare_set(data, context)
 
     def append_set(self, prepared: PreparedSet) -> AppendResult:
-        """Append what `check_set` has checked.
+        """Append a set that `check_set` has checked.
 
         Raises:
             LongCheck: It has to be checked again, since others have appended meanwhile.
-            InvalidRecord, RecordListTooLarge, MessageTooLarge, ClockJump, StorageFailure: As
+            InvalidRecord, RecordListTooLarge, MessageTooLarge, ClockJump, StorageFailure: As in
                 `append_batches`.
         """
         self.guard.ensure_writable()
@@ -305,21 +305,22 @@ class Log(LogAccess):
     ) -> AppendResult:
         """Append the marker that commits or aborts a producer's open transaction.
 
-        Where none is open the marker is written all the same, as Kafka does, and ends nothing. No
-        clock stops a marker: a transaction that can't end holds up all that read committed records.
+        If none is open, the marker is still written, as Kafka does, and ends nothing. A clock jump
+        does not stop a marker: a transaction without an end would block all readers of committed
+        records.
 
         Args:
-            producer_id: Whose transaction.
-            producer_epoch: Of the marker.
-            coordinator_epoch: Of the coordinator that decided.
+            producer_id: Producer of the transaction.
+            producer_epoch: Epoch of the marker.
+            coordinator_epoch: Epoch of the coordinator that decided.
             commit: False aborts.
-            transaction_version: From 2 on the epoch must be above the producer's, but for a
+            transaction_version: From 2 on, the epoch must be above the producer's, except for a
                 marker that was written already.
 
         Raises:
             InvalidProducerEpoch: The epoch is older than the producer's, or not above it.
             TransactionCoordinatorFenced: A later coordinator has written a marker for it.
-            StorageFailure: As `append`.
+            StorageFailure: As in `append`.
         """
         append_ms, now_ms = self._marker_times_ms()
         marker = build_end_marker(
@@ -336,7 +337,7 @@ class Log(LogAccess):
         return self.writer.append(append)
 
     def _marker_times_ms(self) -> tuple[int, int]:
-        """Append time and wall time of a marker, whatever the clock says."""
+        """Return append time and wall time of a marker, even after a clock jump."""
         try:
             append_ms, now_ms, stamp_ms = self._times_ms()
         except ClockJump as jump:
@@ -344,7 +345,7 @@ class Log(LogAccess):
             return held_ms if self._has_append_times else UNKNOWN_MS, held_ms
         return append_ms, stamp_ms if self._stamps_alone else now_ms
 
-    # -- calls of the parts that many callers make -------------------------------------------
+    # -- methods of the parts with many callers ----------------------------------------------
 
     def fence(self, leader_epoch: int) -> None:
         """Write under this epoch from now on; see `EpochCheckpoint.fence`."""
@@ -363,7 +364,7 @@ class Log(LogAccess):
         return self._flusher.flush_later(done)
 
     def truncate_to(self, offset: int) -> int:
-        """Cut the log's end; see `Truncator.truncate_to`."""
+        """Truncate the log's end; see `Truncator.truncate_to`."""
         return self.truncator.truncate_to(offset)
 
     def delete_records(self, offset: int = HIGH_WATERMARK) -> int:
@@ -371,26 +372,26 @@ class Log(LogAccess):
         return self.deleter.delete_records(offset)
 
     def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
-        """Delete the segments that the topic's policy lets go; see `Deleter.apply_retention`."""
+        """Delete the segments that have expired; see `Deleter.apply_retention`."""
         return self.deleter.apply_retention(by_age=by_age)
 
     def advance_start(self, offset: int) -> None:
-        """Move the log start for its owner; see `Deleter.advance_start`."""
+        """Move the log start, regardless of the policy; see `Deleter.advance_start`."""
         self.deleter.advance_start(offset)
 
     def take_tier(self, record: "TierRecord") -> None:
-        """Go by another record of the tier; see `Deleter.take_tier`."""
+        """Use another record of the tier; see `Deleter.take_tier`."""
         self.deleter.take_tier(record)
 
     # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Write closing entries, sync everything, leave snapshot and append-time checkpoint.
+        """Write closing entries, sync everything, write snapshot and append-time checkpoint.
 
-        An offline log only drops its handles.
+        An offline log only closes its handles.
 
         Raises:
-            StorageFailure: The disk failed on the way; the log counts as not closed cleanly.
+            StorageFailure: The disk failed; the log counts as not closed cleanly.
         """
         self.guard.close(self._close_cleanly)
 
@@ -405,7 +406,7 @@ class Log(LogAccess):
             self._roller.write_snapshot(end, self._producers.encode_snapshot())
             self._drop_old_snapshots()
             self.deleter.unlink_all()
-            # Proof for the next start that the log was not cut below its present end.
+            # Lets the next start prove that the log was not truncated below its present end.
             self._list.append_time_checkpoint(self._clock.last_ms).write(fs, directory)
             self._roller.map_rest()
 
@@ -418,22 +419,22 @@ class Log(LogAccess):
                 self.context.env.files.remove(f"{self.context.directory}/{entry.name}")
 
     def abandon(self) -> None:
-        """Stop using the log without writing anything, as when its directory is going away."""
+        """Stop using the log without writing, for example before its directory is removed."""
         self.give_up()()
 
     def give_up(self) -> Callable[[], None]:
-        """The part of `abandon` that takes no time; the returned function does the rest.
+        """Do the quick part of `abandon`; return a function that does the rest.
 
-        It may run in any thread. Files may still be touched until it has returned.
+        The function may run in any thread. Files may still be used until it has returned.
         """
-        self._list.forget_maps()  # the next opening may cut the last segment
+        self._list.forget_maps()  # the next opening may truncate the last segment
         wait = self.guard.abandon()
 
         def let_go() -> None:
             wait()
             for segment in self._list.all:
                 self.context.maps.forget(segment.log_path)
-            # Where a truncation failed half way, no segment may be left.
+            # After a failed truncation there may be no segment.
             for active in self._list.all[-1:]:
                 for suffix in files.SEGMENT_SUFFIXES:
                     self.context.pool.forget(self.context.path(active.base_offset, suffix))
@@ -444,17 +445,17 @@ class Log(LogAccess):
 def append_together(
     pairs: Sequence[tuple[Log, Buffer]], terms: AppendTerms
 ) -> list[AppendResult | TidelogError | LongCheck]:
-    """Append a batch to each of some logs, no two of them the same; see `append_writer`.
+    """Append a batch to each of several different logs; see `append_writer`.
 
-    Calls of `FailureGuard.call_on_failure` are made at the end, when no log is between two steps:
-    they may append to any of them.
+    `FailureGuard.call_on_failure` is called at the end, when no log is between two steps, because
+    the callbacks may append to any of them.
 
     Args:
-        pairs: A log, and what is appended to it.
-        terms: Of all of them.
+        pairs: A log, and its append.
+        terms: Terms of all appends.
 
     Returns:
-        Of each the result, or why nothing was appended, which is no other append's.
+        For each append, the result or the error; an error affects only its own append.
     """
     calls: list[Callable[[], None]] = []
     for log, _ in pairs:
@@ -495,7 +496,7 @@ def _append_by_steps(
 
 
 def _drop_frames(error: BaseException | None) -> None:
-    """Take the frames from an error: they know the append, a cycle that keeps its buffer."""
+    """Drop the frames from an error: they refer to the append, in a cycle that keeps its buffer."""
     while error is not None:
         error.__traceback__ = None
         error = error.__context__

@@ -1,8 +1,8 @@
-"""The calls that long jobs make on an open log, whichever thread they run in.
+"""The calls that long jobs make on an open log, from any thread.
 
-An attach, a cleaning, a copy to the tier and an erasure work on a `LogAccess`. In the thread that a
-log belongs to, that is the `Log`. A broker's logs belong to the event loop: other threads get a
-stand-in, whose calls are carried out there. So a job must not call anything else of a log.
+An attach, a cleaning, a copy to the tier and an erasure use a `LogAccess`. In the thread that owns
+the log, that is the `Log` itself. A broker's logs belong to the event loop: other threads get a
+proxy whose calls run there. So a job must not call any other method of a log.
 """
 
 from abc import abstractmethod
@@ -29,34 +29,34 @@ class SwapAccess(Protocol):
     """The calls that jobs make on `SegmentSwaps`, which documents them."""
 
     def prepare_adoption(self) -> Adoption:
-        """Make ready to take segments in at the log end."""
+        """Prepare to add segments at the log end."""
 
     def finished_run(self, bases: Sequence[int]) -> list[ClosedSegment]:
-        """The finished local segments with these base offsets, which follow each other."""
+        """Return the finished, consecutive local segments with these base offsets."""
 
     def cleanable_segments(self) -> list[ClosedSegment]:
-        """The finished segments, oldest first."""
+        """Return the finished segments, oldest first."""
 
     def still_has(self, segments: Iterable[Segment]) -> bool:
-        """Whether the log still shows exactly these objects."""
+        """Return whether the log still shows exactly these objects."""
 
     def show(self, swap: Swap, commit: Commit, operation: str) -> list[str]:
-        """Give the files of new segments their names, and show the segments."""
+        """Rename the files of new segments into place, and show the segments."""
 
     def go_offline(self, operation: str, reason: str) -> None:
         """Take the partition offline."""
 
 
 class LogAccess(LogView):
-    """A log for long jobs: its reads, and the calls that change it. `Log` documents those."""
+    """A log for long jobs: its reads, and the methods that change it. `Log` documents those."""
 
     @property
     @abstractmethod
     def swaps(self) -> SwapAccess:
-        """Takes finished segments in, or exchanges them."""
+        """Adds or replaces finished segments."""
 
     def refresh(self) -> None:
-        """Do nothing: the writer's own view is always the present one."""
+        """Do nothing: the writer's own view is always current."""
 
     @property
     def active(self) -> ActiveSegment:
@@ -66,7 +66,7 @@ class LogAccess(LogView):
     @property
     @abstractmethod
     def recovery_point(self) -> int:
-        """Offset below which all is durable."""
+        """Offset below which everything is durable."""
 
     @abstractmethod
     def append(
@@ -88,16 +88,16 @@ class LogAccess(LogView):
 
     @abstractmethod
     def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
-        """The note of a local segment, and by when its records were there, in ms."""
+        """Return a local segment's note, and when its records had arrived, in ms."""
 
     @abstractmethod
     def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
-        """Delete the segments that the topic's policy lets go."""
+        """Delete the segments that have expired; return them, oldest first."""
 
     @abstractmethod
     def advance_start(self, offset: int) -> None:
-        """Move the log start, whatever the topic's policy says of deletion."""
+        """Move the log start, regardless of the topic's policy on deletion."""
 
     @abstractmethod
     def take_tier(self, record: "TierRecord") -> None:
-        """Go by another record of the tier."""
+        """Use another record of the tier."""

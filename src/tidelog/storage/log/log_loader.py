@@ -1,7 +1,7 @@
-"""Opens a partition for writing: recovery where one is needed, then the parts of an open log.
+"""Opens a partition for writing: recovery if one is needed, then the parts of an open log.
 
-After it the active segment takes appends, the files say nothing that the log does not prove, and
-the next leader epoch is known. Where the log holds damage that no crash has left (`log_end`), no
+Afterwards the active segment takes appends, the files contain nothing that the log does not prove,
+and the next leader epoch is known. If the log holds damage that no crash explains (`log_end`), no
 file is changed: the partition can be read and takes no appends.
 """
 
@@ -45,30 +45,29 @@ _TO_REPAIR: Final = "read: restore the file, or let `tidelog doctor --repair` se
 
 
 def _ignore(*_offsets: int) -> None:
-    """The default of callbacks that nobody listens to."""
+    """Default of optional callbacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """How a log is opened, beside its settings.
+    """Options of opening a log, besides its settings.
 
     Attributes:
         watch: The directory's check of the wall clock.
-        recovery_point: Offset below which all is on disk; None after a clean stop.
-        clean_end: Where the log ended at the clean stop; None where that is not recorded.
-        is_own: Whether all appends behind a recovery point are those of a leader, so leave no gap.
+        recovery_point: Offset below which everything is on disk; None after a clean stop.
+        clean_end: End of the log at the clean stop; None if it is not recorded.
+        is_own: Whether all appends after a recovery point are a leader's, and so leave no gap.
         log_start_offset: From the directory's checkpoint.
         body_check: The validator's pass over records, plain or a kernel.
-        lower_checkpoints: Called with an offset before a truncation, and with the log end that it
-            leaves, so that the directory's checkpoints never lie beyond the log.
-        save_log_start: Called with a new log start offset, in whatever thread the deferral works
-            in; durable when it returns.
-        tiers: How to read what lies in the tier; None where a log has local files only.
-        deferral: Does what the log may leave for later; at once unless given.
-        leaves_flushes: Whether an append that `flush.messages` or `flush.ms` make durable only
-            says so (`Log.is_flush_due`), and its caller calls `flush_later`.
-        producer_expiration_ms: How long a producer must be silent to be forgotten at an opening, as
-            it is then.
+        lower_checkpoints: Called with an offset before a truncation, and with the resulting log
+            end, so that the directory's checkpoints never lie beyond the log.
+        save_log_start: Called with a new log start offset, in the deferral's thread; durable on
+            return.
+        tiers: Reads segments in the tier; None if a log has local files only.
+        deferral: Runs work that the log may do later; immediately unless given.
+        leaves_flushes: Whether an append that `flush.messages` or `flush.ms` make durable only sets
+            `Log.is_flush_due`, and its caller calls `flush_later`.
+        producer_expiration_ms: How long a producer must be idle to be dropped at the opening.
     """
 
     watch: ClockWatch
@@ -86,7 +85,7 @@ class LogOptions:
 
     @property
     def recorded_end(self) -> RecordedEnd:
-        """The recorded end of the log."""
+        """Return the recorded end of the log."""
         if self.recovery_point is not None:
             return RecordedEnd(self.recovery_point, is_dense=self.is_own)
         return RecordedEnd(self.clean_end or 0, is_end=self.clean_end is not None)
@@ -109,7 +108,7 @@ class LogParts:
 
 
 def load_log(context: SegmentContext, options: LogOptions) -> LogParts:
-    """Open a partition's directory for writing, after recovery where one is needed.
+    """Open a partition's directory for writing, after recovery if one is needed.
 
     Raises:
         StorageFailure: The disk failed; nothing valid was removed.
@@ -134,7 +133,7 @@ class _Loading:
         self._tier = LogTier(options.tiers)
         start = options.log_start_offset
         self._segments = SegmentList(context, self._tier, log_start_offset=start)
-        # After a clean stop there is nothing to close again until something was changed.
+        # After a clean stop there is nothing to close until something is changed.
         is_changed = options.recovery_point is not None
         self.guard = FailureGuard(context, options.deferral, is_changed=is_changed)
         self._epochs = EpochCheckpoint(context, self.guard.settle)
@@ -150,7 +149,7 @@ class _Loading:
         if guard.failure is None:
             recovery.finish_swaps(context, self._report)
             self._settle_tier()
-        # Before any cut: an epoch whose records were all lost must not be used again.
+        # Before any truncation: an epoch whose records were all lost must not be used again.
         self._epochs.load()
         if options.recovery_point is not None and guard.failure is None:
             guard.failure = rewrite_marked(context, options.recovery_point)
@@ -159,7 +158,7 @@ class _Loading:
         notes = NoteKeeper(context)
         flusher = Flusher(segments, guard, leaves_flushes=options.leaves_flushes)
         if self._is_refused:
-            # Only the state that reads need; the files stay as they are.
+            # Only the state that reads need; the files stay unchanged.
             active = segments.active
             times = active.read_append_times()
             limit_times(active, times, segments.trusted_end())
@@ -167,7 +166,7 @@ class _Loading:
         else:
             self._load_append_times()
             if options.recovery_point is not None:
-                # Before the notes: one about a finished segment says that all of it is durable.
+                # Before the notes: a note on a finished segment states that all of it is durable.
                 sync_unsynced(context, options.recovery_point)
             notes.load(segments.local, was_clean=options.recovery_point is None)
         clock = self._append_clock()
@@ -206,14 +205,14 @@ class _Loading:
     # -- refusing ----------------------------------------------------------------------------
 
     def _refuse(self, damage: DamagedLog | None, todo: str = _TO_REPAIR) -> None:
-        """Take no appends: bytes that nobody may cut can't be read."""
+        """Take no appends: bytes that must not be truncated are unreadable."""
         if damage is None or self._is_refused:
             return
         self.guard.failure = damage
         self._report.actions.append(f"{damage}; nothing is cut, the partition is only {todo}")
 
     def _refuse_links(self) -> None:
-        """Write through no link: its target may be anybody's file."""
+        """Refuse to write through symbolic links: the target may be any file."""
         path = linked_file(self._context)
         if path is not None:
             reason = "a symbolic link: no appends, since nothing outside the directory is changed"
@@ -222,7 +221,7 @@ class _Loading:
     # -- recovery ----------------------------------------------------------------------------
 
     def _settle_tier(self) -> None:
-        """Finish what the record of the tier says was begun: copies that were to go, a cut."""
+        """Finish what the record of the tier has begun: removing local copies, a truncation."""
         bases = list_bases(self._context)
         local_bases = self._tier.load(bases, self._context)
         if self._tier.view is None:
@@ -234,7 +233,7 @@ class _Loading:
         self._tier.end_restart()
 
     def _remove_local(self, bases: Sequence[int], reason: str) -> None:
-        """Remove segments, one by one: the segments that are left never have a hole before them."""
+        """Remove segments one by one, so that the remaining ones never have a hole before them."""
         self._remove(bases)
         if bases:
             self._report.actions.append(
@@ -273,7 +272,7 @@ class _Loading:
             and bases[-1] < tier_end
             and self._end_of(bases[-1]) < tier_end
         ):
-            # Damage took records that were copied already: the copy is whole.
+            # Damage removed records that were already copied: the tier's copy is whole.
             reason = f"they end at {self._end_of(bases[-1])}, the tier goes on to {tier_end}"
             self._remove_local(list(reversed(bases)), reason)
             bases, end = [], tier_end
@@ -288,7 +287,7 @@ class _Loading:
         if bases:
             active = self._load_active(bases[-1])
             if not self._is_refused:
-                zone_map_files.drop(context, bases[-1])  # it was finished once, and cut
+                zone_map_files.drop(context, bases[-1])  # it was finished once, and truncated
         else:
             active = ActiveSegment.create(context, max(start, tier_end))
             context.env.files.sync_dir(context.directory)
@@ -304,14 +303,14 @@ class _Loading:
         return self._load_active(base).end_offset
 
     def _load_active(self, base: int) -> ActiveSegment:
-        """The last segment; where it holds damage the partition takes no appends."""
+        """Load the last segment; if it holds damage, the partition takes no appends."""
         recorded = self._options.recorded_end
         active = ActiveSegment.load(self._context, base, recorded, is_refused=self._is_refused)
         self._refuse(active.damaged)
         return active
 
     def _restore_indexes(self) -> None:
-        """Write the indexes of finished segments that have gone, as Kafka does at its start."""
+        """Write missing indexes of finished segments, as Kafka does at its start."""
         fs, segments = self._context.env.files, self._segments
         names = {entry.name for entry in fs.list_dir(self._context.directory)}
         for segment in segments.finished():
@@ -344,9 +343,10 @@ class _Loading:
     # -- append times ------------------------------------------------------------------------
 
     def _load_append_times(self) -> None:
-        """Limit all times to what is proven, and make the files say just that.
+        """Limit all times to the proven ones, and make the files match.
 
-        The next close vouches for the whole log, so the log must be right by then.
+        The next close writes a checkpoint that covers the whole log, so the log must be right by
+        then.
         """
         active, trusted = self._segments.active, self._segments.trusted_end()
         for segment in self._segments.finished():
@@ -359,7 +359,7 @@ class _Loading:
         active.adopt_append_times(times, file_matches=times.encode() == before and on_disk)
 
     def _size_on_disk(self, active: ActiveSegment) -> bool:
-        """Whether the file holds nothing but the times that were read from it."""
+        """Return whether the file holds nothing but the times that were read from it."""
         path = self._context.path(active.base_offset, files.APPEND_TIME_SUFFIX)
         if not self._context.env.files.exists(path):
             return not active.append_times.row_count
@@ -367,14 +367,14 @@ class _Loading:
 
 
 def load_for_writing(log: LogReader, expiration_ms: int) -> ProducerStates:
-    """Producers at the log end as a writer needs them: with their last batches, no silent ones."""
+    """Return producers at the log end for a writer: with their last batches, without idle ones."""
     now_ms = log.context.env.clock.now_ms()
 
     def appended_by_ms(offset: int) -> int | None:
         try:
             return log.appended_by_ms(offset)
         except (CorruptData, StorageFailure):
-            return now_ms  # not known is not silent, and no reason to refuse the partition
+            return now_ms  # unknown does not mean idle, and is no reason to refuse the partition
 
     states = load_producer_states(log.context, log.segments, recall=True)
     states.learn_arrivals(now_ms - expiration_ms, appended_by_ms)

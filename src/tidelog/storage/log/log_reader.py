@@ -2,7 +2,7 @@
 
 `LogView` reads over a `SegmentList`, and is common to `LogReader` and the writer's `Log`. A
 `LogReader` needs no lock and writes nothing: it shows the partition as it was when it was opened or
-last refreshed, whole valid batches up to the last one on disk.
+last refreshed, up to the last whole, valid batch on disk.
 """
 
 from abc import ABC, abstractmethod
@@ -41,7 +41,7 @@ ANY_OFFSET: Final = 2**63 - 1
 
 
 def unknown_times_note(name: TopicPartition, count: int) -> str:
-    """Note on an answer on the append clock that some records can't be part of."""
+    """Return a note that a result on the append clock excludes records without a known time."""
     return (
         f"{name}: the append time of {count} records before the answer is unknown; any of them may"
         " be that late"
@@ -49,7 +49,7 @@ def unknown_times_note(name: TopicPartition, count: int) -> str:
 
 
 def _records_of(part: LogSlice, aborted: AbortedFilter) -> Iterator[Record]:
-    """The records of a slice; raises OffsetsGone where it lacks some without a reason."""
+    """Yield the records of a slice; raises OffsetsGone if some are missing without a reason."""
     ensure_no_gap(part.segment, *(yield from records_of(part, aborted)))
 
 
@@ -64,15 +64,15 @@ class LogView(ABC):
 
     @abstractmethod
     def refresh(self) -> None:
-        """See what is on disk now."""
+        """Read the current state from disk."""
 
     @abstractmethod
     def producer_states(self) -> ProducerStates:
-        """Producers and open transactions at the log end."""
+        """Return producers and open transactions at the log end."""
 
     @property
     def context(self) -> SegmentContext:
-        """What the segments share."""
+        """Shared state of the segments."""
         return self._list.context
 
     @property
@@ -86,11 +86,11 @@ class LogView(ABC):
         return self._list.all
 
     def finished_segments(self) -> list[ClosedSegment]:
-        """Segments that take no more appends, oldest first; those of the tier too."""
+        """Segments that take no more appends, oldest first, including those of the tier."""
         return self._list.finished()
 
     def tiered_segments(self) -> "Sequence[RemoteSegment]":
-        """Segments that only the tier has, oldest first; each call makes new ones."""
+        """Segments that only the tier has, oldest first; each access creates new ones."""
         return self._list.tiered()
 
     @property
@@ -100,12 +100,12 @@ class LogView(ABC):
 
     @property
     def local_start_offset(self) -> int:
-        """First offset that may be read from local files; the log start where there is no tier."""
+        """First offset that may be read from local files; the log start if there is no tier."""
         return self._list.local_start_offset
 
     @property
     def tier(self) -> "TierView | None":
-        """What the directory knows of the partition's tier, None where it has none."""
+        """The directory's record of the partition's tier, None if it has none."""
         return self._list.tier.view
 
     @property
@@ -115,13 +115,13 @@ class LogView(ABC):
 
     @property
     def log_end_offset(self) -> int:
-        """Offset that the next record gets; one behind the last."""
+        """Offset that the next record gets, exclusive end of the log."""
         segments = self._list.all
         return segments[-1].end_offset if segments else self._list.start_offset
 
     @property
     def high_watermark(self) -> int:
-        """Offset below which records are safe; a single node's log end."""
+        """Offset below which records are acknowledged; a single node's log end."""
         return self.log_end_offset
 
     @property
@@ -131,19 +131,19 @@ class LogView(ABC):
         return max(stable, self.log_start_offset)
 
     def end_offset(self, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> int:
-        """Offset behind the last record that a reader of that isolation sees. Source: KIP-79."""
+        """Return the end of the records visible with that isolation, exclusive. Source: KIP-79."""
         if isolation is IsolationLevel.READ_COMMITTED:
             return self.last_stable_offset
         return self.log_end_offset
 
     @typed_read
     def size_bytes(self) -> int:
-        """Bytes of all log files."""
+        """Size of all log files in bytes."""
         return sum(segment.size_bytes for segment in self._list.all)
 
     @typed_read
     def lost_offsets(self) -> list[LostOffsets]:
-        """Offsets that finished local segments lack at their ends, where that is a loss."""
+        """Offsets missing at the ends of finished local segments, if that is a loss."""
         found = (lost_at_end(segment) for segment in self._list.all if not segment.is_tiered)
         return [lost for lost in found if lost and lost.end > self._list.start_offset]
 
@@ -155,12 +155,12 @@ class LogView(ABC):
 
     @typed_read
     def append_times_of(self, segment: Segment) -> AppendTimes:
-        """A segment's append times, limited to what is proven."""
+        """Return a segment's append times, limited to those that are proven."""
         return self._list.append_times_of(segment)
 
     @typed_read
     def append_time_of(self, offset: int) -> int | None:
-        """When the record at `offset` was appended, in ms; None where it is not known."""
+        """Return when the record at `offset` was appended, in ms; None if unknown."""
         segment = self.segment_of(offset)
         if segment is None:
             return None
@@ -174,10 +174,10 @@ class LogView(ABC):
 
     @typed_read
     def appended_by_ms(self, offset: int) -> int | None:
-        """Until when the record at `offset` was appended at the latest; None where it is gone.
+        """Return an upper bound of the append time at `offset`, in ms; None if the record is gone.
 
-        Where that is not noted, as of the last appends before a kill, the file's modification time
-        stands in. No record is read, and no object of the tier.
+        If the time was not stored, as for the last appends before a kill, the file's modification
+        time is used. No record is read, and no object of the tier.
         """
         segment = self.segment_of(offset)
         if segment is None:
@@ -189,11 +189,11 @@ class LogView(ABC):
         return segment.mtime_ms() if append_ms is None else append_ms
 
     def _slices_at(self, offset: int) -> Iterator[LogSlice]:
-        """The slice that holds one offset; none where its segment is empty."""
+        """Yield the slice that holds one offset; nothing if its segment is empty."""
         return slices(self._list.all, offset, offset + 1)
 
     def segment_of(self, offset: int) -> Segment | None:
-        """The segment whose range holds the offset, None outside the log."""
+        """Return the segment whose range holds the offset, None outside the log."""
         number = bisect_right(self._list.all, offset, key=attrgetter("base_offset"))
         if number and offset < self._list.all[number - 1].end_offset:
             return self._list.all[number - 1]
@@ -210,25 +210,25 @@ class LogView(ABC):
         steps_over_losses: bool = False,
         search: TimeSearch | None = None,
     ) -> OffsetAndTimestamp | None:
-        """The earliest record whose time is `timestamp_ms` or later, None where there is none.
+        """Return the earliest record whose time is `timestamp_ms` or later, None if there is none.
 
         Args:
             timestamp_ms: Time in ms, 0 or more.
             clock: Which of the record's two times is meant.
             may_block: Whether it may wait for a disk, or take long.
-            steps_over_losses: Search what remains where offsets are lost.
-            search: Another thread's own search, as `new_search` makes it; None for the reader's.
+            steps_over_losses: Search the remaining offsets if some are lost.
+            search: Another thread's own search, from `new_search`; None for the reader's.
 
         Raises:
             ValueError: A negative time. Source: KIP-79.
             CorruptData: A batch that the search reads is damaged.
-            OffsetsGone: Offsets before the answer are lost, as in `records`.
+            OffsetsGone: Offsets before the result are lost, as in `records`.
             ColdRead: It would block, and may not.
         """
         if timestamp_ms < 0:
             raise ValueError(f"{self.topic_partition}: time {timestamp_ms} is negative")
         log = self._list
-        try:  # in place of `typed_read`, whose keywords cost as much as a search
+        try:  # faster than `typed_read`, whose keywords cost as much as a search
             if clock is ClockName.APPEND:
                 log.trusted_end()
                 timestamp_ms -= self.append_slack_ms
@@ -247,9 +247,9 @@ class LogView(ABC):
         steps_over_losses: bool = False,
         search: TimeSearch | None = None,
     ) -> OffsetAndTimestamp | None:
-        """The first record with the largest time, None where none has one.
+        """Return the first record with the largest time, None if none has one.
 
-        Arguments and errors as `offset_for_time`.
+        Arguments and errors as in `offset_for_time`.
         """
         log = self._list
         return (search or log.search).find_latest(
@@ -257,18 +257,18 @@ class LogView(ABC):
         )
 
     def new_search(self) -> TimeSearch:
-        """A search for another thread: with kernels where this log has them, and its own memory."""
+        """Create a search for another thread, with its own cache, and kernels if loaded here."""
         kernels = self._list.kernels
         return TimeSearch() if kernels is None else TimeSearch(type(kernels)())
 
     @property
     def append_slack_ms(self) -> int:
-        """How much later a record may have been appended than its append time says, in ms."""
+        """Maximum delay of an append after its stored append time, in ms."""
         return self.context.config.tidelog_append_time_granularity_ms - 1
 
     @typed_read
     def without_append_time(self, before: int | None = None) -> int:
-        """Number of records before an offset (of all where None) whose append time is unknown."""
+        """Count records before an offset (all if None) whose append time is unknown."""
         end = self.log_end_offset if before is None else before
         self.trusted_end()
         return count_without_append_time(self._list.all, self._list.start_offset, end)
@@ -282,7 +282,7 @@ class LogView(ABC):
         return self._list.use_kernels()
 
     def drop_caches(self) -> None:
-        """Forget maps and loaded indexes of finished segments; they are loaded anew when asked."""
+        """Drop maps and loaded indexes of finished segments; they are loaded again on use."""
         for segment in self._list.all:
             segment.unload()
         self._list.forget_maps()
@@ -297,11 +297,11 @@ class LogView(ABC):
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         fails_on_gaps: bool = False,
     ) -> Iterator[LogSlice]:
-        """Byte ranges that hold the offsets [start, end) that a reader of that isolation sees.
+        """Return byte ranges that hold the offsets [start, end) visible with that isolation.
 
         Args:
-            start: First offset, the log start where None.
-            end: Offset behind the last one, the visible end where None.
+            start: First offset, the log start if None.
+            end: Offset after the last one, exclusive; the visible end if None.
             isolation: READ_COMMITTED stops at the last stable offset.
             fails_on_gaps: Raise OffsetsGone at an empty segment whose records are lost.
 
@@ -326,19 +326,19 @@ class LogView(ABC):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Iterator[Record]:
-        """The data records with offsets in [start, end), one by one; for small amounts.
+        """Yield the data records with offsets in [start, end), one by one; for small amounts.
 
         Raises:
-            OffsetOutOfRange: As `slices`.
-            OffsetsGone: Offsets between two segments are in none, though nothing was compacted.
-            CorruptData: A damaged batch; names file, position and offset.
+            OffsetOutOfRange: As in `slices`.
+            OffsetsGone: Offsets between two segments are missing, although nothing was compacted.
+            CorruptData: A damaged batch, with file, position and offset.
         """
         aborted = self.aborted_filter(isolation, start, end)
         for part in self.slices(start, end, isolation=isolation, fails_on_gaps=True):
             yield from _records_of(part, aborted)
 
     def timed_records(self, isolation: IsolationLevel) -> Iterator[Record]:
-        """All of `records`, each with its append time where that is known."""
+        """Yield all of `records`, each with its append time if known."""
         aborted = self.aborted_filter(isolation)
         for part in self.slices(isolation=isolation, fails_on_gaps=True):
             times = self.append_times_of(part.segment)
@@ -349,7 +349,7 @@ class LogView(ABC):
     def aborted_filter(
         self, isolation: IsolationLevel, start: int | None = None, end: int | None = None
     ) -> AbortedFilter:
-        """Which batches of [start, end) a reader of that isolation must not see."""
+        """Return the filter of batches in [start, end) that the isolation level hides."""
         if isolation is IsolationLevel.READ_UNCOMMITTED:
             return AbortedFilter(())
         first = self._list.start_offset if start is None else start
@@ -358,7 +358,7 @@ class LogView(ABC):
         for segment in self._list.all:
             if segment.end_offset <= first:
                 continue
-            # Markers, and so the entries, may lie in segments far behind the end.
+            # Markers, and so the entries, may lie in segments far after the end.
             entries, is_complete = segment.txn_index.collect(first, last)
             aborted += entries
             if is_complete:
@@ -380,12 +380,12 @@ class LogReader(LogView):
         """Open a partition's directory for reading.
 
         Args:
-            context: Where it is and what it shares.
-            log_start_offset: From the directory's checkpoint, 0 where it has none.
-            tiers: How to read what lies in the tier; None shows local files only.
+            context: Shared state of the partition's segments.
+            log_start_offset: From the directory's checkpoint, 0 if it has none.
+            tiers: Reads segments in the tier; None shows local files only.
 
         Raises:
-            CorruptFile, UnsupportedVersion: The record of the tier can't be read.
+            CorruptFile, UnsupportedVersion: The record of the tier is unreadable.
         """
         reader = cls(SegmentList(context, LogTier(tiers), log_start_offset=log_start_offset))
         reader.refresh()
@@ -393,12 +393,12 @@ class LogReader(LogView):
 
     @typed_read
     def refresh(self) -> None:
-        """See what is on disk now; see `SegmentList.refresh`."""
+        """Read the current state from disk; see `SegmentList.refresh`."""
         self._list.refresh()
 
     @typed_read
     def producer_states(self) -> ProducerStates:
-        """Producers and open transactions at the log end, from the last snapshot and the log."""
+        """Return producers and open transactions at the log end, from snapshot and log."""
         return load_producer_states(self.context, self._list.all)
 
     def close(self) -> None:

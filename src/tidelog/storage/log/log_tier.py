@@ -1,11 +1,11 @@
-"""The tier of an open log: what its record says, and which local segments may go because of it.
+"""The tier of an open log: its record, and which local segments may be deleted because of it.
 
-`LogTier` owns the record as the log goes by it. Each change of the log (start, cut, release) is in
-the record, durably, before local files change.
+`LogTier` owns the record that the log uses. Each change of the log (start, truncation, release) is
+in the record, durably, before local files change.
 
-`local.retention.ms` and `local.retention.bytes` count as `retention.*` do; -2 means those. A local
-segment goes only where the tier's row is about exactly its records, and the newest finished one
-stays while the active one is empty: opening the log must not need the store.
+`local.retention.ms` and `local.retention.bytes` count as `retention.*` do; -2 means the values of
+those. A local segment is deleted only if the tier's row is about exactly its records, and the
+newest finished one stays while the active one is empty: opening the log must not need the store.
 
 Source: KIP-405; Kafka 4.x UnifiedLog (localRetentionMs, localRetentionSize).
 """
@@ -33,7 +33,7 @@ AS_TOTAL: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class LocalRetention:
-    """The settings of the local part, in the form that `plan_retention` takes."""
+    """The settings of local retention, in the form that `plan_retention` takes."""
 
     retention_ms: int
     retention_bytes: int
@@ -42,7 +42,7 @@ class LocalRetention:
 
     @classmethod
     def of(cls, config: TopicConfig) -> "LocalRetention":
-        """Those of a topic."""
+        """Create those of a topic."""
         ms, size = config.local_retention_ms, config.local_retention_bytes
         return cls(
             config.retention_ms if ms == AS_TOTAL else ms,
@@ -52,12 +52,12 @@ class LocalRetention:
 
 
 def is_copied(segment: Segment, row: "TierSegment") -> bool:
-    """Whether a row is about exactly the records of a local segment, as far as ends tell."""
+    """Return whether a row has exactly the range of a local segment, by their ends."""
     return row.end_offset == segment.end_offset and _has_bytes_of(segment, row)
 
 
 def is_followed_by_hole(segment: Segment, row: "TierSegment", manifest: "Manifest") -> bool:
-    """Whether the file behind a copied local segment is gone, and the tier has its offsets.
+    """Return whether the file after a copied segment is missing, but the tier has its offsets.
 
     A finished segment ends where the next file begins, so it seems to span those offsets.
     """
@@ -68,13 +68,13 @@ def is_followed_by_hole(segment: Segment, row: "TierSegment", manifest: "Manifes
 
 
 def _has_bytes_of(segment: Segment, row: "TierSegment") -> bool:
-    """Whether a log file is a row's, as far as its length and its last batch tell."""
+    """Return whether a log file matches a row, by its length and its last batch."""
     same = (row.base_offset, row.log_bytes) == (segment.base_offset, segment.size_bytes)
     return same and row.last_fingerprint == last_fingerprint(segment)
 
 
 def copies_of(local: Sequence[Segment], rows: "Sequence[TierSegment]") -> int:
-    """How many of the oldest local segments the tier has, without a gap."""
+    """Count the oldest local segments that the tier has, without a gap."""
     by_base = {row.base_offset: row for row in rows}
     count = 0
     for segment in local:
@@ -86,11 +86,11 @@ def copies_of(local: Sequence[Segment], rows: "Sequence[TierSegment]") -> int:
 
 
 def plan_release(local: Sequence[SegmentFacts], *, config: TopicConfig, now_ms: int) -> int:
-    """How many of the oldest local segments may go, if the tier has them.
+    """Count the oldest local segments that may be deleted, if the tier has them.
 
     Args:
         local: All local segments, the active one last.
-        config: The topic's.
+        config: The topic's settings.
         now_ms: Wall time.
     """
     limit = len(local) - 1
@@ -110,10 +110,10 @@ def plan_release(local: Sequence[SegmentFacts], *, config: TopicConfig, now_ms: 
 
 
 class LogTier:
-    """The part of a log that lies in a tier. Where the log has no tier, nothing happens.
+    """The part of a log that lies in a tier. Does nothing for a log without a tier.
 
     Attributes:
-        view: What the directory's record says of the tier; None where there is none.
+        view: The directory's record of the tier; None if there is none.
     """
 
     def __init__(self, access: TierAccess | None) -> None:
@@ -127,21 +127,21 @@ class LogTier:
 
     @property
     def start_offset(self) -> int:
-        """Log start by the record, 0 without one."""
+        """Log start in the record, 0 without one."""
         return 0 if self.view is None else self.view.record.log_start_offset
 
     @property
     def end_offset(self) -> int:
-        """Offset behind the last segment in the tier, 0 without one."""
+        """Offset after the last segment in the tier, 0 without one."""
         return 0 if self.view is None else self.view.end_offset
 
     @property
     def restart_offset(self) -> int | None:
-        """Where the local part begins anew, while a cut below it is under way."""
+        """Start of the new local part while a truncation below the old one is in progress."""
         return None if self.view is None else self.view.record.restart_offset
 
     def load(self, bases: list[int], context: SegmentContext) -> list[int]:
-        """Read the record; the bases of local segments that count."""
+        """Read the record; return the bases of the local segments that count."""
         self.view = None
         if self._access is None:
             return bases
@@ -154,13 +154,13 @@ class LogTier:
         return self.view.local_bases(bases)
 
     def segments(self, below: int | None) -> "Sequence[RemoteSegment]":
-        """Segments that only the tier has, oldest first; see `TierView.segments`."""
+        """Return segments that only the tier has, oldest first; see `TierView.segments`."""
         return () if self.view is None else self.view.segments(below)
 
     def segments_below(
         self, local: Sequence[Segment], context: SegmentContext
     ) -> "Sequence[RemoteSegment]":
-        """Segments that only the tier has, if these are the local ones; reports a hole."""
+        """Return segments that only the tier has, given the local ones; reports a hole."""
         if self.view is None:
             return ()
         below = local[0].base_offset if local else None
@@ -173,7 +173,7 @@ class LogTier:
         return self.view.segments(below)
 
     def take(self, record: "TierRecord", context: SegmentContext) -> None:
-        """Go by another record, durably; raises OSError."""
+        """Use another record, durably; raises OSError."""
         from tidelog.storage.tier.tier_record import TierView
 
         assert self._access is not None
@@ -189,19 +189,19 @@ class LogTier:
         self.view = self.view.with_record(record)
 
     def move_start(self, offset: int) -> None:
-        """Note a new log start, durably."""
+        """Store a new log start, durably."""
         if self.view is not None:
             self._save(self.view.record.with_start(offset))
 
     def release_below(self, offset: int) -> None:
-        """Note durably that local segments begin at `offset` from now on."""
+        """Store durably that local segments begin at `offset` from now on."""
         if self.view is not None:
             self._save(dataclasses.replace(self.view.record, local_start_offset=offset))
 
     def clip(self, offset: int, local_start: int) -> "Mapping[str, TierSegment]":
-        """What a cut leaves of the segment that holds `offset`, by uid: its batches below it.
+        """Return the batches below `offset` of the segment that holds it, by uid.
 
-        The store is read before anything changes: its failure is no failure of the log.
+        The store is read before anything changes, so its failure does not take the log offline.
         """
         view = self.view
         if view is None or not self._is_cut_below(offset, local_start):
@@ -221,14 +221,14 @@ class LogTier:
     def restart_after_cut(
         self, offset: int, local_start: int, clipped: "Mapping[str, TierSegment]"
     ) -> int | None:
-        """Return the offset at which the log begins anew after `cut`; None if local files go on."""
+        """Return the new start of the local part after `cut`; None if local files continue."""
         record = self._record_after_cut(offset, local_start, clipped)
         return None if record is None else record.restart_offset
 
     def cut(self, offset: int, local_start: int, clipped: "Mapping[str, TierSegment]") -> None:
-        """Note durably that the tier ends here; copies of what is local too are dropped.
+        """Store durably that the tier ends here; copies of local segments are dropped too.
 
-        Those are copied again later; what only the tier has is cut as `clip` says.
+        Those are copied again later; a segment that only the tier has is truncated by `clip`.
         """
         record = self._record_after_cut(offset, local_start, clipped)
         if record is not None:
@@ -244,6 +244,6 @@ class LogTier:
         return record.with_restart() if self._is_cut_below(offset, local_start) else record
 
     def end_restart(self) -> None:
-        """Note durably that the cut below the local part is done."""
+        """Store durably that the truncation below the local part is complete."""
         if self.view is not None and self.restart_offset is not None:
             self._save(dataclasses.replace(self.view.record, restart_offset=None))

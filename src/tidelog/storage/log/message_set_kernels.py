@@ -22,10 +22,10 @@ from tidelog.storage.log.message_sets import (
 
 
 class KernelPasses:
-    """A `SetPasses` that opens no message one by one. Holds no state."""
+    """A `SetPasses` with kernels, which opens no message one by one. Stateless."""
 
     def check(self, body: bytes | memoryview, magic: int, rules: SetRules, limit: int) -> SetFacts:
-        """See `SetPasses`."""
+        """Check the messages; see `SetPasses`."""
         data = np.frombuffer(body, np.uint8)
         data.flags.writeable = False
         refused = np.empty((limit, REFUSED_FIELDS), np.int64)
@@ -41,7 +41,7 @@ class KernelPasses:
         return SetFacts(count, last, largest, counts_from_0, named, refused_count, has_time_error)
 
     def assign(self, body: bytearray, magic: int, first_offset: int, stamp: Stamp) -> None:
-        """See `SetPasses`."""
+        """Set offsets and times; see `SetPasses`."""
         stamps = stamp.timestamp is not None
         fields = [int(stamps), stamp.timestamp or 0, stamp.attributes]
         data = np.frombuffer(body, np.uint8)

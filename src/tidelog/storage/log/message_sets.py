@@ -1,9 +1,9 @@
 """Message sets of magic 0 and 1 from old producers: validated, assigned offsets, in their format.
 
-The validator branches to here. Offsets are set in place where the format allows it: single
-messages, and wrappers of magic 1 whose inner offsets count from 0. Other sets are rewritten in
-their own format: wrappers of magic 0 (absolute inner offsets), other inner offsets, another codec.
-Nothing is changed before all checks have passed.
+The validator branches to here. Offsets are set in place if the format allows it: single messages,
+and wrappers of magic 1 whose inner offsets count from 0. Other sets are rewritten in their own
+format: wrappers of magic 0 (absolute inner offsets), other inner offsets, another codec. Nothing is
+changed before all checks have passed.
 
 The plain passes are the reference; kernels may replace them (`SetPasses`), so storage needs no
 numba. A kernel returns only the position of a bad message, and the plain pass makes the error.
@@ -46,13 +46,13 @@ from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, Codec, Tim
 
 
 class SetRules(NamedTuple):
-    """What single messages are held against.
+    """Rules that single messages are checked against.
 
     Attributes:
-        needs_key: Whether one without a key is refused.
-        checks_times: Whether times are limited; -1 never is.
-        earliest_ms: The earliest that may be, inclusive.
-        latest_ms: The latest, inclusive.
+        needs_key: Whether a message without a key is refused.
+        checks_times: Whether timestamps are limited; -1 always passes.
+        earliest_ms: Earliest timestamp allowed, inclusive.
+        latest_ms: Latest timestamp allowed, inclusive.
     """
 
     needs_key: bool
@@ -62,7 +62,7 @@ class SetRules(NamedTuple):
 
 
 def set_rules(rules: RecordRules, now_ms: int) -> SetRules:
-    """A topic's rules at a time."""
+    """Create the rules of a topic at a given time."""
     config = rules.config
     earliest_ms = max(now_ms - config.message_timestamp_before_max_ms, INT64_MIN)
     latest_ms = min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
@@ -70,7 +70,7 @@ def set_rules(rules: RecordRules, now_ms: int) -> SetRules:
 
 
 class RefusedMessage(NamedTuple):
-    """A message that the rules refuse: which in the set, its time in ms, whether it has a key."""
+    """A refused message: its number in the set, its time in ms, whether it has a key."""
 
     number: int
     timestamp: int
@@ -78,16 +78,16 @@ class RefusedMessage(NamedTuple):
 
 
 class SetFacts(NamedTuple):
-    """What one pass finds.
+    """Result of one pass over a message set.
 
     Attributes:
-        record_count: How many messages.
-        last_offset: Of the last one, -1 where there is none.
-        max_timestamp: The largest time in ms, -1 where none is larger.
+        record_count: Number of messages.
+        last_offset: Offset of the last one, -1 if there is none.
+        max_timestamp: Largest time in ms, -1 if none is larger.
         counts_from_0: Whether offsets are 0, 1, 2, ...
-        refused: The first of those that the rules refuse.
-        refused_count: How many there are in all.
-        has_time_error: Whether any of all these is refused for its time alone.
+        refused: The first refused messages.
+        refused_count: Total number of refused messages.
+        has_time_error: Whether any of them is refused only because of its time.
     """
 
     record_count: int
@@ -100,33 +100,33 @@ class SetFacts(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """What messages of magic 1 get: a time in ms, None for their own; attributes."""
+    """Values to set in messages of magic 1: a time in ms, None for their own; attributes."""
 
     timestamp: int | None
     attributes: int
 
 
 class SetPasses(Protocol):
-    """Passes over the uncompressed messages of one magic, which fill `body`."""
+    """Passes over uncompressed messages of one magic that fill `body`."""
 
     def check(self, body: bytes | memoryview, magic: int, rules: SetRules, limit: int) -> SetFacts:
-        """The facts; at most `limit` refused messages are named.
+        """Check the messages; at most `limit` refused ones are listed.
 
         Raises:
-            BrokenMessage: One breaks its format; which rule is not said.
+            BrokenMessage: A message is invalid; the error does not say why.
         """
         ...
 
     def assign(self, body: bytearray, magic: int, first_offset: int, stamp: Stamp) -> None:
-        """Give checked messages offsets in a row, and what magic 1 has of times, in place."""
+        """Set consecutive offsets, and times of magic 1, in checked messages, in place."""
         ...
 
 
 class BrokenMessage(Exception):
-    """A message breaks its format; never leaves storage.
+    """A message is invalid; never leaves storage.
 
     Attributes:
-        at: Its place in the set.
+        at: Position of the message in the set.
     """
 
     def __init__(self, at: int) -> None:
@@ -140,7 +140,7 @@ def gather(
     rules: SetRules,
     limit: int,
 ) -> SetFacts:
-    """The plain pass; what `has_key` raises of a broken message is raised here."""
+    """Check messages in plain Python; raises `has_key`'s errors for invalid ones."""
     count, last, largest, counts_from_0 = 0, -1, NO_TIMESTAMP, True
     refused: list[RefusedMessage] = []
     refused_count, has_time_error = 0, False
@@ -166,7 +166,7 @@ def _is_time_refused(timestamp: int, rules: SetRules) -> bool:
 
 
 def assign(body: bytearray, magic: int, first_offset: int, stamp: Stamp) -> None:
-    """The plain pass; see `SetPasses.assign`."""
+    """Set offsets and times in plain Python; see `SetPasses.assign`."""
     at, offset = 0, first_offset
     while at < len(body):
         (size,) = LENGTH.unpack_from(body, at + LENGTH_AT)
@@ -179,31 +179,30 @@ def assign(body: bytearray, magic: int, first_offset: int, stamp: Stamp) -> None
         offset += 1
 
 
-# What a compressed message set of an old client may grow to.
+# Maximum decompressed size of an old client's message set.
 LEGACY_DECOMPRESSION_LIMIT: Final = 16 << 20
 
 
 class _Set(NamedTuple):
-    """A message set on its way: one wrapper, or single messages."""
+    """A message set to append: one wrapper, or single messages."""
 
     outer: LegacyBatch
     messages: Sequence[LegacyBatch]
-    body: bytes | memoryview  # the messages that are records, back to back
+    body: bytes | memoryview  # uncompressed single messages, back to back
     codec: Codec
 
 
 class _Checked(NamedTuple):
-    """A set that may be appended.
+    """A message set that passed its checks.
 
     Attributes:
-        data: What came.
-        batches: Views of it.
+        data: The bytes received.
+        batches: Views of them.
         found: Its messages.
-        facts: What is known of them.
-        target: The codec that it is written with.
-        wrapper: The set written anew with that codec; None where it is kept, or becomes single
-            messages.
-        is_kept: Whether it is written as it came.
+        facts: Result of the pass over them.
+        target: Codec to write it with.
+        wrapper: The set rewritten with that codec; None if it is kept, or becomes single messages.
+        is_kept: Whether it is written as received.
     """
 
     data: Buffer
@@ -216,7 +215,7 @@ class _Checked(NamedTuple):
 
 
 class PreparedSet:
-    """A message set that was checked in some thread, and is appended in another."""
+    """A message set that was checked in one thread, to be appended in another."""
 
     def __init__(self, rules: "MessageSets", checked: _Checked, offset: int) -> None:
         self._rules = rules
@@ -224,11 +223,12 @@ class PreparedSet:
         self._offset = offset
 
     def finish(self, context: AppendContext) -> PendingAppend | None:
-        """Give the messages their offsets and times; call it once.
+        """Set the messages' offsets and times; call it once.
 
         Returns:
-            What is to be written. None where the set has to be prepared again: the messages inside
-            a wrapper of magic 0 have the offset that was next when it was prepared.
+            The append to write. None if the set has to be prepared again: the messages inside a
+                wrapper of magic 0 have absolute offsets, which are outdated if others have appended
+                since.
         """
         checked = self._checked
         is_bound = checked.wrapper is not None and checked.found.outer.magic == 0
@@ -238,10 +238,10 @@ class PreparedSet:
 
 
 class MessageSets:
-    """The rules of one topic for message sets. Holds no state."""
+    """Validates message sets by the rules of one topic. Stateless."""
 
     def __init__(self, rules: RecordRules, passes: SetPasses | None = None) -> None:
-        """Those of `rules`; with the passes over messages that are kernels, where there are."""
+        """Create a validator with these rules, and kernels for the passes if they are given."""
         self._rules = rules
         self._passes = passes
         self._target = rules.config.compression_type.target_codec
@@ -249,30 +249,30 @@ class MessageSets:
     def validate(
         self, data: Buffer, batches: Sequence[Batch], context: AppendContext
     ) -> PendingAppend:
-        """The messages, checked and with their offsets, ready to be written.
+        """Return the messages, checked and with their offsets, ready to be written.
 
         Args:
-            data: Holds them; changed only if owned, and never when an error is raised.
-            batches: Views of them, sizes and checksums already checked; the first is legacy.
-            context: What to judge by.
+            data: Holds them; changed only if owned, and never if an error is raised.
+            batches: Views of them, with sizes and checksums already checked; the first is legacy.
+            context: Settings and times to check against.
 
         Raises:
             CorruptBatch: An inner checksum or the compressed stream is broken.
-            CorruptRecord: A message breaks the format.
-            InvalidRecord: Mixed formats, more beside a wrapper, no key in a compacted topic.
+            CorruptRecord: A message is invalid.
+            InvalidRecord: Mixed formats, messages beside a wrapper, or no key in a compacted topic.
             InvalidTimestamp: A time outside the topic's limits, or flagged LogAppendTime.
-            MessageTooLarge: A message over max.message.bytes once it is written anew.
-            RecordListTooLarge: Together they are over segment.bytes.
-            UnsupportedCompression: A codec that the format has not.
+            MessageTooLarge: A message exceeds max.message.bytes after the rewrite.
+            RecordListTooLarge: Together they exceed segment.bytes.
+            UnsupportedCompression: The format does not define the codec.
         """
         valid = self.prepare(data, batches, context).finish(context)
-        assert valid is not None  # the offset is the one that it was prepared for
+        assert valid is not None  # the offset is the one it was prepared for
         return valid
 
     def prepare(
         self, data: Buffer, batches: Sequence[Batch], context: AppendContext
     ) -> "PreparedSet":
-        """Check the messages and write them anew where they can't stay, but set nothing in `data`.
+        """Check the messages, and rewrite them if necessary, without changing `data`.
 
         Arguments and errors are those of `validate`; any thread may call it.
 
@@ -307,7 +307,7 @@ class MessageSets:
         return PreparedSet(self, set_, context.next_offset)
 
     def finish(self, checked: "_Checked", context: AppendContext) -> PendingAppend:
-        """Give the messages offsets and times."""
+        """Set the messages' offsets and times."""
         message_set, facts = checked.found, checked.facts
         out: bytearray | memoryview
         if checked.is_kept:
@@ -328,7 +328,7 @@ class MessageSets:
         return append
 
     def _open(self, data: Buffer, batches: Sequence[Batch], context: AppendContext) -> _Set:
-        """The set, if it is one: of one format, and a wrapper alone."""
+        """Return the set if it is valid: of one format, and with a wrapper alone."""
         for batch in batches:
             if batch.magic != batches[0].magic:
                 raise self._invalid(f"formats {batches[0].magic} and {batch.magic} in one set")
@@ -350,12 +350,12 @@ class MessageSets:
     # -- checks --------------------------------------------------------------------------------
 
     def _check(self, message_set: _Set, context: AppendContext) -> SetFacts:
-        """Every message against the rules of the format and of the topic."""
+        """Check every message against the rules of the format and of the topic."""
         outer = message_set.outer
         facts = self._gather(message_set, set_rules(self._rules, context.now_ms))
         if facts.refused_count:
             raise self._refusal(facts, context)
-        # As Kafka: an offset of 0 says nothing, an old librdkafka wrote that.
+        # As in Kafka, an offset of 0 is accepted anywhere, because an old librdkafka wrote it.
         is_wrapper = message_set.codec is not Codec.NONE
         if is_wrapper and outer.magic == 1 and 0 != outer.last_offset < facts.last_offset:
             raise self._invalid(
@@ -391,12 +391,12 @@ class MessageSets:
         return has_key
 
     def _check_format(self, message: LegacyBatch, *, magic: int, is_inner: bool) -> bool:
-        """Whether the message has a key; raises where it is none of that format."""
+        """Return whether the message has a key; raises if it is not valid in that format."""
         if message.magic != magic:
             raise self._invalid(f"a message of format {message.magic} in one of {magic}")
         position = f" (byte {message.at} of the decompressed messages)" if is_inner else ""
         try:
-            if is_inner:  # the others' CRC was looked at
+            if is_inner:  # the CRC of the others was checked
                 message.ensure_valid()
             return _has_key(message)
         except (CorruptBatch, CorruptRecord) as error:
@@ -404,7 +404,7 @@ class MessageSets:
             raise type(error)(f"{self._rules.where}: {error.reason}{position}", at=at) from None
 
     def _check_flag(self, message: LegacyBatch) -> None:
-        """The timestamp type, which is the log's to set."""
+        """Check the timestamp type, which only the log may set."""
         if message.timestamp_type is not TimestampType.LOG_APPEND_TIME:
             return
         where = self._rules.where
@@ -423,7 +423,7 @@ class MessageSets:
     def _patch(
         self, out: bytearray | memoryview, message_set: _Set, context: AppendContext
     ) -> None:
-        """Give single messages offset and time in place."""
+        """Set offset and time of single messages in place."""
         for offset, message in enumerate(message_set.messages, context.next_offset):
             timestamp = message.max_timestamp
             assign_message_offset(out, message.at, offset)
@@ -438,7 +438,7 @@ class MessageSets:
         context: AppendContext,
         codec: Codec = Codec.NONE,
     ) -> None:
-        """Time and timestamp type of a message of magic 1, as the topic has them."""
+        """Return time and timestamp type to set in messages of magic 1, by the topic's settings."""
         if self._rules.stamps:
             timestamp = context.stamp_ms
         stamp_message(out, at, timestamp=timestamp, attributes=self._type_bit | codec)
@@ -448,7 +448,7 @@ class MessageSets:
         return TIMESTAMP_TYPE_BIT if self._rules.stamps else 0
 
     def _singles(self, message_set: _Set, context: AppendContext) -> bytearray:
-        """The messages of a wrapper as single ones, in their own format."""
+        """Return the messages of a wrapper as single ones, in their own format."""
         messages = bytearray(message_set.body)
         self._assign(messages, message_set.outer.magic, context.next_offset, context)
         self._check_sizes(messages)
@@ -457,7 +457,7 @@ class MessageSets:
     def _wrapper(
         self, message_set: _Set, facts: SetFacts, codec: Codec, context: AppendContext
     ) -> bytearray:
-        """The set written anew with that codec, in its own format; its own offset is still 0."""
+        """Return the set rewritten with a codec, in its own format; its own offset is still 0."""
         magic = message_set.outer.magic
         messages = bytearray(message_set.body)
         self._assign(messages, magic, 0 if magic == 1 else context.next_offset, context)
@@ -488,22 +488,25 @@ class MessageSets:
 
 
 def _has_key(message: LegacyBatch) -> bool:
-    """Whether it has a key; raises CorruptRecord unless key and value fill it. Copies nothing."""
+    """Return whether a message has a key, without a copy.
+
+    Raises CorruptRecord unless key and value fill it.
+    """
     view = message.view
     end, key_at = len(view), KEY_LENGTH_AT[message.magic]
-    (key_size,) = LENGTH.unpack_from(view, key_at)  # the smallest frame has room for two lengths
+    (key_size,) = LENGTH.unpack_from(view, key_at)  # even the smallest frame holds two lengths
     value_at = key_at + LENGTH.size + max(key_size, 0)
     is_whole = key_size >= -1 and value_at + LENGTH.size <= end
     if is_whole:
         (value_size,) = LENGTH.unpack_from(view, value_at)
         is_whole = value_size >= -1 and value_at + LENGTH.size + max(value_size, 0) == end
     if not is_whole:
-        next(message.records(check_crc=False))  # which says what is wrong
+        next(message.records(check_crc=False))  # raises, with the reason
     return bool(key_size != -1)
 
 
 def _views(out: Buffer, facts: SetFacts, context: AppendContext) -> list[Batch]:
-    """Views of what is to be written; a wrapper is told where it begins."""
+    """Return views of the bytes to write; a wrapper gets its base offset."""
     views: list[Batch] = list(walk(out))
     if len(views) == 1:
         return [LegacyBatch(out, base_offset=context.next_offset)]

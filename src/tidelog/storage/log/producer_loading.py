@@ -1,16 +1,16 @@
-"""Loads what readers and the writer derive from a partition's files in the same way.
+"""Loads state that readers and the writer derive from a partition's files in the same way.
 
-That is the base offsets of its segments, the append times that are proven, the index of aborted
-transactions where a segment lacks it, and the producers: from the newest snapshot and the batches
-behind it.
+This covers the base offsets of its segments, the proven append times, the index of aborted
+transactions of a segment without one, and the producers: from the newest snapshot and the batches
+after it.
 
 A snapshot has only a producer's last batch. A client has up to five batches in flight, and after a
-restart it sends again those that were not acknowledged. Those before the snapshot would be refused
-for their sequence although they are in the log, as Apache Kafka refuses them. So a writer reads the
-last `RECALL_BYTES` before the snapshot for them. Batches that lie further back, or were compacted
-away, stay unknown.
+restart it resends those that were not acknowledged. Batches before the snapshot would be refused
+for their sequence although they are in the log, as Apache Kafka refuses them. So a writer searches
+the last `RECALL_BYTES` before the snapshot for them. Batches that lie further back, or were
+compacted away, stay unknown.
 
-Owns no state.
+Stateless.
 """
 
 import itertools
@@ -33,20 +33,21 @@ from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_bat
 from tidelog.storage.segment.slices import LogSlice, slices
 from tidelog.storage.segment.txn_index import TxnIndex
 
-# So far behind a snapshot's offset, rounded to an index entry or a segment: what clients have in
-# flight at a time. Of the smallest batches it holds 60,000, which takes half a second.
+# Distance to search before a snapshot's offset, rounded to an index entry or a segment: the bytes
+# that clients have in flight. With the smallest batches these are 60,000, which takes half a
+# second.
 RECALL_BYTES: Final = 4 << 20
 
 
 def recall_batches(states: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
-    """Give producers back their last five batches before `offset`, as far as they are near it.
+    """Restore producers' last five batches before `offset`, as far as they are near it.
 
-    What can't be read is left: it is reported where somebody wants the records.
+    Unreadable data is skipped: readers of those records get the error.
 
     Args:
         states: From the snapshot at `offset`.
         segments: Of the log, ascending; those of the tier are not read.
-        offset: Of the snapshot.
+        offset: Offset of the snapshot.
     """
     local = [segment for segment in segments if not segment.is_tiered]
     try:
@@ -83,7 +84,7 @@ def _entry_of(producer_id: int, batches: Sequence[Batch]) -> ProducerEntry:
 
 
 def _recall_start(segments: Sequence[Segment], offset: int) -> int:
-    """The offset from which on the log's last bytes before `offset` are read; `offset` for none."""
+    """Return the offset at which the log's last bytes before `offset` begin; `offset` for none."""
     start, remaining_bytes = offset, RECALL_BYTES
     for segment in reversed(segments):
         if segment.base_offset >= offset:
@@ -99,19 +100,19 @@ def _recall_start(segments: Sequence[Segment], offset: int) -> int:
 
 
 def _indexed_offset(segment: Segment, position: int) -> int:
-    """The offset of the last index entry at or before a position, the base where there is none."""
+    """Return the offset of the last index entry at or before a position, the base if none."""
     slot = segment.offset_index.slot_at_or_before_position(position)
     return segment.base_offset if slot < 0 else segment.offset_index.entry(slot)[0]
 
 
 def list_bases(context: SegmentContext) -> list[int]:
-    """Base offsets of the segments in a partition's directory as it is now, ascending."""
+    """Return base offsets of the segments in a partition's directory now, ascending."""
     forget(context.env.files, context.directory)
     return bases_among(context, file_names(context))
 
 
 def bases_among(context: SegmentContext, found: Sequence[str]) -> list[int]:
-    """Base offsets of the segments whose files have these names, ascending."""
+    """Return base offsets of the segments whose files have these names, ascending."""
     names = {name for name in found if name.endswith(files.LOG_SUFFIX)}
     names.update(context.overlay)
     names -= {name for name, now in context.overlay.items() if now.endswith(files.REMOVED_SUFFIX)}
@@ -120,11 +121,11 @@ def bases_among(context: SegmentContext, found: Sequence[str]) -> list[int]:
 
 
 def file_names(context: SegmentContext) -> list[str]:
-    """Names of files in a partition's directory; none where it has not been made yet.
+    """Return names of files in a partition's directory; none if it does not exist yet.
 
     Raises:
-        CorruptFile: A log file is a link that leads nowhere.
-        OSError: A call failed.
+        CorruptFile: A log file is a broken symbolic link.
+        OSError: A system call failed.
     """
     try:
         entries = context.env.files.list_dir(context.directory)
@@ -137,7 +138,7 @@ def file_names(context: SegmentContext) -> list[str]:
 
 
 def linked_file(context: SegmentContext) -> str | None:
-    """Path of a file of a segment that is a symbolic link, None where there is none."""
+    """Return the path of a segment's file that is a symbolic link, None if there is none."""
     for entry in context.env.files.list_dir(context.directory):
         if entry.is_link and files.parse_file_name(entry.name) is not None:
             return f"{context.directory}/{entry.name}"
@@ -154,10 +155,11 @@ def _ensure_leads_somewhere(context: SegmentContext, name: str) -> None:
 
 
 def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
-    """Make unknown what a segment's rows can't prove, in memory; the last run gets an end row.
+    """Mark times that a segment's rows can't prove as unknown, in memory; add an end row.
 
-    The end row names the batch that ends there, so that the next look proves as much as this one.
-    All that has to be read is read before anything is changed: a read may fail, and be repeated.
+    The end row names the batch at the end of the last run, so that the next check proves as much as
+    this one. Everything is read before anything is changed, because a read may fail and be
+    repeated.
     """
     sure = sure_end(segment, times, trusted)
     if times.ends_at(sure):
@@ -171,7 +173,7 @@ def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
 
 
 def write_sure_times(segment: ClosedSegment) -> None:
-    """Make a finished segment's file say no more than what its rows prove; raises OSError."""
+    """Reduce a finished segment's file to the times that its rows prove; raises OSError."""
     on_disk = segment.read_append_times()
     if not on_disk.row_count:
         return
@@ -186,14 +188,14 @@ def write_sure_times(segment: ClosedSegment) -> None:
 def load_producer_states(
     context: SegmentContext, segments: Sequence[Segment], *, recall: bool = False
 ) -> ProducerStates:
-    """Producers and open transactions at the log end: the newest snapshot, then the batches.
+    """Return producers and open transactions at the log end: a snapshot plus later batches.
 
-    Silent ones are among them, until `ProducerStates.expire` is called.
+    Idle producers are included until `ProducerStates.expire` is called.
 
     Args:
         context: The partition.
         segments: All of them, ascending.
-        recall: Whether producers will write: then all of their last five batches are looked for.
+        recall: Whether producers will write: then their last five batches are searched for.
     """
     end = segments[-1].end_offset if segments else 0
     return _states_from(context, segments, end, recall=recall)
@@ -208,7 +210,7 @@ def drop_snapshots(context: SegmentContext, offset: int) -> None:
 
 
 def states_at(context: SegmentContext, offset: int) -> ProducerStates:
-    """Producers and open transactions just before `offset`, the base of a segment."""
+    """Return producers and open transactions just before `offset`, the base of a segment."""
     bases = [base for base in list_bases(context) if base < offset]
     spans = itertools.pairwise([*bases, offset])
     earlier = [ClosedSegment(context, base, end) for base, end in spans]
@@ -216,9 +218,10 @@ def states_at(context: SegmentContext, offset: int) -> ProducerStates:
 
 
 def may_have_transactions(context: SegmentContext) -> bool:
-    """Whether anything beside a partition's logs speaks of transactions, or nothing speaks at all.
+    """Return whether files beside a partition's logs show transactions, or there are no such files.
 
-    An index of aborted ones does, and a snapshot whose producers have one open, or had a marker.
+    An index of aborted transactions shows them, and a snapshot in which a producer has an open one,
+    or had a marker.
     """
     parsed = [found for name in file_names(context) if (found := files.parse_file_name(name))]
     if any(suffix == files.TXN_INDEX_SUFFIX for _, suffix in parsed):
@@ -235,10 +238,10 @@ def may_have_transactions(context: SegmentContext) -> bool:
 
 
 def find_aborted(context: SegmentContext, segment: Segment) -> TxnIndex:
-    """The index of aborted transactions that the batches of a segment make.
+    """Build the index of aborted transactions from a segment's batches.
 
-    It begins with what producers had open before it, and ends where damage does: whoever reads on
-    there is told.
+    It begins with the transactions open before the segment, and ends at any damage: readers of it
+    get the error.
     """
     index, states = TxnIndex(segment.base_offset), None
     with suppress(CorruptData):
@@ -258,7 +261,7 @@ def find_aborted(context: SegmentContext, segment: Segment) -> TxnIndex:
 
 
 def snapshot_at(context: SegmentContext, base_offset: int) -> ProducerStates | None:
-    """What the snapshot at a segment's base tells; None where there is none, or it is damaged."""
+    """Return the snapshot at a segment's base; None if there is none, or it is damaged."""
     try:
         data = read_optional(context, base_offset, files.SNAPSHOT_SUFFIX)
         return None if data is None else ProducerStates.decode_snapshot(data)
@@ -302,10 +305,11 @@ def _replay(states: ProducerStates, part: LogSlice) -> None:
 
 
 def _newest_snapshot(snapshots: Mapping[int, SegmentContext]) -> tuple[ProducerStates, int]:
-    """The newest snapshot that can be read and its offset; nothing at offset 0 where none can.
+    """Return the newest readable snapshot and its offset; empty at offset 0 if there is none.
 
     Args:
-        snapshots: Whose file it is, by offset: the partition's, or a segment's in the tier.
+        snapshots: Path of each snapshot's file, by offset: the partition's, or a segment's in the
+            tier.
     """
     for offset, context in sorted(snapshots.items(), reverse=True):
         path = context.path(offset, files.SNAPSHOT_SUFFIX)

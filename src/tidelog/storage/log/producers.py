@@ -1,14 +1,14 @@
 """Producer states of a partition: last batches, epochs, open transactions; and their snapshot file.
 
-An idempotent producer numbers its records. The log accepts a batch only if it follows the last one,
-recognises a repetition of any of the last five batches, and fences older instances by their epoch.
-A transaction is open from its first record until its marker; readers of committed records stop at
-the first open one (the last stable offset). On one node everything in the log is committed, so a
-marker takes effect at once.
+An idempotent producer numbers its records. The log accepts a batch only if it follows the
+producer's last one, detects duplicates of any of its last five batches, and fences older instances
+by their epoch. A transaction is open from its first record until its marker; readers of committed
+records stop at the first open transaction (the last stable offset). On one node everything in the
+log is committed, so a marker takes effect at once.
 
 Pure. `check` runs before the write, raises and changes nothing; `update` after the write and
-`replay` at start never refuse. An entry is a value that each batch or marker of its producer
-replaces.
+`replay` at start never refuse. Entries are immutable: each batch or marker of a producer replaces
+its entry.
 
 Snapshot `OFFSET.snapshot`: producers as they were when the log ended at that offset. Header, 10
 bytes, big-endian: int16 version 1, uint32 CRC-32C of everything from byte 6 on, int32 number of
@@ -74,16 +74,16 @@ assert _HEADER.size == SNAPSHOT_HEADER_SIZE
 assert _ENTRY.size == ENTRY_SIZE
 
 
-# Java's HashMap: it starts with 16 buckets and doubles them once it holds more than 3/4 as many.
+# Java's HashMap: it starts with 16 buckets and doubles them when more than 3/4 as many are used.
 _FIRST_BUCKETS: Final = 16
 
 
-# Where fewer than one in so many buckets hold anything, these are sorted instead of walking all.
+# If fewer than one in this many buckets are used, the used ones are sorted instead of walking all.
 _SPARSE: Final = 64
 
 
 class SnapshotEntry(NamedTuple):
-    """One producer as the file has it; -1 for what is not there. See the module for the fields."""
+    """One producer as the file stores it; -1 for none. See the module for the fields."""
 
     producer_id: int
     epoch: int
@@ -96,9 +96,9 @@ class SnapshotEntry(NamedTuple):
 
 
 def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
-    """The whole file, entries in the order given.
+    """Encode the whole file, entries in the order given.
 
-    May run in a thread beside others: no step of it is long.
+    May run in a thread beside others: no single step takes long.
     """
     out = bytearray(_HEADER.size)
     for entry in entries:
@@ -112,11 +112,11 @@ def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
 
 
 def decode_snapshot(data: Buffer) -> list[SnapshotEntry]:
-    """The entries of a file.
+    """Decode the entries of a file.
 
     Raises:
-        CorruptFile: Another version, a wrong checksum, or entries that are not all there, are
-            there twice, or have a negative producer id.
+        CorruptFile: Another version, a wrong checksum, or entries that are incomplete, duplicate,
+            or have a negative producer id.
     """
     view = memoryview(data)
     if len(view) < SNAPSHOT_HEADER_SIZE:
@@ -141,11 +141,11 @@ def decode_snapshot(data: Buffer) -> list[SnapshotEntry]:
 
 
 def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
-    """Producer ids in the order in which a Java HashMap walks them, so in which Kafka writes them.
+    """Sort producer ids in the iteration order of a Java HashMap, in which Kafka writes them.
 
     Args:
         producer_ids: In the order of their insertion, which decides within a bucket.
-        peak_count: Most producers there ever were: the map never shrinks.
+        peak_count: Largest number of producers so far: the map never shrinks.
     """
     buckets = _FIRST_BUCKETS
     while peak_count > buckets * 3 // 4:
@@ -155,7 +155,7 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
         folded = (producer_id ^ (producer_id >> 32)) & 0xFFFF_FFFF
         return (folded ^ (folded >> 16)) & (buckets - 1)
 
-    # Not sorted in one go, which for a million would keep other threads waiting.
+    # Sorted in steps: one sort of a million would keep other threads waiting.
     held: dict[int, list[int]] = {}
     for producer_id in producer_ids:
         held.setdefault(bucket(producer_id), []).append(producer_id)
@@ -164,7 +164,7 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
     return [producer_id for number in order for producer_id in held.get(number, ())]
 
 
-# How many batches a producer may have in flight, so how many repetitions are known.
+# Maximum batches in flight of a producer, and so the number of batches kept to detect duplicates.
 BATCHES_KEPT: Final = 5
 
 
@@ -172,7 +172,7 @@ NO_COORDINATOR_EPOCH: Final = -1
 
 
 class ProducerBatch(NamedTuple):
-    """One batch that a producer wrote; sequences and offsets are inclusive, timestamp in ms."""
+    """One batch of a producer; sequences and offsets are inclusive, timestamp in ms."""
 
     first_sequence: int
     last_sequence: int
@@ -191,17 +191,16 @@ class Duplicate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerEntry:
-    """What is known of one producer.
+    """State of one producer.
 
     Attributes:
-        producer_id: Who it is.
-        epoch: Its newest instance, -1 where it has not written yet.
+        producer_id: Its id.
+        epoch: Epoch of its newest instance, -1 if it has not written yet.
         batches: Its last batches of that epoch, oldest first.
         coordinator_epoch: Epoch of the coordinator of its last marker, -1 for none.
-        last_timestamp: Of its last batch or marker, in ms.
-        txn_first_offset: Where its open transaction begins, None where none is open.
-        arrival_ms: When its last batch or marker came, as far as that is known; -1 for not at all.
-            No snapshot has it.
+        last_timestamp: Timestamp of its last batch or marker, in ms.
+        txn_first_offset: First offset of its open transaction, None if none is open.
+        arrival_ms: Arrival time of its last batch or marker, -1 if unknown. Not in snapshots.
     """
 
     producer_id: int
@@ -214,11 +213,11 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of its last record, -1 where it wrote none in this epoch."""
+        """Sequence of its last record, -1 if it wrote none in this epoch."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def find_duplicate(self, batch: Batch) -> Duplicate | None:
-        """The batch in the log that `batch` repeats: same epoch, same sequences."""
+        """Return the batch in the log that `batch` repeats: same epoch, same sequences."""
         if batch.producer_epoch != self.epoch:
             return None
         sequences = (batch.base_sequence, batch.last_sequence)
@@ -228,13 +227,16 @@ class ProducerEntry:
         return None
 
     def is_continued_by(self, other: "ProducerEntry") -> bool:
-        """Whether `other` ends with the same batch of the same epoch, so may know earlier ones."""
+        """Return whether `other` ends with the same batch of the same epoch.
+
+        If so, it may hold earlier batches that are missing here.
+        """
         if other.epoch != self.epoch or not (self.batches and other.batches):
             return False
         return self.batches[-1][:-1] == other.batches[-1][:-1]  # all but the timestamp
 
     def with_batch(self, batch: Batch, arrival_ms: int = NO_TIMESTAMP) -> Self:
-        """The entry after a batch of records."""
+        """Return the entry after a batch of records."""
         last_sequence, delta = batch.last_sequence, batch.last_offset - batch.base_offset
         written = ProducerBatch(
             _sequence_before(last_sequence, delta),
@@ -245,7 +247,8 @@ class ProducerEntry:
         )
         opens = self.txn_first_offset is None and batch.is_transactional
         epoch = batch.producer_epoch
-        # Each append makes one: `dataclasses.replace` would take as long as all of the above.
+        # Constructed here, because every append needs one: `dataclasses.replace` would take as long
+        # as all of the above.
         return type(self)(
             self.producer_id,
             epoch,
@@ -259,7 +262,7 @@ class ProducerEntry:
     def with_marker(
         self, epoch: int, marker: EndMarker, timestamp: int, arrival_ms: int = NO_TIMESTAMP
     ) -> Self:
-        """The entry after the marker that ends its transaction."""
+        """Return the entry after the marker that ends its transaction."""
         batches = self._batches_in(epoch)
         coordinator_epoch = marker.coordinator_epoch
         return type(self)(
@@ -271,14 +274,14 @@ class ProducerEntry:
 
 
 def _sequence_before(sequence: int, count: int) -> int:
-    """`count` sequences earlier; sequences wrap from 0 to the largest int32."""
+    """Return the sequence `count` earlier; before 0 comes the largest int32."""
     if sequence < count:
         return INT32_MAX - (count - sequence) + 1
     return sequence - count
 
 
 def to_snapshot(entry: ProducerEntry) -> SnapshotEntry:
-    """What a snapshot keeps of an entry: its last batch only."""
+    """Return an entry's form in a snapshot: its last batch only."""
     last = entry.batches[-1] if entry.batches else None
     return SnapshotEntry(
         producer_id=entry.producer_id,
@@ -293,7 +296,7 @@ def to_snapshot(entry: ProducerEntry) -> SnapshotEntry:
 
 
 def from_snapshot(entry: SnapshotEntry) -> ProducerEntry:
-    """The entry that a snapshot kept."""
+    """Return the entry from its form in a snapshot."""
     batches: tuple[ProducerBatch, ...] = ()
     if entry.last_offset >= 0:
         first_sequence = _sequence_before(entry.last_sequence, entry.offset_delta)
@@ -313,12 +316,12 @@ def from_snapshot(entry: SnapshotEntry) -> ProducerEntry:
     )
 
 
-# From this version of transactions on, the coordinator raises the epoch with each marker.
+# From this transaction version on, the coordinator increases the epoch with each marker.
 EPOCH_BUMP_VERSION: Final = 2
 
 
 def check_epoch(entry: ProducerEntry, batch: Batch) -> None:
-    """No later instance has written; raises InvalidProducerEpoch."""
+    """Check that no later instance has written; raises InvalidProducerEpoch."""
     if batch.producer_epoch < entry.epoch:
         raise InvalidProducerEpoch(
             f"producer {entry.producer_id} with epoch {batch.producer_epoch} was fenced by epoch "
@@ -327,12 +330,12 @@ def check_epoch(entry: ProducerEntry, batch: Batch) -> None:
 
 
 def check_sequence(entry: ProducerEntry, batch: Batch) -> None:
-    """A known producer goes on where it stopped, and starts a new epoch at 0.
+    """Check that a known producer continues its sequence, or starts a new epoch at 0.
 
-    A producer that nobody knows (its records may have been deleted) may start anywhere.
+    An unknown producer (its records may have been deleted) may start anywhere.
 
     Raises:
-        OutOfOrderSequence: It does not.
+        OutOfOrderSequence: The sequence is neither.
     """
     if entry.epoch == NO_PRODUCER_EPOCH:
         return
@@ -346,10 +349,13 @@ def check_sequence(entry: ProducerEntry, batch: Batch) -> None:
 
 
 def check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -> None:
-    """A marker is of the producer's epoch and of no older coordinator; other records may be.
+    """Check that a marker has the producer's epoch and no older coordinator.
+
+    Other control records pass.
 
     Raises:
-        InvalidProducerEpoch, TransactionCoordinatorFenced: It is not.
+        InvalidProducerEpoch, TransactionCoordinatorFenced: The marker has another epoch, or an
+            older coordinator.
     """
     end = end_marker(batch)
     if end is None:
@@ -367,7 +373,7 @@ def check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -
 
 
 def _check_bumped_epoch(entry: ProducerEntry, batch: Batch) -> None:
-    """The epoch must be new, or the marker one sent again after its end. Source: KAFKA-19999."""
+    """Check that the epoch is new, or the marker a retry after its end. Source: KAFKA-19999."""
     is_again = batch.producer_epoch == entry.epoch and entry.txn_first_offset is None
     if batch.producer_epoch <= entry.epoch and not is_again:
         raise InvalidProducerEpoch(
@@ -377,7 +383,7 @@ def _check_bumped_epoch(entry: ProducerEntry, batch: Batch) -> None:
 
 
 def end_marker(batch: Batch) -> tuple[int, EndMarker] | None:
-    """The time of a marker, in ms, and what it says; None for other control records."""
+    """Return time in ms and content of a marker; None for other control records."""
     if isinstance(batch, RecordBatch) and not batch.attributes & (CODEC_MASK | TIMESTAMP_TYPE_BIT):
         batch.ensure_valid()
         plain = unpack_end_marker(batch.view[HEADER_SIZE:]) if batch.record_count == 1 else None
@@ -391,7 +397,7 @@ def end_marker(batch: Batch) -> tuple[int, EndMarker] | None:
     return record.timestamp, read_end_marker(record)
 
 
-# Kafka's default of `producer.id.expiration.ms`: who was silent for so long is forgotten.
+# Kafka's default of `producer.id.expiration.ms`: producers idle for so long are dropped.
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 
 
@@ -405,13 +411,13 @@ class CompletedTxn(NamedTuple):
 
 
 class ProducerStates:
-    """All producers of a partition and its open transactions. For one thread at a time."""
+    """All producers of a partition and its open transactions. Not thread-safe."""
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         self.replace(entries)
 
     def replace(self, entries: Iterable[ProducerEntry]) -> None:
-        """Take these producers and their open transactions in the place of all, after a cut."""
+        """Replace all producers and their open transactions, after a truncation."""
         self._producers = {entry.producer_id: entry for entry in entries}
         self._peak_count = len(self._producers)
         open_txns = (
@@ -419,50 +425,50 @@ class ProducerStates:
             for entry in self._producers.values()
             if entry.txn_first_offset is not None
         )
-        self._open = dict(sorted(open_txns))  # first offset -> producer; stays sorted: logs grow
+        self._open = dict(sorted(open_txns))  # first offset -> producer; sorted
 
     @property
     def producers(self) -> Mapping[int, ProducerEntry]:
-        """All producers by id, a copy."""
+        """All producers by id, as a copy."""
         return dict(self._producers)
 
     @property
     def open_transactions(self) -> Mapping[int, int]:
-        """Producer id by first offset of each open transaction, in order of offsets, a copy."""
+        """Producer id by first offset of each open transaction, in order of offsets, as a copy."""
         return dict(self._open)
 
     def find(self, producer_id: int) -> ProducerEntry | None:
-        """One producer, None where it is not known."""
+        """Return one producer, None if it is unknown."""
         return self._producers.get(producer_id)
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether this instance of a producer has a transaction open here."""
+        """Return whether this instance of a producer has an open transaction here."""
         entry = self._producers.get(producer_id)
         return entry is not None and entry.txn_first_offset is not None and entry.epoch == epoch
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """First offset of the oldest open transaction, None where none is open."""
+        """First offset of the oldest open transaction, None if none is open."""
         return next(iter(self._open), None)
 
     def last_stable_offset(self, log_end: int) -> int:
-        """Offset below which no transaction is open, the log end where none is."""
+        """Return the offset below which no transaction is open, the log end if none is open."""
         return next(iter(self._open), log_end)
 
     def check(
         self, batch: Batch, *, origin: AppendOrigin, transaction_version: int = 0
     ) -> Duplicate | None:
-        """Whether the log may take a batch of a producer with an id; changes nothing.
+        """Check whether the log may take a batch of a producer with an id; changes nothing.
 
         Args:
             batch: With its final offsets.
-            origin: Sequences are checked, and repetitions looked for, for CLIENT only; with
-                REPLICATION nothing is refused, a leader has checked it.
-            transaction_version: Version of transactions that a marker was sent with; from 2 on
-                its epoch must be above the producer's.
+            origin: Sequences and duplicates are checked for CLIENT only; with REPLICATION nothing
+                is refused, because the leader has checked it.
+            transaction_version: Transaction version of a marker's request; from 2 on, the marker's
+                epoch must be above the producer's.
 
         Returns:
-            The batch that this one repeats, which must not be written again; else None.
+            The batch that this one repeats, so that it must not be written again; else None.
 
         Raises:
             InvalidProducerEpoch: A newer instance of the producer has written.
@@ -491,23 +497,23 @@ class ProducerStates:
         return None
 
     def __len__(self) -> int:
-        """How many producers are known."""
+        """Number of known producers."""
         return len(self._producers)
 
     @property
     def open_count(self) -> int:
-        """How many transactions are open."""
+        """Number of open transactions."""
         return len(self._open)
 
     def update(self, batch: Batch, arrival_ms: int = NO_TIMESTAMP) -> CompletedTxn | None:
-        """Take note of a batch that was written; the transaction that its marker ended, if any.
+        """Update the states by a written batch; return the transaction that a marker ended.
 
-        An empty control batch (its transaction was cleaned away) changes nothing, nor does a
-        control record that is no marker.
+        An empty control batch (its transaction was cleaned away) and a control record that is not a
+        marker change nothing.
 
         Args:
             batch: As it was written.
-            arrival_ms: When it came, by the wall clock; -1 where that is not known.
+            arrival_ms: Arrival time by the wall clock; -1 if unknown.
         """
         entry = self._entry(batch)
         if not batch.is_control:
@@ -527,11 +533,11 @@ class ProducerStates:
         return CompletedTxn(entry.producer_id, entry.txn_first_offset, batch.base_offset, aborted)
 
     def replay(self, batch: Batch) -> CompletedTxn | None:
-        """`update` for a batch read back from the log."""
+        """Do `update` for a batch read back from the log."""
         return self.update(batch)
 
     def aborted_entry(self, completed: CompletedTxn) -> AbortedTxn:
-        """The transaction index entry for a transaction that was just aborted."""
+        """Return the transaction index entry for a transaction that was just aborted."""
         others = (first for first, owner in self._open.items() if owner != completed.producer_id)
         last_stable = next(others, completed.last_offset + 1)
         return AbortedTxn(
@@ -539,11 +545,11 @@ class ProducerStates:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that wrote nothing for `expiration_ms`; how many.
+        """Drop producers that wrote nothing for `expiration_ms`; return how many.
 
-        Those with an open transaction stay. Who writes old records is not silent: of a timestamp
-        and when it came the later one counts. (Apache Kafka goes by the timestamp alone: it forgets
-        such a producer at each look, and takes what it repeats.)
+        Producers with an open transaction stay. A producer that writes old timestamps is not idle:
+        the later of timestamp and arrival time counts. (Apache Kafka uses the timestamp alone: it
+        drops such a producer at each check, and then accepts its duplicates.)
 
         Source: `producer.id.expiration.ms`.
         """
@@ -553,12 +559,12 @@ class ProducerStates:
         return len(silent)
 
     def learn_arrivals(self, since_ms: int, appended_by_ms: Callable[[int], int | None]) -> None:
-        """Find out when producers wrote whose timestamps lie before `since_ms`, after a start.
+        """After a start, look up arrival times of producers with timestamps before `since_ms`.
 
         Args:
-            since_ms: Who has written later by a timestamp needs no other proof.
-            appended_by_ms: Until when the record at an offset was appended at the latest, in ms;
-                None where that can't be said.
+            since_ms: Producers with a later timestamp need no lookup.
+            appended_by_ms: Returns an upper bound of the append time at an offset, in ms; None if
+                there is no bound.
         """
         for entry in self._silent(since_ms):
             came_ms = appended_by_ms(entry.batches[-1].last_offset) if entry.batches else None
@@ -574,7 +580,7 @@ class ProducerStates:
         ]
 
     def end_silent(self, offset: int) -> list[int]:
-        """Take for ended the open transactions in which nothing was written from `offset` on.
+        """End the open transactions in which nothing was written from `offset` on.
 
         Returns:
             Their producers' ids.
@@ -589,14 +595,14 @@ class ProducerStates:
         return ended
 
     def end_of(self, next_firsts: Mapping[int, int], log_end: int) -> list[int]:
-        """Take for ended open transactions of producers that have begun others since.
+        """End open transactions of producers that have begun other ones since.
 
         Args:
             next_firsts: First offset of each producer's next transaction.
-            log_end: Those that begin below it are open now.
+            log_end: Next transactions that begin below it are open now.
 
         Returns:
-            Producers of which one was open.
+            Ids of the producers whose transaction was ended.
         """
         ended = [(first, each) for first, each in self._open.items() if each in next_firsts]
         for first, producer_id in ended:
@@ -611,9 +617,9 @@ class ProducerStates:
         self._open = dict(sorted({**self._open, first: producer_id}.items()))
 
     def take_ends(self, snapshot: "ProducerStates") -> None:
-        """End the open transactions that a snapshot of the same offset does not know as open.
+        """End the open transactions that are not open in a snapshot of the same offset.
 
-        What it knows of a later one of such a producer is taken over.
+        If the snapshot has a later open transaction of such a producer, that one is copied.
         """
         later = {each: first for first, each in snapshot.open_transactions.items()}
         for first, producer_id in self.open_transactions.items():
@@ -627,7 +633,7 @@ class ProducerStates:
         self._producers[producer_id] = replace(self._producers[producer_id], txn_first_offset=None)
 
     def ending_from(self, offset: int) -> list[ProducerEntry]:
-        """Producers whose last batch ends at or behind `offset`."""
+        """Return producers whose last batch ends at or after `offset`."""
         return [
             entry
             for entry in self._producers.values()
@@ -635,23 +641,23 @@ class ProducerStates:
         ]
 
     def recall(self, recalled: ProducerEntry) -> None:
-        """Take over the batches of a known producer from who saw more, if the last is the same."""
+        """Copy a producer's earlier batches from a fuller entry, if the last one is the same."""
         entry = self._producers[recalled.producer_id]
         if entry.is_continued_by(recalled):
             self._producers[entry.producer_id] = replace(entry, batches=recalled.batches)
 
     def encode_snapshot(self) -> bytes:
-        """The bytes of `OFFSET.snapshot`, producers in the order in which Kafka would write them.
+        """Encode `OFFSET.snapshot`, with producers in the order in which Kafka would write them.
 
         Only the last batch of each producer is kept.
         """
         return self.snapshot()()
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Take note of all producers as they are now, which is quick even for a million.
+        """Copy the present state of all producers, which is quick even for a million.
 
         Returns:
-            What makes `encode_snapshot`'s bytes of them, for any thread.
+            A function that returns `encode_snapshot`'s bytes of them, for any thread.
         """
         producers, peak_count = self._producers.copy(), self._peak_count
 
@@ -663,10 +669,10 @@ class ProducerStates:
 
     @classmethod
     def decode_snapshot(cls, data: Buffer) -> Self:
-        """The producers in a snapshot; call `expire` next, as Kafka does.
+        """Decode the producers in a snapshot; call `expire` next, as Kafka does.
 
         Raises:
-            CorruptFile: The bytes break a rule; an older snapshot, or none, serves as well.
+            CorruptFile: The bytes are invalid; an older snapshot, or none, can be used instead.
         """
         return cls(map(from_snapshot, decode_snapshot(data)))
 

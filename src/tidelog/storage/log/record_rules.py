@@ -25,11 +25,11 @@ from tidelog.record.header import HEADERS_MAX
 from tidelog.record.record import RECORD_SIZE_MIN
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, TimestampType
 
-# How many refused records an error lists: a compressed batch can hold millions of them.
+# Maximum refused records that an error lists: a compressed batch can hold millions of them.
 RECORD_ERROR_LIMIT: Final = 1000
 
 
-# Messages of magic 0 and 1 that are not compressed are written one by one, which takes its time:
+# Maximum uncompressed messages of magic 0 and 1 in an append, because they are written one by one:
 # twice as many as librdkafka puts into a request by default.
 SINGLE_MESSAGES_MAX: Final = 20_000
 
@@ -49,7 +49,7 @@ class RecordRules:
         self.stamps = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
 
     def is_allowed(self, timestamp: int, now_ms: int) -> bool:
-        """Whether a create time is within both limits, which are inclusive; -1 always is."""
+        """Return whether a create time is within both limits, which are inclusive; -1 always is."""
         config = self.config
         return timestamp == NO_TIMESTAMP or (
             now_ms - timestamp <= config.message_timestamp_before_max_ms
@@ -57,7 +57,7 @@ class RecordRules:
         )
 
     def time_reason(self, timestamp: int, now_ms: int) -> str:
-        """What is wrong with a create time outside the limits."""
+        """Return the message for a create time outside the limits."""
         before = self.config.message_timestamp_before_max_ms
         after = self.config.message_timestamp_after_max_ms
         return (
@@ -66,21 +66,21 @@ class RecordRules:
         )
 
     def too_large(self, size_bytes: int) -> MessageTooLarge:
-        """The error of a batch over max.message.bytes."""
+        """Return the error for a batch that exceeds max.message.bytes."""
         limit = self.config.max_message_bytes
         return MessageTooLarge(
             f"{self.where}: a batch of {size_bytes} bytes, max.message.bytes is {limit}"
         )
 
     def too_long(self, size_bytes: int) -> MessageTooLarge:
-        """The error of a batch to be compressed that no reader would open again."""
+        """Return the error for a batch to compress that readers would refuse to decompress."""
         limit = APPEND_DECOMPRESSION_LIMIT
         return MessageTooLarge(
             f"{self.where}: {size_bytes} bytes of records to compress, at most {limit} are taken"
         )
 
     def flagged(self, count: int) -> InvalidTimestamp:
-        """The error of so many records in a batch that says that the log has set their times."""
+        """Return the error for the records of a producer's batch flagged LogAppendTime."""
         reason = "a producer must not flag LogAppendTime, the log sets it"
         return InvalidTimestamp(
             f"{self.where}: {reason}",
@@ -90,10 +90,10 @@ class RecordRules:
         )
 
     def check_total(self, size_bytes: int) -> None:
-        """Do nothing if an append of that size may be.
+        """Check that an append of that size is allowed.
 
         Raises:
-            RecordListTooLarge: It is over segment.bytes.
+            RecordListTooLarge: It exceeds segment.bytes.
         """
         limit = self.config.segment_size_limit
         if size_bytes > limit:
@@ -102,7 +102,7 @@ class RecordRules:
             )
 
     def check_single_count(self, count: int) -> None:
-        """Do nothing if so many messages of old formats may be written one by one.
+        """Check that this many messages of old formats may be written one by one.
 
         Raises:
             RecordListTooLarge: They are too many for one append.
@@ -118,7 +118,7 @@ class Refused:
     """The refused records of one batch: each with one rule, the key's before the timestamp's."""
 
     def __init__(self, rules: RecordRules, now_ms: int) -> None:
-        """None yet; create times are held against `now_ms`."""
+        """Create an empty list; create times are compared with `now_ms`."""
         self._rules = rules
         self._now_ms = now_ms
         self._kept: list[RecordError] = []
@@ -126,11 +126,11 @@ class Refused:
         self._has_time_error = False
 
     def __bool__(self) -> bool:
-        """Whether any was refused."""
+        """Whether any record was refused."""
         return self._count > 0
 
     def judge(self, index: int, timestamp: int, *, has_key: bool) -> None:
-        """Hold one record against the rules."""
+        """Check one record against the rules."""
         rules = self._rules
         if not has_key and rules.config.is_compacted:
             self._note(index, "no key, which a compacted topic needs")
@@ -140,11 +140,11 @@ class Refused:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many are refused as an error lists."""
+        """Whether the list has the maximum that an error lists."""
         return len(self._kept) >= RECORD_ERROR_LIMIT
 
     def add_unnamed(self, count: int, *, has_time_error: bool) -> None:
-        """So many more are refused, and whether any of all for its time."""
+        """Add refused records that are not listed, and whether any is refused for its time."""
         self._count += count
         self._has_time_error |= has_time_error
 
@@ -154,7 +154,7 @@ class Refused:
             self._kept.append(RecordError(index, reason))
 
     def error(self) -> InvalidRecord | InvalidTimestamp:
-        """What to raise where any was refused."""
+        """Return the error to raise if any was refused."""
         reason = f"record {self._kept[0].index}: {self._kept[0].reason}"
         count = f"at least {self._count}" if self.is_full else f"{self._count}"
         more = f" ({count} records refused)" if self._count > 1 else ""
@@ -163,11 +163,11 @@ class Refused:
 
 
 class BodyFacts(NamedTuple):
-    """What one pass finds.
+    """Result of one pass over a body.
 
     Attributes:
-        max_timestamp: Largest timestamp in ms, -1 where none is larger.
-        min_timestamp: Smallest timestamp in ms other than -1; 2^63-1 where there is none.
+        max_timestamp: Largest timestamp in ms, -1 if none is larger.
+        min_timestamp: Smallest timestamp in ms other than -1; 2^63-1 if there is none.
         has_null_key: Whether any record has no key.
         deltas_in_order: Whether the offset deltas are 0, 1, 2, ...
     """
@@ -184,19 +184,19 @@ class BodyCheck(Protocol):
     def __call__(
         self, body: Buffer, record_count: int, base_timestamp: int, /
     ) -> tuple[int, int, bool, bool]:
-        """The facts of `record_count` records that fill `body` exactly, as `BodyFacts` orders them.
+        """Return the facts of `record_count` records that fill `body`, in the order of `BodyFacts`.
 
-        Timestamps are base + delta, wrapped to 64 bits. (A plain tuple will do, so that a kernel
-        below storage can answer.)
+        Timestamps are base + delta, wrapped to 64 bits. (A plain tuple is allowed, so that kernels
+        below storage can return it.)
 
         Raises:
-            CorruptRecord: A record breaks its format; `at` counts from the body's first byte.
+            CorruptRecord: A record is invalid; `at` counts from the body's first byte.
         """
         ...
 
 
 class RecordFrame(NamedTuple):
-    """Where one record's parts lie in a body, and its deltas; `end` is exclusive."""
+    """Positions of one record's parts in a body, and its deltas; `end` is exclusive."""
 
     attributes_at: int
     offset_delta_at: int
@@ -208,7 +208,7 @@ class RecordFrame(NamedTuple):
 
 
 def check_body(body: Buffer, record_count: int, base_timestamp: int, /) -> BodyFacts:
-    """The plain pass: see `BodyCheck`."""
+    """Check a body in plain Python: see `BodyCheck`."""
     largest, smallest = NO_TIMESTAMP, INT64_MAX
     has_null_key, in_order = False, True
     for index, frame in enumerate(walk_body(body, record_count)):
@@ -222,16 +222,16 @@ def check_body(body: Buffer, record_count: int, base_timestamp: int, /) -> BodyF
 
 
 def wrapped_sum(base_timestamp: int, delta: int) -> int:
-    """The sum as an int64, as every other reader computes it."""
+    """Return the sum wrapped to an int64, as every other reader computes it."""
     total = base_timestamp + delta
     return total if INT64_MIN <= total <= INT64_MAX else (total + 2**63) % 2**64 - 2**63
 
 
 def walk_body(body: Buffer, record_count: int) -> Iterator[RecordFrame]:
-    """The frames of `record_count` records that fill `body` exactly.
+    """Yield the frames of `record_count` records that fill `body` exactly.
 
     Raises:
-        CorruptRecord: As `BodyCheck`; what was yielded before was right.
+        CorruptRecord: As in `BodyCheck`; frames yielded before are valid.
     """
     end = len(body)
     if record_count < 0 or record_count * RECORD_SIZE_MIN > end:
@@ -263,7 +263,7 @@ def _read_frame(body: Buffer, start: int, limit: int) -> RecordFrame:
 
 
 def _skip_bytes(body: Buffer, at: int, end: int, *, is_nullable: bool) -> tuple[bool, int]:
-    """Whether the field is there (not null), and the place behind it."""
+    """Return whether the field is not null, and the position after it."""
     size, after = read_varint(body, at, end)
     if size == -1 and is_nullable:
         return False, after
@@ -274,7 +274,7 @@ def _skip_bytes(body: Buffer, at: int, end: int, *, is_nullable: bool) -> tuple[
 
 def _skip_headers(body: Buffer, at: int, end: int) -> int:
     count, after = read_varint(body, at, end)
-    # A header takes two bytes at least, so the loop is bounded by what is there.
+    # A header takes at least two bytes, so the remaining bytes bound the loop.
     if not 0 <= count <= (end - after) // 2:
         raise CorruptRecord(f"{count} headers, {end - after} bytes left in their record", at=at)
     if count > HEADERS_MAX:
@@ -286,10 +286,10 @@ def _skip_headers(body: Buffer, at: int, end: int) -> int:
 
 
 def renumber_body(body: Buffer, record_count: int) -> bytearray:
-    """The same records with offset deltas 0, 1, 2, ...; everything else byte for byte.
+    """Return the records with offset deltas 0, 1, 2, ...; everything else byte for byte.
 
     Raises:
-        CorruptRecord: As `BodyCheck`.
+        CorruptRecord: As in `BodyCheck`.
     """
     out = bytearray()
     for index, frame in enumerate(walk_body(body, record_count)):

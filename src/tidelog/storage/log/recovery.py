@@ -1,26 +1,27 @@
-"""After a hard stop: finish swaps, scan, cut, sync or rewrite what may not be on disk.
+"""Recovers a partition before it is opened for writing: finish swaps, scan, truncate, sync.
 
-Putting a partition's directory right before it is opened for writing.
+`finish_swaps` completes interrupted cleanings and deletions, in Kafka's order. After a hard stop
+`recover` scans every segment from the one that holds the recovery point: batches are checked one by
+one, the log is truncated at the first bad one, later segments are removed, indexes and the index of
+aborted transactions are rebuilt. After a clean stop nothing is scanned.
 
-`finish_swaps` ends what a cleaner or a deletion left half done, in Kafka's order. After a hard
-stop `recover` scans every segment from the one that holds the recovery point: batches are checked
-one by one, the log is cut at the first bad one, later segments go, indexes are built anew, the
-aborted transactions noted again. After a clean stop nothing is scanned.
+Only bytes that may be an unfinished write are truncated. If something proves that the bytes were
+whole once (`log_end`), or a sound batch lies after them, nothing is truncated: the partition is
+refused.
 
-Only what may be an unfinished write is cut. Where something proves that the bytes were whole once
-(`log_end`), or a sound batch stands behind them, nothing is cut: the partition is refused.
+Later segments are removed before the truncation, so that a crash in between can't leave a hole in
+the log that looks like a compaction. A segment that was finished is truncated by writing a new file
+and renaming it, since readers in other processes may have the old one mapped.
 
-Later segments are dropped before the cut, so that a crash in between can't leave a hole in the log
-that looks like a compaction. A segment that was finished is cut by writing a new file and renaming
-it, since readers in other processes may have the old one mapped.
+This module also makes durable what a partition holds beyond its recovery point, before it is
+trusted.
 
-Making durable what a partition holds beyond its recovery point, before it is believed.
-
-A process that was killed leaves to the system what it had not synced: of a finished segment,
-too, where the roll's sync was left for later. Nothing syncs such a segment any more, while flushes,
-rolls and a clean close move the recovery point past it, and a note says that all of it is there. So
-an opening behind a hard stop syncs what it found; where a sync has failed, a reopening writes files
-anew, and so does the next opening by another process: a mark tells it.
+When a process is killed, its unsynced writes remain with the operating system; that includes
+finished segments if the roll's sync was deferred. Nothing would sync such a segment later, while
+flushes, rolls and a clean close move the recovery point past it, and a note says that all of it is
+there. So an opening after a hard stop syncs the files that it found. If a sync has failed, a
+reopening rewrites the files, and so does the next opening by another process, which is told by a
+mark.
 
 Owns no open state. Source: docs/recovery.md, "Opening for writing".
 """
@@ -60,12 +61,12 @@ COPY_CHUNK_BYTES: Final = 1 << 20
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What was done, one line each, and how far the log was scanned.
+    """Actions of a recovery, one line each, and how far the log was scanned.
 
     Attributes:
-        actions: For people; empty where nothing had to be done.
-        scanned_segments: How many segments were read from end to end.
-        truncated_bytes: Log bytes that were cut off, dropped segments included.
+        actions: For people; empty if nothing had to be done.
+        scanned_segments: Number of segments that were read from end to end.
+        truncated_bytes: Bytes of logs that were removed, whole segments included.
     """
 
     actions: list[str] = field(default_factory=list)
@@ -74,7 +75,7 @@ class RecoveryReport:
 
 
 def finish_swaps(context: SegmentContext, report: RecoveryReport) -> None:
-    """End renames that were under way: `.deleted` and `.cleaned` go, `.swap` becomes final."""
+    """Finish interrupted renames: `.deleted` and `.cleaned` are removed, `.swap` becomes final."""
     fs = context.env.files
     names = [entry.name for entry in fs.list_dir(context.directory) if not entry.is_dir]
     changed = _remove_all(context, [n for n in names if n.endswith(files.DELETED_SUFFIX)])
@@ -112,7 +113,7 @@ def _remove_all(context: SegmentContext, names: Sequence[str]) -> bool:
 def _apply_swap(
     context: SegmentContext, names: Sequence[str], swapped: list[tuple[int, str]]
 ) -> None:
-    """The swapped segments replace everything in their range of offsets."""
+    """Remove the segments in the offset range of the swapped ones."""
     logs = [base for base, name in swapped if f"{files.LOG_SUFFIX}{files.SWAP_SUFFIX}" in name]
     if logs:
         first = min(logs)
@@ -121,7 +122,7 @@ def _apply_swap(
             parsed = files.parse_file_name(name)
             if parsed is not None and first <= parsed[0] < end and parsed[1] in files.LOG_FIRST:
                 context.env.files.remove(f"{context.directory}/{name}")
-        # Before the new names: if an old segment came back beside them, offsets would be twice.
+        # Before the new names: if an old segment reappeared beside them, offsets would exist twice.
         context.env.files.sync_dir(context.directory)
     for _, name in swapped:
         final = name.removesuffix(files.SWAP_SUFFIX)
@@ -129,7 +130,7 @@ def _apply_swap(
 
 
 def _next_offset(context: SegmentContext, base: int) -> int:
-    """Offset behind the last batch of a swapped log file."""
+    """Return the offset after the last batch of a swapped log file."""
     path = f"{context.directory}/{files.log_file_name(base)}{files.SWAP_SUFFIX}"
     file = context.env.files.open(path)
     try:
@@ -142,7 +143,7 @@ def _next_offset(context: SegmentContext, base: int) -> int:
 
 
 def _remove_orphans(context: SegmentContext, report: RecoveryReport) -> bool:
-    """Indexes and sidecars whose log file has gone; snapshots stay, they belong to offsets."""
+    """Remove indexes and sidecars without a log file; snapshots stay, they belong to offsets."""
     bases = set(list_bases(context))
     orphans = []
     for entry in context.env.files.list_dir(context.directory):
@@ -164,24 +165,24 @@ def recover(
     *,
     log_start_offset: int = 0,
 ) -> DamagedLog | None:
-    """Scan the segments that may hold unsynced bytes, and put right what does not fit.
+    """Scan the segments that may hold unsynced bytes, and repair inconsistent files.
 
     Args:
         context: The partition.
-        recorded: What is known to be on disk.
-        epochs: The leader epochs; those that only batches still know are added.
-        report: Takes what was done.
-        log_start_offset: Gaps below it are those of a deletion that was cut short.
+        recorded: Recorded end of the log.
+        epochs: The leader epochs; those that only batches still name are added.
+        report: Receives the actions.
+        log_start_offset: Gaps below it come from an interrupted deletion.
 
     Returns:
-        Why the log must be left as it is, None where it was put right.
+        Why the log must be left unchanged, None if it was repaired.
 
     Raises:
         OSError: The disk failed; nothing that was valid has been removed.
     """
     bases = list_bases(context)
     first = _first_scanned(bases, recorded)
-    # Carried on from segment to segment: who has no snapshots would read the log again for each.
+    # Kept from segment to segment: without snapshots, the log would be read again for each.
     states = states_at(context, bases[first]) if bases else ProducerStates()
     for number in range(first, len(bases)):
         base = bases[number]
@@ -219,7 +220,7 @@ def _damage(
     *,
     has_hole: bool,
 ) -> DamagedLog | None:
-    """Why nothing may be cut at the end of what was scanned, None where it may be."""
+    """Return why nothing may be truncated after the scanned part, None if it may be."""
     path, sound_part = context.path(base, files.LOG_SUFFIX), scan.sound_part
     if scan.problem is None and not has_hole and later:
         return None
@@ -248,7 +249,7 @@ def _damage(
 
 
 def _has_sound_batch(context: SegmentContext, base: int) -> bool:
-    """Whether a segment begins with a batch that nobody could take for a torn write."""
+    """Return whether a segment begins with a batch that can't be a torn write."""
     path = context.path(base, files.LOG_SUFFIX)
     file = context.pool.get(path)
     for _, batch in sound_batches(file, path, base, 0, file.size()):
@@ -259,7 +260,7 @@ def _has_sound_batch(context: SegmentContext, base: int) -> bool:
 def find_refusal(
     context: SegmentContext, recorded: RecordedEnd, log_start_offset: int
 ) -> DamagedLog | None:
-    """Say why `recover` would leave the log as it is, None where it would not; only reads."""
+    """Return why `recover` would leave the log unchanged, None if it would not; read-only."""
     bases = list_bases(context)
     first = _first_scanned(bases, recorded)
     for number in range(first, len(bases)):
@@ -275,12 +276,12 @@ def find_refusal(
 def build_derived(
     context: SegmentContext, base: int, states: ProducerStates, epochs: LeaderEpochs
 ) -> None:
-    """Build a segment's indexes; `states` are the producers' before it. Raises OSError."""
+    """Rebuild a segment's indexes; `states` are the producers' before it. Raises OSError."""
     _write_derived(context, base, _scan(context, base, states, epochs))
 
 
 def _first_scanned(bases: Sequence[int], recorded: RecordedEnd) -> int:
-    """Number of the segment that holds the recovery point."""
+    """Return the number of the segment that holds the recovery point."""
     point = recorded.recovery_point
     return max((number for number, base in enumerate(bases) if base <= point), default=0)
 
@@ -297,9 +298,9 @@ def _has_hole(
 
 
 def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> None:
-    """End what the segment's snapshot says has ended, though no marker of it is in the log.
+    """End transactions that have ended by the segment's snapshot, without a marker in the log.
 
-    A standby whose leader had the marker no more has begun this segment because of that.
+    A standby has begun this segment for that reason, when its leader no longer had the marker.
     """
     snapshot = snapshot_at(context, base) if states.open_transactions else None
     if snapshot is not None:
@@ -307,17 +308,17 @@ def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> No
 
 
 def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequence[int]) -> bool:
-    """Whether records between a segment's end and the next one's base were lost with the power.
+    """Return whether a power loss took records between a segment's end and the next one's base.
 
-    Its sync may have been left for later, and never done, while the next one's name came to the
-    disk. A gap that a log has (compaction, copies of such logs) is told by the segment's note,
-    which is written behind its sync; in a directory without a file of notes any gap is believed.
+    Its sync may have been deferred, and never done, while the next one's name reached the disk. A
+    legitimate gap (compaction, copies of such logs) is recorded in the segment's note, which is
+    written after its sync; in a directory without a file of notes any gap is accepted.
     """
     fs, directory = context.env.files, context.directory
     if scan.sound_part.end_offset >= later[0] or not has_notes(fs, directory):
         return False
     if later[0] <= cleaned_end(fs, directory):
-        return False  # a compaction's gap: all of it was durable before it was cleaned
+        return False  # a gap of a compaction: everything there was durable before it was cleaned
     note = read_notes(context)[0].get(base)
     return note is None or note.end_offset != later[0]
 
@@ -327,11 +328,11 @@ class _Scan:
     """Result of a scan of one segment.
 
     Attributes:
-        indexes: Of its sound part.
+        indexes: Indexes of its sound part.
         aborted: Aborted transactions whose markers lie there.
-        sound_part: How far its batches are sound.
+        sound_part: Part of the file with sound batches.
         file_bytes: Size of the file.
-        problem: What is wrong behind the sound part, None where nothing is.
+        problem: Problem after the sound part, None if there is none.
     """
 
     indexes: tuple[OffsetIndex, TimeIndex]
@@ -387,7 +388,7 @@ def _drop_segments(context: SegmentContext, bases: Sequence[int], report: Recove
         report.truncated_bytes += context.env.files.stat(path).size
         report.actions.append(f"{path}: dropped, it lies behind a damaged batch")
         remove_segment_files(context, base)
-        # One by one: if an older one's removal came through alone, the log would have a hole.
+        # One by one: if a crash kept only the removal of an older one, the log would have a hole.
         context.env.files.sync_dir(context.directory)
 
 
@@ -418,7 +419,7 @@ def _cut_log(
 
 
 def copy_range(context: SegmentContext, source: str, target: str, start: int, end: int) -> None:
-    """Make the bytes [start, end) of a file the whole of another one, or of itself, durably.
+    """Copy the bytes [start, end) of a file over another one, or over itself, durably.
 
     A new file is renamed over the target, so a crash leaves its old content or the new one.
     """
@@ -440,7 +441,7 @@ def copy_range(context: SegmentContext, source: str, target: str, start: int, en
 
 
 def _write_derived(context: SegmentContext, base: int, scan: _Scan) -> None:
-    """Write the rebuilt indexes where the files say something else."""
+    """Write the rebuilt indexes if the files differ."""
     offset_index, time_index = scan.indexes
     for suffix, content in (
         (files.OFFSET_INDEX_SUFFIX, offset_index.encoded),
@@ -466,20 +467,20 @@ def _is_equal(context: SegmentContext, path: str, content: memoryview) -> bool:
         return False
 
 
-# Empty: the disk has failed, and what was not synced before may not be on it.
+# Empty file; it marks that a sync has failed, and that unsynced data may not be on the disk.
 UNSYNCED_FILE: Final = "tidelog-unsynced"
 
 
-# Operations of a partition that sync nothing which holds records, or name such a sync by itself.
+# Operations that sync no file with records, or whose failed syncs are reported under another name.
 _WITHOUT_SYNC: Final = frozenset(
     {"append", "roll", "map zones", "unlink", "delete", "move start", "read"}
 )
 
 
 def sync_unsynced(context: SegmentContext, recovery_point: int) -> None:
-    """Make everything durable that lies in a partition's files now.
+    """Sync all files of a partition.
 
-    Segments below `recovery_point` are left alone.
+    Segments below `recovery_point` are skipped.
 
     Raises:
         OSError: The disk failed; the partition can't be opened, and a mark tells the next opening.
@@ -498,30 +499,30 @@ def _sync_all(context: SegmentContext, recovery_point: int) -> None:
 
 
 def leaves_doubt(failure: StorageFailure) -> bool:
-    """Whether the disk may lack what the system counts for written.
+    """Return whether the disk may lack data that the system reports as written.
 
-    Not where that which failed was no sync and began none: a write that found no room, above all,
-    for which a copy of the segment would find none either.
+    False if the failed operation was not, and did not begin, a sync: above all a write without disk
+    space, when there would be no space for a copy of the segment either.
     """
     return failure.operation not in _WITHOUT_SYNC
 
 
 def mark_unsynced(context: SegmentContext) -> None:
-    """Leave a mark that the disk has failed, for a process that knows nothing of it.
+    """Mark that the disk has failed, for processes that don't know about it.
 
-    Not synced: what a power loss takes away is gone from the system's memory too, and the next
-    opening sees what the disk has. Where the disk takes no mark either, there is none.
+    The mark is not synced: after a power loss the system's memory is gone too, and the next opening
+    sees the disk's true content. If the disk can't store the mark, there is none.
     """
     with suppress(OSError):
         context.env.files.open(_mark(context), write=True, create=True).close()
 
 
 def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailure | None:
-    """Write anew what a marked failure has left in doubt; where there is no mark, nothing.
+    """Rewrite the data in doubt after a marked failure; do nothing without a mark.
 
     Returns:
-        Why that could not be done, on a full disk for example: the partition can be read, but must
-        take nothing. The mark stays.
+        Why that was impossible, on a full disk for example: the partition can be read, but must
+            take no appends. The mark stays.
     """
     try:
         if context.env.files.exists(_mark(context)):
@@ -532,10 +533,10 @@ def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailu
 
 
 def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
-    """Write each file anew, durably, that holds records or append times not known to be synced.
+    """Rewrite each file, durably, that holds records or append times not known to be synced.
 
-    Where a sync has failed the system may count pages as written that never came to the disk: a
-    later sync would not write them again. Segments below `recovery_point` are left alone.
+    After a failed sync the system may report pages as written that never reached the disk: a later
+    sync would not write them again. Segments below `recovery_point` are skipped.
 
     Raises:
         OSError: The disk fails still; every file has its old or its new copy.
@@ -554,7 +555,7 @@ def _mark(context: SegmentContext) -> str:
 
 
 def _unsynced(context: SegmentContext, recovery_point: int) -> list[int]:
-    """Base offsets of the segments that end beyond a recovery point, and that of the last one."""
+    """Return base offsets of the segments that end beyond a recovery point, and of the last one."""
     spans = itertools.pairwise([*list_bases(context), INT64_MAX])
     return [base for base, end in spans if end > recovery_point]
 
@@ -578,6 +579,6 @@ def _rewrite(context: SegmentContext, path: str) -> None:
     try:
         copy_range(context, path, path, 0, fs.stat(path).size)
     except OSError:
-        with suppress(OSError):  # half a copy must not fill what is left of a disk
+        with suppress(OSError):  # half a copy must not fill the rest of a disk
             fs.remove(path + files.TMP_SUFFIX)
         raise

@@ -1,9 +1,8 @@
 """Segments of a partition, local and in the tier, and where the log begins and ends.
 
-`SegmentList` owns the list, the log start, how far append times are proven, and what a search by
-time remembers of the list. `show` is the only way to exchange local segments, so whatever is
-derived from the list is forgotten with it. `LogView` reads through the list; the parts of a
-writer's log change it.
+`SegmentList` owns the list, the log start, the end of the proven append times, and the search by
+time with its cache. `show` is the only way to replace local segments, so it also clears everything
+derived from the list. `LogView` reads through the list; the parts of a writer's log change it.
 """
 
 import dataclasses
@@ -46,11 +45,11 @@ if TYPE_CHECKING:
 # Suffixes of files that a commit record names.
 _STAGED: Final = (commits.STAGED_SUFFIX, files.SWAP_SUFFIX)
 
-# A live directory may change while it is read; it is read at most so many times.
+# Maximum reads of a live directory, which may change while it is read.
 _LOOKS_MAX: Final = 5
 
-# The last segment has no zone map, and mostly no aborted transaction: so much of it is walked at an
-# opening to prove that, which takes some ms.
+# The last segment has no zone map, and usually no aborted transaction: up to this many bytes are
+# walked at an opening to prove that, which takes some ms.
 _LAST_WALKED_BYTES: Final = 16 << 20
 
 
@@ -58,10 +57,10 @@ class SegmentList:
     """Segments of one partition, oldest first.
 
     Attributes:
-        context: What the segments share.
+        context: Shared state of the segments.
         all: All segments; the last one is active. Empty only for a bare directory.
         start_offset: First offset that may be read, inclusive.
-        checkpointed_start: Log start that the directory's checkpoint, or the tier's record, holds.
+        checkpointed_start: Log start in the directory's checkpoint, or in the tier's record.
         checkpointed_ms: Last append time of the append-time checkpoint, once it was read.
         tier: The part of the log that lies in a tier.
         search: Search by time over these segments.
@@ -94,13 +93,13 @@ class SegmentList:
 
     @property
     def local_start_offset(self) -> int:
-        """First offset that may be read from local files; the log start where there is no tier."""
+        """First offset that may be read from local files; the log start if there is no tier."""
         first = next((s.base_offset for s in self.all if not s.is_tiered), None)
         return self.start_offset if first is None else max(self.start_offset, first)
 
     @property
     def end_offset(self) -> int:
-        """Offset that the next record gets; one behind the last."""
+        """Offset that the next record gets, exclusive end of the log."""
         return self.all[-1].end_offset if self.all else self.start_offset
 
     @property
@@ -113,15 +112,15 @@ class SegmentList:
     # -- changes -----------------------------------------------------------------------------
 
     def configure(self, config: TopicConfig) -> None:
-        """Take new settings of the topic; segments made from now on have them."""
+        """Use new settings of the topic for segments created from now on."""
         self.context = dataclasses.replace(self.context, config=config)
 
     def show(self, local: Sequence[Segment], *, checkpointed_start: int | None = None) -> None:
-        """Take these local segments, behind those that only the tier has.
+        """Show these local segments, after those that only the tier has.
 
         Args:
             local: All of them, the active one last.
-            checkpointed_start: Log start from now on; None leaves it.
+            checkpointed_start: New log start; None leaves it.
         """
         if checkpointed_start is not None:
             self.checkpointed_start = checkpointed_start
@@ -133,26 +132,26 @@ class SegmentList:
         self.start_offset = max(self.checkpointed_start, first, self.tier.start_offset)
 
     def replace_active(self, *segments: Segment) -> None:
-        """Put finished segments and a new active one in the place of the active one."""
+        """Replace the active segment by finished ones and a new active one."""
         self.all = [*self.all[:-1], *segments]
 
     def keep(self, segments: Sequence[Segment]) -> None:
-        """Show readers these segments alone; files of the others may still be there."""
+        """Show readers only these segments; files of the others may still be there."""
         self.all = list(segments)
         self.search.forget()
 
     def exchange(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Show other segments in the place of these, which follow each other."""
+        """Replace these consecutive segments by others."""
         at = next(n for n, each in enumerate(self.all) if each is old[0])
         self.show([*self.all[:at], *new, *self.all[at + len(old) :]])
 
     def put_behind_tier(self, local: Sequence[Segment]) -> None:
-        """Show these local segments, behind what only the tier has by now."""
+        """Show these local segments, after those that only the tier has by now."""
         self.all = [*self.tier.segments(local[0].base_offset), *local]
         self.search.forget()
 
     def move_start(self, offset: int) -> None:
-        """Let the log begin at `offset`."""
+        """Set the log start to `offset`."""
         self.checkpointed_start = self.start_offset = offset
 
     # -- search by time ----------------------------------------------------------------------
@@ -168,16 +167,16 @@ class SegmentList:
         return self.kernels
 
     def forget_maps(self) -> None:
-        """Forget maps of files: a name may stand for another file, or for a shorter one."""
+        """Drop maps of files: a name may refer to another file, or to a shorter one."""
         if self.kernels is not None:
             self.kernels.clear()
 
-    # -- looking at the directory ------------------------------------------------------------
+    # -- reading the directory ---------------------------------------------------------------
 
     def refresh(self) -> None:
-        """See what is on disk now; closed segments that are still there keep what they loaded.
+        """Read the current state from disk; unchanged closed segments keep their loaded data.
 
-        While the holder of the lock carries out a commit, names change: they are read again then.
+        Names change while the holder of the lock carries out a commit: they are then read again.
         """
         for _ in range(_LOOKS_MAX):
             forget(self.context.env.files, self.context.directory)
@@ -188,7 +187,7 @@ class SegmentList:
                 return
 
     def _renew_overlay(self, names: Sequence[str]) -> None:
-        """See commits as they are now, where there may be one."""
+        """Read the current commits if there may be one."""
         context = self.context
         if context.overlay or any(name.endswith(_STAGED) for name in names):
             root = posixpath.dirname(context.directory)
@@ -197,7 +196,7 @@ class SegmentList:
 
     def _look(self, names: Sequence[str]) -> None:
         by_base = {segment.base_offset: segment for segment in self.all}
-        for segment in self.all:  # files that may mean something else now
+        for segment in self.all:  # files that may have been replaced
             segment.forget_stale_files()
         bases = self.tier.load(bases_among(self.context, names), self.context)
         segments: list[Segment] = []
@@ -208,7 +207,7 @@ class SegmentList:
         self.show(segments)
 
     def closed(self, current: Segment | None, base: int, next_base: int) -> Segment:
-        """The finished segment with these offsets: the known one, unless it is another by now."""
+        """Return the finished segment with these offsets: the known one, unless it was replaced."""
         closed = None if current is None or current.is_tiered else as_closed(current)
         if closed is not None and closed.end_offset == next_base and not closed.was_replaced():
             return closed
@@ -217,7 +216,7 @@ class SegmentList:
         return segment
 
     def find_aborted(self, segment: Segment) -> TxnIndex:
-        """The aborted transactions of a segment that has no file of them, by its batches."""
+        """Find the aborted transactions of a segment without a file of them, by its batches."""
         if segment.is_active and segment.size_bytes > _LAST_WALKED_BYTES:
             return TxnIndex(segment.base_offset)
         if self._has_transactions is None:
@@ -245,16 +244,16 @@ class SegmentList:
         return self._trusted
 
     def _limit_times(self, segment: Segment, times: AppendTimes) -> None:
-        """Make unknown what the segment's rows can't prove; in memory only."""
+        """Mark times that the segment's rows can't prove as unknown; in memory only."""
         limit_times(segment, times, self.trusted_end())
 
     def append_times_of(self, segment: Segment) -> AppendTimes:
-        """A segment's append times, limited to what is proven."""
+        """Return a segment's append times, limited to those that are proven."""
         self.trusted_end()
         return segment.append_times
 
     def last_append_ms(self) -> int:
-        """The last append time in the log, be it only in a batch; -1 where none is known."""
+        """Return the last append time in the log, even if only a batch has it; -1 if unknown."""
         stamped = None
         local = self.local
         for segment in reversed(local):
@@ -268,7 +267,7 @@ class SegmentList:
         return max(last_known_ms, NEVER if stamped is None else stamped, in_tier)
 
     def append_time_checkpoint(self, last_ms: int) -> AppendTimeCheckpoint:
-        """Proof for the next start that the log was not cut below its present end.
+        """Return a checkpoint that lets the next start prove that the log was not truncated.
 
         Args:
             last_ms: The last append time.

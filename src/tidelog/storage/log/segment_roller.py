@@ -1,9 +1,8 @@
 """Ends the active segment and begins the next one.
 
-Order of a roll: closing entries of the old segment, its sync, the producers' snapshot and the
-note about the segment, then the new segment's names. The syncs may be deferred; a new segment is
-in use before they are done. The zone map is derived from what is sealed, so it comes last and is
-not synced.
+Order of a roll: closing entries of the old segment, its sync, the producers' snapshot and the note
+on the segment, then the new segment's names. The syncs may be deferred; a new segment is in use
+before they are done. The zone map is derived from durable data, so it comes last and is not synced.
 
 Source: Kafka 4.x UnifiedLog.roll, LocalLog.roll.
 """
@@ -21,11 +20,11 @@ from tidelog.storage.segment.roll import RollReason
 
 
 class SegmentRoller:
-    """When and how the segments of one open log end. For the thread that appends.
+    """Rolls the segments of one open log. For the thread that appends.
 
     Attributes:
-        size_limit: Of a segment's log file, in bytes.
-        span_ms: How long the active segment takes appends, its jitter counted in.
+        size_limit: Maximum size of a segment's log file, in bytes.
+        span_ms: How long the active segment takes appends, including its jitter.
     """
 
     def __init__(self, parts: LogParts) -> None:
@@ -34,12 +33,12 @@ class SegmentRoller:
         self._flusher = parts.flusher
         self._producers = parts.producers
         self._notes = parts.notes
-        self._unmapped: list[ClosedSegment] = []  # finished, and without a zone map until the close
+        self._unmapped: list[ClosedSegment] = []  # finished, without a zone map until the close
         self._jitter_ms = 0
         self.draw_jitter()
 
     def configure(self, config: TopicConfig) -> None:
-        """Take new settings of the topic; the jitter stays until the next segment."""
+        """Use new settings of the topic; the jitter stays until the next segment."""
         self._config = config
         self.size_limit, self.span_ms = config.segment_size_limit, config.roll_ms - self._jitter_ms
 
@@ -50,7 +49,7 @@ class SegmentRoller:
         self.configure(context.config)
 
     def make_room(self, active: ActiveSegment, append: PendingAppend) -> None:
-        """Roll if the active segment may not take an append; raises OSError."""
+        """Roll if the active segment can't take an append; raises OSError."""
         reason = roll.should_roll(
             roll.RollFacts(
                 size_bytes=active.size_bytes,
@@ -71,10 +70,10 @@ class SegmentRoller:
             self.end_segment(max(append.first_sure_offset, self._segments.end_offset), reason)
 
     def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
-        """Finish the active segment and begin a new one; False where it is empty.
+        """Finish the active segment and begin a new one; return False if it is empty.
 
         Args:
-            reason: Noted about the segment.
+            reason: Reason for the note on the segment.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -97,7 +96,7 @@ class SegmentRoller:
         save_note = self._notes.rolled(active, new_base, reason)
 
         def finish() -> None:
-            """Make the segment durable, then what is remembered of it."""
+            """Make the segment durable, then its snapshot and note."""
             active.sync()
             self.write_snapshot(new_base, snapshot(), sync_name=False)
             save_note()
@@ -118,14 +117,14 @@ class SegmentRoller:
             closed.set_whole(active.size_bytes)
         self._segments.replace_active(closed, created)
         if new_base > active.end_offset:
-            self._guard.settle()  # recovery takes a gap that nothing explains for a loss
+            self._guard.settle()  # recovery treats an unexplained gap as a loss
         self._flusher.began_segment()
         self.draw_jitter()
-        if reason is not RollReason.RETENTION:  # it is deleted at once
+        if reason is not RollReason.RETENTION:  # it will be deleted at once
             self._map_zones(closed)
 
     def _rolled(self, sealed: ActiveSegment, new_base: int, failure: StorageFailure | None) -> None:
-        """All below the new segment is durable."""
+        """Advance the recovery point: everything below the new segment is durable."""
         if failure is None and not self._guard.is_closed:
             self._flusher.made_durable(new_base)
             self._segments.context.pool.forget(sealed.log_path)
@@ -139,7 +138,7 @@ class SegmentRoller:
     # -- zone maps ---------------------------------------------------------------------------
 
     def _map_zones(self, segment: ClosedSegment) -> None:
-        """Write a finished segment's zone map, or at the close where it takes too long."""
+        """Write a finished segment's zone map, or leave it for the close if it takes too long."""
         is_small = segment.size_bytes <= zone_map_files.MAPPED_AT_ONCE_BYTES
         if not is_small and self._segments.kernels is None:
             self._unmapped.append(segment)
@@ -156,12 +155,12 @@ class SegmentRoller:
         return segments
 
     def map_waiting(self) -> None:
-        """Map the segments that waited for kernels, with deferred work."""
+        """Write the zone maps that wait for kernels, as deferred work."""
         for segment in self._take_unmapped():
             self._map_zones(segment)
 
     def map_rest(self) -> None:
-        """Map the segments that had to wait: an append must not wait until kernels are loaded."""
+        """Write the zone maps that waited, since an append must not wait for kernels."""
         segments = self._take_unmapped()
         if zone_map_files.has_kernels():
             zone_map_files.build_missing(segments)
@@ -172,6 +171,6 @@ def _write_zones(segment: ClosedSegment, *, by_kernels: bool) -> None:
 
 
 def _last_ms(times: AppendTimes) -> int:
-    """The last time that was written, which a coarser granularity must not round below."""
+    """Return the last written time, below which a coarser granularity must not round."""
     last_known_ms = times.last_known_ms
     return times.floor_ms if last_known_ms is None else max(last_known_ms, times.floor_ms)

@@ -1,7 +1,6 @@
-"""Why a segment is there, and how long it will be: what `tidelog why` says, as facts.
+"""Facts for `tidelog why`: why a segment exists, and how long it will be kept.
 
-Everything is read, nothing is changed; a directory that another process writes can be asked.
-Source: docs/retention.md.
+Read-only; works on a directory that another process writes to. Source: docs/retention.md.
 """
 
 import functools
@@ -43,10 +42,11 @@ class Keeping:
     """How long a policy keeps a segment.
 
     Attributes:
-        counted: The time that counts.
-        own_until_ms: The last ms at which it is kept by that time; None for ever.
-        until_ms: The same where the segments in front of it are waited for.
-        behind: Base offset of the segment in front that is waited for, None where none is.
+        counted: The time that the policy counts from.
+        own_until_ms: Last ms at which that time keeps it; None without a limit.
+        until_ms: Last ms at which it is kept, including the wait for earlier segments; None without
+            a limit.
+        behind: Base offset of the earlier segment that it waits for, None if there is none.
     """
 
     counted: CountedTime
@@ -57,26 +57,27 @@ class Keeping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentStory:
-    """What is known of a segment and of what becomes of it.
+    """Facts about a segment and its expected deletion.
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: Offset behind it.
+        end_offset: Offset after its last one, exclusive.
         size_bytes: Size of its log file.
-        reason: Why it was rolled; OPEN where it takes appends.
-        roll_ms: When, by the wall clock; None where that is not known.
-        times: What is known of its times.
-        smallest_timestamp: From its zone map; None where it has none.
-        first_append_ms: Earliest append time that is known, None where none is.
-        last_append_ms: Latest one.
-        unknown_append: Ranges [start, end) of offsets whose append time is not known.
+        reason: Why it was rolled; OPEN if it takes appends.
+        roll_ms: When it was rolled, by the wall clock; None if unknown.
+        times: Its known times.
+        smallest_timestamp: From its zone map; None if it has none.
+        first_append_ms: Earliest known append time, None if none is known.
+        last_append_ms: Latest known append time, None if none is known.
+        unknown_append: Ranges [start, end) of offsets whose append time is unknown.
         keeping: How long the topic's own policy keeps it.
-        record: Offset and timestamp of the record that `keeping` counts from, None where it is no
+        record: Offset and timestamp of the record that `keeping` counts from, None if it is no
             record's time.
         kafka: How long Kafka's rule, the policy `record`, would keep it.
-        due: The rule by which the next retention deletes it, None where it stays.
-        size_room_bytes: It goes by size once the log grew by so much; None without a limit.
-        lost: Offsets that it lacks at its end, where that is a loss.
+        due: The rule by which the next retention deletes it, None if it stays.
+        size_room_bytes: Bytes by which the log has to grow until retention by size deletes it; None
+            without a limit.
+        lost: Offsets missing at its end, if that is a loss.
     """
 
     base_offset: int
@@ -99,27 +100,27 @@ class SegmentStory:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStory:
-    """A partition's segments, oldest first, and what its last rolls are."""
+    """A partition's segments, oldest first, and the roll storm among its last rolls, if any."""
 
     segments: list[SegmentStory]
     storm: RollStorm | None
 
 
 class Notes:
-    """The notes of a partition as they are on disk, held against its segments."""
+    """The notes of a partition on disk, compared with its segments."""
 
     def __init__(self, log: LogView) -> None:
         self._notes, self.problems = read_notes(log.context)
 
     def of(self, segment: Segment) -> SegmentNote | None:
-        """The note about a segment, None where there is none or it ends elsewhere by now."""
+        """Return the note on a segment; None if there is none or the segment ends elsewhere."""
         if segment.is_tiered:
             return segment.note
         note = self._notes.get(segment.base_offset)
         return note if note is not None and note.end_offset == segment.end_offset else None
 
     def reason(self, segment: Segment) -> RollReason:
-        """Why a segment was rolled."""
+        """Return why a segment was rolled."""
         if segment.is_active:
             return RollReason.OPEN
         note = self.of(segment)
@@ -127,12 +128,12 @@ class Notes:
         return note.reason if note is not None and is_rolled else RollReason.UNKNOWN
 
     def roll_ms(self, segment: Segment) -> int:
-        """When it was rolled, -1 where that is not known."""
+        """Return when it was rolled in ms, -1 if unknown."""
         note = self.of(segment)
         return UNKNOWN_MS if note is None or segment.is_active else note.roll_ms
 
     def seen_ms(self, segment: Segment) -> int:
-        """By when all of its records were there, -1 where nobody noted it."""
+        """Return when all of its records had arrived in ms, -1 if it was not noted."""
         note = self.of(segment)
         if note is not None and segment.is_tiered:
             return note.seen_ms
@@ -142,7 +143,7 @@ class Notes:
 
 
 def times_of(log: LogView, notes: Notes, segment: Segment) -> SegmentTimes:
-    """A segment's times as the policy `record-capped` asks for them, which asks for most."""
+    """Return a segment's times for the policy `record-capped`, which needs all of them."""
     times = read_times(log, segment, clock=RetentionClock.RECORD_CAPPED)
     if times.is_append_known:
         return times
@@ -153,18 +154,18 @@ def times_of(log: LogView, notes: Notes, segment: Segment) -> SegmentTimes:
 
 
 def explain(log: LogView, config: TopicConfig) -> PartitionStory:
-    """What each segment of a partition is there for.
+    """Explain each segment of a partition.
 
     Raises:
         StorageFailure: The disk failed.
-        CorruptData: A file that everything else rests on is damaged.
+        CorruptData: A file that all others depend on is damaged.
     """
     with typed_reads(log.context.directory):
         return _Explanation(log, config).run()
 
 
 def storm_of(log: LogView, notes: Notes) -> RollStorm | None:
-    """What the last rolls of a partition are, by its notes; None where they are no storm."""
+    """Return the roll storm among a partition's last rolls by its notes; None if there is none."""
     closed = [segment for segment in log.segments if not segment.is_active][-STORM_ROLLS:]
     if len(closed) < STORM_ROLLS:
         return None
@@ -181,7 +182,7 @@ def due_deletions(log: LogView, config: TopicConfig) -> list[Deletion]:
 
 
 class _Explanation:
-    """The explanation of one partition under way."""
+    """Builder of the explanation of one partition."""
 
     def __init__(self, log: LogView, config: TopicConfig) -> None:
         self._log = log
@@ -223,7 +224,10 @@ class _Explanation:
         )
 
     def _keepings(self, clock: RetentionClock) -> list[Keeping]:
-        """A pass ends at the first segment that stays, so each waits for all in front of it."""
+        """Compute how long each segment is kept: each waits for all earlier ones.
+
+        A retention pass ends at the first segment that stays.
+        """
         keepings: list[Keeping] = []
         longest, keeper = -1, None
         for segment, times in zip(self._segments, self._times, strict=True):
@@ -295,7 +299,7 @@ def _same(times: SegmentTimes) -> SegmentTimes:
 
 
 def _deciding_record(segment: Segment, counted: CountedTime) -> tuple[int, int] | None:
-    """Offset and timestamp of a record that counts with that time; None where it is no record's."""
+    """Return offset and timestamp of a record with that counted time; None if it is no record's."""
     is_records = counted.offset != NO_OFFSET or counted.basis is TimeBasis.APPEND_TIME
     if not is_records or not segment.size_bytes:
         return None
@@ -309,7 +313,7 @@ def _deciding_record(segment: Segment, counted: CountedTime) -> tuple[int, int] 
 
 
 def _first_counting(part: LogSlice, counted: CountedTime) -> tuple[int, int] | None:
-    """The first record of the batch whose time, under the cap, is the counted one."""
+    """Return the first record of the batch whose time, under the cap, is the counted one."""
     last = None
     for position, batch in part.batches():
         for record in checked_records(part.segment, position, batch):

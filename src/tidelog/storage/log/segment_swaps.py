@@ -1,16 +1,17 @@
-"""Segments of an open log that appear behind its end, or in the place of finished ones.
+"""Adds finished segments at an open log's end, or replaces finished segments.
 
 Owns the moment at which a log shows other finished segments. Their files are durable under staged
 names, and a durable commit record names them (`directory.publication`, which makes the record and
-removes it). `SegmentSwaps.show` gives the files their final names and changes the list of segments
-in one call, so that no read of this process comes between. Files of replaced segments are called
-`.deleted` from then on: a reader of an old segment goes on under that name until the file goes.
+removes it). `SegmentSwaps.show` renames the files into place and changes the list of segments in
+one call, so that no read of this process runs in between. Files of replaced segments are called
+`.deleted` from then on: a reader of an old segment continues under that name until the file is
+unlinked.
 
-Not owned: making the files, the commit record, syncing the new names (but for the name of a new
+Not owned: making the files, the commit record, syncing the new names (except the name of a new
 active segment, which the next flush relies on).
 
-A failing disk takes the partition offline: only an opening tells which segments are there, and it
-carries out the record.
+A failing disk takes the partition offline: only reopening tells which segments are there, and it
+completes the record.
 
 Source: Kafka 4.x LocalLog.replaceSegments.
 """
@@ -35,13 +36,13 @@ from tidelog.types import UNKNOWN_MS
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """Properties of segments that are to be taken in.
+    """Properties of segments to add.
 
     Attributes:
         base_offset: Offset of the first record, the log end.
         leader_epoch: Epoch of every batch.
-        append_ms: Append time of all records; -1 where the append clock is off.
-        now_ms: The wall clock, against which create times are held.
+        append_ms: Append time of all records; -1 if the append clock is off.
+        now_ms: Wall time, which create times are compared with.
     """
 
     base_offset: int
@@ -62,8 +63,8 @@ class Swap:
     Attributes:
         bases: Base offsets of the new segments, ascending. The first is that of the first old one;
             without old ones the log end.
-        end_offset: Offset behind the last record of the new ones, exclusive.
-        old: The segments that go, as the log shows them: they follow each other.
+        end_offset: Offset after the last record of the new ones, exclusive.
+        old: The consecutive segments to replace, as the log shows them.
         keeps_old: Whether files of old segments stay until `file.delete.delay.ms` is over.
     """
 
@@ -74,7 +75,7 @@ class Swap:
 
 
 class SegmentSwaps:
-    """Shows other finished segments in one open log."""
+    """Adds or replaces finished segments of one open log."""
 
     def __init__(self, parts: LogParts, roller: SegmentRoller, deleter: Deleter) -> None:
         self._segments = parts.segments
@@ -87,10 +88,10 @@ class SegmentSwaps:
         self._roller = roller
         self._deleter = deleter
 
-    # -- adopting ----------------------------------------------------------------------------
+    # -- adding ------------------------------------------------------------------------------
 
     def prepare_adoption(self) -> Adoption:
-        """Make ready: nothing is visible yet, and nothing needs to be undone.
+        """Prepare: nothing is visible yet, and nothing needs to be undone.
 
         Raises:
             ClockJump: The clock jumped; see `accept_clock`.
@@ -108,9 +109,9 @@ class SegmentSwaps:
         return Adoption(self._segments.end_offset, self._epochs.leader_epoch, append_ms, now_ms)
 
     def begin_epoch(self) -> None:
-        """Say durably that this leader epoch writes from the log end on, as its first append would.
+        """Store durably that this leader epoch writes from the log end on, before any append.
 
-        That append then syncs nothing, for a log which was opened beside the thread that writes.
+        That append then needs no sync, in a log that was opened outside of the appending thread.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -122,11 +123,11 @@ class SegmentSwaps:
     # -- what may be swapped -----------------------------------------------------------------
 
     def finished_run(self, bases: Sequence[int]) -> list[ClosedSegment]:
-        """The finished local segments with these base offsets, which follow each other.
+        """Return the finished, consecutive local segments with these base offsets.
 
         Raises:
-            InvalidRequest: There is no such run, or the tier has copies of some, which would be
-                others.
+            InvalidRequest: There is no such run, or the tier has copies of some, which would then
+                differ.
         """
         self._guard.ensure_writable()
         finished = [each for each in self._segments.finished() if not each.is_tiered]
@@ -153,10 +154,10 @@ class SegmentSwaps:
         return str(self._segments.context.topic_partition)
 
     def cleanable_segments(self) -> list[ClosedSegment]:
-        """The finished segments, oldest first.
+        """Return the finished segments, oldest first.
 
         Raises:
-            InvalidRequest: Some have copies in a tier, which would be others then.
+            InvalidRequest: The tier has copies of some, which would then differ.
             StorageFailure, Closed: The partition is offline or closed.
         """
         self._guard.ensure_writable()
@@ -167,7 +168,7 @@ class SegmentSwaps:
         return self._segments.finished()
 
     def still_has(self, segments: Iterable[Segment]) -> bool:
-        """Whether the log shows exactly these objects still: none was cut, deleted, exchanged."""
+        """Return whether the log still shows these objects: none was removed or replaced."""
         self._guard.ensure_writable()
         shown_ids = {id(segment) for segment in self._segments.all}
         return all(id(segment) in shown_ids for segment in segments)
@@ -175,15 +176,15 @@ class SegmentSwaps:
     # -- showing -----------------------------------------------------------------------------
 
     def show(self, swap: Swap, commit: Commit, operation: str) -> list[str]:
-        """Give the files of new segments their names, and show the segments.
+        """Rename the files of new segments into place, and show the segments.
 
         Args:
-            swap: What to show.
-            commit: The published record; what it says of this partition is carried out here.
-            operation: What a failure is called by.
+            swap: The segments.
+            commit: The published record; its entries for this partition are carried out here.
+            operation: Name of the operation, for errors.
 
         Returns:
-            Paths of old segments' files that nothing waits for: the caller removes them.
+            Paths of old segments' files that are not needed any more: the caller removes them.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline, reopening shows the new ones.
@@ -194,7 +195,7 @@ class SegmentSwaps:
     def _show(self, swap: Swap, commit: Commit) -> list[str]:
         context = self._segments.context
         for segment in swap.old:
-            _ = segment.txn_index, segment.append_times  # while their names mean what they did
+            _ = segment.txn_index, segment.append_times  # before the names refer to other files
         aside = self._rename(swap, commit.of(files.partition_dir_name(context.topic_partition)))
         spans = itertools.pairwise([*swap.bases, swap.end_offset])
         new = [ClosedSegment(context, base, end) for base, end in spans]
@@ -203,7 +204,7 @@ class SegmentSwaps:
             self._notes.exchanged([segment.base_offset for segment in swap.old], new)
         else:
             self._put_behind_end(new, swap.end_offset)
-        # Each byte is read, so it is deferred.
+        # Deferred, because it reads every byte.
         self._guard.defer(context.directory, "map zones", lambda: _map_zones(new))
         if not swap.keeps_old:
             return aside
@@ -212,7 +213,7 @@ class SegmentSwaps:
         return []
 
     def _rename(self, swap: Swap, commit: Commit) -> list[str]:
-        """Set files of old segments aside, and give those of new ones their names.
+        """Rename files of old segments aside, and those of new ones into place.
 
         Without old segments the new ones take the names of the empty active segment's files.
 
@@ -238,7 +239,7 @@ class SegmentSwaps:
         return [path + files.DELETED_SUFFIX for path in aside]
 
     def _put_behind_end(self, new: Sequence[ClosedSegment], end_offset: int) -> None:
-        """Show segments in the place of the empty active one, and begin another active one."""
+        """Show segments instead of the empty active one, and begin another active one."""
         assert new[0].base_offset == self._segments.end_offset
         assert not self._segments.active.size_bytes
         context = self._segments.context
@@ -254,7 +255,7 @@ class SegmentSwaps:
         self._roller.draw_jitter()
 
     def go_offline(self, operation: str, reason: str) -> None:
-        """Go offline: the disk failed where only reopening can tell which files are there."""
+        """Go offline after a disk failure: only reopening can tell which files are there."""
         if self._guard.failure is None:
             directory = self._segments.context.directory
             self._guard.go_offline(StorageFailure(directory, operation, reason))

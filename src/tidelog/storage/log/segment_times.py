@@ -2,8 +2,8 @@
 
 With the cap on future timestamps, the time that counts is the largest min(timestamp, append time)
 of the records. Usually the record with the largest timestamp was appended no earlier than that, so
-its timestamp is the answer; one index entry and one append time prove it. If the timestamp is ahead
-of the append time, a zone map leads to the few batches that can hold the answer; a batch has one
+its timestamp is the result; one index entry and one append time prove it. If the timestamp is ahead
+of the append time, a zone map leads to the few batches that can hold the result; a batch has one
 append time, so its header gives the exact value. Without a zone map the smaller of the segment's
 two largest times is an upper bound, too late by at most the time in which the segment was filled.
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 def read_times(
     log: "LogView", segment: Segment, *, clock: RetentionClock, seen_ms: int = UNKNOWN_MS
 ) -> SegmentTimes:
-    """The times of one of a log's segments, as far as a policy asks for them.
+    """Read the times of one of a log's segments that a policy needs.
 
     Args:
         log: The partition.
         segment: One of its segments.
-        clock: Under `record` append times are not looked at.
-        seen_ms: By when all of its records were there, as noted; -1 where it is not.
+        clock: Under `record`, append times are not read.
+        seen_ms: Time by which all of its records had arrived, from its note; -1 if unknown.
 
     Raises:
         OSError: The disk failed.
@@ -79,11 +79,11 @@ def read_times(
 
 
 def youngest_ms(log: "LogView", segment: Segment) -> int:
-    """Largest timestamp of a segment's records, but not later than its last append; -1 for none.
+    """Return a segment's largest timestamp, capped at its last append time; -1 for none.
 
-    `min.compaction.lag.ms` counts from it: a time in the future, from a producer whose clock is
-    wrong, would keep the log out of compaction for as long. `tidelog.retention.clock=record`
-    believes it, as Kafka does.
+    `min.compaction.lag.ms` counts from it: without the cap, a time in the future, from a producer
+    with a wrong clock, would keep the log out of compaction for as long.
+    `tidelog.retention.clock=record` uses the timestamp without the cap, as Kafka does.
     """
     largest, _ = segment.largest_record()
     if log.context.config.tidelog_retention_clock is RetentionClock.RECORD:
@@ -93,7 +93,7 @@ def youngest_ms(log: "LogView", segment: Segment) -> int:
 
 
 def _common_step(rows: "AppendTimes", granularity_ms: int) -> int:
-    """The largest step that may have rounded all known times; mostly a few tell."""
+    """Return the largest step that may have rounded all known times; usually a few suffice."""
     step_ms = 0
     for ms in rows.rows().columns[1]:
         if ms != UNKNOWN_MS:
@@ -104,7 +104,7 @@ def _common_step(rows: "AppendTimes", granularity_ms: int) -> int:
 
 
 class _Arrivals:
-    """By when the records of a segment were there: its append times, or what stands in for them."""
+    """Upper bounds of the arrival times of a segment's records, from append times if known."""
 
     def __init__(self, rows: "AppendTimes", times: SegmentTimes, granularity_ms: int) -> None:
         self._rows = rows
@@ -114,16 +114,17 @@ class _Arrivals:
         self._step_ms = _common_step(rows, granularity_ms)
 
     def latest_ms(self, known_ms: int) -> int:
-        """When records came at the latest whose rounded append time is known.
+        """Return the latest possible arrival of a record with this rounded append time.
 
-        The setting is today's, and rows do not say how they were rounded: where all are multiples
-        of a larger step, that may have been it, and the note says by when the last record came.
+        The setting may have changed since, and rows do not tell how they were rounded. If all times
+        are multiples of a larger step, that may have been the setting then; the note limits it by
+        when the last record had arrived.
         """
         rounded_ms = known_ms + self._granularity_ms - 1
         return max(rounded_ms, min(known_ms + self._step_ms - 1, self._times.seen_ms))
 
     def at(self, offset: int) -> CountedTime:
-        """When the record at `offset` came, or by when it was there."""
+        """Return the latest possible arrival time of the record at `offset`."""
         append_ms = self._rows.time_at(offset)
         if append_ms is None:
             return self._fallback._replace(offset=offset)
@@ -131,21 +132,21 @@ class _Arrivals:
         return CountedTime(latest_ms, TimeBasis.APPEND_TIME, latest_ms == append_ms, offset)
 
     def largest_capped(self, segment: Segment, times: SegmentTimes) -> CountedTime | None:
-        """The largest time of a record, each at most its append time; None where only a bound is.
+        """Return the largest record time, each capped at its append time; None if only bounded.
 
-        The segment has a timestamp; `times` has append times too.
+        The segment has a timestamp; `times` includes append times.
         """
         self._times = times
         best = self._capped(times.largest_timestamp, times.largest_at)
         if best.ms in (times.largest_timestamp, times.arrival.ms):
-            return best  # it can't be more than either
+            return best  # an upper bound of it is reached
         zones = segment.zones
         if zones is None:
             return None
         try:
             return self._search(segment, zones.zones(), best)
         except CorruptData:
-            return None  # whoever reads there is told; a bound does here
+            return None  # readers of it get the error; a bound suffices here
 
     def _capped(self, timestamp: int, offset: int) -> CountedTime:
         arrival = self.at(offset)
@@ -154,7 +155,7 @@ class _Arrivals:
         return arrival
 
     def _search(self, segment: Segment, zones: "Iterable[Zone]", best: CountedTime) -> CountedTime:
-        """The batches of those zones are opened that may hold more, the most promising first."""
+        """Read the batches of zones that may hold a larger time, in order of their bounds."""
         ranked = [(-bound, zone) for zone in zones if (bound := self._bound(zone)) > best.ms]
         heapq.heapify(ranked)
         while ranked and -ranked[0][0] > best.ms:
@@ -167,11 +168,11 @@ class _Arrivals:
         return best
 
     def _bound(self, zone: "Zone") -> int:
-        """No record of the zone counts with a later time than this; in ms."""
+        """Return an upper bound of the capped record times in a zone, in ms."""
         arrival_ms = self.at(zone.last_offset).ms
         if self._rows.unknown_in(zone.first_offset, zone.last_offset + 1):
             arrival_ms = max(self._times.largest_append_ms, self._fallback.ms)
-        # Markers of transactions have timestamps too, which zones leave out.
+        # Markers of transactions have timestamps too, which zones don't include.
         return arrival_ms if zone.control_records else min(zone.max_record_ms, arrival_ms)
 
 
@@ -181,25 +182,25 @@ READ_LIMIT_BYTES: Final = 128 << 10
 
 @dataclass(slots=True)
 class RecordRange:
-    """What is known of the record times of a partition, in ms.
+    """Smallest record time of a partition, in ms.
 
     Attributes:
-        smallest_ms: Smallest timestamp of the records that were looked at; None where none has one.
-        not_looked_at: Ranges [start, end) of offsets without a zone map, too many to read or
-            damaged: a smaller one may be there.
+        smallest_ms: Smallest timestamp of the records that were read; None if none has one.
+        not_looked_at: Ranges [start, end) of offsets that were skipped, because they have no zone
+            map and are too many to read or damaged: they may hold a smaller timestamp.
     """
 
     smallest_ms: int | None = None
     not_looked_at: list[tuple[int, int]] = field(default_factory=list)
 
     def take(self, ms: int) -> None:
-        """Count a record's timestamp, or the smallest of some; -1 is none."""
+        """Include a record's timestamp, or the smallest of several; -1 is none."""
         if ms != NO_TIMESTAMP and (self.smallest_ms is None or ms < self.smallest_ms):
             self.smallest_ms = ms
 
 
 def record_range(log: LogView) -> RecordRange:
-    """The smallest record time from the log start on.
+    """Return the smallest record time from the log start on.
 
     Raises:
         StorageFailure: The disk failed.
@@ -219,7 +220,7 @@ def record_range(log: LogView) -> RecordRange:
 
 
 def _take_segment(record_times: RecordRange, segment: Segment, start: int) -> bool:
-    """Count a segment's records from `start` on; False where they are too many to read."""
+    """Include a segment's records from `start` on; return False if they are too many to read."""
     zones = segment.zones
     if zones is not None:
         _take_zones(record_times, segment, zones, start)

@@ -1,11 +1,13 @@
-"""Cuts a log at an offset, in an order that no crash can turn into a wrong answer.
+"""Truncates a log at an offset, in an order in which no crash leaves a wrong state.
 
-1. Checkpoints that reach beyond the offset are lowered (the caller's, then the append-time one).
-2. Segments behind it go, newest first; what is left of the log never has a hole.
-3. In the segment that holds it, sidecars and indexes are cut before the log: a crash in between
-   leaves records without a row, whose append time is unknown, never a row without its records.
-A segment that was finished gets a new log file and a rename: readers may have the old one mapped.
-What was derived from the records is derived anew afterwards (`Truncator`).
+1. Checkpoints beyond the offset are lowered (the caller's, then the append-time checkpoint).
+2. Segments after it are removed, newest first, so that the remaining log never has a hole.
+3. In the segment that holds it, sidecars and indexes are truncated before the log: a crash in
+   between leaves records without a row, whose append time is unknown, never a row without its
+   records.
+
+A segment that was finished gets a new log file and a rename, because readers may have the old one
+mapped. State derived from the records is derived again afterwards (`Truncator`).
 
 Source: Kafka 4.x LocalLog.truncateTo, LogSegment.truncateTo.
 """
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 def lower_append_time_checkpoint(
     context: SegmentContext, segments: Sequence[Segment], *, trusted: int, offset: int
 ) -> None:
-    """Let the checkpoint name the last batch below `offset`, unless it ends below it anyhow."""
+    """Let the checkpoint name the last batch below `offset`, unless it ends below it already."""
     if AppendTimeCheckpoint.read(context.env.files, context.directory) is None:
         return
     lowered = AppendTimeCheckpoint(0, -1, 0)
@@ -51,7 +53,7 @@ def lower_append_time_checkpoint(
 
 
 def end_below(segments: Sequence[Segment], offset: int) -> int:
-    """Return the log end after a cut at an offset; a batch that holds it goes as a whole."""
+    """Return the log end after a truncation; a batch that holds the offset is removed whole."""
     last = next((each for each in reversed(segments) if each.base_offset <= offset), None)
     if last is None:
         return offset
@@ -66,13 +68,13 @@ def end_below(segments: Sequence[Segment], offset: int) -> int:
 def cut_segments(
     context: SegmentContext, segments: Sequence[Segment], active: ActiveSegment, offset: int
 ) -> list[Segment]:
-    """Make the log end at the last batch below `offset`; return the segments that are left.
+    """Make the log end at the last batch below `offset`; return the remaining segments.
 
     Args:
-        context: What the segments share.
+        context: Shared state of the segments.
         segments: All local ones, oldest first.
         active: The last of them.
-        offset: Where to cut.
+        offset: Offset to truncate at.
 
     Raises:
         OSError: The caller takes the partition offline.
@@ -81,7 +83,7 @@ def cut_segments(
     dropped = [segment for segment in segments if segment.base_offset > offset]
     for segment in reversed(dropped):
         recovery.remove_segment_files(context, segment.base_offset)
-        # One by one: if an older one's removal came through alone, the log would have a hole.
+        # One by one: if a crash kept only the removal of an older one, the log would have a hole.
         context.env.files.sync_dir(context.directory)
     if not remaining:
         return start_anew(context, [], offset)
@@ -93,7 +95,7 @@ def cut_segments(
 
 
 def start_anew(context: SegmentContext, segments: Sequence[Segment], offset: int) -> list[Segment]:
-    """Drop all that is left and begin an empty segment at `offset`."""
+    """Remove all remaining segments and begin an empty one at `offset`."""
     for segment in reversed(segments):
         recovery.remove_segment_files(context, segment.base_offset)
         context.env.files.sync_dir(context.directory)
@@ -141,7 +143,7 @@ def _replace(context: SegmentContext, base: int, suffix: str, content: bytes) ->
 
 
 class Truncator:
-    """Cuts the end of one open log, or lets an empty one begin elsewhere."""
+    """Truncates one open log, or moves the start of an empty one."""
 
     def __init__(self, parts: LogParts) -> None:
         self._segments = parts.segments
@@ -156,13 +158,13 @@ class Truncator:
 
     @property
     def has_records(self) -> bool:
-        """Whether any batch lies in the log's files."""
+        """Whether the log's files hold any batch."""
         return any(segment.size_bytes for segment in self._segments.all)
 
     def truncate_to(self, offset: int) -> int:
-        """Drop every batch that holds `offset` or a later one; the log end that is left.
+        """Remove every batch that holds `offset` or a later one; return the remaining log end.
 
-        Nothing happens where the log ends at or below `offset`. Durable when it returns.
+        Does nothing if the log ends at or below `offset`. Durable on return.
 
         Raises:
             InvalidRequest: A negative offset.
@@ -172,7 +174,7 @@ class Truncator:
         if offset < 0:
             raise InvalidRequest(f"{context.topic_partition}: can't truncate to offset {offset}")
         if offset < segments.end_offset:
-            self._guard.ensure_writable()  # a cut that failed may have left no segment
+            self._guard.ensure_writable()  # a failed truncation may have left no segment
             clipped = segments.tier.clip(offset, segments.local[0].base_offset)
             self._guard.run(context.directory, "truncate", lambda: self._cut(offset, clipped))
         return segments.end_offset
@@ -190,15 +192,15 @@ class Truncator:
         lower_append_time_checkpoint(context, local, trusted=trusted, offset=offset)
         start = min(segments.start_offset, offset)
         segments.tier.cut(offset, local[0].base_offset, clipped)
-        # Segments that go are hidden first: if the disk fails here, nobody reads them any more.
+        # Hide the segments to remove first: if the disk fails here, they are not read any more.
         segments.keep([segment for segment in local if segment.base_offset <= offset])
-        segments.forget_maps()  # nobody may look behind the end of a file
+        segments.forget_maps()  # no reader may read beyond the end of a file
         if restart is None:
             remaining = cut_segments(context, local, active, offset)
         else:
             remaining = start_anew(context, local, restart)
         if remaining[-1].end_offset < start:
-            # Only records below the log start are left, of a batch that reached beyond it.
+            # Only records below the log start remain, of a batch that reached beyond it.
             segments.keep(())
             remaining = start_anew(context, remaining, start)
         self._epochs.cut(offset)
@@ -207,7 +209,7 @@ class Truncator:
         self._reload(remaining, start)
 
     def begin_at(self, offset: int) -> None:
-        """Let a log without records begin at `offset`; durable when it returns.
+        """Let a log without records begin at `offset`; durable on return.
 
         Raises:
             InvalidRequest: The log has records, or the offset is negative.
@@ -228,14 +230,14 @@ class Truncator:
         segments.keep(())
         segments.tier.cut(offset, local[0].base_offset, {})
         remaining = start_anew(context, local, offset)
-        # None is left: nothing would ever end a transaction that was open where the log ended.
+        # No producer remains: nothing would ever end a transaction that was open at the log's end.
         drop_snapshots(context, -1)
         self._epochs.clear()
         self._reload(remaining, offset)
         self._flusher.made_durable(offset)
 
     def _reload(self, remaining: Sequence[Segment], start: int) -> None:
-        """Show what is left, and derive anew what was derived from the records that are gone."""
+        """Show the remaining segments, and rebuild the state derived from removed records."""
         segments = self._segments
         segments.show(remaining, checkpointed_start=start)
         self._epochs.begin_next()

@@ -1,20 +1,20 @@
 """The leader's rules for an append, each once and in Kafka's order; patches in place.
 
-Owns which batches go into a log, and what is changed in them before: offset, leader epoch,
-timestamp type and largest timestamp are patched into the header. The records are looked at in one
-pass (`body_check`). A batch is written anew only to change its codec or to repair wrong offset
-deltas. The rules for single records and for sizes are in `record_rules`, those of message sets of
-magic 0 and 1 in `message_sets`.
+Owns which batches are accepted, and what is changed in them first: offset, leader epoch, timestamp
+type and largest timestamp are patched into the header. The records are read in one pass
+(`body_check`). A batch is rewritten only to change its codec or to repair wrong offset deltas. The
+rules for single records and for sizes are in `record_rules`, those of message sets of magic 0 and 1
+in `message_sets`.
 
-- The first rule that is broken gives the error, the one that Kafka would give.
+- The first broken rule gives the error, which is the same as Kafka's.
 - Nothing is changed before all checks passed.
-- A check that takes long raises `LongCheck` where an event loop waits for it.
-- A follower's appends are only framed, summed and checked for growing offsets: the leader has
-  judged them.
+- A check that takes long raises `LongCheck` if an event loop waits for it.
+- A follower's appends are only checked for frames, checksums and increasing offsets: the leader has
+  validated them.
 
-Where we differ from Kafka: wrong offset deltas are repaired (Kafka writes them, or fails on them
-in a compressed batch); times of a batch that a producer flags LogAppendTime are its records' own;
-formats 0 and 1 are taken only where old clients are served, and kept.
+Differences from Kafka: wrong offset deltas are repaired (Kafka writes them, or fails on them in a
+compressed batch); times of a batch that a producer flags LogAppendTime are its records' own;
+formats 0 and 1 are accepted only if old clients are served, and kept.
 
 Source: Kafka 4.x LogValidator, UnifiedLog; KIP-32; docs/differences.md.
 """
@@ -81,20 +81,19 @@ from tidelog.types import (
     TopicPartition,
 )
 
-# Records whose offset deltas are mended: each takes some microseconds, and no client in use needs
-# it.
+# Maximum records whose offset deltas an event loop repairs: each takes some microseconds, and no
+# client in use needs it.
 RENUMBERED_MAX: Final = 10_000
 
 
 # Bodies are looked at and let go.
 _SCRATCH: Final = Scratch()
-# Buffers for one block of lz4, which mostly is a whole batch. A caller takes one out, so that no
-# two threads use it.
+# Buffers for one block of lz4, usually a whole batch. A caller takes one out, so that no two
+# threads share it.
 _BLOCKS: Final[list[memoryview]] = []
 
 
-# Codecs by their numbers, and origins: a look-up in an enum costs as much as the CRC of a small
-# batch.
+# Codecs by their numbers, and origins: an enum lookup costs as much as the CRC of a small batch.
 _UNCOMPRESSED: Final = int(Codec.NONE)
 _LZ4: Final = int(Codec.LZ4)
 _LAST_CODEC: Final = int(max(Codec))
@@ -103,7 +102,7 @@ _REPLICATION: Final = AppendOrigin.REPLICATION
 
 
 class Validator:
-    """The rules of one topic, for one partition. Holds no state: safe to share between threads."""
+    """Validates appends by the rules of one topic, for one partition. Stateless, thread-safe."""
 
     def __init__(
         self,
@@ -113,13 +112,13 @@ class Validator:
         body_check: BodyCheck = check_body,
         set_passes: SetPasses | None = None,
     ) -> None:
-        """Rules from `config`; make a new one when it changes.
+        """Create a validator from `config`; create a new one when that changes.
 
         Args:
-            partition: Whose log it is, for errors.
+            partition: The partition, for errors.
             config: The topic's settings.
             body_check: The pass over the records: the plain one, or a kernel.
-            set_passes: Those over messages of old formats, where they are kernels.
+            set_passes: The passes over messages of old formats, if they are kernels.
         """
         self._where = str(partition)
         self._config = config
@@ -137,21 +136,21 @@ class Validator:
         self._sets = MessageSets(self._rules, set_passes)
 
     def validate(self, data: Buffer, context: AppendContext) -> PendingAppend:
-        """Check the batches of `data` and give them their offsets, ready to be written.
+        """Check the batches of `data` and set their offsets, ready to be written.
 
-        A batch that is cut at the end of `data` is left out. The caller's bytes are changed only
-        if the terms say `owned` and the buffer can be written; when an error is raised, only those
-        of several batches that are `trusted`.
+        An incomplete batch at the end of `data` is left out. The caller's bytes are changed only if
+        the terms say `owned` and the buffer is writable; if an error is raised, only those of
+        several `trusted` batches may have changed.
 
         Raises:
             CorruptBatch: A frame, checksum or compressed stream is broken.
-            CorruptRecord: A record breaks the format.
-            InvalidRecord: No batch, more than one, or one that the rules of producers refuse;
-                a record without a key in a compacted topic.
+            CorruptRecord: A record is invalid.
+            InvalidRecord: No batch, more than one, or one that the rules of producers refuse; a
+                record without a key in a compacted topic.
             InvalidTimestamp: A time outside the topic's limits.
-            MessageTooLarge: A batch over max.message.bytes.
-            RecordListTooLarge: Together they are over segment.bytes.
-            UnsupportedCompression: A codec that nobody defined.
+            MessageTooLarge: A batch exceeds max.message.bytes.
+            RecordListTooLarge: Together they exceed segment.bytes.
+            UnsupportedCompression: The codec number is undefined.
             StreamTooLong: The records decompress to more than `APPEND_DECOMPRESSION_LIMIT`.
             InvalidRequest: A follower's batches are out of order.
             LongCheck: The check takes long, and the terms say `is_bounded`.
@@ -171,7 +170,7 @@ class Validator:
     def _validate_batch(  # noqa: C901, PLR0912, PLR0915 - calls between the rules cost too much
         self, batch: RecordBatch, view: memoryview, context: AppendContext
     ) -> PendingAppend:
-        """One batch of format 2 that fills `view`: nearly all that clients send."""
+        """Validate one batch of format 2 that fills `view`, as nearly all clients send."""
         terms, now_ms = context.terms, context.now_ms
         attributes, count = batch.attributes, batch.record_count
         if count <= 0 or batch.last_offset_delta + 1 != count:
@@ -184,12 +183,12 @@ class Validator:
             raise self._producer_error(batch)
         codec: int = attributes & CODEC_MASK
         if codec > _LAST_CODEC:
-            codec = batch.codec  # which raises
+            codec = batch.codec  # raises
         target = self._target
         if target is None or (attributes & CONTROL_BIT and codec == _UNCOMPRESSED):
-            target = codec  # Kafka leaves markers as they are, whatever compression.type says.
+            target = codec  # Kafka leaves markers uncompressed, whatever compression.type says.
 
-        # Its records.
+        # Check its records.
         out: bytearray | memoryview = view
         if terms.is_checked or (terms.trusted and self._is_known(batch, target == codec, context)):
             largest = batch.max_timestamp
@@ -220,7 +219,7 @@ class Validator:
             elif block is not None:
                 _BLOCKS.append(block)
 
-        # What the log sets, in the caller's buffer where it may be changed.
+        # Set the log's fields, in the caller's buffer if it may be changed.
         if len(out) > self._append_limit:
             self._rules.check_total(len(out))
         if out is view and (view.readonly or not terms.owned):
@@ -240,7 +239,7 @@ class Validator:
         return self._append_of(out, (RecordBatch(out),), context)
 
     def _validate_any(self, view: memoryview, context: AppendContext) -> PendingAppend:
-        """Batches of any number and format; arguments and errors as `validate`."""
+        """Validate batches of any number and format; arguments and errors as in `validate`."""
         terms = context.terms
         batches = self._views(view, terms)
         if terms.origin is _REPLICATION:
@@ -262,7 +261,7 @@ class Validator:
             parts.append(self._validate_batch(RecordBatch(part), part, own))
             own.next_offset = parts[-1].last_offset + 1
         data: Buffer = out
-        if any(type(part.data) is bytearray for part in parts):  # one was written anew
+        if any(type(part.data) is bytearray for part in parts):  # one was rewritten
             data = bytearray().join(part.data for part in parts)
         self._rules.check_total(len(data))
         return self._append_of(data, [part.batches[0] for part in parts], context)
@@ -279,7 +278,7 @@ class Validator:
         """Check a message set of magic 0 or 1 as `validate` does; any thread may call it.
 
         Raises:
-            TidelogError: As `validate`, of sets that it refuses.
+            TidelogError: The set is refused, with the errors of `validate`.
         """
         view = memoryview(data)
         batches = self._views(view, context.terms)
@@ -290,7 +289,7 @@ class Validator:
         return self._sets.prepare(view, batches, context)
 
     def _views(self, view: memoryview, terms: AppendTerms) -> Sequence[Batch]:
-        """The batches, at least one; single messages of old clients are bounded in their number."""
+        """Return the batches, at least one; the number of single old messages is limited."""
         count = SINGLE_MESSAGES_MAX + 1 if terms.takes_legacy else None
         batches = list(islice(walk(view), count))
         if count is not None:
@@ -300,7 +299,7 @@ class Validator:
         return batches
 
     def _check_frame(self, batch: Batch, terms: AppendTerms) -> None:
-        """What comes before a batch is opened: its offset, size and checksum."""
+        """Check offset, size and checksum, before a batch is opened."""
         if batch.magic == MAGIC_2 and batch.base_offset and terms.origin is _CLIENT:
             raise self._invalid(f"base offset {batch.base_offset}, producers must send 0")
         if batch.size_bytes > self._batch_limit:
@@ -309,7 +308,7 @@ class Validator:
             batch.ensure_valid()
 
     def _check_kind(self, batches: Sequence[Batch], terms: AppendTerms) -> None:
-        """Raise unless all are of format 2, and as many as may come at once."""
+        """Raise unless all are of format 2, and their number is allowed."""
         for batch in batches:
             if batch.magic != MAGIC_2:
                 raise self._invalid(
@@ -319,9 +318,9 @@ class Validator:
             raise self._invalid(f"{len(batches)} batches, only one is allowed")
 
     def _is_known(self, batch: RecordBatch, is_kept: bool, context: AppendContext) -> bool:
-        """Whether the header of a batch that we have just built says enough of its records."""
+        """Return whether the header of a batch that we have just built suffices as its check."""
         if not is_kept:
-            return False  # it is written anew with another codec
+            return False  # it is rewritten with another codec
         if context.terms.origin is AppendOrigin.COORDINATOR:
             return True  # its records are made for their topic
         if self._needs_keys or (self._before_ms < INT64_MAX and not self._stamps):
@@ -332,13 +331,13 @@ class Validator:
     def _decompress(
         self, batch: RecordBatch, view: memoryview, codec: int, terms: AppendTerms
     ) -> tuple[Buffer, memoryview | None]:
-        """The records of a compressed batch, and the block that they are in, to be given back."""
+        """Return the records of a compressed batch, and their buffer, which has to be put back."""
         if codec == _LZ4:
             from tidelog.record.lz4_frame import BLOCK_BYTES, decompress_single
 
             try:
                 block = _BLOCKS.pop()
-            except IndexError:  # also where another thread has taken the last
+            except IndexError:  # also if another thread has taken the last
                 block = memoryview(bytearray(BLOCK_BYTES))
             body = decompress_single(view[HEADER_SIZE:], block)
             if body is not None:
@@ -352,7 +351,7 @@ class Validator:
             raise LongCheck from None
 
     def _corrupt(self, batch: RecordBatch, error: CorruptRecord) -> CorruptRecord:
-        """The error of a record, with its place in the append where it is not compressed."""
+        """Return the error of a record, with its position in the append if it is not compressed."""
         at = None
         if error.at is not None and batch.codec is Codec.NONE:
             at = batch.at + HEADER_SIZE + error.at
@@ -361,7 +360,7 @@ class Validator:
     def _check_times(
         self, batch: RecordBatch, largest: int, smallest: int, body: Buffer, context: AppendContext
     ) -> None:
-        """Raise where a create time is outside the limits, or is not the producer's to set."""
+        """Raise if a create time is outside the limits, or must not be set by the producer."""
         flagged = batch.attributes & TIMESTAMP_TYPE_BIT
         if flagged and (self._stamps or batch.max_timestamp == NO_TIMESTAMP):
             raise self._rules.flagged(batch.record_count)
@@ -399,7 +398,7 @@ class Validator:
         *,
         is_in_order: bool,
     ) -> bytearray:
-        """The batch with that codec, and offset deltas 0, 1, 2, ..."""
+        """Return the batch with that codec, and offset deltas 0, 1, 2, ..."""
         is_long = codec is not Codec.NONE and len(body) > LOOP_COMPRESSED_BYTES
         if terms.is_bounded and is_long:
             raise LongCheck
@@ -421,11 +420,11 @@ class Validator:
     def _accept_copy(
         self, view: memoryview, batches: Sequence[Batch], context: AppendContext
     ) -> PendingAppend:
-        """A leader's batches as they are, if they are whole and their offsets grow."""
+        """Return a leader's batches unchanged, if they are whole and their offsets increase."""
         expected = context.next_offset
         for batch in batches:
             batch.ensure_valid()
-            # Only decompression tells where a legacy wrapper begins; its end must do.
+            # Only decompression gives the base offset of a legacy wrapper; its end has to suffice.
             first = batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset
             if first < expected or batch.last_offset < first:
                 reason = f"offsets {first} to {batch.last_offset} where {expected} is next"
@@ -439,7 +438,7 @@ class Validator:
         return append
 
     def _producer_error(self, batch: RecordBatch) -> InvalidRecord:
-        """The error of a batch that producers must not send."""
+        """Return the error of a batch that producers must not send."""
         if batch.is_control:
             return self._invalid("control batches are not taken from producers")
         return self._invalid(
@@ -451,10 +450,10 @@ class Validator:
 
 
 class AppendRules:
-    """The rules of one open log, made anew when its settings change or kernels are loaded.
+    """The rules of one open log, created again when settings change or kernels are loaded.
 
     Attributes:
-        validator: The rules as they are now.
+        validator: The current rules.
     """
 
     def __init__(
@@ -467,7 +466,7 @@ class AppendRules:
         self.configure(config)
 
     def configure(self, config: TopicConfig) -> None:
-        """Take new settings of the topic; they hold from the next append on."""
+        """Use new settings of the topic from the next append on."""
         self._config = config
         self.validator = Validator(
             self._partition, config, body_check=self._body_check, set_passes=self._set_passes
