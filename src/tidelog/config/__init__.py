@@ -1,7 +1,7 @@
 """Settings of topics, groups and the broker under Kafka's names, and their typed values.
 
-Owns names, types, defaults, ranges and synonyms; docs/config.md and docs/serve.md are generated
-from the tables. Owns no behavior: the code that reads a setting does what it says.
+Defines names, types, defaults, ranges and synonyms; docs/config.md and docs/serve.md are generated
+from the tables. The code that reads a setting implements its behavior.
 """
 
 from tidelog.config.broker import BROKER_CONFIG_BY_NAME, BROKER_CONFIGS, BrokerConfig

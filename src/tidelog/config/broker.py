@@ -1,7 +1,7 @@
 """Broker settings as typed values, and the changes that a running broker accepts.
 
-Owns the table of the settings, which are the fields of `BrokerConfig`: name, type, default, range
-and documentation of each. Names, defaults and ranges are Kafka 4.3's where Kafka has the setting;
+The fields of `BrokerConfig` are the table of the settings: name, type, default, range and
+documentation of each. Names, defaults and ranges are Kafka 4.3's where Kafka has the setting;
 exceptions are in docs/differences.md. Broker settings that give topics their defaults
 (`log.retention.hours`) are synonyms of topic settings (`config/topic.py`).
 
@@ -64,18 +64,19 @@ from tidelog.config.values import (
 from tidelog.errors import ConfigError, ConfigErrors
 from tidelog.types import INT32_MAX
 
-# Kafka's: with less, a log is read over and over.
+# Kafka's minimum: with less, a log is read many times.
 CLEANER_MAP_BYTES_MIN: Final = 1 << 20
 
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
-# What sasl.enabled.mechanisms may name.
+# Valid values of sasl.enabled.mechanisms.
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
-# By which tokens may be signed; with a secret, or not at all, they never may.
+# Valid signature algorithms of tokens. Algorithms with a shared secret, and `none`, are never
+# allowed.
 TOKEN_ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512"),
     *("PS256", "PS384", "PS512"),
@@ -83,11 +84,12 @@ TOKEN_ALGORITHMS: Final = (
 )
 
 
-# Kafka's authorizer, whose rules ours are.
+# Name of Kafka's authorizer, whose rules the broker implements.
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
-# Settings that lie between two others, which are named with `min.` and `max.` in them.
+# Settings with a lower and an upper bound, which are settings with `min.` and `max.` in their
+# names.
 BOUNDED: Final = (
     "session.timeout.ms",
     "heartbeat.interval.ms",
@@ -106,16 +108,15 @@ _MOST: Final = "The most that may be."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Every broker setting, under its name with underscores; docs/config.md says what each does.
+    """All broker settings, by name with underscores; docs/config.md describes each.
 
-    Made by `parse`, which checks names and ranges; the constructor trusts its caller. Settings are
+    Created by `parse`, which validates names and ranges; the constructor does not. Settings are
     described in the order of the fields.
 
     Attributes:
-        topic_defaults: Settings of topics that have none of their own, under the broker's names.
-        without_effect: Texts of settings that have no use here, as they were given; none of a
-            password.
-        given_names: Settings of the table that were given, whether or not as their defaults are.
+        topic_defaults: Default settings of topics, under the broker's names.
+        without_effect: Texts of given settings without effect here; passwords are left empty.
+        given_names: Names of settings that were given, even if equal to the default.
     """
 
     node_id: int = config_field(int32(0), "0", "The broker's number in answers.")
@@ -505,14 +506,14 @@ class BrokerConfig:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> tuple[Self, list[ConfigNote]]:
-        """The settings of a broker, and what to tell who wrote them.
+        """Parse the settings of a broker; return them and notes for the user.
 
         Args:
-            given: Names and texts, of brokers and of topics' defaults (`log.retention.hours`).
+            given: Texts of broker settings and topic defaults (`log.retention.hours`), by name.
 
         Raises:
-            ConfigError: An unknown name or a value outside its range.
-            ConfigErrors: Several of them.
+            ConfigError: A name is unknown or a value is out of range.
+            ConfigErrors: Several settings are invalid.
         """
         parsed = _Given()
         parsed.take_all(given)
@@ -530,11 +531,11 @@ class BrokerConfig:
 
     @property
     def cleaner_map_bytes(self) -> int:
-        """Memory of one cleaner's offset map."""
+        """Memory of one cleaner's offset map, in bytes."""
         return self.log_cleaner_dedupe_buffer_size // max(self.log_cleaner_threads, 1)
 
     def ensure_consistent(self) -> None:
-        """Check what no single key can: raises ConfigError where two settings contradict."""
+        """Check combinations of settings; raises ConfigError if two contradict."""
         if self.cleaner_map_bytes < CLEANER_MAP_BYTES_MIN:
             raise ConfigError(
                 "log.cleaner.dedupe.buffer.size",
@@ -549,7 +550,7 @@ class BrokerConfig:
             self._ensure_between("share", name)
 
     def _ensure_between(self, kind: str, name: str) -> None:
-        """A setting of groups of a protocol lies between its bounds, which are settings too."""
+        """Check that a setting of a group protocol lies between its bounds, inclusive."""
         texts = [f"group.{kind}.{part}{name}" for part in ("min.", "", "max.")]
         low, value, high = (int(self.text(text)) for text in texts)
         if not low <= value <= high:
@@ -558,7 +559,7 @@ class BrokerConfig:
             )
 
     def text(self, name: str) -> str:
-        """A setting's value as Kafka prints it; raises ConfigError for an unknown name."""
+        """Return a setting's value in Kafka's format; raises ConfigError for an unknown name."""
         key = BROKER_CONFIG_BY_NAME.get(name)
         if key is None:
             raise _unknown(name)
@@ -572,7 +573,7 @@ BROKER_CONFIG_BY_NAME: Final = {key.name: key for key in BROKER_CONFIGS}
 
 @dataclass(slots=True)
 class _Given:
-    """Settings as they are read, by what they are about."""
+    """Given settings, by category."""
 
     values: dict[str, ConfigValue] = field(default_factory=dict)
     topics: dict[str, str] = field(default_factory=dict)
@@ -580,7 +581,7 @@ class _Given:
     notes: list[ConfigNote] = field(default_factory=list)
 
     def take_all(self, given: Mapping[str, str]) -> None:
-        """Take settings; raises ConfigError, or ConfigErrors, where some can't be."""
+        """Parse settings; raises ConfigError, or ConfigErrors if several are invalid."""
         errors = []
         for name, text in given.items():
             try:
@@ -612,7 +613,7 @@ class _Given:
 
 
 def _not_served(name: str) -> ConfigError:
-    """Not passed over: who has set it relies on what it does."""
+    """Build the error for a setting that is refused, because its user relies on its effect."""
     return ConfigError(name, None, "is a setting of Kafka's that this broker does not have")
 
 
@@ -637,7 +638,7 @@ _OF_BROKERS: Final = frozenset(
 _FIXED: Final = frozenset({"log.flush.scheduler.interval.ms"})
 
 
-# Names of topics' defaults, each with the setting that it is the default of.
+# Topic settings by the broker's name of their default.
 TOPIC_DEFAULTS: Final = {
     synonym.name: key
     for key in TOPIC_CONFIGS
@@ -650,14 +651,14 @@ DYNAMIC_CONFIGS: Final = _OF_BROKERS | TOPIC_DEFAULTS.keys() | CHANGEABLE
 
 
 def changed_config(started: BrokerConfig, settings: Mapping[str, str]) -> BrokerConfig:
-    """What holds once a broker that was started with some settings has got others.
+    """Return the settings of a running broker after changes.
 
     Args:
-        started: What it was started with.
-        settings: What was changed since, names of `DYNAMIC_CONFIGS` and texts.
+        started: Settings at the start.
+        settings: Texts of changed settings, by a name in `DYNAMIC_CONFIGS`.
 
     Raises:
-        ConfigError: A name that can't be changed, a value outside its range, two that contradict.
+        ConfigError: A name can't be changed, a value is out of range, or two values contradict.
     """
     values: dict[str, ConfigValue] = {}
     topics = dict(started.topic_defaults)
@@ -668,7 +669,7 @@ def changed_config(started: BrokerConfig, settings: Mapping[str, str]) -> Broker
             key = BROKER_CONFIG_BY_NAME[name]
             values[key.attribute] = key_value(key, text)
         elif name in CHANGEABLE:
-            key_value(WITHOUT_EFFECT[name], text)  # shown, and nothing else
+            key_value(WITHOUT_EFFECT[name], text)  # validated and shown, without effect
         else:
             raise ConfigError(name, text, "can't be changed while the broker runs")
     TopicConfig.parse({}, broker=topics)
@@ -678,6 +679,6 @@ def changed_config(started: BrokerConfig, settings: Mapping[str, str]) -> Broker
 
 
 def is_list(name: str) -> bool:
-    """Whether a broker's setting has a list for its value."""
+    """Whether a broker setting has a list as its value."""
     key = TOPIC_DEFAULTS.get(name) or BROKER_CONFIG_BY_NAME.get(name) or WITHOUT_EFFECT.get(name)
     return key is not None and key.kind.type_name == "list"

@@ -1,6 +1,8 @@
 """Reads broker settings from a file: server.properties, or TOML with the same names.
 
-TOML names are dotted keys or tables. Source: java.util.Properties for the first format.
+TOML names are dotted keys or tables.
+
+Source: java.util.Properties for the first format.
 """
 
 import re
@@ -19,7 +21,7 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.?))", re.DOTALL)
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-# A name ends at the first of these that no backslash stands before.
+# A name ends at the first unescaped separator.
 _PROPERTY: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 
 
@@ -31,12 +33,12 @@ _SPACE: Final = " \t\f"
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """What a file says.
+    """Contents of a settings file.
 
     Attributes:
-        name: As it was asked for.
-        texts: Settings as texts, by name.
-        lines: Where each begins, by name, counted from 1; nothing where that is not known.
+        name: Name of the file, as given.
+        texts: Texts of the settings, by name.
+        lines: Number of each setting's first line, from 1, by name; empty if unknown.
     """
 
     name: str
@@ -44,16 +46,16 @@ class SettingsFile:
     lines: dict[str, int] = field(default_factory=dict)
 
     def place_of(self, setting: str) -> str:
-        """The file, and the line where that is known."""
+        """Return the file name, with the line number if known."""
         line = self.lines.get(setting)
         return self.name if line is None else f"{self.name}:{line}"
 
 
 def read_settings(name: str, content: bytes) -> SettingsFile:
-    """A file's settings: TOML where its name ends with `.toml`, else properties.
+    """Read a file's settings: TOML if its name ends with `.toml`, otherwise properties.
 
     Raises:
-        ConfigError: It can't be read; names the line where that is known.
+        ConfigError: The file is invalid; the message has the line if known.
     """
     if name.endswith(".toml"):
         return SettingsFile(name, _read_toml(name, content))
@@ -61,16 +63,16 @@ def read_settings(name: str, content: bytes) -> SettingsFile:
 
 
 def setting_texts(given: Mapping[str, object]) -> dict[str, str]:
-    """Settings as texts, from values as TOML has them: numbers, flags, lists, tables of such.
+    """Convert TOML values to texts: numbers, booleans, lists, and tables of these.
 
     Raises:
-        ConfigError: A value is something else, such as a date.
+        ConfigError: A value has another type, such as a date.
     """
     return dict(_flat("", given))
 
 
 def _decoded(content: bytes) -> str:
-    """Java takes such a file for Latin-1; those that are written today are UTF-8 mostly."""
+    """Decode a properties file: UTF-8, which is usual today, else Latin-1, as Java does."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
@@ -79,7 +81,7 @@ def _decoded(content: bytes) -> str:
 
 
 def _read_toml(name: str, content: bytes) -> dict[str, str]:
-    import tomllib  # costs a start without such a file 5 ms
+    import tomllib  # imported here to save 5 ms at a start without such a file
 
     try:
         text = content.decode("utf-8").removeprefix(_BYTE_ORDER_MARK)
@@ -130,7 +132,7 @@ def _read_properties(name: str, text: str) -> SettingsFile:
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
-    """Lines without comments; an odd backslash at the end joins a line with the next."""
+    """Iterate over lines without comments; an odd backslash at the end joins the next line."""
     joined, began = "", 0
     for number, raw in enumerate(_LINE_END.split(text), start=1):
         line = raw.lstrip(_SPACE)
@@ -148,7 +150,7 @@ def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
 
 
 def _unescaped(text: str) -> str:
-    """Without backslashes, which give some letters a meaning; ValueError where a code is cut."""
+    """Resolve backslash escapes; raises ValueError for an incomplete Unicode escape."""
 
     def plain(match: re.Match[str]) -> str:
         if match[1]:
@@ -157,6 +159,6 @@ def _unescaped(text: str) -> str:
             raise ValueError(r"behind \u stand four hexadecimal digits")
         return _CONTROLS.get(match[2], match[2])
 
-    # Java's characters have 16 bits: two codes make one of those that have more.
+    # Java's characters have 16 bits: two escapes may form one character.
     made = _ESCAPE.sub(plain, text)
     return made.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -59,7 +59,7 @@ SHARE_RENEW: Final = "share.renew.acknowledge.enable"
 
 
 def broker_name(name: str, bound: str = "") -> str:
-    """The broker's setting behind a group's; `min.` and `max.` for its bounds."""
+    """Return the broker's setting for a group's setting; `min.` or `max.` for its bounds."""
     protocol, _, rest = name.partition(".")
     return f"group.{protocol}.{bound}{rest}"
 
@@ -108,14 +108,14 @@ GROUP_CONFIGS: Final = (
 _BY_NAME: Final = {key.name: key for key in GROUP_CONFIGS}
 
 
-# Heartbeats ask for these: what the broker has is its own number, not a text to be read again.
+# Heartbeats read these often, so the broker's value is read as a number, without parsing a text.
 _BROKERS_ATTRIBUTES: Final = {
     name: BROKER_CONFIG_BY_NAME[broker_name(name)].attribute for name in _BEHIND_BROKERS
 }
 
 
 def ensure_group_texts(texts: Mapping[str, str]) -> None:
-    """Raise ConfigError for an unknown name, or a text that is no value of its setting."""
+    """Validate a group's settings; raises ConfigError for an unknown name or invalid value."""
     for name, text in texts.items():
         key = _BY_NAME.get(name)
         if key is None:
@@ -124,29 +124,29 @@ def ensure_group_texts(texts: Mapping[str, str]) -> None:
 
 
 def is_group_setting(name: str) -> bool:
-    """Whether there is such a setting."""
+    """Whether a group setting of this name exists."""
     return name in _BY_NAME
 
 
 def is_bounded(name: str) -> bool:
-    """Whether the broker has bounds for a group's setting."""
+    """Whether the broker has bounds for a group setting."""
     return name in _BEHIND_BROKERS
 
 
 def bounds(name: str, config: BrokerConfig) -> tuple[int, int]:
-    """The least and the most that the broker allows for a group's setting."""
+    """Return the broker's bounds of a group setting, both inclusive."""
     low, high = (int(config.text(broker_name(name, bound))) for bound in ("min.", "max."))
     return low, high
 
 
 def group_value(name: str, texts: Mapping[str, str], config: BrokerConfig) -> int:
-    """What holds for a group.
+    """Return the effective value of a group setting.
 
     Args:
-        name: Of `GROUP_CONFIGS`, one that the broker has bounds for.
-        texts: The group's own settings. A value that was kept while the broker allowed other ones
-            counts as the nearest that is allowed now.
-        config: The broker's.
+        name: Name of a bounded setting in `GROUP_CONFIGS`.
+        texts: The group's own settings. A value outside the current bounds counts as the nearest
+            bound.
+        config: The broker's settings.
     """
     if name not in texts:
         return int(getattr(config, _BROKERS_ATTRIBUTES[name]))
@@ -155,44 +155,46 @@ def group_value(name: str, texts: Mapping[str, str], config: BrokerConfig) -> in
 
 
 def group_text(name: str, texts: Mapping[str, str]) -> str:
-    """The same of a setting that is the group's alone."""
+    """Return the effective text of a setting that only groups have."""
     return texts.get(name) or _BY_NAME[name].default or ""
 
 
 class GroupSettings:
-    """Looked up each time: a change holds from the next use on. Belongs to the loop's thread.
+    """Settings of groups, looked up at each use so that changes apply at once.
+
+    Belongs to the loop's thread.
 
     Attributes:
         config: The broker's settings.
     """
 
     def __init__(self, config: BrokerConfig, texts_of: Callable[[str], Mapping[str, str]]) -> None:
-        """`texts_of` gives the texts of a group's own settings, by its name."""
+        """Use `texts_of`, which returns a group's own settings by group id."""
         self.config = config
         self._kept = texts_of
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """After so long a silent member is given up."""
+        """Return the session timeout of a group's members."""
         return group_value(SESSION, self._kept(group_id), self.config)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """So often members are told to say that they are there."""
+        """Return the heartbeat interval of a group's members."""
         return group_value(HEARTBEAT, self._kept(group_id), self.config)
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """A new assignment is made at most so often."""
+        """Return the minimum interval between two assignments of a group."""
         return group_value(ASSIGNMENT, self._kept(group_id), self.config)
 
     # -- share groups ------------------------------------------------------------------------
 
     def share_session_timeout_ms(self, group_id: str) -> int:
-        """After so long a silent member of a share group is given up."""
+        """Return the session timeout of a share group's members."""
         return group_value(SHARE_SESSION, self._kept(group_id), self.config)
 
     def share_heartbeat_interval_ms(self, group_id: str) -> int:
-        """So often members of a share group are told to say that they are there."""
+        """Return the heartbeat interval of a share group's members."""
         return group_value(SHARE_HEARTBEAT, self._kept(group_id), self.config)
 
     def share_assignment_interval_ms(self, group_id: str) -> int:
-        """A share group gets a new assignment at most so often."""
+        """Return the minimum interval between two assignments of a share group."""
         return group_value(SHARE_ASSIGNMENT, self._kept(group_id), self.config)

@@ -27,26 +27,26 @@ ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - what `*` means; who may listen 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
-# An address of IPv6 may stand without brackets, too, as in Kafka.
+# An IPv6 address may also be written without brackets, as in Kafka.
 _PLACE: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]/,\s]*?))(?::([0-9]{1,6}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A host and a port; port 0 lets the system choose."""
+    """Host and port; port 0 lets the system choose."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can connect to it."""
         address = _address(self.host)
         return self.host == "localhost" if address is None else address.is_loopback
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it stands for all addresses of the machine, so that none can connect to it."""
+        """Whether it means all addresses of the machine, so that no client can connect to it."""
         address = _address(self.host)
         return address is not None and address.is_unspecified
 
@@ -55,7 +55,7 @@ class Endpoint:
 
 
 def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """None for a name, which may mean any address, whatever it begins with."""
+    """Parse an IP address; None for a name, which may have any address."""
     try:
         return ip_address(host)
     except ValueError:
@@ -68,15 +68,15 @@ def parse_endpoint(
     name: str = "--listen",
     host: str = LOOPBACK,
 ) -> Endpoint:
-    """`HOST:PORT`, `[IPV6]:PORT` or `:PORT`; the host `*` stands for all addresses.
+    """Parse `HOST:PORT`, `[IPV6]:PORT` or `:PORT`; the host `*` means all addresses.
 
     Args:
-        text: What was given.
-        name: Who is told of in an error.
-        host: What an empty one means.
+        text: Text to parse.
+        name: Name of the setting or option, for errors.
+        host: Host to use for an empty one.
 
     Raises:
-        ConfigError: It is something else.
+        ConfigError: The text is invalid.
     """
     parts = _PLACE.fullmatch(text.strip())
     if parts is None or not _is_host(parts[1], parts[2]):
@@ -88,7 +88,7 @@ def parse_endpoint(
 
 
 def _is_host(in_brackets: str | None, bare: str | None) -> bool:
-    """Digits alone are a port without its host."""
+    """Whether the host is valid; digits alone are a port without a host."""
     if in_brackets is not None or ":" in (bare or ""):
         return isinstance(_address(in_brackets or bare or ""), IPv6Address)
     return not (bare or "").isdigit()
@@ -100,16 +100,16 @@ def _no_endpoint(name: str, text: str) -> ConfigError:
 
 
 def metrics_place(config: BrokerConfig) -> Endpoint | None:
-    """Where the metrics are served, None for nowhere; raises ConfigError."""
+    """Return the address of the metrics, None if they are disabled; raises ConfigError."""
     text = config.tidelog_metrics_listen
     return parse_endpoint(text, name="tidelog.metrics.listen") if text else None
 
 
 def data_directory(config: BrokerConfig) -> str:
-    """What `log.dirs` names, or else `log.dir`; nothing where neither does.
+    """Return the directory of `log.dirs`, or else of `log.dir`; empty if neither is set.
 
     Raises:
-        ConfigError: Several directories: a broker here has one.
+        ConfigError: There are several directories; the broker supports one.
     """
     name, text = ("log.dirs", config.log_dirs) if config.log_dirs else ("log.dir", config.log_dir)
     paths = [path.strip() for path in text.split(",") if path.strip()]
@@ -119,12 +119,12 @@ def data_directory(config: BrokerConfig) -> str:
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
-    """`NAME=VALUE` texts as a mapping; raises ConfigError."""
+    """Parse `NAME=VALUE` texts to a mapping; raises ConfigError."""
     settings = {}
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name.strip():
-            # What follows may be a password, written as `NAME: VALUE`.
+            # The rest may be a password, written as `NAME: VALUE`, so it is not shown.
             match = _NAME.match(name)
             raise ConfigError(match[0] if match else "--set", None, "must be NAME=VALUE")
         settings[name.strip()] = value.strip()
@@ -135,7 +135,7 @@ LISTENERS_MAX: Final = 64
 
 
 class SecurityProtocol(StrEnum):
-    """What a listener speaks, in Kafka's words."""
+    """Security protocol of a listener, by Kafka's names."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -144,25 +144,25 @@ class SecurityProtocol(StrEnum):
 
     @property
     def has_tls(self) -> bool:
-        """Whether bytes are encrypted."""
+        """Whether connections are encrypted."""
         return self in {SecurityProtocol.SSL, SecurityProtocol.SASL_SSL}
 
     @property
     def has_sasl(self) -> bool:
-        """Whether clients have to log in."""
+        """Whether clients must authenticate by SASL."""
         return self in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerPlan:
-    """One listener as the settings have it.
+    """Listener as configured.
 
     Attributes:
-        name: As clients never see it, and settings do.
-        protocol: What it speaks.
-        place: Where it listens.
-        advertised: Where its clients are told to connect to, None for where it listens; an empty
-            host stands for the machine's name.
+        name: Name in the settings; clients never see it.
+        protocol: Security protocol.
+        place: Address to listen on.
+        advertised: Address for clients to connect to, None for the listener's; an empty host means
+            the machine's name.
     """
 
     name: str
@@ -171,25 +171,25 @@ class ListenerPlan:
     advertised: Endpoint | None = None
 
     def told(self, port: int, host_name: Callable[[], str] = getfqdn) -> Endpoint:
-        """Where clients are told to connect to.
+        """Return the address for clients to connect to.
 
         Args:
-            port: What is listened on, which counts where the settings have 0.
-            host_name: Asked for the machine's name where all its addresses are listened on: what
-                clients can't use they are not told.
+            port: Port that the listener uses, in place of 0 in the settings.
+            host_name: Returns the machine's name. It is used if the listener uses all addresses, to
+                which clients can't connect.
         """
         endpoint = self.advertised or self.place
         host = host_name() if endpoint.is_wildcard or not endpoint.host else endpoint.host
         return Endpoint(host, endpoint.port or port)
 
     def is_safe(self, config: BrokerConfig) -> bool:
-        """Whether it may be reached by other machines: encrypted, and everybody says who he is."""
+        """Whether other machines may connect: the listener encrypts and authenticates."""
         if not self.protocol.has_tls:
             return False
         return self.protocol.has_sasl or config.ssl_client_auth == "required"
 
     def ensure_complete(self, config: BrokerConfig) -> None:
-        """Check that there is what it needs; raises ConfigError."""
+        """Check that the listener's required settings are present; raises ConfigError."""
         if self.protocol.has_tls and not config.ssl_keystore_location:
             reason = f"is needed by listener {self.name}: a PEM file with key and certificates"
             raise ConfigError("ssl.keystore.location", None, reason)
@@ -203,11 +203,11 @@ class ListenerPlan:
 
 
 def plan_listeners(config: BrokerConfig) -> tuple[ListenerPlan, ...]:
-    """The listeners of a broker's settings; those of a controller are left out.
+    """Return the listeners of a broker's settings, without those of a controller.
 
     Raises:
-        ConfigError: A name that is not mapped or stands twice, a place that can't be read, an
-            advertised name without a listener, something that a protocol needs and is not there.
+        ConfigError: A name has no protocol or occurs twice, an address is invalid, an advertised
+            name has no listener, or a setting that a protocol requires is missing.
     """
     others = _controllers(config)
     endpoints = _without(others, _places("listeners", config.listeners))
@@ -228,15 +228,15 @@ def plan_listeners(config: BrokerConfig) -> tuple[ListenerPlan, ...]:
 
 
 def ensure_private(config: BrokerConfig, plans: Iterable[ListenerPlan], way_out: str) -> None:
-    """Check that other machines come only where there is TLS and everybody says who he is.
+    """Check that other machines can connect only with TLS and authentication.
 
     Args:
-        config: The settings, which also say where the metrics are served.
-        plans: The listeners.
-        way_out: What has to be said to have it all the same.
+        config: Settings, which include the address of the metrics.
+        plans: Listeners to check.
+        way_out: Option that permits it all the same, for the message.
 
     Raises:
-        ConfigError: They can come in elsewhere.
+        ConfigError: Other machines can connect without TLS and authentication.
     """
     for plan in plans:
         if not plan.is_safe(config) and not plan.place.is_loopback:
@@ -252,7 +252,7 @@ def ensure_private(config: BrokerConfig, plans: Iterable[ListenerPlan], way_out:
 
 
 def _controllers(config: BrokerConfig) -> frozenset[str]:
-    """Listeners that a Kafka has for its controller, where no client is served."""
+    """Return the names of a Kafka controller's listeners, which serve no clients."""
     texts = (config.without_effect.get(name, "") for name in (CONTROLLER_LISTENERS, CONTROL_PLANE))
     return frozenset(name.strip().upper() for text in texts for name in text.split(","))
 
@@ -262,7 +262,7 @@ def _without(names: frozenset[str], endpoints: Mapping[str, Endpoint]) -> dict[s
 
 
 def _named(text: str, endpoints: Mapping[str, Endpoint]) -> str:
-    """A bare HOST:PORT, as `--listen` takes it, is the only listener's."""
+    """Add the only listener's name to a bare HOST:PORT, as `--listen` accepts it."""
     endpoint = text.strip()
     if not endpoint or "://" in endpoint or "," in endpoint or len(endpoints) != 1:
         return text
@@ -271,7 +271,7 @@ def _named(text: str, endpoints: Mapping[str, Endpoint]) -> str:
 
 
 def _advertised(text: str) -> dict[str, Endpoint]:
-    """What clients are told, of which nobody can use an address that stands for all."""
+    """Parse advertised addresses; an address that means all addresses is refused."""
     endpoints = _places("advertised.listeners", text, host="")
     for name, endpoint in endpoints.items():
         if endpoint.is_wildcard:

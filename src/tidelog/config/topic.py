@@ -1,8 +1,8 @@
-"""Topic settings as typed values (`TopicConfig`), and the names that people may write for them.
+"""Topic settings as typed values (`TopicConfig`), and the names that users may write for them.
 
-Owns the table of the settings, which are the fields of `TopicConfig`: name, type, default, range,
-synonyms and documentation of each. tools/config_docs.py generates docs/config.md from it. Names,
-defaults and ranges are Kafka 4.3's, read from its `LogConfig` at run time.
+The fields of `TopicConfig` are the table of the settings: name, type, default, range, synonyms and
+documentation of each. tools/config_docs.py generates docs/config.md from it. Names, defaults and
+ranges are Kafka 4.3's, read from its `LogConfig` at run time.
 
 Resolution handles synonyms, retired names, spelling and ranges. Within one mapping a setting's own
 name wins over its synonyms, and finer units win over coarser ones, as in Kafka. A topic's mapping
@@ -53,7 +53,7 @@ from tidelog.types import HOUR_MS, MINUTE_MS, ClockName, Codec, TimestampType
 
 
 class NoteKind(StrEnum):
-    """What became of a setting that was not taken literally."""
+    """Reason of a note about a setting."""
 
     RENAMED = "renamed"
     SHADOWED = "shadowed"
@@ -64,12 +64,12 @@ class NoteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigNote:
-    """Something to tell whoever wrote a setting.
+    """Note about a setting for its user.
 
     Attributes:
-        kind: What became of it.
-        given: The name as written.
-        text: One line that says what was done instead, or what follows.
+        kind: Reason of the note.
+        given: Name as written.
+        text: One line about what is done instead, or what follows.
     """
 
     kind: NoteKind
@@ -88,9 +88,9 @@ CLEANUP_DELETE: Final = "delete"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """Every topic setting, under its name with underscores; docs/config.md says what each does.
+    """All topic settings, by name with underscores; docs/config.md describes each.
 
-    Made by `parse`, which checks names and ranges; the constructor trusts its caller. Settings are
+    Created by `parse`, which validates names and ranges; the constructor does not. Settings are
     described in the order of the fields.
     """
 
@@ -419,15 +419,15 @@ class TopicConfig:
     def parse(
         cls, given: Mapping[str, str], *, broker: Mapping[str, str] | None = None
     ) -> tuple[Self, list[ConfigNote]]:
-        """The settings of a topic, and what to tell those who wrote them.
+        """Parse the settings of a topic; return them and notes for the user.
 
         Args:
-            given: The topic's own settings; the broker's names and older ones are understood.
-            broker: Settings of a broker, which serve where the topic has none; names in it that
-                are not about topics are passed over.
+            given: The topic's own settings; broker names and older names are accepted.
+            broker: Broker settings, which apply where the topic has none; names that are not about
+                topics are ignored.
 
         Raises:
-            ConfigError: An unknown name, a value outside its range, or two that contradict.
+            ConfigError: A name is unknown, a value is out of range, or two values contradict.
         """
         below, broker_notes = resolve(broker or {}, ignore_unknown=True)
         above, notes = resolve(given)
@@ -438,7 +438,7 @@ class TopicConfig:
         return config, [*broker_notes, *notes, *_advice(config, settings)]
 
     def ensure_consistent(self) -> None:
-        """Check what no single key can: raises ConfigError where two settings contradict."""
+        """Check combinations of settings; raises ConfigError if two contradict."""
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise ConfigError(
                 "min.compaction.lag.ms",
@@ -454,20 +454,20 @@ class TopicConfig:
             )
 
     def text(self, name: str) -> str:
-        """A setting's value as Kafka prints it; raises ConfigError for an unknown name."""
+        """Return a setting's value in Kafka's format; raises ConfigError for an unknown name."""
         key = TOPIC_CONFIG_BY_NAME.get(name)
         if key is None:
             raise ConfigError(name, None, "is not a topic setting")
         return text_of(cast("ConfigValue | None", getattr(self, key.attribute)))
 
     def texts(self) -> dict[str, str]:
-        """All settings by Kafka's name, in the table's order; unset ones are left out."""
+        """Return the texts of all settings that are set, by Kafka's name, in the table's order."""
         texts = {key.name: self.text(key.name) for key in TOPIC_CONFIGS}
         return {name: text for name, text in texts.items() if text or name == "cleanup.policy"}
 
     @property
     def is_compacted(self) -> bool:
-        """Whether the last record of each key is what matters; null keys are refused then."""
+        """Whether the topic is compacted; it then refuses records without a key."""
         return CLEANUP_COMPACT in self.cleanup_policy
 
     @property
@@ -477,25 +477,28 @@ class TopicConfig:
 
     @property
     def may_delete_records(self) -> bool:
-        """Whether clients may; no policy at all forbids nothing."""
+        """Whether clients may delete records; an empty policy allows it."""
         return not self.is_compacted or self.is_deleted_by_age_or_size
 
     @property
     def segment_size_limit(self) -> int:
-        """Bytes at which a segment rolls: internal.segment.bytes where set, else segment.bytes."""
+        """Bytes at which a segment rolls: internal.segment.bytes if set, else segment.bytes."""
         if self.internal_segment_bytes is None:
             return self.segment_bytes
         return self.internal_segment_bytes
 
     @property
     def roll_ms(self) -> int:
-        """Span of a segment in ms; on a compacted topic max.compaction.lag.ms can lower it."""
+        """Maximum time span of a segment in ms.
+
+        On a compacted topic max.compaction.lag.ms may lower it.
+        """
         if self.is_compacted:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms
 
     def compression_level(self, codec: Codec) -> int | None:
-        """The level to compress with; None for a codec without levels."""
+        """Return the compression level; None for a codec without levels."""
         match codec:
             case Codec.GZIP:
                 return self.compression_gzip_level
@@ -522,7 +525,7 @@ TWO_SIDED_LIMIT_KEYS: Final = ("message.timestamp.before.max.ms", "message.times
 _FORMATS: Final = (
     "records are written in format 2, those of old clients (`tidelog.legacy.clients`) in their own"
 )
-# Names that stand for nothing any more, and what to know instead.
+# Names without meaning today, with the reason.
 RETIRED: Final = {
     "message.format.version": _FORMATS,
     "log.message.format.version": _FORMATS,
@@ -534,7 +537,7 @@ RETIRED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key's value and the name under which it was given."""
+    """Value of one key, and the name under which it was given."""
 
     key: ConfigKey
     value: ConfigValue
@@ -545,7 +548,7 @@ def _find_synonyms() -> dict[str, tuple[ConfigKey, Synonym]]:
     synonyms = {}
     for key in TOPIC_CONFIGS:
         for synonym in key.synonyms:
-            # compression.type and a few others have one name on both levels.
+            # compression.type and a few others have the same name for topics and brokers.
             if synonym.name not in TOPIC_CONFIG_BY_NAME:
                 synonyms[synonym.name] = (key, synonym)
     return synonyms
@@ -565,24 +568,24 @@ _BROKER_NAMES: Final = frozenset(
 
 
 def broker_names() -> frozenset[str]:
-    """Names under which a broker's settings give topics their defaults."""
+    """Return the names under which broker settings are defaults of topics."""
     return _BROKER_NAMES
 
 
 def resolve(
     texts: Mapping[str, str], *, ignore_unknown: bool = False
 ) -> tuple[dict[str, Setting], list[ConfigNote]]:
-    """What a mapping sets, by key name, in the table's order.
+    """Parse the settings in a mapping; return them by key name, in the table's order.
 
     Args:
-        texts: Names (any that the table knows) and texts.
-        ignore_unknown: For a broker's mapping, which holds settings that are not topics'.
+        texts: Texts by any known name.
+        ignore_unknown: Whether to ignore unknown names, as in a broker's mapping.
 
     Returns:
-        The settings, and what to tell their author.
+        The settings, and notes for the user.
 
     Raises:
-        ConfigError: An unknown name or a value outside its range.
+        ConfigError: A name is unknown or a value is out of range.
     """
     settings: dict[str, Setting] = {}
     notes: list[ConfigNote] = []
@@ -599,17 +602,17 @@ def resolve(
 
 
 def plain_names(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote]]:
-    """The same settings for brokers, which know a topic's by the keys' own names alone.
+    """Rename settings for brokers, which accept only a topic setting's own name.
 
     Args:
-        texts: Names and texts. What is no older or broker's name passes as it is: brokers may know
-            more than our table does.
+        texts: Texts by name. A name that is neither old nor the broker's stays as it is, because a
+            broker may know more settings than the table.
 
     Returns:
-        Names and texts, and what to tell their author.
+        Texts by name, and notes for the user.
 
     Raises:
-        ConfigError: The value of an older name is outside its range.
+        ConfigError: The value of an older name is out of range.
     """
     older = {name for name in texts if name in _SYNONYMS or name in TWO_SIDED_LIMITS}
     plain = {name: text for name, text in texts.items() if name not in older}
@@ -620,10 +623,10 @@ def plain_names(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNo
 
 
 def key_names(name: str) -> tuple[str, ...]:
-    """The keys that a name stands for: mostly one, two for KIP-32's limit, none where retired.
+    """Return the keys of a name: mostly one, two for KIP-32's limit, none for a retired name.
 
     Raises:
-        ConfigError: Nobody knows the name.
+        ConfigError: The name is unknown.
     """
     if name in TOPIC_CONFIG_BY_NAME:
         return (name,)
@@ -637,7 +640,7 @@ def key_names(name: str) -> tuple[str, ...]:
 
 
 def _candidates(texts: Mapping[str, str]) -> Iterator[Setting]:
-    """All settings in a mapping; of several for one key the winning one first."""
+    """Iterate over all settings in a mapping; of several for one key, the winner comes first."""
     for key in TOPIC_CONFIGS:
         if key.name in texts:
             yield Setting(key, _read(key, key.name, texts[key.name]), key.name)
@@ -652,9 +655,9 @@ def _candidates(texts: Mapping[str, str]) -> Iterator[Setting]:
 
 
 def _read(key: ConfigKey, name: str, text: str, factor: int = 1) -> ConfigValue:
-    """A text's value; ConfigError under the name that was written."""
+    """Parse a text; raises ConfigError with the name as written."""
     try:
-        # Negative hours mean what -1 ms means: no limit.
+        # Negative hours mean the same as -1 ms: no limit.
         scaled = text if factor == 1 else str(max(parse_integer(text) * factor, -1))
         return key.kind.parse(scaled)
     except ValueError:
@@ -676,9 +679,12 @@ def _notes(setting: Setting, winner: Setting) -> Iterator[ConfigNote]:
 
 
 def normalize(given: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote]]:
-    """A mapping under Kafka's present names and spelling, for keeping; errors as `parse`.
+    """Convert a mapping to Kafka's current names and spelling, as it is stored for a topic.
 
-    Source: what a topic's registry entry holds, so that old names don't outlive their author.
+    So a stored setting stays valid when an old name is no longer supported.
+
+    Raises:
+        ConfigError: A name is unknown, a value is out of range, or a text is too long.
     """
     settings, notes = resolve(given)
     for name, text in given.items():
@@ -687,11 +693,11 @@ def normalize(given: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote
 
 
 def _advice(config: TopicConfig, settings: Mapping[str, Setting]) -> Iterator[ConfigNote]:
-    """Legal settings that hurt, told only to those who set them."""
+    """Iterate over notes about valid but harmful settings that the user has set."""
     if 0 < config.roll_ms <= config.segment_jitter_ms and "segment.jitter.ms" in settings:
         text = f"as large as the roll time ({config.roll_ms} ms), so any record may roll a segment"
         yield ConfigNote(NoteKind.ADVICE, settings["segment.jitter.ms"].given, text)
-    # KAFKA-4092: only whole segments go, so the limit can't be kept.
+    # KAFKA-4092: only whole segments are deleted, so the limit can't be kept.
     if 0 <= config.retention_bytes < config.segment_size_limit and "retention.bytes" in settings:
         text = f"less than a segment ({config.segment_size_limit} bytes), which goes only whole"
         yield ConfigNote(NoteKind.ADVICE, settings["retention.bytes"].given, text)

@@ -1,8 +1,8 @@
-"""Kafka settings that have no effect here. They are accepted with a note and described.
+"""Kafka settings that have no effect here. They are accepted with a note, and described.
 
 A single process has no controller quorum, no remote replicas and its own threads; it also has no
 streams groups and no Kerberos. Names, types and defaults are Kafka 4.3's, so an existing
-`server.properties` is accepted and checked as strictly as Kafka checks it. Settings that Kafka lets
+`server.properties` is accepted and validated as strictly as by Kafka. Settings that Kafka lets
 clients change at run time can be changed here, because administration tools set them.
 
 Source: Kafka 4.3's response to DescribeConfigs.
@@ -23,7 +23,7 @@ from tidelog.config.values import (
     whole_number,
 )
 
-# These listeners are not the clients'; without a controller they are left out.
+# These listeners do not serve clients; without a controller they are left out.
 CONTROLLER_LISTENERS: Final = "controller.listener.names"
 
 
@@ -188,7 +188,8 @@ _FLAGS: Final[Mapping[str, str]] = {
 }
 
 
-# Where Kafka has no default there is none. Of the protocols of groups these are served.
+# None if Kafka has no default. The default of group.coordinator.rebalance.protocols names the
+# protocols served here.
 _LISTS: Final[Mapping[str, str | None]] = {
     CONTROLLER_LISTENERS: None,
     "controller.quorum.bootstrap.servers": "",
@@ -242,7 +243,8 @@ _PASSWORDS: Final[Mapping[str, str | None]] = {
 }
 
 
-# What Kafka has and we don't, and who sets it relies on: such a setting is not passed over.
+# Kafka's settings that are not supported, and on whose effect a user relies. They are refused, not
+# ignored.
 NOT_SERVED: Final = frozenset(
     {
         "alter.config.policy.class.name",
@@ -282,7 +284,7 @@ NOT_SERVED: Final = frozenset(
 CONTROL_PLANE: Final = "control.plane.listener.name"
 
 
-# Kafka's until version 4: taken with a note, and not shown.
+# Settings of Kafka before version 4: accepted with a note, and not shown.
 FORMER: Final = frozenset(
     {
         "auto.include.jmx.reporter",
@@ -326,7 +328,7 @@ WITHOUT_EFFECT: Final[Mapping[str, ConfigKey]] = {
 }
 
 
-# Of these a broker takes other values for itself alone, none for all brokers.
+# Settings that can be changed for one broker, but not for all brokers.
 ONE_BROKERS: Final = frozenset(
     {
         "sasl.kerberos.min.time.before.relogin",

@@ -1,8 +1,8 @@
-"""Kinds of values, how each is parsed, printed and described; and `ConfigKey`, a table's row.
+"""Types of values, how each is parsed, printed and described; and `ConfigKey`, a row of the table.
 
 Parsing follows Kafka: surrounding white space is dropped, `+5` is a number, words are
 case-sensitive. Values that Kafka accepts although they have no meaning (`NaN` as a ratio) are
-refused. Also parses where a new group starts to read: `earliest`, `latest`, `by_duration:PT1H`.
+refused. Also parses the start of a new group: `earliest`, `latest`, `by_duration:PT1H`.
 
 Source: Kafka 4.3's `ConfigDef`, `TopicConfig`, `LogConfig`, `ServerTopicConfigSynonyms`; KIP-1106;
 ISO 8601 durations as Java's Duration.parse reads them.
@@ -36,7 +36,7 @@ _RANGES: Final = {
 
 
 class CompressionType(StrEnum):
-    """What the log does to a batch's codec; the values are Kafka's words."""
+    """Codec of the batches in a log; the values are Kafka's words."""
 
     UNCOMPRESSED = "uncompressed"
     ZSTD = "zstd"
@@ -47,12 +47,12 @@ class CompressionType(StrEnum):
 
     @property
     def target_codec(self) -> Codec | None:
-        """The codec every batch gets; None keeps the producer's."""
+        """Codec of every batch; None keeps the producer's."""
         return _TARGET_CODECS[self]
 
 
 class RetentionClock(StrEnum):
-    """Which of a record's two times retention counts from."""
+    """Time of a record from which retention counts."""
 
     RECORD = "record"
     APPEND = "append"
@@ -60,7 +60,7 @@ class RetentionClock(StrEnum):
 
 
 class Durability(StrEnum):
-    """What an acknowledgement by all replicas means where there is one."""
+    """Meaning of an acknowledgement by all replicas, with a single replica."""
 
     PAGE_CACHE = "page-cache"
     FSYNC = "fsync"
@@ -77,7 +77,7 @@ _TARGET_CODECS: Final = {
 
 
 class CompactionStrategy(StrEnum):
-    """Which record of a key stays: the highest of what is named here wins. Source: KIP-280."""
+    """Property whose highest value decides which record of a key stays. Source: KIP-280."""
 
     OFFSET = "offset"
     TIMESTAMP = "timestamp"
@@ -85,14 +85,14 @@ class CompactionStrategy(StrEnum):
 
 
 class CompactionScheduler(StrEnum):
-    """What a compaction rewrites: all of it, or what is worth its bytes."""
+    """Extent of a compaction: the whole log, or the segments with the most garbage."""
 
     BRUTE_FORCE = "brute-force"
     GENERATIONAL = "generational"
 
 
 class MigrationPolicy(StrEnum):
-    """Which way a group may go between the classic and the consumer protocol while it is used."""
+    """Allowed changes of a group in use between the classic and the consumer protocol."""
 
     BIDIRECTIONAL = "bidirectional"
     UPGRADE = "upgrade"
@@ -101,17 +101,17 @@ class MigrationPolicy(StrEnum):
 
     @property
     def may_upgrade(self) -> bool:
-        """Whether a classic group may become one of the consumer protocol."""
+        """Whether a classic group may change to the consumer protocol."""
         return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE)
 
     @property
     def may_downgrade(self) -> bool:
-        """Whether it may go back."""
+        """Whether a consumer group may change to the classic protocol."""
         return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
 
 
 class KeyHash(StrEnum):
-    """How a compaction hashes keys: with a fresh secret, or as Kafka does."""
+    """Hash of keys in a compaction: with a new secret for each run, or as in Kafka."""
 
     SIPHASH = "siphash"
     MD5 = "md5"
@@ -141,13 +141,13 @@ _Value_co = TypeVar("_Value_co", bound=ConfigValue, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ValueKind(Generic[_Value_co]):
-    """One kind of value.
+    """Type of a setting's value.
 
     Attributes:
         type_name: Kafka's name of the type, e.g. `long`.
-        allowed: What would be right: the end of an error's line and a column of the docs.
-        parse: The value of a text; raises ValueError where it has none. (The caller knows the
-            key, and turns that into a ConfigError.)
+        allowed: Description of valid values, for errors and the documentation.
+        parse: Parses a text; raises ValueError for an invalid one. The caller knows the setting and
+            raises ConfigError.
     """
 
     type_name: str
@@ -156,7 +156,7 @@ class ValueKind(Generic[_Value_co]):
 
 
 def text_of(value: ConfigValue | None) -> str:
-    """A value as Kafka would print it; `""` for None and for an empty list."""
+    """Format a value as Kafka does; empty for None and for an empty list."""
     match value:
         case None:
             return ""
@@ -173,7 +173,7 @@ def text_of(value: ConfigValue | None) -> str:
 
 
 def _java_double(value: float) -> str:
-    """A finite number as Java writes it: below 0.001 and from ten million on with an exponent."""
+    """Format a finite number as Java does: with an exponent below 0.001 and from 10,000,000 on."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return str(value)
     digits_after_point = max(len(repr(value).split("e")[0].strip("-0.").replace(".", "")) - 1, 1)
@@ -183,7 +183,7 @@ def _java_double(value: float) -> str:
 
 
 def parse_integer(text: str) -> int:
-    """A whole number in ASCII digits with an optional sign; ValueError otherwise."""
+    """Parse a whole number in ASCII digits with an optional sign; raises ValueError."""
     if not _NUMBER.fullmatch(text.strip()):
         raise ValueError(text)
     return int(text)
@@ -192,7 +192,14 @@ def parse_integer(text: str) -> int:
 def whole_number(
     type_name: str, low: int | None = None, high: int | None = None, extra: int | None = None
 ) -> ValueKind[int]:
-    """A `short` (16 bits), `int` (32) or `long` (64) in [low, high], or one extra value beside."""
+    """Return the type of a `short` (16 bits), `int` (32) or `long` (64) in a range.
+
+    Args:
+        type_name: Kafka's name of the type.
+        low: Lowest value, inclusive; None for the type's lowest.
+        high: Highest value, inclusive; None for the type's highest.
+        extra: Another valid value outside the range; None for none.
+    """
     floor, ceiling = _RANGES[type_name]
     first = floor if low is None else low
     last = ceiling if high is None else high
@@ -207,12 +214,12 @@ def whole_number(
 
 
 def int32(low: int, high: int | None = None, extra: int | None = None) -> ValueKind[int]:
-    """An `int`; see `whole_number`."""
+    """Return the type of an `int` in a range; see `whole_number`."""
     return whole_number("int", low, high, extra)
 
 
 def int64(low: int | None, high: int | None = None, extra: int | None = None) -> ValueKind[int]:
-    """A `long`; see `whole_number`."""
+    """Return the type of a `long` in a range; see `whole_number`."""
     return whole_number("long", low, high, extra)
 
 
@@ -226,7 +233,7 @@ def _allowed_numbers(low: int | None, high: int | None, extra: int | None) -> st
 
 
 def decimal(allowed: str, is_valid: Callable[[float], bool]) -> ValueKind[float]:
-    """A `double`; NaN is never valid."""
+    """Return the type of a `double`; NaN is never valid."""
 
     def parse(text: str) -> float:
         value = float(text)
@@ -265,13 +272,13 @@ _Word = TypeVar(
 
 
 def member(words: type[_Word], note: str = "") -> ValueKind[_Word]:
-    """One of the words of an enumeration."""
+    """Return the type whose values are the words of an enumeration."""
     allowed = f"one of {', '.join(words)}{note}"
     return ValueKind("string", allowed, lambda text: words(text.strip()))
 
 
 def _split(text: str) -> list[str]:
-    """The items of a comma separated list; none for an empty text, ValueError for an empty item."""
+    """Split a comma separated list; empty for an empty text. An empty item raises ValueError."""
     if not text.strip():
         return []
     items = [item.strip() for item in text.split(",")]
@@ -281,7 +288,7 @@ def _split(text: str) -> list[str]:
 
 
 def word(*words: str) -> ValueKind[str]:
-    """One of a few words."""
+    """Return the type whose value is one of these words."""
 
     def parse(text: str) -> str:
         if text.strip() not in words:
@@ -293,7 +300,7 @@ def word(*words: str) -> ValueKind[str]:
 
 
 def word_list(*words: str) -> ValueKind[tuple[str, ...]]:
-    """Any of a few words, comma separated, in the order given; may be empty."""
+    """Return the type of a comma separated list of these words, in any order; may be empty."""
 
     def parse(text: str) -> tuple[str, ...]:
         items = tuple(dict.fromkeys(_split(text)))
@@ -305,7 +312,7 @@ def word_list(*words: str) -> ValueKind[tuple[str, ...]]:
 
 
 def address_limits() -> ValueKind[tuple[str, ...]]:
-    """Numbers of addresses, as `ADDRESS:COUNT` each; names of machines are no addresses."""
+    """Return the type of limits by address: `ADDRESS:COUNT`, ... Host names are not allowed."""
 
     def parse(text: str) -> tuple[str, ...]:
         limits: dict[str, int] = {}
@@ -327,7 +334,11 @@ def _parse_replicas(text: str) -> tuple[str, ...]:
 
 
 def _parse_store_url(text: str) -> str:
-    """A URL without a slash at its end; ValueError where it holds a password, or can't be one."""
+    """Parse a store's URL and remove trailing slashes.
+
+    Raises:
+        ValueError: The URL is invalid or contains a password.
+    """
     url = text.strip().rstrip("/")
     scheme, mark, rest = url.partition("://")
     authority = rest.partition("/")[0]
@@ -339,7 +350,7 @@ def _parse_store_url(text: str) -> str:
 
 
 def words_once(*words: str) -> ValueKind[tuple[str, ...]]:
-    """Some of a few words, each once, comma separated; the order counts."""
+    """Return the type of a comma separated list of these words, each at most once, in order."""
 
     def parse(text: str) -> tuple[str, ...]:
         items = tuple(_split(text))
@@ -354,14 +365,15 @@ RATIO: Final = decimal("a number from 0 to 1", lambda value: 0 <= value <= 1)
 
 RATE: Final = decimal("a number above 0", lambda value: value > 0)
 
-# Probing an open map gets long beyond it.
+# Beyond this load, probing an open hash map becomes slow.
 LOAD_FACTOR_MAX: Final = 0.9
 
 LOAD_FACTOR: Final = decimal(
     "a number above 0, at most 0.9", lambda value: 0 < value <= LOAD_FACTOR_MAX
 )
 
-# Below, cleaning would never end; above, segments are rewritten by age alone.
+# With a lower factor cleaning would never end; with a higher one segments are rewritten by age
+# only.
 SPACE_FACTOR_MIN: Final = 1.1
 SPACE_FACTOR_MAX: Final = 100.0
 
@@ -374,7 +386,7 @@ FLAG: Final = ValueKind("boolean", "true or false", _parse_flag)
 
 TIMESTAMP_TYPE: Final = ValueKind("string", "CreateTime or LogAppendTime", _parse_timestamp_type)
 
-# `none` is the producers' word; Kafka refuses it on a topic, so the text leads to the right one.
+# Producers call it `none`, which Kafka refuses for a topic, so the message names the right word.
 COMPRESSION: Final = member(CompressionType, " (no compression is `uncompressed`)")
 
 RETENTION_CLOCK: Final = member(RetentionClock)
@@ -398,11 +410,11 @@ MIGRATION_POLICY: Final = ValueKind(
 TEXT: Final = ValueKind("string", "any text", str.strip)
 
 
-# What Kafka has as a list, and who uses it takes apart.
+# A list in Kafka; its users split it.
 TEXTS: Final = ValueKind("list", "any text", str.strip)
 
 
-# Never shown, and not part of any error.
+# Never shown, nor part of any error.
 PASSWORD: Final = ValueKind("password", "any text", str.strip)
 
 
@@ -414,7 +426,7 @@ REPLICAS: Final = ValueKind(
 )
 
 
-# Settings are sent to clients in strings of Kafka's protocol, which are no longer.
+# Settings are sent to clients in strings of Kafka's protocol, which have this limit.
 TEXT_BYTES_MAX: Final = 32_767
 
 
@@ -424,18 +436,18 @@ def is_tellable(text: str) -> bool:
 
 
 def ensure_tellable(name: str, text: str) -> None:
-    """Raise ConfigError for a value that no client could be told."""
+    """Raise ConfigError for a text that is too long for Kafka's protocol."""
     if not is_tellable(text):
         raise ConfigError(name, text, f"must be at most {TEXT_BYTES_MAX} bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """Another name of a key whose values are in another unit.
+    """Another name of a setting, possibly with another unit.
 
     Attributes:
-        name: The broker's name, e.g. `log.retention.hours`.
-        factor: How many of the key's units one of the synonym's is, e.g. 3,600,000.
+        name: Broker's name, e.g. `log.retention.hours`.
+        factor: Number of the setting's units per unit of the synonym, e.g. 3,600,000.
     """
 
     name: str
@@ -444,15 +456,15 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One setting.
+    """Setting: name, type, default and documentation.
 
     Attributes:
         name: Kafka's name, or `tidelog.*`.
-        kind: How its value is read and what is allowed.
-        default: As a text; None where a missing value means something of its own.
-        doc: What it does, what follows from it.
-        synonyms: The broker's names of it, the winning one first.
-        has_effect: False for what is accepted and kept for Kafka's sake only.
+        kind: Type of its value.
+        default: Default as text; None if a missing value has its own meaning.
+        doc: Documentation: its effect and consequences.
+        synonyms: Broker's names of the setting, the winning one first.
+        has_effect: False if it is accepted only for compatibility with Kafka.
     """
 
     name: str
@@ -464,12 +476,12 @@ class ConfigKey:
 
     @property
     def attribute(self) -> str:
-        """The field of its class of settings: the name with underscores."""
+        """Field of the class of settings: the name with underscores."""
         return self.name.replace(".", "_")
 
 
 def key_value(key: ConfigKey, text: str) -> ConfigValue:
-    """Return the value that a text means for a setting; raises ConfigError."""
+    """Parse the text of a setting; raises ConfigError."""
     try:
         return key.kind.parse(text)
     except ValueError:
@@ -477,14 +489,14 @@ def key_value(key: ConfigKey, text: str) -> ConfigValue:
 
 
 def unknown_setting(name: str, kind: str, names: Iterable[str]) -> ConfigError:
-    """The error for a name that is no setting, with the nearest one that is.
+    """Build the error for an unknown setting, with the most similar name.
 
     Args:
-        name: The name as it was given.
-        kind: What has no such setting: `broker`, `topic`.
-        names: All names of its settings.
+        name: Name as given.
+        kind: Kind of settings: `broker`, `topic`.
+        names: All known names.
     """
-    import difflib  # only for errors: it costs 3 ms
+    import difflib  # imported only for errors: it takes 3 ms
 
     words = difflib.get_close_matches(name.lower().replace("_", "."), names, n=1)
     hint = f"; did you mean {words[0]}?" if words else ""
@@ -499,14 +511,14 @@ def config_field(
     synonyms: tuple[Synonym, ...] = (),
     has_effect: bool = True,
 ) -> Value:
-    """Declare a field of a class of settings, all of it in one place; see `keys_of`.
+    """Declare a field of a class of settings; see `keys_of`.
 
     Args:
-        kind: How its value is read and what is allowed.
-        default: As a text; None where a missing value means something of its own.
-        doc: What it does, what follows from it.
-        synonyms: The broker's names of a topic's setting, the winning one first.
-        has_effect: False for what is accepted and kept for Kafka's sake only.
+        kind: Type of its value.
+        default: Default as text; None if a missing value has its own meaning.
+        doc: Documentation: its effect and consequences.
+        synonyms: Broker's names of a topic setting, the winning one first.
+        has_effect: False if it is accepted only for compatibility with Kafka.
     """
     value = None if default is None else kind.parse(default)
     key = partial(
@@ -517,7 +529,7 @@ def config_field(
 
 
 def keys_of(settings: "type[DataclassInstance]") -> tuple[ConfigKey, ...]:
-    """The table of a class of settings, in the order of its fields."""
+    """Return the settings of a class, in the order of its fields."""
     return tuple(
         each.metadata["key"](name=each.name.replace("_", "."))
         for each in fields(settings)
@@ -545,12 +557,12 @@ _DURATION: Final = re.compile(
 _UNITS_MS: Final = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
 
 
-# A number of so many digits is beyond all time.
+# Numbers with more digits exceed any time.
 _DIGITS_MAX: Final = 18
 
 
 def parse_reset(text: str) -> tuple[str, int]:
-    """The kind and, by duration, how many ms ago; raises ValueError."""
+    """Parse the start of a new group: its kind, and the ms of by_duration; raises ValueError."""
     kind, _, duration = text.partition(":")
     if text in (EARLIEST, LATEST):
         return text, 0

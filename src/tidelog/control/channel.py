@@ -7,8 +7,7 @@
   ..., "fields": {...}}}` with a class of `tidelog.errors`.
 
 A Unix socket address holds about 100 bytes. For a longer path the socket is addressed through a
-descriptor of the directory (`/proc/self/fd/N/NAME`); systems without that get an error that names
-the limit.
+descriptor of the directory (`/proc/self/fd/N/NAME`); on other systems the error states the limit.
 """
 
 import json
@@ -22,7 +21,7 @@ from typing import Final, TypeAlias
 from tidelog import errors
 from tidelog.errors import CorruptMessage, InvalidRequest, TidelogError, UnsupportedVersion
 
-# Some 60,000 staged segments in one request.
+# Enough for some 60,000 staged segments in one request.
 FRAME_BYTES_MAX: Final = 16 << 20
 
 
@@ -33,7 +32,7 @@ Message: TypeAlias = dict[str, object]
 
 
 def encode_frame(message: Mapping[str, object]) -> bytes:
-    """One frame; raises InvalidRequest where the message is too large for one."""
+    """Encode a frame; raises InvalidRequest if the message is too large."""
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > FRAME_BYTES_MAX:
         raise InvalidRequest(
@@ -44,17 +43,16 @@ def encode_frame(message: Mapping[str, object]) -> bytes:
 
 
 class FrameReader:
-    """Bytes as they come, messages as they are whole. For one connection."""
+    """Splits received bytes of one connection into messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """The messages that are whole with these bytes.
+        """Add bytes; iterate over the messages that are complete.
 
         Raises:
-            CorruptMessage: A frame that is too long, or holds no JSON object; give up the
-                connection.
+            CorruptMessage: A frame is too long or not a JSON object; the connection must be closed.
         """
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:
@@ -82,7 +80,8 @@ def _message(body: bytes) -> Message:
 CONTROL_VERSION: Final = 1
 
 
-# Classes that are made of more than a text: of these fields, in order, "" for the text itself.
+# Arguments of the constructors of errors that need more than a text, in order; "" is the text
+# itself.
 _FIELDS: Final[Mapping[type[TidelogError], tuple[str, ...]]] = {
     errors.StorageFailure: ("path", "operation", "reason"),
     errors.ClockJump: ("last_ms", "now_ms", ""),
@@ -94,21 +93,21 @@ _CORRUPT: Final = ("reason", "at", "offset", "path", "position")
 
 
 class ControlFailure(TidelogError):
-    """The holder could not be asked, or its answer was lost: it may have done what it was asked."""
+    """The request could not be sent, or its response was lost; it may have been executed."""
 
 
 def request(verb: str, arguments: Mapping[str, object]) -> Message:
-    """A request."""
+    """Build a request."""
     return {"version": CONTROL_VERSION, "verb": verb, "arguments": dict(arguments)}
 
 
 def answer(result: Mapping[str, object]) -> Message:
-    """The answer to a request that was carried out."""
+    """Build the response with a result."""
     return {"version": CONTROL_VERSION, "result": dict(result)}
 
 
 def refusal(error: TidelogError) -> Message:
-    """The answer to a request that was not."""
+    """Build the response with an error."""
     kind = type(error)
     names = _CORRUPT if isinstance(error, errors.CorruptData) else _fields_of(kind)
     fields = {name: getattr(error, name) for name in names if name}
@@ -124,11 +123,11 @@ def _fields_of(kind: type[TidelogError]) -> tuple[str, ...]:
 
 
 def read_request(message: Message) -> tuple[str, Mapping[str, object]]:
-    """Verb and arguments.
+    """Return the verb and arguments of a request.
 
     Raises:
-        UnsupportedVersion: A later release asks.
-        CorruptMessage: No request.
+        UnsupportedVersion: A later release sent it.
+        CorruptMessage: The message is not a request.
     """
     _check_version(message)
     verb, arguments = message.get("verb"), message.get("arguments")
@@ -138,11 +137,11 @@ def read_request(message: Message) -> tuple[str, Mapping[str, object]]:
 
 
 def read_answer(message: Message) -> Mapping[str, object]:
-    """What was answered.
+    """Return the result of a response.
 
     Raises:
-        TidelogError: The error that the holder has met, of its own type.
-        UnsupportedVersion, CorruptMessage: It is no answer.
+        TidelogError: The response is an error, which is raised with its own type.
+        UnsupportedVersion, CorruptMessage: The message is not a response.
     """
     _check_version(message)
     error = message.get("error")
@@ -184,7 +183,7 @@ def _shown(message: Mapping[str, object]) -> str:
 SOCKET_FILE: Final = "tidelog-control.sock"
 
 
-# Whoever comes when so many are there takes the place of the one that was silent for longest.
+# Maximum number of connections. A further one replaces the one that has been silent for longest.
 CONNECTIONS_MAX: Final = 32
 
 
@@ -194,7 +193,7 @@ MODE: Final = 0o600
 _BACKLOG: Final = 16
 
 
-# Of the systems we run on: 108 bytes with a closing zero (Linux), 104 (macOS).
+# Limit of the supported systems: 108 bytes with a closing zero (Linux), 104 (macOS).
 ADDRESS_BYTES_MAX: Final = 103
 
 
@@ -203,11 +202,11 @@ _DESCRIPTORS: Final = "/proc/self/fd"
 
 @contextmanager
 def address(directory: str, name: str = SOCKET_FILE) -> Iterator[str]:
-    """An address of a socket in a directory, good while the block runs.
+    """Return the address of a socket in a directory, valid inside the context.
 
     Raises:
-        InvalidRequest: The path is too long, and this system knows no shorter one.
-        OSError: There is no such directory.
+        InvalidRequest: The path is too long, and the system has no shorter one.
+        OSError: The directory does not exist.
     """
     path = f"{directory}/{name}"
     if len(os.fsencode(path)) <= ADDRESS_BYTES_MAX:
@@ -226,16 +225,16 @@ def address(directory: str, name: str = SOCKET_FILE) -> Iterator[str]:
 
 
 def listen(directory: str) -> socket.socket:
-    """A listening socket that only its owner may use; renamed into place when it is ready.
+    """Return a listening socket that only its owner may use; it is renamed when it is ready.
 
     Raises:
         InvalidRequest: The directory's path is too long for a socket.
-        OSError: It can't be made.
+        OSError: The socket can't be created.
     """
     made = f"{SOCKET_FILE}.tmp"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with suppress(OSError):  # not on macOS, where the name has another mode for a moment
+        with suppress(OSError):  # not possible on macOS, where the file briefly has another mode
             os.fchmod(listener.fileno(), MODE)
         with suppress(FileNotFoundError):
             os.unlink(f"{directory}/{made}")  # noqa: PTH108 - paths are str here

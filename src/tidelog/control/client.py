@@ -16,21 +16,21 @@ from tidelog.storage.directory.attach import AttachResult, Exchanged, WriterVers
 from tidelog.storage.directory.staging import NewSegment, StagedSegment
 from tidelog.types import TopicPartition
 
-# An attach walks every byte of its segments: a holder may be busy for long.
+# An attach reads every byte of its segments, so a response may take long.
 TIMEOUT_S: Final = 600.0
 _READ_BYTES: Final = 1 << 16
 
 
 def find_holder(directory: str, *, timeout_s: float = TIMEOUT_S) -> "ControlClient | None":
-    """The process that serves a directory's control channel; None where nobody does.
+    """Connect to the process that serves a directory's control channel; None if there is none.
 
     Args:
-        directory: The directory of topics.
-        timeout_s: How long to wait for each answer.
+        directory: Directory of topics.
+        timeout_s: Timeout of each response, in seconds.
 
     Raises:
         InvalidRequest: The directory's path is too long for a socket.
-        ControlFailure: There is a socket, and this user may not use it.
+        ControlFailure: The socket exists, but this user may not use it.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -38,7 +38,7 @@ def find_holder(directory: str, *, timeout_s: float = TIMEOUT_S) -> "ControlClie
         with channel.address(directory) as address:
             connection.connect(address)
     except (FileNotFoundError, ConnectionRefusedError):
-        connection.close()  # nobody, or one that died and left its socket
+        connection.close()  # no process, or one that died and left its socket
         return None
     except OSError as error:
         connection.close()
@@ -50,7 +50,7 @@ def find_holder(directory: str, *, timeout_s: float = TIMEOUT_S) -> "ControlClie
 
 
 class ControlClient(Closing):
-    """One connection."""
+    """Connection to the process that holds a directory."""
 
     def __init__(self, directory: str, connection: socket.socket) -> None:
         self._directory = directory
@@ -58,11 +58,11 @@ class ControlClient(Closing):
         self._reader = FrameReader()
 
     def status(self) -> Mapping[str, object]:
-        """Who holds the directory: `path`, `pid`, and the `verbs` that it knows."""
+        """Return the `path` of the directory, the `pid` of its holder, and its known `verbs`."""
         return self.ask("status", {})
 
     def flush(self) -> None:
-        """Make everything that was appended durable; raises StorageFailure."""
+        """Make all appended records durable; raises StorageFailure."""
         self.ask("flush", {})
 
     def attach(
@@ -72,11 +72,11 @@ class ControlClient(Closing):
         commit_id: str,
         version: WriterVersion | None = None,
     ) -> AttachResult:
-        """Make staged segments part of the directory, all together; as `storage.directory.attach`.
+        """Add staged segments to the directory, all or none; see `storage.directory.attach`.
 
         Raises:
-            ControlFailure: No answer came: they may be attached, all of them, or not.
-            TidelogError: What `storage.directory.attach` raises; nothing is visible then.
+            ControlFailure: There was no response; either all segments were attached or none.
+            TidelogError: `storage.directory.attach` failed, and nothing is visible.
         """
         arguments = {
             "segments": [verbs.encode_segment(segment) for segment in staged],
@@ -93,11 +93,11 @@ class ControlClient(Closing):
         *,
         commit_id: str,
     ) -> Exchanged:
-        """Put staged segments in the place of finished ones; as `storage.directory.attach`.
+        """Replace finished segments by staged ones; see `storage.directory.attach`.
 
         Raises:
-            ControlFailure: No answer came: they may be exchanged, all of them, or not.
-            TidelogError: What `storage.directory.attach` raises; the old ones are there then.
+            ControlFailure: There was no response; either all segments were replaced or none.
+            TidelogError: `storage.directory.attach` failed, and the old segments are unchanged.
         """
         arguments = {
             "topic": partition.topic,
@@ -109,23 +109,23 @@ class ControlClient(Closing):
         return verbs.read_exchanged(self.ask("swap", arguments))
 
     def erase(self, topic: str, key: bytes, *, execute: bool) -> Mapping[str, object]:
-        """Erase a key of a topic, or look where it is; the receipt, as `storage.erasure`.
+        """Erase a key of a topic, or only find it; return the receipt of `storage.erasure`.
 
         Raises:
-            ControlFailure: No answer came: it may be erased, in part or whole. Asking again goes
-                on.
-            TidelogError: What `storage.erasure.erase` raises.
+            ControlFailure: There was no response; the key may be erased partly or fully. A repeated
+                request continues.
+            TidelogError: `storage.erasure.erase` failed.
         """
         encoded = b64encode(key).decode("ascii")
         return self.ask("erase", {"topic": topic, "key": encoded, "execute": execute})
 
     def ask(self, verb: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
-        """One request and its answer.
+        """Send a request and return the result in its response.
 
         Raises:
-            TidelogError: What the holder answers, of its own type.
-            ControlFailure: No answer came; the holder may have done what it was asked.
-            InvalidRequest: The request is too large; it was not sent.
+            TidelogError: The response is an error, which is raised with its own type.
+            ControlFailure: There was no response; the request may have been executed.
+            InvalidRequest: The request is too large and was not sent.
         """
         frame = encode_frame(channel.request(verb, arguments))
         try:
@@ -146,21 +146,21 @@ class ControlClient(Closing):
                 return message
 
     def await_release(self) -> None:
-        """Return when the holder has let go of the directory, after it was asked to.
+        """Wait until the holder has released the directory, after a request to do so.
 
         Raises:
-            ControlFailure: It has not within the time-out.
+            ControlFailure: It was not released within the timeout.
         """
         try:
             while self._connection.recv(_READ_BYTES):
                 pass
         except ConnectionError:
-            return  # it ended in the midst of something; it has ended
+            return  # the process has ended, though not regularly
         except OSError as error:
             raise ControlFailure(
                 f"{self._directory}: the process that has it open does not let go of it: {error}"
             ) from error
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._connection.close()

@@ -2,7 +2,7 @@
 
 The server owns the socket and the connections, not the directory. `wait` reads requests and sends
 responses; `run_pending` executes requests in the thread that may change the directory. The variant
-with a thread of its own shares one lock (`served`) with all calls of the program's `LogDir`.
+with its own thread shares one lock (`served`) with all calls of the program's `LogDir`.
 
 Life cycle: open, then `wait` or `run_pending` in any order, then close. Only `wake` may be called
 from another thread.
@@ -39,7 +39,7 @@ _RETIRE_LOOKS: Final = 50
 
 
 class _Connection:
-    """One asker: bytes in, one request at a time, bytes out."""
+    """Connection of a client: received bytes, queued requests, bytes to send."""
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link
@@ -53,7 +53,7 @@ class _Connection:
         return not self.requests and not self.outgoing
 
     def receive(self) -> None:
-        """Take what has come; a connection whose bytes make no sense is given up."""
+        """Read the available bytes; invalid bytes mark the connection as broken."""
         try:
             data = self.link.recv(_READ_BYTES)
             self.requests += self.reader.feed(data)
@@ -65,7 +65,7 @@ class _Connection:
         self.is_broken = not data
 
     def send(self) -> None:
-        """Hand out what waits, as much as is taken."""
+        """Send pending bytes, as many as the socket accepts."""
         try:
             sent = self.link.send(self.outgoing)
         except BlockingIOError:
@@ -77,7 +77,7 @@ class _Connection:
 
 
 class ControlServer:
-    """Serves the control channel of a directory that is open for writing."""
+    """Server of the control channel of a directory that is open for writing."""
 
     def __init__(
         self, log_dir: LogDir, listener: socket.socket, known: verbs.Verbs = verbs.VERBS
@@ -86,7 +86,7 @@ class ControlServer:
         self._verbs = known
         self._is_listening = True
         self._listener = listener
-        # In order of their last word.
+        # Connections in the order of their last activity.
         self._connections: dict[int, _Connection] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
@@ -96,15 +96,15 @@ class ControlServer:
 
     @classmethod
     def open(cls, log_dir: LogDir, known: verbs.Verbs = verbs.VERBS) -> Self:
-        """Begin to listen. A socket that is there was left by a holder that died.
+        """Start to listen; an existing socket, left by a holder that died, is replaced.
 
         Args:
-            log_dir: Open for writing: only the lock's holder serves.
-            known: What may be asked for.
+            log_dir: Directory, open for writing: only the lock's holder serves it.
+            known: Supported verbs.
 
         Raises:
             InvalidRequest: The directory's path is too long for a socket.
-            OSError: The socket can't be made.
+            OSError: The socket can't be created.
         """
         assert log_dir.is_writable
         listener = channel.listen(log_dir.path)
@@ -115,14 +115,14 @@ class ControlServer:
             raise
 
     def pending(self) -> int:
-        """How many requests wait for `run_pending`."""
+        """Return the number of connections with requests for `run_pending`."""
         return sum(bool(connection.requests) for connection in self._connections.values())
 
     def wait(self, timeout_s: float | None = 0.0) -> int:
-        """Take in and hand out what there is; how many requests wait then.
+        """Read requests and send responses; return the number of connections with requests.
 
         Args:
-            timeout_s: How long to wait for something to happen; for ever where None.
+            timeout_s: Maximum time to wait for an event, in seconds; None for no limit.
         """
         if self.pending():
             timeout_s = 0.0
@@ -137,13 +137,13 @@ class ControlServer:
         return self.pending()
 
     def wake(self) -> None:
-        """Let a `wait` in another thread return."""
+        """Make a `wait` in another thread return."""
         self._waker.send(b"\0")
 
     def run_pending(self) -> int:
-        """Carry out one request of each connection; how many there were.
+        """Execute one request of each connection; return the number of requests.
 
-        What a request raises is its answer. Only what is no `TidelogError` is raised here.
+        A `TidelogError` of a request becomes its response; other errors are raised.
         """
         asking = [c for c in self._connections.values() if c.requests and not c.outgoing]
         for connection in asking:
@@ -165,7 +165,7 @@ class ControlServer:
         try:
             link, _ = self._listener.accept()
         except OSError:
-            return  # it has gone already, or there are no descriptors left: it will try again
+            return  # the client has gone, or there are no descriptors left: it retries
         if len(self._connections) >= CONNECTIONS_MAX:
             self._drop_silent()
         link.setblocking(False)
@@ -179,8 +179,8 @@ class ControlServer:
     def _serve(self, descriptor: int, events: int) -> None:
         connection = self._connections.pop(descriptor, None)
         if connection is None:
-            return  # dropped a moment ago, for somebody who came at the same time
-        self._connections[descriptor] = connection  # the last one that said something
+            return  # just dropped for a new connection
+        self._connections[descriptor] = connection  # now the last one with activity
         if events & selectors.EVENT_READ:
             connection.receive()
         if events & selectors.EVENT_WRITE:
@@ -188,12 +188,12 @@ class ControlServer:
         self._settle(connection)
 
     def _settle(self, connection: _Connection) -> None:
-        """Listen to a connection for what may come of it now; drop it where nothing can."""
+        """Select the events to wait for on a connection; close a broken one."""
         if connection.is_broken:
             self._drop(connection)
             return
         wants = selectors.EVENT_WRITE if connection.outgoing else 0
-        # Who does not take answers asks no more: what waits is bounded.
+        # A client that does not read its responses is not read from, so that memory is bounded.
         wants |= 0 if connection.requests or connection.outgoing else selectors.EVENT_READ
         registered = self._selector.get_map().get(connection.link.fileno())
         if registered is not None:
@@ -208,13 +208,13 @@ class ControlServer:
         connection.link.close()
 
     def retire(self, timeout_s: float = _RETIRE_S) -> None:
-        """Take no more requests and remove the socket; hand out what waits, and leave askers be.
+        """Accept no more requests and remove the socket; send pending responses.
 
-        To be called before the directory's lock goes; an asker learns by the end of its connection,
-        at `close`, that it has gone.
+        Call it before the directory's lock is released. Connections stay open until `close`; their
+        end tells clients that the holder has gone.
 
         Args:
-            timeout_s: How long, about, an asker may take to accept what it was answered.
+            timeout_s: Approximate time for clients to read their responses, in seconds.
         """
         if self._is_listening:
             self._is_listening = False
@@ -230,7 +230,7 @@ class ControlServer:
                     self._serve(key.fd, selectors.EVENT_WRITE)
 
     def close(self) -> None:
-        """Stop listening and remove the socket; requests that wait are not carried out."""
+        """Stop listening and remove the socket; pending requests are not executed."""
         if self._is_listening:
             with suppress(OSError):
                 os.unlink(f"{self._log_dir.path}/{channel.SOCKET_FILE}")  # noqa: PTH108 - paths are str here
@@ -245,14 +245,14 @@ _Item = TypeVar("_Item")
 
 
 class TurnLock:
-    """A lock that goes to who has waited for it, not to who has just let it go.
+    """Fair lock: it goes to a waiting thread, not back to the one that has just released it.
 
-    A program that appends in a loop would else keep requests out for ever. The thread that has it
-    may take it again.
+    Otherwise a program that appends in a loop could block requests forever. The thread that holds
+    the lock may acquire it again.
     """
 
     def __init__(self) -> None:
-        self._gate = threading.Lock()  # held by the one who is next
+        self._gate = threading.Lock()  # held by the next owner
         self._lock = threading.Lock()
         self._owner: int | None = None
         self._depth = 0
@@ -273,29 +273,30 @@ class TurnLock:
 
 
 class ControlThread:
-    """The thread that serves a directory's control channel.
+    """Thread that serves a directory's control channel.
 
     Attributes:
-        lock: Held while a request is carried out, and by whoever else uses the directory.
+        lock: Held while a request is executed, and by other users of the directory.
     """
 
     def __init__(self, server: ControlServer) -> None:
         self.lock = TurnLock()
         self._server = server
         self._is_stopping = False
-        # A program that ends without closing is not held up; its directory needs recovery then.
+        # A daemon thread, so that a program can exit without closing; its directory then needs
+        # recovery.
         self._thread = threading.Thread(target=self._run, name="tidelog-control", daemon=True)
 
     @classmethod
     def start(cls, log_dir: LogDir) -> Self:
-        """Begin to serve.
+        """Start to serve.
 
         Args:
-            log_dir: Open for writing.
+            log_dir: Directory, open for writing.
 
         Raises:
             InvalidRequest: The directory's path is too long for a socket.
-            StorageFailure: The socket can't be made.
+            StorageFailure: The socket can't be created.
         """
         try:
             thread = cls(ControlServer.open(log_dir))
@@ -314,7 +315,7 @@ class ControlThread:
             self._server.close()
 
     def stop(self) -> None:
-        """Stop serving; a request that is being carried out is finished first."""
+        """Stop serving, after the request in progress has finished."""
         if not self._is_stopping:
             self._is_stopping = True
             self._server.wake()
@@ -322,10 +323,10 @@ class ControlThread:
 
 
 class Closable(Protocol):
-    """What uses a directory, and closes it."""
+    """User of a directory, which closes it."""
 
     def close(self) -> None:
-        """Close it."""
+        """Close the directory."""
         ...
 
 
@@ -333,19 +334,19 @@ _Kind = TypeVar("_Kind", bound=Closable)
 
 
 def served(make: Callable[[LogDir], _Kind], kind: type[_Kind], log_dir: LogDir) -> _Kind:
-    """An object of a kind whose calls take turns with requests of the control channel.
+    """Create an object whose calls alternate with requests of the control channel.
 
-    Each public method runs under the lock; generators and record batch readers that it hands out
-    take it for each step. `exclusive()` holds it over several calls, and over the use of
-    whatever else a call has handed out.
+    Each public method runs under the lock. Returned generators and record batch readers acquire it
+    for each step. `exclusive()` holds it for several calls, and for other objects that a call has
+    returned.
 
     Args:
-        make: Makes the object on the directory.
-        kind: Its class.
-        log_dir: Open for writing; closed where the channel can't be served.
+        make: Creates the object for the directory.
+        kind: Class of the object.
+        log_dir: Directory, open for writing; closed if the channel can't be served.
 
     Raises:
-        InvalidRequest, StorageFailure: As `ControlThread.start`.
+        InvalidRequest, StorageFailure: The control channel can't be served.
     """
     try:
         thread = ControlThread.start(log_dir)

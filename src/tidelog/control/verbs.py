@@ -1,8 +1,8 @@
-"""Operations of the control channel, with checked arguments and results.
+"""Operations of the control channel, with validated arguments and results.
 
 A verb is a function of the open directory and the request's arguments. An exception becomes the
 error of the response. `compact` cleans one partition, `tier` moves one partition's segments to its
-store, `lend` and `take_back` hand a cleaning job to another process and return its result.
+store, `lend` and `take_back` give a cleaning job to another process and return its result.
 """
 
 import os
@@ -44,7 +44,7 @@ Verbs: TypeAlias = Mapping[str, Callable[[DirectoryAccess, Arguments], Result]]
 _COMMIT_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
-# A name in the partition's directory and nowhere else.
+# Name of a file in the partition's directory, without a path.
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,200}", re.ASCII)
 
 
@@ -57,18 +57,18 @@ _ORDER_MAX: Final = 16
 def run(
     log_dir: DirectoryAccess, verb: str, arguments: Arguments, known: Verbs | None = None
 ) -> Result:
-    """Do what is asked.
+    """Execute a request.
 
     Args:
-        log_dir: The directory.
-        verb: What is asked for.
-        arguments: From outside.
-        known: What there is; `VERBS` where None.
+        log_dir: Directory to work on.
+        verb: Name of the operation.
+        arguments: Unvalidated arguments.
+        known: Supported verbs; None for `VERBS`.
 
     Raises:
-        InvalidRequest: There is no such verb.
-        CorruptMessage: Its arguments can't be read; nothing was changed.
-        TidelogError: What the verb itself raises.
+        InvalidRequest: The verb is unknown.
+        CorruptMessage: The arguments are invalid, and nothing was changed.
+        TidelogError: The operation failed.
     """
     there = VERBS if known is None else known
     found = there.get(verb)
@@ -79,7 +79,7 @@ def run(
 
 
 def who(log_dir: DirectoryAccess, known: Iterable[str]) -> Result:
-    """What every holder says of itself: the directory, its process, the verbs that it knows."""
+    """Return the status of any holder: directory, process id, supported verbs."""
     return {"path": log_dir.path, "pid": os.getpid(), "verbs": list(known)}
 
 
@@ -129,7 +129,7 @@ def _swap(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
 
 
 def _erase(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
-    from tidelog.storage.erasure import erase  # reads by columns, which the others need not
+    from tidelog.storage.erasure import erase  # needs columnar reading, which other verbs don't
 
     topic, key, execute = (arguments.get(name) for name in ("topic", "key", "execute"))
     if not is_topic(topic) or not isinstance(key, str) or not isinstance(execute, bool):
@@ -158,16 +158,16 @@ VERBS: Final[Verbs] = {
 }
 
 
-# -- what travels --------------------------------------------------------------------------------
+# -- messages ------------------------------------------------------------------------------------
 
 
 def encode_segment(segment: StagedSegment) -> dict[str, object]:
-    """A staged segment as JSON."""
+    """Encode a staged segment for JSON."""
     return asdict(segment)
 
 
 def read_segment(fields: object) -> StagedSegment:
-    """A staged segment from JSON; raises CorruptMessage for what is none."""
+    """Decode a staged segment; raises CorruptMessage if it is invalid."""
     if not isinstance(fields, dict) or fields.keys() != _KINDS.keys():
         raise CorruptMessage(f"no staged segment: {str(fields)[:200]}")
     for name, is_right in _KINDS.items():
@@ -177,7 +177,7 @@ def read_segment(fields: object) -> StagedSegment:
 
 
 def is_count(value: object) -> bool:
-    """Whether it is a number from 0 to the largest of 64 bits."""
+    """Whether the value is a number from 0 to the largest int64."""
     return type(value) is int and 0 <= value <= INT64_MAX
 
 
@@ -186,7 +186,7 @@ def _is_time(value: object) -> bool:
 
 
 def is_partition(value: object) -> bool:
-    """Whether it may be the number of a partition."""
+    """Whether the value is a valid partition number."""
     return type(value) is int and 0 <= value <= INT32_MAX
 
 
@@ -199,7 +199,7 @@ def _is_name(value: object) -> bool:
 
 
 def is_topic(value: object) -> bool:
-    """Whether it may be a topic's name."""
+    """Whether the value is a valid topic name."""
     return isinstance(value, str) and _TOPIC.fullmatch(value) is not None
 
 
@@ -218,7 +218,7 @@ _KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
 
 
 def encode_new(segment: NewSegment) -> dict[str, object]:
-    """A segment that takes part in an exchange, as JSON."""
+    """Encode a replacing segment for JSON."""
     return asdict(segment)
 
 
@@ -239,7 +239,7 @@ def _read_new(fields: object) -> NewSegment:
 
 
 def encode_version(version: WriterVersion | None) -> object:
-    """A writer's version as JSON."""
+    """Encode a writer's version for JSON."""
     if version is None:
         return None
     start = [version.writer, version.version, version.note]
@@ -262,7 +262,7 @@ def _version(told: object) -> WriterVersion | None:
 
 
 def encode_attached(result: AttachResult) -> Result:
-    """What an attach has done, as JSON."""
+    """Encode the result of an attach for JSON."""
     return {
         "commit_id": result.commit_id,
         "record_count": result.record_count,
@@ -282,7 +282,7 @@ def _range_fields(attached: AttachedRange) -> list[int]:
 
 
 def read_attached(answer: Mapping[str, object]) -> AttachResult:
-    """The same from JSON; raises CorruptMessage for what is none."""
+    """Decode the result of an attach; raises CorruptMessage if it is invalid."""
     try:
         return AttachResult(
             str(answer["commit_id"]),
@@ -294,7 +294,7 @@ def read_attached(answer: Mapping[str, object]) -> AttachResult:
             int(str(answer["size_bytes"])),
             answer["was_done"] is True,
             str(answer["note"]),
-            # Holders of earlier releases count no topics separately, and so skip none.
+            # Holders of earlier releases have no versions per topic, so they skip none.
             _read_skipped(answer.get("skipped", {})),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -314,7 +314,7 @@ def _rows(rows: object) -> list[list[int]]:
 
 
 def read_exchanged(answer: Mapping[str, object]) -> Exchanged:
-    """What an exchange has done, from JSON; raises CorruptMessage for what is none."""
+    """Decode the result of an exchange; raises CorruptMessage if it is invalid."""
     names = ("segments_before", "segments_after", "bytes_before", "bytes_after")
     if not all(is_count(answer.get(name)) for name in names):
         raise CorruptMessage(f"no answer to swap: {str(answer)[:200]}")
@@ -337,13 +337,13 @@ _COUNTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a run has done, as it is told.
+    """Result of a cleaning run, as sent to the client.
 
     Attributes:
-        name: The partition.
+        name: Partition that was cleaned.
         counts: Numbers by their names in `CleaningReport`.
-        reason: Why it was done, or why nothing was.
-        stopped: Why it did not come to the end of what is dirty; None where it did.
+        reason: Reason why it was cleaned, or why not.
+        stopped: Reason why dirty records are left; None if there are none.
     """
 
     name: TopicPartition
@@ -353,19 +353,19 @@ class Compacted:
 
 
 def compacted(report: CleaningReport) -> Compacted:
-    """What a report says."""
+    """Convert a report to the result that is sent."""
     counts = {name: int(getattr(report, name)) for name in _COUNTS}
     return Compacted(report.name, counts, report.decision.reason, report.stopped)
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What is asked for.
+    """Arguments of `compact`.
 
     Attributes:
-        name: The partition.
-        roll: Finish its active segment first.
-        is_asked: Clean it although that is not due.
+        name: Partition to clean.
+        roll: Whether to roll its active segment first.
+        is_asked: Whether to clean it even if that is not due.
     """
 
     name: TopicPartition
@@ -374,7 +374,7 @@ class Wishes:
 
 
 def compact_wishes(name: TopicPartition, *, roll: bool, is_asked: bool) -> dict[str, object]:
-    """What is asked for, as JSON."""
+    """Encode the arguments of `compact` for JSON."""
     return {
         "topic": name.topic,
         "partition": name.partition,
@@ -384,7 +384,7 @@ def compact_wishes(name: TopicPartition, *, roll: bool, is_asked: bool) -> dict[
 
 
 def read_compact_wishes(arguments: Arguments) -> Wishes:
-    """What is asked for; raises CorruptMessage."""
+    """Decode the arguments of `compact`; raises CorruptMessage."""
     topic, partition = arguments.get("topic"), arguments.get("partition")
     roll, is_asked = arguments.get("roll"), arguments.get("is_asked")
     if not is_topic(topic) or not is_partition(partition):
@@ -395,7 +395,7 @@ def read_compact_wishes(arguments: Arguments) -> Wishes:
 
 
 def encode_report(report: CleaningReport) -> Result:
-    """What a run has done, as JSON."""
+    """Encode the result of a cleaning run for JSON."""
     result = compacted(report)
     return {
         **result.counts,
@@ -405,7 +405,7 @@ def encode_report(report: CleaningReport) -> Result:
 
 
 def read_compact_report(name: TopicPartition, answer: Mapping[str, object]) -> Compacted:
-    """The same from JSON; raises CorruptMessage for what is none."""
+    """Decode the result of a cleaning run; raises CorruptMessage if it is invalid."""
     reason, stopped = answer.get("reason"), answer.get("stopped")
     is_right = all(is_count(answer.get(each)) for each in _COUNTS) and isinstance(reason, str)
     if not is_right or not (stopped is None or isinstance(stopped, str)):
@@ -418,12 +418,12 @@ _NUMBERS: Final = ("first_dirty", "end", "clean_bytes", "dirty_bytes")
 
 
 def encode_lent(decision: CleaningDecision, job: CleaningJob | None) -> Result:
-    """What was found, and the job, as JSON; it holds the cleaning's secret seed."""
+    """Encode a decision and its cleaning job for JSON, including the job's secret seed."""
     return {"verdict": asdict(decision), "job": None if job is None else job.to_json()}
 
 
 def read_lent(answer: Mapping[str, object]) -> tuple[CleaningDecision, CleaningJob | None]:
-    """The same from JSON; raises CorruptMessage for what is none."""
+    """Decode a decision and its cleaning job; raises CorruptMessage if they are invalid."""
     try:
         match answer:
             case {"verdict": dict(decision), "job": None | str() as job}:
@@ -450,7 +450,7 @@ def _decision(fields: Mapping[str, object]) -> CleaningDecision:
 
 @dataclass(frozen=True, slots=True)
 class TakeBack:
-    """What was made of a job, which its seed names."""
+    """Result of a cleaning job, which is identified by its seed."""
 
     name: TopicPartition
     seed: bytes
@@ -458,7 +458,7 @@ class TakeBack:
 
 
 def take_back(job: CleaningJob, cleaned: Cleaned) -> dict[str, object]:
-    """What was made, as JSON."""
+    """Encode the result of a cleaning job for JSON."""
     return {
         "topic": job.topic,
         "partition": job.partition,
@@ -468,7 +468,7 @@ def take_back(job: CleaningJob, cleaned: Cleaned) -> dict[str, object]:
 
 
 def read_take_back(arguments: Arguments) -> TakeBack:
-    """What was made, from outside; raises CorruptMessage."""
+    """Decode the result of a cleaning job; raises CorruptMessage."""
     topic, partition = arguments.get("topic"), arguments.get("partition")
     cleaned, seed = arguments.get("cleaned"), arguments.get("seed")
     if not is_topic(topic) or not is_partition(partition):
@@ -483,7 +483,7 @@ def read_take_back(arguments: Arguments) -> TakeBack:
 
 
 def tier_wishes(name: TopicPartition, options: MoveOptions) -> dict[str, object]:
-    """A run as JSON; `on_copied` stays here."""
+    """Encode the arguments of `tier` for JSON, without `on_copied`."""
     return {
         "topic": name.topic,
         "partition": name.partition,
@@ -498,11 +498,11 @@ def tier_wishes(name: TopicPartition, options: MoveOptions) -> dict[str, object]
 def read_tier_wishes(
     arguments: Arguments, on_copied: Callable[[int], None]
 ) -> tuple[TopicPartition, MoveOptions]:
-    """Which partition, and how; raises CorruptMessage.
+    """Decode the partition and options of `tier`; raises CorruptMessage.
 
     Args:
-        arguments: From outside.
-        on_copied: Called after each segment with the bytes of log copied so far.
+        arguments: Unvalidated arguments.
+        on_copied: Called after each segment with the number of log bytes copied so far.
     """
     topic, partition, url = arguments.get("topic"), arguments.get("partition"), arguments.get("url")
     grace_ms = arguments.get("grace_ms")
@@ -526,7 +526,7 @@ def read_tier_wishes(
 
 
 def run_tier(log_dir: "DirectoryAccess", name: TopicPartition, options: MoveOptions) -> Result:
-    """Do it; errors as `tier_partition`."""
+    """Move a partition's segments to its store; errors as of `tier_partition`."""
     report = tier_partition(log_dir, name, options)
     return {
         "copied": report.copied,
@@ -539,7 +539,7 @@ def run_tier(log_dir: "DirectoryAccess", name: TopicPartition, options: MoveOpti
 
 
 def read_tier_report(name: TopicPartition, answer: Mapping[str, object]) -> MoveReport:
-    """What a run has done, from JSON; raises CorruptMessage for what is none."""
+    """Decode the result of `tier`; raises CorruptMessage if it is invalid."""
     names = ("copied", "copied_bytes", "deleted", "released", "removed")
     stopped = answer.get("stopped")
     if not all(is_count(answer.get(each)) for each in names):
