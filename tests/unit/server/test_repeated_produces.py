@@ -1,5 +1,6 @@
 """Requests of Produce that repeat are answered, byte for byte, as on a new connection."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,9 +19,12 @@ from tidelog.protocol.messages.produce import (
 )
 from tidelog.protocol.requests import ClientConnection
 from tidelog.protocol.wire import NO_UUID
+from tidelog.record.buffers import is_free
 from tidelog.record.builder import build_batch
+from tidelog.server.api import dispatch
 from tidelog.server.api.node import ConnectionFacts, Node
 from tidelog.server.broker import open_node
+from tidelog.server.runtime.reply import Reply
 from tidelog.types import Codec, NewRecord
 
 TOPIC = "t"
@@ -174,6 +178,31 @@ def test_the_second_of_its_kind_takes_fewer_steps(
     once = steps(lambda: broker.say(frames[2]))
     assert again < once / 2
     assert broker.node.partitions.get(TOPIC, 0).log.log_end_offset == 3
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_a_request_that_waits_for_a_flush_holds_no_records(
+    pair: tuple[Broker, Broker], *, is_repeated: bool
+) -> None:
+    node, connection = pair[0].node, pair[0].connection
+    node.topics.create("flushed", 1, {"flush.messages": "2"})
+    log = node.partitions.get("flushed", 0).log
+    frame = frame_of(pair[0], 9, [(0, timed_batch(b"1"))], topic="flushed")
+
+    async def story() -> list[bool]:
+        """Whether the response waits, and what came with the request is free then."""
+        dispatch.answer(node, connection, memoryview(frame))
+        if not is_repeated:
+            connection.templates = None
+        buffer = bytearray(numbered(frame, 1))
+        found = dispatch.answer(node, connection, memoryview(buffer))
+        assert isinstance(found, Reply)
+        states = [not found.is_done, is_free(buffer)]
+        await found
+        return states
+
+    assert asyncio.run(story()) == [True, True]
+    assert log.log_end_offset == 2
 
 
 def test_others_are_answered_as_once(pair: tuple[Broker, Broker]) -> None:

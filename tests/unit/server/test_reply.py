@@ -1,6 +1,8 @@
 """`Reply` and `start`: results that come later."""
 
 import asyncio
+import gc
+from weakref import ref
 
 import pytest
 
@@ -87,6 +89,38 @@ def test_cancelled_work_ends_whenever_that_is(turns: int) -> None:
             await reply
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("is_measured", [False, True])
+def test_cancelled_work_lets_go_of_what_it_held(*, is_measured: bool) -> None:
+    """Without the collector, which comes late to what has lived for long."""
+
+    class Held:
+        pass
+
+    async def story() -> bool:
+        kept: list[ref[Held]] = []
+
+        async def work() -> None:
+            held = Held()
+            kept.append(ref(held))
+            await asyncio.get_running_loop().create_future()
+
+        reply = start(work())
+        assert isinstance(reply, Reply)
+        if is_measured:
+            reply.measure(Stopwatch(ManualClock(0), 0))
+        await asyncio.sleep(0)
+        reply.cancel()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return reply.is_done and kept[0]() is None
+
+    gc.disable()
+    try:
+        assert asyncio.run(story())
+    finally:
+        gc.enable()
 
 
 def test_a_reply_that_is_made_of_another_one_comes_when_both_are_done() -> None:

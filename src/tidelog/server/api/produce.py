@@ -139,7 +139,7 @@ class Row:
 
     Attributes:
         topic: The topic as the request names it.
-        data: The partition's number and its records.
+        data: The partition's number and its records, which are None while the response waits.
         answer: The partition's response, once the records are appended or refused.
         name: The topic's name; "" if no topic has the requested id.
         partition: The partition, if it is open and in use.
@@ -552,6 +552,8 @@ class AppendPlan:
             self._ensure_appended()
             return None
         if self.waiting:
+            for row in self.rows:
+                row.batch = row.data.records = None  # free the request's buffer
             timers = self.context.node.timers
             await _wait_until_visible(self.waiting, timers, self.request.timeout_ms)
         topics: list[TopicProduceResponse] = []

@@ -281,6 +281,7 @@ def _rest(
         except StopIteration as end:
             return cast("T", end.value)
         finally:
+            del go_on  # with an error in it, a reference cycle that keeps all locals of the work
             if job.watch is not None:
                 job.watch.pause()
 
