@@ -1,12 +1,26 @@
 """The loop's time for a request: what it worked, not what it waited."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
+from tests.worlds.brokers.socketless import World, watched
 
-from tidelog.env import ManualClock
+from tidelog.env import Env, ManualClock
 from tidelog.errors import Closed
+from tidelog.protocol.messages import METADATA
+from tidelog.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataTopic,
+)
+from tidelog.protocol.requests import ClientConnection, LongRequest, read_request
 from tidelog.server.api.charges import Stopwatch
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.long_requests import answer_long
+from tidelog.server.api.node import ConnectionFacts
+from tidelog.server.api.table import items_at_once, served_versions
 from tidelog.server.runtime.reply import Reply, start
 
 MS = 1_000_000
@@ -81,3 +95,33 @@ def test_a_handler_hears_that_nobody_waits() -> None:
 
     asyncio.run(run())
     assert heard == ["gone"]
+
+
+def test_what_parts_work_after_a_wait_counts(tmp_path: Path) -> None:
+    clock, worked_ms = ManualClock(0), 0
+
+    async def answered() -> MetadataResponse:
+        nonlocal worked_ms
+        clock.advance(1)  # in the task of the whole request
+        await asyncio.sleep(0)
+        clock.advance(2)
+        worked_ms += 2
+        return MetadataResponse(topics=[MetadataTopic(name="t")])
+
+    async def run() -> int:
+        with watched() as errors:
+            world = World.open(tmp_path, errors, Env(clock=clock))
+            topics = [MetadataRequestTopic(name=f"t{number}") for number in range(2000)]
+            request = MetadataRequest(topics=topics)
+            frame = b"".join(ClientConnection("app").request(METADATA, 9, request))[4:]
+            with pytest.raises(LongRequest) as long:
+                read_request(memoryview(frame), served_versions(legacy=False), items_at_once)
+            context = RequestContext(world.node, METADATA, 9, "app", ConnectionFacts(1, "here"))
+            try:
+                written = await answer_long(context, long.value, lambda *_: start(answered()))
+            finally:
+                await world.close()
+            assert written is not None
+            return written.task_ns
+
+    assert asyncio.run(run()) == worked_ms * MS > 2 * MS

@@ -8,7 +8,8 @@ and rates themselves are in `admin/quotas.py`; `net/connection.py` mutes a throt
   a consumer gets an empty response, which is not counted. A ShareFetch response is sent and counted
   in full, and the connection is muted after it: its records are acquired already.
 - Loop time (`request_percentage`) runs from the frame to the response, without waits, worker
-  threads and tasks of their own. 100 is all of one thread's time.
+  threads and tasks of their own; the tasks of a long request's parts count. 100 is all of one
+  thread's time.
 
 Source: KIP-124, KIP-219; Kafka 4.3's ClientRequestQuotaManager, KafkaApis.handleProduceRequest and
 KafkaApis.handleFetchRequest.
@@ -93,6 +94,10 @@ class Charges:
         self._watch.pause()
         if isinstance(answer, Reply) and self._time is not None:
             answer.measure(self._watch)
+
+    def add(self, task_ns: int) -> None:
+        """Count time of tasks that have worked on parts of the request."""
+        self._watch.used_ns += task_ns
 
     def charge(self, response: "Response | None") -> None:
         """Charge the request to its quotas, and report the throttle time in its response."""

@@ -111,13 +111,20 @@ def long_if_many(response: _Made, items: _Items) -> "_Made | Long":
 
 
 class Written:
-    """A response whose list `name` is already encoded (`WrittenItems`)."""
+    """A response whose list `name` is already encoded (`WrittenItems`).
 
-    __slots__ = ("name", "response")
+    Attributes:
+        response: The response.
+        name: The list.
+        task_ns: Time of the event loop in tasks of the request's parts.
+    """
+
+    __slots__ = ("name", "response", "task_ns")
 
     def __init__(self, response: Response, name: str) -> None:
         self.response = response
         self.name = name
+        self.task_ns = 0
 
 
 # A finished response; None for a producer that wants no acknowledgement.

@@ -241,6 +241,8 @@ def _write(
 ) -> Outcome:
     response = handled.response if isinstance(handled, Long | Written) else handled
     if charges is not None:
+        if isinstance(handled, Written):
+            charges.add(handled.task_ns)
         charges.charge(response)
     if isinstance(handled, Long):
         return start(node.work.run(_write_long, request, handled))

@@ -90,7 +90,10 @@ async def answer_long(
         else:
             async for part_response, joins in _answers(context, parts, handle, slices):
                 await response.add(part_response, joins, slices)
-        return await response.end(slices)
+        written = await response.end(slices)
+        if written is not None:
+            written.task_ns = parts.task_ns
+        return written
 
 
 async def _answers(
@@ -102,9 +105,11 @@ async def _answers(
         watch = Stopwatch(clock, clock.monotonic_ns())
         answer = handle(context, part.message)
         watch.pause()
+        first_step_ns = watch.used_ns
         if isinstance(answer, Reply):
             answer.measure(watch)
         handled = await settled(answer)
+        parts.task_ns += watch.used_ns - first_step_ns
         if watch.used_ns > _PART_NS:
             parts.shrink()
         else:
@@ -212,13 +217,18 @@ class Part(NamedTuple):
 
 
 class _Parts:
-    """Splits a message, which is consumed. Iterate once."""
+    """Splits a message, which is consumed. Iterate once.
+
+    Attributes:
+        task_ns: Time of the event loop that the parts' own tasks have taken.
+    """
 
     def __init__(
         self, message: "DataclassInstance", path: tuple[str, ...], request: LongRequest
     ) -> None:
         self._request = request
         self._size = PART_ITEMS
+        self.task_ns = 0
         self._parts = self._split(message, path)
 
     def grow(self) -> None:
