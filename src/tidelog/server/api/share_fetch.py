@@ -455,10 +455,10 @@ class ShareFetching:
 
     async def _records(self, found: Read, acquired: Sequence[Acquired]) -> "Buffer | FilePiece":
         try:
-            return found.records(acquired)
+            return found.records(acquired, may_block=False)
         except ColdRead:
-            found.let_block()
-            return await self._node.reads.run(found.records, acquired)
+            read_rest = partial(found.records, acquired, may_block=True)
+            return await self._node.reads.run(read_rest)
 
     def _tell(self, named: SharedPartition, data: SharePartitionData) -> None:
         """Note a partition's response, which ends the wait."""

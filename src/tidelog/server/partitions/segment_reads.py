@@ -141,23 +141,22 @@ class FilePiece:
 class SegmentBytes:
     """A way to read a log's segments, for one read or for all reads of a partition on the loop.
 
-    One read goes on in the file that it began in, be its segment deleted meanwhile. Reads on the
-    loop share the file that was read last, until the pool lets go of it.
+    One read continues in the file in which it began, even if its segment is deleted meanwhile.
+    Reads on the loop share the file that was read last, until the pool closes it.
+
+    Attributes:
+        may_block: Whether to wait for the disk, as in a thread. Changed if one read continues
+            elsewhere.
     """
 
-    __slots__ = ("_is_one_read", "_kept", "_may_block", "_pool")
+    __slots__ = ("_is_one_read", "_kept", "_pool", "may_block")
 
     def __init__(self, pool: FilePool, *, may_block: bool, is_one_read: bool = False) -> None:
-        """One that may block is for one read in a thread."""
+        """Open nothing yet; a source that may block is always for one read."""
         self._pool = pool
-        self._may_block = may_block
+        self.may_block = may_block
         self._is_one_read = may_block or is_one_read
         self._kept: tuple[ref[Segment], Held] | None = None
-
-    def let_block(self) -> None:
-        """Let the rest of one read wait for the disk: it runs in a thread."""
-        assert self._is_one_read
-        self._may_block = True
 
     def read(self, segment: Segment, start: int, end: int) -> Buffer:
         """Return bytes [start, end) of a segment's log file, fewer only at its end.
@@ -175,7 +174,7 @@ class SegmentBytes:
             self._ensure(known=False)
             return segment.view(start, end)
         file = self._file_of(segment)
-        if self._may_block:
+        if self.may_block:
             return file.pread(end - start, start)
         local = local_file(file)
         data = None if local is None else local.read_cached(end - start, start)
@@ -253,7 +252,7 @@ class SegmentBytes:
         self._ensure(known=False)
 
     def _ensure(self, *, known: bool) -> None:
-        if not known and not self._may_block:
+        if not known and not self.may_block:
             raise ColdRead
 
 

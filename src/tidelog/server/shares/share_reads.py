@@ -63,12 +63,15 @@ class Read:
     _frames: Sequence[Frame]
     _source: SegmentBytes
 
-    def let_block(self) -> None:
-        """Allow blocking reads from now on, because they run in a thread."""
-        self._source.let_block()
+    def records(self, acquired: Sequence[Acquired], *, may_block: bool) -> "Buffer | FilePiece":
+        """Return the complete batches with the acquired records.
 
-    def records(self, acquired: Sequence[Acquired]) -> "Buffer | FilePiece":
-        """Return the whole batches of acquired records; raises ColdRead, OSError, CorruptData."""
+        Raises:
+            ColdRead: They have to be waited for, and may not.
+            CorruptData: A file, or an object of the tier, is damaged.
+            OSError, StorageFailure: The system failed a read.
+        """
+        self._source.may_block = may_block
         first, last = acquired[0].first, acquired[-1].last
         read_frames = [
             frame

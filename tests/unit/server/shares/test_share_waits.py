@@ -205,6 +205,21 @@ async def test_who_waits_for_several_partitions_leaves_one_to_the_next(path: Pat
 
 
 @on_a_loop
+async def test_records_that_are_not_in_memory_are_read_in_threads_alone(path: Path) -> None:
+    disk, readers = ColdDisk(), set[bool]()
+
+    def note(call: str, file_path: str) -> None:
+        if call == "pread" and f"/{TOPIC}-0/" in file_path:
+            readers.add(threading.current_thread() is threading.main_thread())
+
+    async with world(path, files=disk) as it:
+        it.produce(1)
+        disk.hook = note
+        assert acquired(await it.member().fetch(0)) == [(0, 0, 1)]
+        assert readers == {False}
+
+
+@on_a_loop
 async def test_who_reads_one_partition_slowly_holds_up_no_other(path: Path) -> None:
     disk = ColdDisk()
     async with world(path, files=disk) as it:
