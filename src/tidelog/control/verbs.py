@@ -526,7 +526,7 @@ def read_tier_wishes(
 
 
 def run_tier(log_dir: "DirectoryAccess", name: TopicPartition, options: MoveOptions) -> Result:
-    """Move a partition's segments to its store; errors as of `tier_partition`."""
+    """Move a partition's segments to its store; raises the errors of `tier_partition`."""
     report = tier_partition(log_dir, name, options)
     return {
         "copied": report.copied,

@@ -598,7 +598,7 @@ def learned(
     response: "DataclassInstance",
     served: Mapping[int, tuple[int, int]],
 ) -> Template:
-    """Create a template from a request and its response; arguments as of `Templates.learn`.
+    """Create a template from a request and its response; arguments: see `Templates.learn`.
 
     Raises:
         _Unusual: The request or response is not suitable.

@@ -146,7 +146,8 @@ RETRY_MS: Final = 30_000
 GATHERED_BYTES_MAX: Final = 32 << 10
 
 
-# An earlier response lets its client continue while the broker works on the other requests.
+# Maximum number of writes in a gathered batch. Earlier responses let their clients continue while
+# the broker works on the other requests.
 GATHERED_REPLIES_MAX: Final = 8
 
 
@@ -672,7 +673,7 @@ class StateTopic(Generic[Loaded]):
             try:
                 await self._load(part, number)
             except Exception as error:  # noqa: BLE001 - one partition's trouble is not the others'
-                # Without threads the broker has stopped in the middle of the load.
+                # Closed threads mean that the broker has stopped during the load.
                 if not self._services.work.is_closed:
                     self._tell_failure(part, number, error)
             if part.state is PartitionState.LOADING:

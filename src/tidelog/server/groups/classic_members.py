@@ -65,7 +65,7 @@ class ClassicMembers:
     # -- joining -----------------------------------------------------------------------------
 
     def join(self, request: JoinRequest) -> Reply[JoinResult]:
-        """Add a member, or let a member rejoin for the next generation."""
+        """Add a member, or rejoin a member for the next generation."""
         low_ms = self._config.group_min_session_timeout_ms
         high_ms = self._config.group_max_session_timeout_ms
         if not low_ms <= request.session_timeout_ms <= high_ms:
@@ -194,8 +194,8 @@ class ClassicMembers:
         times = request.rebalance_timeout_ms, request.session_timeout_ms
         group.update(member, (request.protocols, *times), reply)
         if superseded is not None:
-            # The client has reconnected and retried, so nobody reads the response to the first
-            # request.
+            # The client has reconnected and retried, so the response to the first request is never
+            # read.
             superseded.complete(
                 JoinResult(code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
             )

@@ -542,5 +542,5 @@ def _put(parts: dict[UUID, dict[int, int]], topic: UUID, part: dict[int, int]) -
 def _free(
     numbers: Iterable[int], owners: Mapping[int, str], revoking: Mapping[int, int]
 ) -> list[int]:
-    """Return the partitions without another owner; those that the member itself revokes count."""
+    """Return the partitions without an owner, or that the member itself is revoking."""
     return [number for number in numbers if number not in owners or number in revoking]

@@ -360,7 +360,7 @@ def _says_nothing_new(subscription: Subscription, request: HeartbeatRequest) -> 
 def after(
     written: Reply[ErrorCode], answer: Answer, refused: Callable[[ErrorCode], Answer]
 ) -> Reply[Answer]:
-    """Return a reply that completes with `answer` once the write is durable, else refused."""
+    """Return a reply with `answer` once the write is durable, or with `refused` of the error."""
     reply: Reply[Answer] = Reply()
     written.then(lambda code: reply.complete(answer if code is ErrorCode.NONE else refused(code)))
     return reply

@@ -138,7 +138,7 @@ class Acquisition:
 
 
 def _isolated_size(run: Run, limits: Limits) -> int:
-    """Return how many often delivered records are acquired at a time; finally a single one."""
+    """Return how many records of an often delivered run to acquire at a time; finally 1."""
     if limits.deliveries_max > 2 and run.count >= limits.deliveries_max - 1:
         return 1
     return max(1, run.batch_records >> (run.count - limits.isolation_count + 1))
