@@ -1,1 +1,1 @@
-"""A standby: a directory that copies a leader."""
+"""A standby: a data directory that continuously copies a leader."""

@@ -3,11 +3,11 @@
 Each round fetches from every broker the partitions that it leads and writes the batches unchanged:
 same bytes, offsets, leader epochs, timestamps. All state between two runs is in the directory. A
 partition that can't continue stops with a reason and is retried after the next look at the cluster;
-the others go on.
+the others continue.
 
 Control verbs: `status`, `flush`, `accept_clock` (for the time after promotion), `promote` (stop
 following, make everything durable, release the lock) and `swap` (exchange finished segments).
-Attaching is refused, because a standby holds what its leader has.
+Attaching is refused, because a standby has exactly what its leader has.
 
 Life cycle: open, then `round` or `sync` any number of times, then close; best used in a `with`
 block. For one thread. Source: KIP-32, first draft (followers keep the leader's times); Kafka 4.x
@@ -68,28 +68,28 @@ from tidelog.types import TopicPartition
 PROMOTE: Final = "promote"
 
 
-# Between two looks at a cluster that is in motion, and in rounds without anybody to ask.
+# Interval of looking at a cluster that changes, and pause of rounds without a broker to fetch from.
 _LOOK_INTERVAL_MS: Final = 250
 
 
 _PAUSE_S: Final = 0.25
 
 
-# Rounds in which a leader may promise records and send none.
+# Maximum number of rounds in which a leader announces records and sends none.
 _IDLE_ROUNDS: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowOptions:
-    """Settings by which a standby follows.
+    """Options of following.
 
     Attributes:
-        choice: Which topics, and the standby's own settings.
-        limits: Of one round of fetching.
-        sync_interval_ms: How often topics, settings and groups are looked at, in ms.
-        flush_interval_ms: How often records and checkpoints are made durable, in ms.
+        choice: Topics to follow, and the standby's own settings.
+        limits: Limits of one round of fetching.
+        sync_interval_ms: Interval of syncing topics, settings and groups, in ms.
+        flush_interval_ms: Interval of making records and checkpoints durable, in ms.
         retain: Whether the topics' retention runs here, by the standby's own clock.
-        control: Whether others may ask by the directory's control channel; see `follower`.
+        control: Whether the directory's control channel is open to other processes; see `follower`.
     """
 
     choice: TopicChoice = field(default_factory=TopicChoice)
@@ -100,7 +100,7 @@ class FollowOptions:
     control: bool = False
 
 
-# Takes seconds; comes back early where somebody wants to stop.
+# Waits some seconds; returns early if the process is to stop.
 Pause: TypeAlias = Callable[[float], object]
 
 
@@ -109,7 +109,7 @@ _REAL_PAUSE: Final[Pause] = threading.Event().wait
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seams:
-    """Parts of the world that a follower touches: files and clock, the network, waiting."""
+    """External dependencies of a follower: files and clock, the network, waiting."""
 
     env: Env = field(default_factory=os_env)
     connect: Connect = connect_socket
@@ -121,9 +121,9 @@ class Follower(Closing):
 
     Attributes:
         copies: The partitions, in order.
-        notes: What was found on the way and should be told; whoever tells clears them.
-        group_count: Groups whose offsets were copied last.
-        is_promoted: Somebody has asked for its end: its owner closes it.
+        notes: Messages for the user; the caller prints and clears them.
+        group_count: Number of groups whose offsets were last copied.
+        is_promoted: Whether promotion was requested; the owner must close the follower.
     """
 
     def __init__(
@@ -145,7 +145,8 @@ class Follower(Closing):
         self.is_promoted = False
         self._control: ControlServer | None = None
         self._told: set[str] = set()
-        # Partitions of which the leader says too little, and topics whose retention it has told.
+        # Partitions and topics about which the leader's responses lack facts; and topics whose
+        # retention settings it has named.
         self._missing: dict[TopicPartition, TidelogError] = {}
         self._retained: set[str] = set()
         self._needs_look = True
@@ -161,18 +162,18 @@ class Follower(Closing):
         *,
         seams: Seams | None = None,
     ) -> Self:
-        """Open (or make) the directory and look at the cluster for the first time.
+        """Open (or create) the directory and look at the cluster for the first time.
 
         Raises:
-            ClusterFailure, UnsupportedVersion: The cluster can't be asked.
-            InconsistentTopicId: The directory is of another topic by the same name.
-            UnknownTopic: A topic that was asked for is not there.
-            DirectoryLocked, StorageFailure: As `LogDir.open`.
+            ClusterFailure, UnsupportedVersion: The cluster can't be reached or does not respond.
+            InconsistentTopicId: The directory has another topic of the same name.
+            UnknownTopic: A requested topic does not exist.
+            DirectoryLocked, StorageFailure: See `LogDir.open`.
         """
         seams = seams or Seams()
         leader = Leader(host, port, seams.connect)
         try:
-            leader.refresh()  # before a directory is made for nothing
+            leader.refresh()  # before a directory is created in vain
             directory = LogDir.open(path, env=seams.env, options=LogDirOptions(create=True))
         except BaseException:
             leader.close()
@@ -192,13 +193,13 @@ class Follower(Closing):
         return follower
 
     def answer(self) -> None:
-        """Carry out what others ask for by the control channel; between two rounds."""
+        """Carry out requests of the control channel, between two rounds."""
         if self._control is not None:
             self._control.wait(0.0)
             self._control.run_pending()
 
     def make_durable(self) -> None:
-        """Make all that was copied durable; raises StorageFailure."""
+        """Make all copied records durable; raises StorageFailure."""
         self._directory.flush()
         self._directory.checkpoint()
         self._flushed_ms = self._clock.monotonic_ms()
@@ -211,10 +212,10 @@ class Follower(Closing):
     # -- topics ------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Look at the cluster: topics, ids, partitions, settings, leaders, group offsets.
+        """Sync with the cluster: topics, ids, partitions, settings, leaders, group offsets.
 
         Raises:
-            ClusterFailure, InconsistentTopicId, UnknownTopic, StorageFailure: As `open`.
+            ClusterFailure, InconsistentTopicId, UnknownTopic, StorageFailure: See `open`.
         """
         topics = chosen(self._leader.refresh(), self._options.choice, strict=not self.copies)
         ensure_same_ids(self._directory, topics)
@@ -228,7 +229,10 @@ class Follower(Closing):
         self._synced_ms = self._clock.monotonic_ms()
 
     def _sync_topic(self, topic: LeaderTopic, leader_settings: LeaderSettings | None) -> None:
-        """Make a topic as the leader's; one of whose settings it says nothing is only copied to."""
+        """Sync a topic with the leader's.
+
+        If its retention settings are unknown, only copy records.
+        """
         name = topic.name
         is_told = says_what_is_deleted(leader_settings)
         if is_told:
@@ -301,27 +305,27 @@ class Follower(Closing):
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether every partition has all that its leader shows."""
+        """Whether every partition has all records up to the leader's high watermark."""
         return all(copy.is_caught_up for copy in self.copies.values())
 
     @property
     def problems(self) -> dict[TopicPartition, TidelogError]:
-        """The partitions that stand still, and why."""
+        """The stopped partitions, with the reasons."""
         problems = {name: copy.problem for name, copy in self.copies.items() if copy.problem}
         return {**self._missing, **problems}
 
     def round(self) -> int:
-        """Ask every leader once and write what comes; the number of bytes that came.
+        """Fetch from every leader once and write the records; return the number of bytes copied.
 
         Raises:
-            ClusterFailure: A broker can't be reached, or its answer can't be read; what other
-                brokers sent before was written. The next round tries again.
-            InconsistentTopicId, UnknownTopic, StorageFailure: As `sync`.
+            ClusterFailure: A broker can't be reached, or its response is invalid; records from
+                other brokers were written. The next round tries again.
+            InconsistentTopicId, UnknownTopic, StorageFailure: See `sync`.
         """
         try:
             return self._round()
         except TidelogError:
-            # Answers may be on their way that nobody waits for any more.
+            # Responses may be under way that would be taken for later ones.
             self._leader.close()
             self._needs_look = True
             raise
@@ -397,7 +401,7 @@ class Follower(Closing):
         self._tell([f"{copy.name}: {error}"])
 
     def _report(self, copy: Copy) -> None:
-        """Tell what was dropped here, and what could not be copied any more."""
+        """Report offsets that were truncated here, or could no longer be copied."""
         self._tell(
             [
                 f"{copy.name}: offsets {cut.start} to {cut.end} were dropped: the leader has not"
@@ -407,7 +411,7 @@ class Follower(Closing):
         )
         self._tell([str(offsets) for offsets in copy.counts.lost])
 
-    # -- what is due -------------------------------------------------------------------------
+    # -- periodic work -----------------------------------------------------------------------
 
     def _maintain(self) -> None:
         now = self._clock.monotonic_ms()
@@ -430,22 +434,22 @@ class Follower(Closing):
                 self._stop(copy, error)
 
     def catch_up(self) -> None:
-        """Go on until every partition has all that its leader shows, or stands still.
+        """Run rounds until every partition has caught up with its leader, or has stopped.
 
-        Raises: As `rounds_to_catch_up`.
+        Raises: See `rounds_to_catch_up`.
         """
         for _ in self.rounds_to_catch_up():
             pass
 
     def rounds_to_catch_up(self) -> Iterator[int]:
-        """The rounds of `catch_up`, each with the number of bytes that came.
+        """Run the rounds of `catch_up`, and yield the bytes copied by each.
 
         Raises:
-            ClusterFailure: As `round`; or the leader promises records and sends none.
-            InconsistentTopicId, UnknownTopic, StorageFailure: As `sync`.
+            ClusterFailure: See `round`; or the leader announces records and sends none.
+            InconsistentTopicId, UnknownTopic, StorageFailure: See `sync`.
         """
         for copy in self.copies.values():
-            copy.high_watermark = None  # what was known of it may have been passed since
+            copy.high_watermark = None  # the known one may be outdated
         idle = 0
         while not self.is_promoted and not all(
             copy.problem or copy.is_caught_up for copy in self.copies.values()
@@ -466,19 +470,19 @@ class Follower(Closing):
         )
 
     def close(self) -> None:
-        """Make all durable, close connections and directory; raises StorageFailure."""
+        """Make everything durable, and close connections and directory; raises StorageFailure."""
         self._leader.close()
         if self._control is not None:
             self._control.retire()
         try:
             self._directory.close()
         finally:
-            if self._control is not None:  # the end of connections tells that the lock has gone
+            if self._control is not None:  # closing the connections shows that the lock is free
                 self._control.close()
 
 
 def control_verbs(follower: Follower) -> Verbs:
-    """What may be asked of a follower; in its own thread, between two rounds."""
+    """Return a follower's control verbs; they run in its own thread, between two rounds."""
 
     def status(log_dir: DirectoryAccess, _: Arguments) -> Result:
         return who(log_dir, verbs) | _state(follower)
@@ -518,7 +522,7 @@ def control_verbs(follower: Follower) -> Verbs:
 
 
 def _ensure_complete(follower: Follower, arguments: Arguments) -> None:
-    """Raise InvalidRequest where all is asked for, and the leader has shown more than is here."""
+    """Raise InvalidRequest if all records are required, and a partition has not caught up."""
     needs_all = arguments.get("needs_all", False)
     if not isinstance(needs_all, bool):
         raise CorruptMessage(f"promote: needs_all is {str(needs_all)[:20]!r}, true or false is due")

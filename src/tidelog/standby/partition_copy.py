@@ -1,8 +1,7 @@
 """Copies one partition from leader to standby: divergence, fetched batches, lost transaction ends.
 
-All state is in the standby's log: its end is the next offset, its leader epochs say from whom it
-was copied. A `Copy` can be discarded at any time.
-
+All state is in the standby's log: its end is the next offset, its leader epochs identify the
+leaders it was copied from. A `Copy` can be discarded at any time.
 - Divergence is found by leader epochs, for every epoch of the standby's records, then by comparing
   the last batch byte by byte, since two leaders can have used the same epoch. Records are truncated
   only on proof: the leader returns the same ends of epochs twice, and a sound batch with other
@@ -10,14 +9,14 @@ was copied. A `Copy` can be discarded at any time.
   nothing, nor does a leader without records there (restored from a backup); the partition stops
   with a reason.
 - Fetched batches are checked before they are written. Base offset, leader epoch, length and magic
-  are outside a batch's CRC; the neighbouring batches and the high watermark reveal a flipped bit:
-  offsets ascend, an upward jump needs a following batch that continues it, and nothing lies above
-  the high watermark.
+  are outside a batch's CRC; the neighboring batches and the high watermark reveal a flipped bit:
+  offsets ascend, an upward jump needs a following batch that continues it, and no batch reaches the
+  high watermark.
 - Transactions whose markers the leader has deleted have ended. Either of two facts proves it before
   the next records are copied. The producer's next batch has a newer epoch. Or an abort is next, and
   the leader's list of aborted transactions from there on has none of that producer that started at
-  or before the open one, so the abort ends a later one. A commit needs no proof: it shows the
-  records of the open transaction either way.
+  or before the open one, so the abort ends a later one. A commit needs no proof: it makes the
+  records of the open transaction visible either way.
 
 Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread, TransactionIndex
 (collectAbortedTransactions); KIP-101, KIP-595, KIP-890 (epochs).
@@ -67,11 +66,11 @@ if TYPE_CHECKING:
     from tidelog.protocol.messages.fetch import AbortedTransaction
 
 
-# What the leader says of aborted transactions among its next records; None where it shows none.
+# The leader's list of aborted transactions among its next records; None if it returns no records.
 Aborted: TypeAlias = "list[AbortedTransaction] | None"
 
 
-# One batch is enough.
+# Fetches one batch.
 _NEXT: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1)
 
 
@@ -81,20 +80,20 @@ def ends_before(
     leader_start: int,
     ask: Callable[[], Aborted],
 ) -> dict[int, int]:
-    """Producers whose open transactions had ended before these batches.
+    """Return the producers whose open transactions had ended before these batches.
 
-    Each with the offset at which its next transaction begins: that may have been copied for a part
-    of the old one. ANY_OFFSET where it comes yet.
+    Each has the offset at which its next transaction begins, whose first records may have been
+    copied as part of the old one. ANY_OFFSET if it begins later.
 
     Args:
-        batches: What the leader has next.
-        states: What is open here.
-        leader_start: The leader's log start: it has all markers behind it.
-        ask: Asks the leader for aborted transactions from the first of the batches on; called
-            once, where that decides.
+        batches: The leader's next batches.
+        states: Producers and open transactions of the standby.
+        leader_start: The leader's log start: it still has all markers after that.
+        ask: Fetches the leader's aborted transactions from the first of the batches on; called at
+            most once, if the result depends on it.
 
     Raises:
-        ClusterFailure: The leader could not be asked.
+        ClusterFailure: The leader did not respond.
     """
     first_of = {producer_id: first for first, producer_id in states.open_transactions.items()}
     if not first_of:
@@ -121,9 +120,9 @@ def ends_before(
 def _of_producers(
     batches: Iterable[Batch], producer_ids: set[int]
 ) -> Iterator[tuple[RecordBatch, bool]]:
-    """Batches of producers up to the first marker of each, and whether that is an abort.
+    """Yield batches of producers up to the first marker of each, and whether that is an abort.
 
-    As far as they can be read: who appends them says what is wrong with the others.
+    Stops at a damaged batch: the append reports the damage.
     """
     try:
         for batch in batches:
@@ -140,9 +139,9 @@ def _of_producers(
 
 
 def _others(open_ones: Mapping[int, int], aborted: Aborted) -> dict[int, int]:
-    """First offsets of aborted transactions by producer, where none is the one that is open here.
+    """Return first offsets of aborted transactions later than the one open here, by producer.
 
-    ANY_OFFSET for one that begins behind all that the leader has shown.
+    ANY_OFFSET for one that begins after all records that the leader has returned.
     """
     if aborted is None:
         return {}
@@ -155,13 +154,13 @@ def _others(open_ones: Mapping[int, int], aborted: Aborted) -> dict[int, int]:
 
 
 def ask_aborted(leader: Leader, node_id: int, position: Position) -> Aborted:
-    """What the leader says of aborted transactions from a position on.
+    """Fetch the leader's list of aborted transactions from a position on.
 
-    None where it shows nothing there to who wants committed records: a transaction that began
-    before is open yet.
+    None if it returns no records there at isolation level READ_COMMITTED: a transaction that began
+    before is still open.
 
     Raises:
-        ClusterFailure: It can't be reached, or its answer can't be read.
+        ClusterFailure: It can't be reached, or its response is invalid.
     """
     positions = [replace(position, last_epoch=-1)]
     leader.send_fetch(node_id, positions, _NEXT, isolation=IsolationLevel.READ_COMMITTED)
@@ -175,16 +174,16 @@ _END: Final = None
 
 
 class Expected(NamedTuple):
-    """What a leader's next records have to fit.
+    """Facts that a leader's next records must match.
 
     Attributes:
         name: The partition.
-        offset: The offset that was asked for.
-        high_watermark: The leader's, exclusive, as of the same answer.
-        newest_epoch: Leader epoch of the last record before, -1 where none is known.
-        leader_epoch: Epoch under which the partition is led, -1 where unknown.
-        trusts_jump: Whether a jump upwards of the last batch is believed: it was asked for together
-            with what lies behind it, and there is nothing.
+        offset: The requested offset.
+        high_watermark: The leader's, exclusive, in the same response.
+        newest_epoch: Leader epoch of the last record before, -1 if unknown.
+        leader_epoch: Epoch of the partition's leader, -1 if unknown.
+        trusts_jump: Whether an upward jump of the last batch is accepted: the fetch was large
+            enough for a following batch, and there is none.
     """
 
     name: TopicPartition
@@ -196,7 +195,7 @@ class Expected(NamedTuple):
 
 
 class Unproven(Exception):
-    """A jump upwards that only a further batch could prove; the batch is not taken yet."""
+    """An upward jump that only a following batch could prove; the batch is not copied yet."""
 
     def __init__(self, batch: Batch) -> None:
         super().__init__(batch)
@@ -204,11 +203,11 @@ class Unproven(Exception):
 
 
 def sound_batches(records: memoryview, expected: Expected) -> Iterator[Batch]:
-    """The batches that fit, in order.
+    """Yield the batches that match, in order.
 
     Raises:
-        CorruptBatch: The next one does not; those before it were yielded.
-        Unproven: The next one leaves offsets out, and is the last of the answer.
+        CorruptBatch: The next one does not match; those before it were yielded.
+        Unproven: The next one skips offsets, and is the last of the response.
     """
     next_offset, newest = expected.offset, expected.newest_epoch
     batch: Batch | None = None
@@ -229,9 +228,9 @@ def sound_batches(records: memoryview, expected: Expected) -> Iterator[Batch]:
 
 
 def _problem(batch: Batch, expected: Expected, next_offset: int, newest: int) -> str | None:
-    """What is wrong with a batch for what lies before it."""
+    """Return what is wrong with a batch given the records before it, or None."""
     epoch, where = batch.leader_epoch, f"offsets {batch.base_offset} to {batch.last_offset}"
-    # The first one may begin before the offset that was asked for.
+    # The first one may begin before the requested offset.
     least = batch.last_offset if next_offset == expected.offset else batch.base_offset
     if least < next_offset:
         return f"{where}, {next_offset} was asked"
@@ -247,7 +246,7 @@ def _problem(batch: Batch, expected: Expected, next_offset: int, newest: int) ->
 def _jump_problem(
     batch: Batch, following: Batch | None, expected: Expected, next_offset: int
 ) -> str | None:
-    """What is wrong with a batch that leaves offsets out; raises Unproven where nobody can say."""
+    """Return what is wrong with a batch that skips offsets, or None; raises Unproven if unknown."""
     if goes_on(batch, following, expected):
         return None
     if following is None:
@@ -259,14 +258,14 @@ def _jump_problem(
 
 
 def goes_on(batch: Batch, following: Batch | None, expected: Expected) -> bool:
-    """Whether what lies behind a batch proves where it ends, and so where it begins."""
+    """Whether the next batch, or the high watermark, proves a batch's end and so its beginning."""
     if following is None:
         return batch.next_offset == expected.high_watermark
     return following.base_offset >= batch.next_offset
 
 
 def _pairs(records: memoryview) -> Iterator[tuple[Batch | None, Batch | None]]:
-    """Each batch with the one behind it, None where none is; damage shows once it is reached."""
+    """Yield each batch with its successor or None; damage is raised after the batches before it."""
     before: Batch | None = None
     batches = chain(walk(records), (_END,))
     while True:
@@ -284,7 +283,7 @@ def _pairs(records: memoryview) -> Iterator[tuple[Batch | None, Batch | None]]:
 
 
 def first_two(records: memoryview) -> tuple[Batch | None, Batch | None]:
-    """The first batch and the one behind it, as far as they can be read."""
+    """Return the first two batches, None for one that is missing or damaged."""
     batches: list[Batch] = []
     try:
         for batch in walk(records):
@@ -296,21 +295,21 @@ def first_two(records: memoryview) -> tuple[Batch | None, Batch | None]:
     return (batches[0] if batches else None, batches[1] if len(batches) > 1 else None)
 
 
-# An append of many batches is written at once; more than this is written in several.
+# Batches are appended together up to this size.
 _APPEND_BYTES: Final = 1 << 20
 
 
-# How often a leader may refuse a position that its own answers allow.
+# Maximum number of refusals of a position that is valid by the leader's own responses.
 _STRIKES: Final = 3
 
 
-# So much more is asked for where the batch behind another one has to prove its place.
+# Additional bytes to fetch if a batch's successor has to prove its position.
 _PROOF_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """Offsets [start, end) that the standby had and its leader had not; they were dropped."""
+    """Offsets [start, end) that the standby had and its leader did not; they were truncated."""
 
     start: int
     end: int
@@ -318,7 +317,7 @@ class Truncation:
 
 @dataclass(slots=True)
 class CopyCounts:
-    """Counts of what was done since following began."""
+    """Counts since the start of following."""
 
     batches: int = 0
     size_bytes: int = 0
@@ -327,23 +326,24 @@ class CopyCounts:
 
 
 class Copy:
-    """One partition that is followed. One owner.
+    """Copy of one partition. Has one owner.
 
-    Life cycle: (led_by -> parting -> agree -> (position -> take)*)*; `problem` says why it stands
-    still.
+    Life cycle: (led_by -> parting -> agree -> (position -> take)*)*; `problem` says why it has
+    stopped.
 
     Attributes:
         name: The partition.
-        topic_id: Of its topic.
+        topic_id: Id of its topic.
         log: The standby's log.
-        led: Who leads it now.
-        is_checked: Whether it is known that the log has nothing that the leader never had.
-        is_out_of_range: Whether the leader said so of the position, since the last check.
-        is_refused: Whether the leader left the last check without an answer.
-        high_watermark: The leader's, exclusive, as of the last answer; None before the first.
-        leader_start: The leader's log start, as far as is known.
-        problem: Why it can't go on, None while it can.
-        counts: What was done.
+        led: Its current leader.
+        is_checked: Whether the log is known to have no records that the leader never had.
+        is_out_of_range: Whether the leader reported the position as out of range since the last
+            check.
+        is_refused: Whether the leader did not answer the last check.
+        high_watermark: The leader's, exclusive, from the last response; None before the first.
+        leader_start: The leader's log start, as far as known.
+        problem: Why it has stopped; None while it runs.
+        counts: Counts since the start.
     """
 
     def __init__(self, name: TopicPartition, topic_id: UUID, log: Log) -> None:
@@ -359,37 +359,39 @@ class Copy:
         self.is_out_of_range = False
         self.is_refused = False
         self._strikes = 0
-        # Where the next batch leaves offsets out without a proof, and how much is asked for there.
+        # Offset of an unproven jump, and the number of bytes to fetch there.
         self._jump: tuple[int, int] | None = None
-        # What the leader said once of an open transaction: its stable end, its high watermark;
-        # and in its last answer, which the next one has to confirm.
+        # The leader's last stable offset and high watermark at the end of a lost transaction: the
+        # confirmed ones, and those of the last response, which the next one has to confirm.
         self._ended: tuple[int, int] | None = None
         self._said: tuple[int, int] | None = None
 
     def led_by(self, led: LeaderPartition) -> None:
-        """Who leads it; another epoch means that what was checked has to be checked again."""
+        """Set the leader; another leader or epoch requires a new check."""
         if led != self.led:
             self.led = led
             self.is_checked = False
 
     @property
     def lag(self) -> int | None:
-        """Offsets from the standby's end to the leader's high watermark; None where unknown."""
+        """Offsets from the standby's end to the leader's high watermark; None if unknown."""
         if self.high_watermark is None:
             return None
         return max(self.high_watermark - self._next_offset(), 0)
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether all that the leader shows is here."""
+        """Whether all records up to the leader's high watermark are here."""
         is_here = self.is_checked and self.problem is None and self.lag == 0
         return is_here and self._said is None
 
     def probe(self) -> Position | None:
-        """Asks for the last batch that is here again; None where the leader can't have it.
+        """Return the position for fetching the last local batch again.
+
+        None if the leader can't have it.
 
         Raises:
-            CorruptData: It is damaged here, so it proves nothing.
+            CorruptData: The local batch is damaged, so it proves nothing.
         """
         last = self.log.follower.last_batch_below(self.log.log_end_offset)
         if last is None or last.last_offset < self.leader_start:
@@ -398,11 +400,11 @@ class Copy:
         return self.position_at(max(last.base_offset, self.leader_start))
 
     def position_at(self, offset: int) -> Position:
-        """Asks for any offset, whatever lies before it."""
+        """Return a position for fetching from any offset, without a check of the epoch before."""
         return replace(self.position(), offset=offset, last_epoch=NO_LEADER_EPOCH)
 
     def batch_reaching(self, offset: int) -> Batch | None:
-        """The first batch here that ends at or behind an offset; None where none does."""
+        """Return the first local batch that ends at or after an offset, or None."""
         if offset >= self.log.log_end_offset:
             return None
         for part in self.log.slices(max(offset, self.log.log_start_offset)):
@@ -421,14 +423,14 @@ class Copy:
             name=self.name,
             topic_id=self.topic_id,
             offset=offset,
-            # Behind a gap that the leader deleted, its record before this one isn't ours.
+            # After a gap that the leader deleted, its record before this offset isn't in this log.
             last_epoch=self._last_epoch() if offset == self.log.log_end_offset else NO_LEADER_EPOCH,
             leader_epoch=self.led.leader_epoch,
             max_bytes=self._jump[1] if self._jump and self._jump[0] == offset else 0,
         )
 
     def _last_epoch(self) -> int:
-        """The epoch of the last record, -1 where none is known."""
+        """Return the epoch of the last record, -1 if unknown."""
         if not self.log.truncator.has_records:
             return NO_LEADER_EPOCH
         epoch = self.log.leader_epochs.epoch_for(self.log.log_end_offset - 1)
@@ -437,7 +439,7 @@ class Copy:
     # -- divergence --------------------------------------------------------------------------
 
     def own_epochs(self) -> list[OwnEpoch]:
-        """The epochs of which the standby has records, oldest first."""
+        """Return the epochs of the standby's records, oldest first."""
         log = self.log
         entries = log.leader_epochs.entries
         ends = [*(entry.start_offset for entry in entries[1:]), log.log_end_offset]
@@ -451,12 +453,14 @@ class Copy:
     def parting(
         self, leader: Mapping[int, EpochEnd], leader_start: int, leader_end: int
     ) -> int | None:
-        """The offset from which on the leader says that it never had what is here; None if none.
+        """Return the offset from which on the leader claims not to have the local records.
 
-        Nothing is dropped yet: what its answers are worth is for `partition_copy` to prove.
+        None if none.
+
+        Nothing is truncated yet: `check_copies` has to prove the claim.
 
         Args:
-            leader: Its answers for `own_epochs`.
+            leader: The leader's ends of epochs, for `own_epochs`.
             leader_start: Its log start.
             leader_end: Its high watermark.
 
@@ -469,12 +473,12 @@ class Copy:
         if offset is None and self.is_out_of_range and leader_end < self.log.log_end_offset:
             if self.batch_reaching(leader_end) is not None:
                 return leader_end
-            # Where all records of an epoch were deleted here, nothing but the end is left of it.
+            # If all records of an epoch were deleted here, only the log end is left of it.
             self.log.truncate_to(leader_end)
         return offset
 
     def agree(self, parting: int | None) -> None:
-        """Go on from here; what lies at or behind `parting` is proven to be no leader's record.
+        """Truncate at `parting`, which is proven to be where the logs diverge; None if they don't.
 
         Raises:
             StorageFailure: The disk failed.
@@ -485,9 +489,9 @@ class Copy:
         self.is_out_of_range = False
 
     def drop_newest_epoch(self, floor: int = 0) -> None:
-        """Drop what is here of the newest epoch: not all of it was written by this leader.
+        """Truncate the newest epoch: not all of its records are from this leader.
 
-        What the leader has of it is fetched again.
+        The leader's records of it are fetched again.
 
         Args:
             floor: Offsets below it stay.
@@ -506,14 +510,14 @@ class Copy:
             self.counts.truncations.append(Truncation(start, end))
 
     def _begin(self, leader_start: int) -> bool:
-        """Begin where the leader's log does, as two of its answers say; records here stay.
+        """Begin at the leader's log start, which two of its responses confirm; local records stay.
 
         Returns:
-            Whether the next record is an earlier one than before.
+            Whether the next offset is lower than before.
         """
         log = self.log
         end = log.log_end_offset
-        # One that retention emptied has an epoch left, and asks for nothing twice.
+        # A log that retention has emptied still has an epoch, and fetches nothing twice.
         is_late = (
             end > leader_start and not log.truncator.has_records and not log.leader_epochs.entries
         )
@@ -528,7 +532,7 @@ class Copy:
         return is_late
 
     def refuse(self, failure: ClusterFailure, *, is_passing: bool) -> None:
-        """The leader does not answer for this partition; raises what has gone on for too long."""
+        """Note that the leader refused the partition; raises a failure that lasts too long."""
         self.is_checked = False
         self.is_refused = True
         self._strikes += 1
@@ -536,10 +540,10 @@ class Copy:
             raise failure
 
     def check_again(self, reason: str, *, is_out_of_range: bool = False) -> None:
-        """The leader refused the position: find out where the logs part.
+        """Require a new check: the leader refused the position.
 
         Raises:
-            ClusterFailure: It has refused several times, and nothing was found.
+            ClusterFailure: It has refused several times, and no divergence was found.
         """
         self.is_checked = False
         self.is_out_of_range = is_out_of_range
@@ -553,15 +557,15 @@ class Copy:
     # -- records -----------------------------------------------------------------------------
 
     def take(self, data: PartitionData, leader: Leader | None = None) -> None:
-        """Write what a leader's answer without an error brought.
+        """Write the records of a leader's response without an error.
 
         Args:
-            data: The answer.
-            leader: Who may be asked for more; nobody where None.
+            data: The response.
+            leader: The leader, for further requests; None for no requests.
 
         Raises:
-            CorruptData, RequestError: The records break a rule; those before them were taken.
-            ClusterFailure: The leader contradicts itself, again and again.
+            CorruptData, RequestError: The records break a rule; those before them were copied.
+            ClusterFailure: The leader contradicts itself repeatedly.
             StorageFailure: The disk failed.
         """
         start, top = data.log_start_offset, data.high_watermark
@@ -572,11 +576,11 @@ class Copy:
             self.check_again(f"its log starts at {start} and ends at {top}")
             return
         if 0 <= start < self.leader_start and self.log.log_end_offset < self.leader_start:
-            # Records were to be left out, or never to come, for what it said before.
+            # By its earlier response, records were to be skipped, or would never come.
             self.check_again(f"its log starts at {start}, and before at {self.leader_start}")
             return
         if start >= 0 and self._begin(self.leader_start):
-            return  # what came lies behind
+            return  # the response is for a later offset
         self.high_watermark = top
         if data.log_start_offset > self.leader_start:
             self.leader_start = min(data.log_start_offset, self._next_offset())
@@ -593,7 +597,10 @@ class Copy:
             self.log.follower.note_leader_epoch(self.led.leader_epoch)
 
     def _end_before(self, records: memoryview, leader: Leader | None) -> bool:
-        """End transactions that had ended before these records; whether the leader said all."""
+        """End transactions that had ended before these records.
+
+        Return whether the leader responded.
+        """
         states, position = self.log.producer_states(), self.position()
 
         def ask() -> Aborted:
@@ -604,22 +611,24 @@ class Copy:
         try:
             ended = ends_before(walk(records), states, self.leader_start, ask)
         except ClusterFailure:
-            self.is_checked = False  # and what the leader has is asked for again
+            self.is_checked = False  # and the leader is checked again
             return False
         if ended:
             self.log.follower.end_transactions_of(ended)
         return True
 
     def _end_lost_transactions(self, data: PartitionData) -> None:
-        """End the transactions that no marker ends any more: the leader had deleted it.
+        """End the transactions whose marker the leader has deleted.
 
-        A gap alone does not tell: a transaction may reach over it, and what compaction left out was
-        never a marker that is still to come. The leader does: where its last stable offset is above
-        one's first record, and above its log start (it says that of older ones), the one has ended
-        there, by a marker below its high watermark. Once all below that is here, it never comes.
-        A leader takes its log start first and its stable offset then: where records are deleted in
-        between, that of an open transaction is the new start. So it counts when a later answer
-        names a start that is below it.
+        A gap alone proves nothing: a transaction may extend over it, and compaction never removes a
+        marker that is still to come. The leader's last stable offset is the proof. If it is above a
+        transaction's first record and above the leader's log start, the transaction has ended
+        there, by a marker below the high watermark. (Of older transactions it says the same as the
+        log start.) Once all records below that high watermark are here, the marker never comes.
+
+        A leader reads its log start first and its last stable offset afterwards. If records are
+        deleted in between, the last stable offset of an open transaction is the new log start. So
+        it counts only once a later response has a log start below it.
         """
         first = self.log.producer_states().first_unstable_offset
         answer, self._said = self._said, None
@@ -638,15 +647,17 @@ class Copy:
     def _shows_other_writer(
         self, records: memoryview, high_watermark: int, leader: Leader | None
     ) -> bool:
-        """Whether the next batch denies that the leader wrote what is here; then it is not taken.
+        """Whether the next batch denies that the leader wrote the local records.
 
-        It may do so by a flipped bit, so it is no proof alone: the logs are compared again. Where
-        the leader has deleted the offsets that could be compared, two things are:
+        If so, it is not copied.
 
-        - Epochs grow in a log. If its next record is of an older one than the last record here, and
-          by its own word that epoch reaches so far, it never had the newest epoch of this log.
-        - A copy ends where a batch of its leader ended. A batch that reaches over the end, and
-          behind which the log goes on where it ends, is of another writer.
+        A flipped bit could cause this, so it is no proof alone: the logs are compared again. If the
+        leader has deleted the offsets that could be compared, two facts are compared instead:
+        - Epochs grow in a log. If the leader's next record has an older epoch than the last local
+          record, and the leader confirms that this epoch extends so far, it never had the newest
+          local epoch.
+        - A copy ends where a batch of its leader ended. A batch that extends over the local end,
+          and is continued by the next batch, is from another writer.
         """
         first, following = first_two(records)
         end = self.log.log_end_offset
@@ -674,7 +685,7 @@ class Copy:
         return False
 
     def _reaches(self, leader: Leader, batch: Batch) -> bool:
-        """Whether the leader says that the epoch of its batch went on that far."""
+        """Whether the leader confirms that its batch's epoch extends beyond the batch's offset."""
         epochs = {self.name: batch.leader_epoch}
         epoch_end = leader.ends_of_epochs(self.led.leader_id, epochs).get(self.name)
         return isinstance(epoch_end, EpochEnd) and (
@@ -703,14 +714,14 @@ class Copy:
                     not self.log.truncator.has_records
                     and first.base_offset < self.log.log_end_offset
                 ):
-                    # The leader's log starts inside this batch: so does ours.
+                    # The leader's log starts inside this batch, so ours does too.
                     self.log.truncator.begin_at(first.base_offset)
                 end = last.at + last.size_bytes
                 self._append_sound(records, batches, times.time_of(first.last_offset))
                 self.counts.size_bytes += end - first.at
                 self.counts.batches += len(batches)
         except Unproven as unproven:
-            # Asked for again, with what lies behind it.
+            # Fetched again, together with its successor.
             size = unproven.batch.size_bytes + _PROOF_BYTES
             self._jump = self._next_offset(), size
             return
@@ -719,7 +730,7 @@ class Copy:
             self.log.advance_start(next_offset)
 
     def _append_sound(self, records: memoryview, batches: Sequence[Batch], append_ms: int) -> None:
-        """Append batches at once; one by one where one of them is refused."""
+        """Append batches together; one by one if one of them is refused."""
         first, last = batches[0], batches[-1]
         try:
             self._append_timed(records[first.at : last.at + last.size_bytes], append_ms)
@@ -730,7 +741,7 @@ class Copy:
                 self._append_timed(records[batch.at : batch.at + batch.size_bytes], append_ms)
 
     def _append_timed(self, records: memoryview, append_ms: int) -> None:
-        """Append batches with the leader's append time, without where it would run back."""
+        """Append batches with the leader's append time; without it if it would go backwards."""
         try:
             self.log.follower.append(records, append_ms=append_ms)
         except InvalidRequest:
@@ -739,7 +750,7 @@ class Copy:
             self.log.follower.append(records)
 
     def _appends(self, batches: Iterator[Batch], times: AppendRuns) -> Iterator[list[Batch]]:
-        """The batches of each append: of one time, and none larger than a segment is."""
+        """Yield the batches of each append: of one append time, and at most a segment's size."""
         limit = min(self.log.context.config.segment_size_limit, _APPEND_BYTES)
         together: list[Batch] = []
         try:
@@ -759,11 +770,11 @@ class Copy:
             yield together
 
 
-# One batch of each partition is wanted; its size is known only as it was copied.
+# One batch of each partition is needed; its size is known only from the copy.
 _PROBE: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1 << 20)
 
 
-# Errors of a partition that another look at the cluster explains: moved, fenced, unknown, not yet
+# Errors of a partition that call for another look at the cluster: moved, fenced, unknown, not yet
 # available.
 LOOK_AGAIN: Final = frozenset(
     {
@@ -785,13 +796,13 @@ Ends: TypeAlias = dict[int, EpochEnd]
 
 
 def check_copies(leader: Leader, node_id: int, copies: Sequence[Copy]) -> None:
-    """Reconcile these copies with their leader; `is_checked` and `problem` say how it went.
+    """Reconcile these copies with their leader; sets `is_checked` and `problem`.
 
     Raises:
         ClusterFailure: The broker can't be reached.
     """
     ends = _ends(leader, node_id, copies)
-    # The starts after the ends: an end at or below the start then says nothing.
+    # Starts are fetched after the ends: an end at or below the start then means nothing.
     starts = _offsets(leader, node_id, _going(copies), EARLIEST_TIMESTAMP)
     tops = _offsets(leader, node_id, _going(copies), LATEST_TIMESTAMP)
     parted: dict[TopicPartition, int] = {}
@@ -811,7 +822,7 @@ def check_copies(leader: Leader, node_id: int, copies: Sequence[Copy]) -> None:
 
 
 class _Problems:
-    """Makes errors of one partition its problem."""
+    """Turns errors of one partition into its `problem`."""
 
     def __init__(self, copy: Copy) -> None:
         self._copy = copy
@@ -828,12 +839,12 @@ class _Problems:
 
 
 def _going(copies: Sequence[Copy]) -> list[Copy]:
-    """Those that nothing has stopped, and whose leader did not ask for another look."""
+    """Return the copies that have not stopped, and whose leader has answered."""
     return [copy for copy in copies if copy.problem is None and not copy.is_refused]
 
 
 def _refused(copy: Copy, failure: ClusterFailure | None, what: str) -> None:
-    """The leader has not answered for a partition: it is told, at once or when it goes on so."""
+    """Note that the leader refused a partition; a lasting refusal becomes its problem."""
     if failure is None:
         failure = ClusterFailure(str(copy.name), what, "the leader's answer leaves it out")
     with _Problems(copy):
@@ -857,7 +868,7 @@ def _offsets(
 
 
 def _ends(leader: Leader, node_id: int, copies: Sequence[Copy]) -> dict[TopicPartition, Ends]:
-    """The leader's answers for all epochs of each copy that nothing stops."""
+    """Fetch the leader's ends of all epochs of each running copy."""
     ends: dict[TopicPartition, Ends] = {copy.name: {} for copy in copies}
     waiting: dict[TopicPartition, list[int]] = {}
     for copy in copies:
@@ -891,7 +902,7 @@ def _prove(
     tops: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, Ends],
 ) -> None:
-    """Drop what parts a copy from its leader, where the leader's records prove it."""
+    """Truncate copies where the leader's records prove that they diverge."""
     again = _ends(leader, node_id, copies)
     by_name = {copy.name: copy for copy in copies}
     positions = []
@@ -902,7 +913,7 @@ def _prove(
             if top > at:
                 positions.append(copy.position_at(at))
             elif copy.batch_reaching(at) is None:
-                copy.agree(parted[copy.name])  # below the leader's start: its epochs alone can tell
+                copy.agree(parted[copy.name])  # below the leader's start: epochs alone prove it
             elif top > copy.leader_start:
                 positions.append(copy.position_at(top - 1))
             else:
@@ -941,7 +952,10 @@ def _shorter(copy: Copy, top: int) -> ClusterFailure:
 
 
 def _other_before(copy: Copy, data: PartitionData, top: int) -> int:
-    """Offset of the batch here that is another one than the leader's last; raises if it is not."""
+    """Return the offset of the local batch that differs from the leader's last.
+
+    Raises if none does.
+    """
     theirs, own_batch = _sound(copy, data), copy.batch_reaching(top - 1)
     if theirs is None or own_batch is None:
         raise _shorter(copy, top)
@@ -961,14 +975,14 @@ def _ensure_same(copy: Copy, first: Ends, second: Ends) -> None:
 
 
 def _ensure_other(copy: Copy, data: PartitionData, at: int) -> None:
-    """Raise unless the leader shows records at or behind an offset that are not those here."""
+    """Raise unless the leader's records at or after an offset differ from the local ones."""
     theirs = _sound(copy, data)
     if theirs is None:
         reason = f"the leader says that the logs part at {at}, and shows no record there"
         raise ClusterFailure(str(copy.name), "compare the logs", reason)
     own_batch = copy.batch_reaching(max(theirs.base_offset, at))
     if own_batch is None:
-        return  # it has only later ones
+        return  # the leader has only later ones
     own_batch.ensure_valid()
     if not is_other_batch(own_batch, theirs) and own_batch.leader_epoch == theirs.leader_epoch:
         reason = f"the leader says that the logs part at {at}, and has the same records there"
@@ -976,7 +990,7 @@ def _ensure_other(copy: Copy, data: PartitionData, at: int) -> None:
 
 
 def _sound(copy: Copy, data: PartitionData) -> Batch | None:
-    """The first batch of an answer, None where there is none; raises CorruptBatch for damage."""
+    """Return the first batch of a response, or None; raises CorruptBatch for a damaged one."""
     theirs, _ = first_two(memoryview(data.batches))
     if theirs is None and len(data.batches):
         raise CorruptBatch(f"{copy.name}: the leader sent {len(data.batches)} bytes and no batch")
@@ -996,7 +1010,7 @@ def _compare_last_batches(leader: Leader, node_id: int, copies: Sequence[Copy]) 
     for name, data in _fetch(leader, node_id, list(probes.values())):
         copy = by_name[name]
         if data.error_code:
-            continue  # the fetch that follows is told
+            continue  # the following fetch reports it
         with _Problems(copy):
             own_batch = copy.log.follower.last_batch_below(copy.log.log_end_offset)
             theirs = _sound(copy, data)

@@ -1,8 +1,8 @@
 """Topics and group offsets of a standby, synchronized with its leader.
 
 A topic whose id differs from the leader's is another topic: it is refused before anything changes.
-Leader settings that this release doesn't know are omitted and reported. Group offsets come from
-every broker.
+Leader settings that this release doesn't know are omitted and reported. Group offsets are fetched
+from every broker.
 
 Source: Kafka's protocol guide, APIs 9, 10 and 16; KIP-709.
 """
@@ -45,25 +45,25 @@ __all__ = ["NOT_READY", "NO_UUID", "coordinator_of", "group_offsets"]
 _WILD: Final = frozenset("*?[")
 
 
-# Kafka's own topics are followed where they are asked for.
+# Kafka's internal topics are followed only if requested.
 _INTERNAL: Final = "__"
 
 
-# Without these, records that the leader keeps for ever could be deleted here by defaults.
+# Without these, defaults here could delete records that the leader keeps forever.
 _DELETING: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"})
 
 
-# Settings that the leader can't know.
+# Prefix of settings that a leader does not know.
 _OURS: Final = "tidelog."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChoice:
-    """Which topics are followed, and what the standby sets on its own.
+    """Topics to follow, and the standby's own settings.
 
     Attributes:
-        patterns: Names or patterns (`*`, `?`); all but internal topics where empty.
-        overrides: Settings that win over the leader's, in every topic.
+        patterns: Names or patterns (`*`, `?`); empty for all but internal topics.
+        overrides: Settings that override the leader's, in every topic.
     """
 
     patterns: tuple[str, ...] = ()
@@ -73,11 +73,11 @@ class TopicChoice:
 def chosen(
     topics: Mapping[str, LeaderTopic], choice: TopicChoice, *, strict: bool
 ) -> dict[str, LeaderTopic]:
-    """The topics to follow, by name.
+    """Return the topics to follow, by name.
 
     Raises:
-        UnknownTopic: A name or pattern that fits none, if `strict`.
-        CorruptMessage: The leader names a topic or partition that can't be.
+        UnknownTopic: A name or pattern matches no topic, if `strict`.
+        CorruptMessage: The leader names an impossible topic or partition.
     """
     if not choice.patterns:
         selected = {name: topic for name, topic in topics.items() if not topic.is_internal}
@@ -104,7 +104,7 @@ def _no_topic(pattern: str, topics: Iterable[str]) -> UnknownTopic:
 
 
 def _ensure_possible(topic: LeaderTopic) -> None:
-    """A leader's word is not taken for what becomes names of directories."""
+    """Ensure that a leader's topic is valid, since its name becomes a directory name."""
     check_topic_name(topic.name)
     count = len(topic.partitions)
     if sorted(topic.partitions) != list(range(count)) or not 1 <= count <= PARTITION_COUNT_LIMIT:
@@ -117,14 +117,14 @@ def _ensure_possible(topic: LeaderTopic) -> None:
 
 
 def says_what_is_deleted(settings: LeaderSettings | None) -> bool:
-    """Whether the leader has named the settings by which records are deleted."""
+    """Whether the leader has named all settings that cause deletion of records."""
     return settings is not None and settings.names >= _DELETING
 
 
 def left_out(
     directory: LogDir, topics: Mapping[str, LeaderTopic], choice: TopicChoice
 ) -> list[TopicPartition]:
-    """Partitions that are here, and would be followed, and that the leader does not name."""
+    """Return local partitions that are to be followed and that the leader does not name."""
     names = []
     for name, info in directory.topics().items():
         if choice.patterns:
@@ -138,7 +138,7 @@ def left_out(
 
 
 def ensure_same_ids(directory: LogDir, topics: Mapping[str, LeaderTopic]) -> None:
-    """Compare the ids of the topics that both have.
+    """Ensure that topics on both sides have the same ids.
 
     Raises:
         InconsistentTopicId: One differs; nothing was changed.
@@ -157,15 +157,15 @@ def ensure_same_ids(directory: LogDir, topics: Mapping[str, LeaderTopic]) -> Non
 def sync_topic(
     directory: LogDir, topic: LeaderTopic, settings: LeaderSettings, choice: TopicChoice
 ) -> list[str]:
-    """Make a topic, its partitions and settings as the leader has them.
+    """Sync a topic, its partitions and settings with the leader.
 
-    Settings of which the leader says nothing stay as they are.
+    Settings that the leader does not name stay as they are.
 
     Returns:
         One line for each setting that was left out.
 
     Raises:
-        InvalidTopic, ConfigError, StorageFailure: It can't be.
+        InvalidTopic, ConfigError, StorageFailure: The topic can't be synced.
     """
     own_settings, notes = _known_settings(topic.name, settings.values)
     own_settings |= choice.overrides
@@ -199,7 +199,10 @@ def _known_settings(name: str, settings: Mapping[str, str]) -> tuple[dict[str, s
 def _sync_settings(
     directory: LogDir, here: TopicInfo, own_settings: Mapping[str, str], settings: LeaderSettings
 ) -> None:
-    """Set what differs; what is ours alone, and what the leader does not name, stays."""
+    """Set the settings that differ.
+
+    Tidelog's own, and those that the leader does not name, stay.
+    """
     changes: dict[str, str | None] = {
         key: value for key, value in own_settings.items() if here.given.get(key) != value
     }
@@ -211,14 +214,14 @@ def _sync_settings(
         directory.alter_config(here.name, changes)
 
 
-# Only these belong to a group's offsets; share groups keep theirs elsewhere.
+# Types of groups whose offsets are copied; share groups store theirs elsewhere.
 _PROTOCOL: Final = ("consumer", "")
 
 
 _MANY_GROUPS: Final = 8
 
 
-# A coordinator that loads, is not there yet, or has moved: soon it answers.
+# Transient errors of a coordinator: it is loading, not available yet, or has moved.
 NOT_READY: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -229,11 +232,11 @@ NOT_READY: Final = frozenset(
 
 
 def group_offsets(leader: Leader, topics: Mapping[UUID, str]) -> dict[str, list[GroupOffset]]:
-    """What every group committed for the topics that are followed.
+    """Fetch the committed offsets of every group in the followed topics.
 
     Args:
         leader: The cluster.
-        topics: Their names by id.
+        topics: Names of the followed topics by id.
 
     Raises:
         ClusterFailure: A broker can't be reached or refuses.
@@ -250,9 +253,9 @@ def group_offsets(leader: Leader, topics: Mapping[UUID, str]) -> dict[str, list[
 def with_known(
     current: Mapping[str, Sequence[GroupOffset]], previous: Mapping[str, Sequence[GroupOffset]]
 ) -> dict[str, list[GroupOffset]]:
-    """What the leader said now, and of the commits that it left out what it said before.
+    """Merge current commits with previous ones that the leader no longer names.
 
-    A coordinator that has lost or not yet loaded its groups names none of them: that proves no
+    A coordinator that has not loaded its groups yet names none of them: that does not prove a
     deletion.
     """
     merged = {}
@@ -264,7 +267,7 @@ def with_known(
 
 
 def _groups_of(leader: Leader, node_id: int) -> list[str]:
-    """The groups that a broker coordinates."""
+    """Return the groups that a broker coordinates."""
     client = leader.node(node_id)
     answer = client.ask(LIST_GROUPS, ListGroupsRequest())
     if answer.error_code:
@@ -273,7 +276,10 @@ def _groups_of(leader: Leader, node_id: int) -> list[str]:
 
 
 def coordinator_of(leader: Leader, group: str) -> int:
-    """The broker that coordinates a group, in any version of the API; raises ClusterFailure."""
+    """Return the broker that coordinates a group, in any version of the API.
+
+    Raises ClusterFailure.
+    """
     question = FindCoordinatorRequest(key=group, coordinator_keys=[group])
     answer = leader.bootstrap.ask(FIND_COORDINATOR, question)
     if answer.coordinators:
@@ -327,7 +333,7 @@ def _moved(answer: OffsetFetchResponse, group: str) -> bool:
 
 
 def _named(name: str, topics: Mapping[UUID, str]) -> str | None:
-    """The topic's name in versions that give names, if it is followed."""
+    """Return the topic's name, for versions that give names, if it is followed; else None."""
     return name if name in topics.values() else None
 
 
