@@ -69,7 +69,7 @@ _REMEDY: Final = {
 _ANY: Final = "--repair keeps the lines that can be right; what is missing is found out anew"
 
 
-# The log end of each partition, which no offset of a checkpoint may pass; None where it is unknown.
+# The log end of each partition, an upper bound of a checkpoint's offsets; None if unknown.
 LogEnds = Mapping[TopicPartition, int | None]
 
 
@@ -78,7 +78,7 @@ def _can_be(offset: int, log_end: int | None) -> bool:
 
 
 def check_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> Iterator[Finding]:
-    """What is wrong in a checkpoint; nothing where there is none."""
+    """Yield findings in a checkpoint; none if it is missing."""
     remedy = _REMEDY.get(path.rpartition("/")[2], _ANY)
     try:
         offsets = text_files.read_offset_checkpoint(fs, path)
@@ -92,7 +92,7 @@ def check_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> Ite
 
 
 def rebuild_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> bytes:
-    """The text of a checkpoint with those of its lines that can be right."""
+    """Return the text of a checkpoint with only the lines that can be right."""
     data = read_if_there(fs, path) or b""
     offsets: dict[TopicPartition, int] = {}
     for line in data.decode("utf-8", "replace").split("\n")[2:]:
@@ -119,7 +119,7 @@ OFFSET_CHECKPOINTS: Final = (
 )
 
 
-# A broker's files at the top that only have to be readable: how, and what to do where they are not.
+# A broker's files at the top that only have to be readable: their decoders, and remedies.
 _BROKER_FILES: Final[tuple[tuple[str, Callable[[FileSystem, str], object], str], ...]] = (
     (GROUPS_FILE, read_group_offsets, "remove it; following the leader again writes a new one"),
     (
@@ -131,7 +131,7 @@ _BROKER_FILES: Final[tuple[tuple[str, Callable[[FileSystem, str], object], str],
 )
 
 
-# Of tidelog.control: there while a holder of the lock serves it, or since one died.
+# For tidelog.control: it exists while a holder of the lock serves it, or after one has died.
 CONTROL_SOCKET_FILE: Final = "tidelog-control.sock"
 
 
@@ -160,13 +160,13 @@ _NEEDED_PROPERTIES: Final = ("version", "cluster.id", "node.id")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is checked: everything, one topic, or one of its partitions."""
+    """Scope of a check: everything, one topic, or one of its partitions."""
 
     topic: str | None = None
     partition: int | None = None
 
     def takes(self, name: TopicPartition) -> bool:
-        """Whether a partition is meant."""
+        """Return whether a partition is selected."""
         return self.topic in (None, name.topic) and self.partition in (None, name.partition)
 
 
@@ -176,13 +176,13 @@ class DirectoryCheck:
 
     Attributes:
         fs: Its file system.
-        path: Where it is.
-        selection: What of it is checked; the files at the top only where all of it is.
-        options: How to work; may be set until `findings` is called.
-        repair_facts: What a repair needs of each partition that was checked.
-        partitions: Each of these partitions.
-        refused: How partitions are parted that an opening would refuse.
-        unseen: What could not be read: partitions that are not judged, or not to their end.
+        path: Its path.
+        selection: Scope of the check; the files at the top are checked only if it is everything.
+        options: Options of the check; may be set until `findings` is called.
+        repair_facts: Facts for a repair of each partition that was checked.
+        partitions: The partitions that were checked.
+        refused: Plans to split partitions that an opening would refuse.
+        unseen: Unreadable files: partitions that were not checked, or not completely.
     """
 
     fs: FileSystem
@@ -197,11 +197,11 @@ class DirectoryCheck:
     _left: frozenset[TopicPartition] = frozenset()
 
     def load(self) -> list[Finding]:
-        """Find the partitions; what is wrong with the list of topics.
+        """Find the partitions; return findings in the list of topics.
 
         Raises:
-            InvalidRequest: There is no such directory, or nothing of a log in it.
-            UnknownTopic: The topic or partition that was selected is not there.
+            InvalidRequest: There is no such directory, or it holds no log.
+            UnknownTopic: The selected topic or partition does not exist.
             OSError: It can't be read.
         """
         if not self.fs.exists(self.path) or not self.fs.stat(self.path).is_dir:
@@ -225,7 +225,7 @@ class DirectoryCheck:
         return findings
 
     def log_bytes(self) -> int:
-        """Bytes of all log files that will be read, for progress."""
+        """Return the size of all log files to read in bytes, for progress."""
         return sum(
             self.fs.stat(partition.path(name)).size
             for partition in self.partitions.values()
@@ -234,9 +234,9 @@ class DirectoryCheck:
         )
 
     def findings(self) -> Iterator[Finding]:
-        """All that is wrong, partition by partition, then at the top; call `load` first.
+        """Yield all findings, partition by partition, then at the top; call `load` first.
 
-        A partition that can't be read goes to `unseen`, and the others are checked all the same.
+        An unreadable partition is added to `unseen`, and the others are still checked.
         """
         for name, partition in self.partitions.items():
             try:
@@ -322,7 +322,7 @@ class DirectoryCheck:
             f"{self.path}: topic {topic} has no partition {number} here, only {', '.join(here)}"
         )
 
-    # -- the top -----------------------------------------------------------------------------
+    # -- files at the top --------------------------------------------------------------------
 
     def _check_top(self) -> Iterator[Finding]:
         yield from self._check_meta_properties()
@@ -346,7 +346,7 @@ class DirectoryCheck:
                 yield Finding(f"{self.path}/{name}", error_text(error), remedy)
 
     def log_ends(self) -> LogEnds:
-        """The log end of each checked partition, None where damage hides it."""
+        """Return the log end of each checked partition, None if damage hides it."""
         return {
             name: repair_facts.log_end if repair_facts.is_whole else None
             for name, repair_facts in self.repair_facts.items()
@@ -364,7 +364,7 @@ class DirectoryCheck:
             yield note(path, "missing", "opening for writing makes a new one; Kafka formats anew")
             return
         missing = [key for key in _NEEDED_PROPERTIES if key not in properties]
-        if missing and "broker.id" not in properties:  # version 0 has that alone
+        if missing and "broker.id" not in properties:  # version 0 has only this field
             yield Finding(path, f"it has no {', '.join(missing)}", remedy)
 
     def _check_commits(self) -> Iterator[Finding]:
@@ -406,7 +406,7 @@ class DirectoryCheck:
 
 
 def _refusal(damage: DamagedLog, parting: Parting) -> Finding:
-    """An opening for writing refuses the partition."""
+    """Return the finding that an opening for writing refuses the partition."""
     return Finding(
         damage.path,
         f"no opening cuts this, so the partition takes no appends: {damage.reason}",

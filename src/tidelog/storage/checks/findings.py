@@ -21,11 +21,11 @@ from tidelog.types import TopicPartition
 
 
 class Severity(StrEnum):
-    """How bad it is.
+    """Severity of a finding.
 
-    - ERROR: bytes are wrong or gone; somebody gets a wrong answer, or none.
+    - ERROR: bytes are wrong or missing; some read gets a wrong result, or none.
     - WARNING: nothing is lost, but a file is missing, stale, or not what it should be.
-    - NOTE: worth knowing; the directory is sound all the same.
+    - NOTE: worth knowing; the directory is sound.
     """
 
     ERROR = "error"
@@ -38,13 +38,13 @@ class Finding:
     """One fault that a check has found.
 
     Attributes:
-        path: The file or directory concerned.
-        damage: What is wrong, with what was found and what would be right.
-        remedy: What to do about it, or what happens by itself.
-        severity: How bad it is.
-        position: Place in the file in bytes, None where it is about the whole file.
-        offset: First logical offset concerned, None where there is none.
-        repairable: Whether a repair can build the file anew from what is sound.
+        path: Path of the file or directory.
+        damage: The fault, with the value found and the right one.
+        remedy: What to do about it, or what happens automatically.
+        severity: Severity of the fault.
+        position: Position in the file in bytes, None if it is about the whole file.
+        offset: First affected log offset, None if there is none.
+        repairable: Whether a repair can rebuild the file from sound data.
     """
 
     path: str
@@ -84,29 +84,29 @@ def derived(
     offset: int | None = None,
     remedy: str = REPAIR,
 ) -> Finding:
-    """A finding on a file that a repair can build anew."""
+    """Create a finding on a file that a repair can rebuild."""
     return Finding(path, damage, remedy, severity, position, offset, repairable=True)
 
 
 def note(path: str, damage: str, remedy: str) -> Finding:
-    """A finding that leaves the directory sound."""
+    """Create a finding that leaves the directory sound."""
     return Finding(path, damage, remedy, Severity.NOTE)
 
 
 def warning(path: str, damage: str, remedy: str) -> Finding:
-    """A finding on a file that no repair builds anew, and without which nothing is lost."""
+    """Create a finding on a file that can't be rebuilt, and whose loss loses nothing."""
     return Finding(path, damage, remedy, Severity.WARNING)
 
 
 def error_text(error: CorruptFile | UnsupportedVersion) -> str:
-    """Why a file can't be read, without the path that the finding names."""
+    """Return why a file can't be read, without the path that the finding names."""
     return error.reason if isinstance(error, CorruptFile) else str(error)
 
 
 def later(finding: Finding) -> Finding:
-    """The finding, which promises no repair since the log must be put right first.
+    """Return the finding without the promise of a repair, since the log must be repaired first.
 
-    Half an index would pass for a whole one, and what is wrong in the log would be taken over.
+    Half an index would pass for a whole one, and errors in the log would be copied.
     """
     if not finding.repairable:
         return finding
@@ -114,22 +114,22 @@ def later(finding: Finding) -> Finding:
 
 
 def _pass_over(_value: bytes) -> None:
-    """The default where nobody knows what records mean."""
+    """Default for callers that don't decode metadata records."""
 
 
 def _ignore(_count: int) -> None:
-    """The default of callbacks that nobody listens to."""
+    """Default of optional callbacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
-    """How a check works.
+    """Options of a check.
 
     Attributes:
-        body_check: The pass over plain records, plain or a kernel.
-        progress: Called with a number of log bytes each time so many more were checked.
-        metadata: Makes what is told each record of a broker's metadata log, and raises CorruptFile
-            or UnsupportedVersion where it is none.
+        body_check: The pass over uncompressed records, plain or a kernel.
+        progress: Called with the number of log bytes checked since the last call.
+        metadata: Creates a callback that receives each record of a broker's metadata log. It raises
+            CorruptFile or UnsupportedVersion if the record is not a metadata record.
     """
 
     body_check: BodyCheck = check_body
@@ -139,19 +139,19 @@ class CheckOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedPartition:
-    """A partition that is checked.
+    """A partition to check.
 
     Attributes:
         fs: Its file system.
         directory: Path of its directory.
         name: Topic and number.
-        topic_id: The topic's id, all zero where it has none.
-        config: The topic's settings, defaults where they are unknown.
-        is_foreign: Whether somebody else wrote it: its settings are unknown, it has no sidecars.
+        topic_id: The topic's id, all zero if it has none.
+        config: The topic's settings, defaults if they are unknown.
+        is_foreign: Whether another program wrote it: its settings are unknown, it has no sidecars.
         was_clean: Whether the directory was closed cleanly and is not open now.
-        recorded: What is recorded of the log's end.
-        log_start: Log start offset of the directory's checkpoint, 0 where it has none.
-        is_refused: Whether an opening for writing refuses the partition, and so cuts nothing.
+        recorded: Recorded end of the log.
+        log_start: Log start offset of the directory's checkpoint, 0 if it has none.
+        is_refused: Whether an opening for writing refuses the partition, and so truncates nothing.
     """
 
     fs: FileSystem
@@ -166,32 +166,32 @@ class CheckedPartition:
     is_refused: bool = False
 
     def path(self, name: str) -> str:
-        """Path of a file in the partition's directory."""
+        """Return the path of a file in the partition's directory."""
         return f"{self.directory}/{name}"
 
     def read(self, name: str, *, limit: int = files.SMALL_FILE_LIMIT_BYTES) -> bytes | None:
-        """A whole file, None where there is none; raises CorruptFile beyond `limit` bytes."""
+        """Read a whole file, None if it is missing; raises CorruptFile beyond `limit` bytes."""
         return read_if_there(self.fs, self.path(name), limit=limit)
 
     def open_context(
         self, env: Env, *, write: bool = False
     ) -> AbstractContextManager[SegmentContext]:
-        """A context for reading the partition's segments, or writing them; it closes its files."""
+        """Create a context for reading or writing the partition's segments; it closes its files."""
         return open_context(env, self.directory, self.name, self.topic_id, self.config, write=write)
 
     def file_names(self) -> list[str]:
-        """Names of the files in the partition's directory, ascending."""
+        """Return names of the files in the partition's directory, ascending."""
         return [entry.name for entry in self.fs.list_dir(self.directory) if not entry.is_dir]
 
 
 def read_if_there(
     fs: FileSystem, path: str, *, limit: int = files.SMALL_FILE_LIMIT_BYTES
 ) -> bytes | None:
-    """A whole file, None where there is none.
+    """Read a whole file, None if it is missing.
 
     Raises:
-        CorruptFile: It has more than `limit` bytes; located.
-        OSError: A call failed.
+        CorruptFile: It has more than `limit` bytes; with its path.
+        OSError: A system call failed.
     """
     try:
         return files.read_file(fs, path, limit=limit)

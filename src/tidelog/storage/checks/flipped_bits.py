@@ -1,7 +1,7 @@
 """Finds the one flipped bit by which bytes and their CRC-32C disagree.
 
-Used where the checksum is known to be right (a zone map's, a whole change's header), so that a
-finding can name the bit. Pure.
+Used if the checksum is known to be right (a zone map's, a whole change's header), so that a finding
+can name the bit. Pure.
 """
 
 from functools import cache
@@ -11,18 +11,18 @@ from tidelog.record.header import ATTRIBUTES_AT, CRC_AT
 
 
 def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
-    """The one bit by which `data`, or its checksum, is not what it was; None where it is no one.
+    """Return the one flipped bit in `data` or its checksum; None if it is not a single bit.
 
     Args:
-        data: What the checksum covers.
-        crc: The CRC-32C that stood before it.
+        data: The bytes that the checksum covers.
+        crc: The CRC-32C stored before them.
 
     Returns:
         The byte's place in `data`, negative in the checksum's own four bytes in front of it, and
         the bit's number in it, 0 for the lowest.
 
-    A checksum is linear: a flipped bit changes it by what depends on the bit's distance from the
-    end alone. So the difference is taken back byte by byte until it is that of a last byte.
+    A checksum is linear: the change caused by a flipped bit depends only on the bit's distance from
+    the end. So the difference is shifted back byte by byte until it is that of a last byte.
     """
     difference = crc32c(data) ^ crc
     if difference.bit_count() == 1:
@@ -40,7 +40,7 @@ def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
 
 @cache
 def _tables() -> tuple[list[int], list[int], dict[int, int]]:
-    """What a byte adds to a checksum; the byte by the highest byte of that; a bit by its part."""
+    """Return tables: a byte's part in a checksum, the byte by its part's top byte, a bit's part."""
     table = []
     for value in range(256):
         for _ in range(8):

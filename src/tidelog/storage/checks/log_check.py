@@ -45,10 +45,10 @@ class LogFacts:
         size_bytes: Size of the file.
         is_last: Whether it is the partition's last segment, which may still grow.
         is_whole: Whether every byte of the file belongs to a sound batch.
-        has_gaps: Whether offsets are missing between its batches or inside one, as compaction
-            leaves them: what was derived before it can't be compared exactly.
-        next_offset: Offset behind the last sound batch, the base offset where there is none.
-        positions: Place of each batch in the file.
+        has_gaps: Whether offsets are missing between its batches or inside one, as after
+            compaction: files derived before it can't be compared exactly.
+        next_offset: Offset after the last sound batch, the base offset if there is none.
+        positions: Position of each batch in the file.
         first_offsets: First offset of each batch.
         last_offsets: Last offset of each batch, inclusive.
         timestamps: Largest timestamp in each batch's header, -1 for none.
@@ -80,7 +80,7 @@ class LogFacts:
         self.next_offset = self.base_offset
 
     def take(self, position: int, batch: Batch, fingerprint: int) -> None:
-        """Note a sound batch."""
+        """Add a sound batch."""
         if batch.max_timestamp > self.largest_timestamp:
             self.rises.append(len(self.positions))
         first, last, count = batch.base_offset, batch.last_offset, batch.record_count
@@ -94,7 +94,7 @@ class LogFacts:
         self.largest_batch_bytes = max(self.largest_batch_bytes, batch.size_bytes)
 
     def drop_last(self, next_offset: int) -> None:
-        """Take the last batch back; the log goes on at `next_offset`."""
+        """Remove the last batch; the log continues at `next_offset`."""
         slot = len(self.positions) - 1
         if self.rises and self.rises[-1] == slot:
             self.rises.pop()
@@ -105,31 +105,31 @@ class LogFacts:
 
     @property
     def largest_timestamp(self) -> int:
-        """Largest timestamp so far, -1 where no batch has one."""
+        """Largest timestamp so far, -1 if no batch has one."""
         return self.timestamps[self.rises[-1]] if self.rises else NO_TIMESTAMP
 
     def slot_at_position(self, position: int) -> int | None:
-        """The batch that starts at a position."""
+        """Return the slot of the batch that starts at a position."""
         return _find(self.positions, position)
 
     def positions_in(self, start: int, end: int) -> "array[int]":
-        """Positions of the batches that begin in [start, end) of the file."""
+        """Return positions of the batches that begin in [start, end) of the file."""
         return self.positions[bisect_left(self.positions, start) : bisect_left(self.positions, end)]
 
     def slot_ending_with(self, offset: int) -> int | None:
-        """The batch whose last offset is the one given."""
+        """Return the slot of the batch with this last offset."""
         return _find(self.last_offsets, offset)
 
     def slot_starting_with(self, offset: int) -> int | None:
-        """The batch whose first offset is the one given."""
+        """Return the slot of the batch with this first offset."""
         return _find(self.first_offsets, offset)
 
     def rise_at(self, slot: int) -> bool:
-        """Whether a batch is the first with a timestamp above all before it."""
+        """Return whether a batch is the first with a timestamp above all before it."""
         return _find(self.rises, slot) is not None
 
     def largest_up_to(self, slot: int) -> int:
-        """Largest timestamp of the batches up to and with `slot`."""
+        """Return the largest timestamp of the batches up to and including `slot`."""
         rise = bisect_left(self.rises, slot + 1) - 1
         return NO_TIMESTAMP if rise < 0 else self.timestamps[self.rises[rise]]
 
@@ -140,12 +140,12 @@ def _find(column: "array[int]", value: int) -> int | None:
 
 
 class BatchProblems(NamedTuple):
-    """What is wrong in a batch.
+    """Problems of one batch.
 
     Attributes:
-        broken: Why its records can't all be read, None where they can.
-        misdated: What its header says wrongly of its records' times, None where it is right.
-            Searches pass over a batch whose header says that it is too old.
+        broken: Why its records can't all be read, None if they can.
+        misdated: Wrong times in its header, None if they are right. Searches skip a batch whose
+            header has too small a time.
     """
 
     broken: str | None = None
@@ -157,7 +157,7 @@ def check_records(batch: Batch, body_check: BodyCheck) -> BatchProblems:
 
     Args:
         batch: The batch.
-        body_check: The pass over plain records, plain or a kernel.
+        body_check: The pass over uncompressed records, plain or a kernel.
     """
     try:
         if isinstance(batch, RecordBatch) and not batch.is_control:
@@ -196,7 +196,11 @@ def _delta_problem(batch: RecordBatch, body: bytes | memoryview) -> str | None:
 
 
 def _time_problem(batch: RecordBatch, largest: int) -> str | None:
-    """The header of a LogAppendTime batch is right by definition; that of an emptied one is old."""
+    """Compare the header's times with the records'.
+
+    The header of a LogAppendTime batch is right by definition; that of an emptied one is from
+    before.
+    """
     is_created = batch.timestamp_type is TimestampType.CREATE_TIME
     if (
         not is_created
@@ -226,18 +230,18 @@ class EpochSpan(NamedTuple):
 
 @dataclass(slots=True)
 class LogReplay:
-    """What is carried from one segment of a partition to the next.
+    """State passed from one segment of a partition to the next.
 
     Attributes:
-        states: Producers and open transactions, as far as the log tells.
-        is_exact: Whether `states` are what the log's writer knew: no damage and no gap so far,
-            and the start is known.
+        states: Producers and open transactions, as far as the log has them.
+        is_exact: Whether `states` are exactly the states of the log's writer: no damage and no gap
+            so far, and the start is known.
         leader_epoch: Epoch of the last sound batch, -1 before the first.
         epochs: The leader epochs of batches, oldest first.
         fallen_epoch: The lower epoch that was reported last, -1 for none.
-        last_place: File and position of the last batch whose epoch was taken.
-        watched_offset: Base offset of a batch to look out for, -1 for none.
-        watched: That batch's fingerprint and next offset, once it was met.
+        last_place: File and position of the last batch whose epoch was added.
+        watched_offset: Base offset of a batch to watch for, -1 for none.
+        watched: That batch's fingerprint and next offset, once it was found.
         at_batch: Called before each sound batch with its first offset, to compare snapshots.
     """
 
@@ -252,7 +256,7 @@ class LogReplay:
     at_batch: Callable[[int], None] = lambda _offset: None
 
     def note_epoch(self, batch: Batch) -> None:
-        """Take the epoch of a sound batch, which is not below the last one."""
+        """Add the epoch of a sound batch, which is not below the last one."""
         first, count = batch.base_offset, 0
         if batch.leader_epoch == self.leader_epoch:
             _, first, _, count = self.epochs.pop()
@@ -266,12 +270,12 @@ class LogCheck:
 
     Attributes:
         file: The open file.
-        facts: Where what is learned goes; tells path, base offset and size.
-        replay: What earlier segments left, and what this one leaves.
+        facts: Receives the facts; gives path, base offset and size.
+        replay: State after the earlier segments, updated by this one.
         end_offset: Offset at which the next segment begins; no bound for the last one.
-        partition: Whose log it is.
-        options: How to work.
-        resumes_at: Place behind the bytes that the newest finding is about.
+        partition: Partition of the log.
+        options: Options of the check.
+        resumes_at: Position after the bytes of the newest finding.
     """
 
     file: File
@@ -285,7 +289,7 @@ class LogCheck:
     _gap: "_Gap | None" = None
 
     def findings(self) -> Iterator[Finding]:
-        """All that is wrong in the file, in order of positions."""
+        """Yield all findings in the file, in order of positions."""
         position = 0
         while position < self.facts.size_bytes:
             position, reason = yield from self._sound_run(position)
@@ -298,9 +302,9 @@ class LogCheck:
         self._reached = position
 
     def _sound_run(self, position: int) -> Generator[Finding, None, tuple[int, str | None]]:
-        """Take batches up to damage or the end; where that is, and what is wrong there.
+        """Read batches up to damage or the end; return its position, and the problem there.
 
-        Nothing is wrong where the rest is too short for the batch that begins there.
+        There is no problem if the rest is too short for the batch that begins there.
         """
         try:
             for at, batch in self._walk(position):
@@ -351,7 +355,7 @@ class LogCheck:
             self._replay(batch)
 
     def _skip(self, batch: Batch) -> None:
-        """Go on behind a batch that can't be opened, as if it were not there."""
+        """Continue after a batch that can't be opened, as if it were not there."""
         self.facts.is_whole = False
         self.facts.next_offset = batch.last_offset + 1
 
@@ -363,10 +367,13 @@ class LogCheck:
             self.facts.aborted.append(self.replay.states.aborted_entry(completed))
 
     def _check_epoch(self, batch: Batch, position: int) -> Iterator[Finding]:
-        """Epochs never fall along a log; who breaks that is the one that stands alone."""
+        """Check that leader epochs never decrease.
+
+        If one batch breaks this, that batch is reported, not its neighbors.
+        """
         replay, epoch = self.replay, batch.leader_epoch
         if epoch == NO_LEADER_EPOCH:
-            replay.epochs.clear()  # as Kafka does where old formats come: they have no epochs
+            replay.epochs.clear()  # old formats have no epochs, and Kafka clears the list then
             replay.leader_epoch = epoch
             return
         if epoch < NO_LEADER_EPOCH:
@@ -384,7 +391,7 @@ class LogCheck:
             yield self._finding(position, batch.base_offset, damage, _EPOCH_REMEDY)
 
     def _raised_epoch(self, replay: LogReplay, epoch: int) -> Finding:
-        """The batch before has an epoch of its own, and what follows goes on with an older one."""
+        """Report the batch before: only it has its epoch, and an older one continues after it."""
         wrong = replay.epochs.pop()
         replay.leader_epoch = replay.epochs[-1].epoch if replay.epochs else NO_LEADER_EPOCH
         path, position = replay.last_place
@@ -414,7 +421,7 @@ class LogCheck:
     # -- damage ------------------------------------------------------------------------------
 
     def _pass_over(self, position: int, reason: str | None) -> Generator[Finding, None, int]:
-        """Report what can't be read, and go to the next sound batch or the end of the file."""
+        """Report unreadable bytes, and skip to the next sound batch or the end of the file."""
         facts = self.facts
         facts.is_whole = self.replay.is_exact = False
         base, expected = facts.base_offset, facts.next_offset
@@ -465,7 +472,7 @@ class LogCheck:
         return self._finding(position, expected, damage, remedy)
 
     def _torn_end(self, position: int, reason: str | None) -> Finding:
-        """What a crash leaves at the end of the last segment, or a writer that is at it now."""
+        """Report an unfinished write at the log's end, by a crash or an active writer."""
         rest = self.facts.size_bytes - position
         what = reason or "an incomplete batch"
         return self._finding(
@@ -477,10 +484,10 @@ class LogCheck:
         )
 
     def _blame_the_last(self, batch: Batch) -> Iterator[Finding]:
-        """Whether the last batch taken, not this one, has the wrong offset: take it back then.
+        """Remove the last batch, with a finding, if it has the wrong offset and this one fits.
 
-        Its base offset lies outside its checksum. It opened a gap, and what follows it goes on
-        as if it had not.
+        Its base offset lies outside its checksum. It opened a gap, and the next batch continues as
+        if it had not.
         """
         gap, base = self._gap, self.facts.base_offset
         if gap is None or batch_problem(batch, base, gap.next_offset) is not None:
@@ -510,7 +517,7 @@ class LogCheck:
 
 
 class _Gap(NamedTuple):
-    """The last batch taken, where offsets are missing before it."""
+    """Return the last batch added if offsets are missing before it."""
 
     position: int
     next_offset: int
@@ -523,7 +530,7 @@ def _is_abort(batch: Batch) -> bool:
 
 
 def _span(start: int, end: int) -> str:
-    """Offsets [start, end) in words."""
+    """Format offsets [start, end) for a message."""
     if end <= start:
         return "no offset of its own"
     return f"offset {start}" if end == start + 1 else f"offsets {start} to {end - 1}"

@@ -1,7 +1,7 @@
 """Checks `tidelog-metadata.log`, which holds a broker's users, ACLs and quotas.
 
 For a damaged change the check searches for the original: one flipped bit, or a header that
-contradicts what follows, leaves a checksum that proves the original bytes. So a rotten bit in the
+contradicts what follows, leaves a checksum that proves the original bytes. So a flipped bit in the
 last change is distinguished from a change that a hard stop has torn, which the next start drops.
 Findings contain no content, because the file holds secrets.
 """
@@ -32,7 +32,7 @@ from tidelog.storage.checks.findings import Finding, Severity
 from tidelog.storage.checks.flipped_bits import flipped_bit
 from tidelog.storage.directory.broker_files import LIMIT_BYTES, METADATA_FILE, batch_at, next_change
 
-# Takes a record's value; raises CorruptFile, UnsupportedVersion where it is none.
+# Takes a record's value; raises CorruptFile or UnsupportedVersion if it is no metadata record.
 Replay = Callable[[bytes], object]
 
 
@@ -49,13 +49,13 @@ _RESTORE: Final = f"restore the file from a backup: {_SHUT}"
 def check_metadata(
     fs: FileSystem, directory: str, *, was_clean: bool, replay: Replay
 ) -> Iterator[Finding]:
-    """What is wrong in the file; nothing where there is none.
+    """Yield findings in the file; none if it is missing.
 
     Args:
-        fs: Where the directory is.
+        fs: File system of the directory.
         directory: Its path.
-        was_clean: Whether it was closed cleanly and is not open now: then nothing may be cut.
-        replay: Is told each record's value, in order, up to the first damage.
+        was_clean: Whether it was closed cleanly and is not open now: then nothing may be truncated.
+        replay: Receives each record's value, in order, up to the first damage.
 
     Raises:
         OSError: It can't be read.
@@ -99,9 +99,9 @@ def _epoch(path: str, batch: RecordBatch, offset: int) -> Finding:
 
 
 def _problem(batch: RecordBatch, offset: int, replay: Replay | None) -> str | None:
-    """What is wrong with a batch whose checksum is right; None where it is sound."""
+    """Return what is wrong with a batch whose checksum is right; None if it is sound."""
     if batch.base_offset != offset:
-        # No checksum covers it.
+        # The checksum does not cover it.
         return f"a change begins at offset {batch.base_offset}, {offset} is right"
     if batch.is_control:
         return "a marker, where there are no transactions"
@@ -121,7 +121,7 @@ def _problem(batch: RecordBatch, offset: int, replay: Replay | None) -> str | No
 def _damage(
     path: str, data: bytes, at: int, offset: int, *, was_clean: bool
 ) -> tuple[Finding, int, int]:
-    """What is said of bytes that are no whole change; where to go on, and at which offset."""
+    """Return a finding on an incomplete change; then where and at which offset to continue."""
     later = next_change(data, at, offset)
     end = len(data) if later is None else later.at
     right = _find_right(data, at, end)
@@ -142,13 +142,13 @@ def _damage(
 
 @dataclass(frozen=True, slots=True)
 class _Right:
-    """What a damaged change would be.
+    """Original of a damaged change.
 
     Attributes:
         text: What is wrong, and what would be right.
-        position: Where, in the file.
-        size_bytes: Of the change.
-        record_count: Its records.
+        position: Position of the fault in the file.
+        size_bytes: Size of the change.
+        record_count: Number of its records.
     """
 
     text: str
@@ -158,7 +158,7 @@ class _Right:
 
 
 def _find_right(data: bytes, at: int, end: int) -> _Right | None:
-    """What the change at `at` would be by its checksum, where that tells; `end` is the next one."""
+    """Return the original of the change at `at` if its checksum proves it, up to `end`."""
     if end - at < HEADER_SIZE:
         return None
     size, magic = RecordBatch(data, at).size_bytes, data[at + MAGIC_AT]
@@ -189,7 +189,7 @@ def _with_length(data: bytes, at: int, end: int) -> _Right | None:
 def _proven(
     data: bytes, at: int, size: int, position: int, right: bytes, text: str
 ) -> _Right | None:
-    """What it would be, if with these bytes the checksum is right; else None."""
+    """Return the original if the checksum is right with these bytes; else None."""
     fixed = bytearray(data[at : at + size])
     fixed[position - at : position - at + len(right)] = right
     batch = batch_at(bytes(fixed), 0)

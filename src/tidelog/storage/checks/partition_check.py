@@ -61,9 +61,9 @@ class SegmentCheck:
         partition: The partition.
         base_offset: The segment's base offset.
         end_offset: Base offset of the next segment; no bound for the last one.
-        replay: What earlier segments left; this one adds to it.
-        options: How to work.
-        facts: What the log file says, once it was read.
+        replay: State after the earlier segments; this check adds to it.
+        options: Options of the check.
+        facts: Facts from the log file, once it was read.
     """
 
     partition: CheckedPartition
@@ -78,11 +78,11 @@ class SegmentCheck:
     _indexed_to: int = -1
 
     def findings(self) -> Iterator[Finding]:
-        """All that is wrong in the segment's files.
+        """Yield all findings in the segment's files.
 
         Raises:
-            FileNotFoundError: The log file has gone meanwhile.
-            OSError: A call failed.
+            FileNotFoundError: The log file has been removed meanwhile.
+            OSError: A system call failed.
         """
         path = self.path(files.LOG_SUFFIX)
         file = self.partition.fs.open(path)
@@ -95,7 +95,7 @@ class SegmentCheck:
             file.close()
 
     def path(self, suffix: str) -> str:
-        """Path of one of the segment's files."""
+        """Return the path of one of the segment's files."""
         return self.partition.path(files.file_name(self.base_offset, suffix))
 
     def _check_log(self, file: File) -> Iterator[Finding]:
@@ -108,7 +108,7 @@ class SegmentCheck:
             yield finding
 
     def check_beside(self, file: File) -> Iterator[Finding]:
-        """What is wrong in the files beside the log, whose facts are known."""
+        """Yield findings in the files beside the log, whose facts are known."""
         self._doubted.clear()
         self._sums.clear()
         self._indexed_to = -1
@@ -123,7 +123,7 @@ class SegmentCheck:
         yield from map(self._noted, self._check_zones(file))
 
     def _read(self, suffix: str) -> bytes | None:
-        # No sidecar is larger than its log, but where there is hardly any log.
+        # No sidecar is larger than its log, except beside a tiny log.
         limit = max(self.facts.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
         data = self.partition.read(files.file_name(self.base_offset, suffix), limit=limit)
         if data is not None:
@@ -159,7 +159,7 @@ class SegmentCheck:
         if data is None:
             if not (self.partition.is_foreign or self.facts.is_last) and self.facts.size_bytes:
                 damage = "missing: changes outside of the batches' own checksums can't be seen"
-                # A writer that is at work, or was stopped hard, may not have come to it yet.
+                # An active writer, or one that was stopped hard, may not have written it yet.
                 severity = Severity.WARNING if self.partition.was_clean else Severity.NOTE
                 yield derived(path, damage, severity=severity)
             return
@@ -179,9 +179,9 @@ class SegmentCheck:
         return finding
 
     def judged(self, beside: Iterable[Finding]) -> Iterator[Finding]:
-        """Findings beside the log, which promise no repair where the log must be put right first.
+        """Remove promises of repair beside the log if the log itself must be repaired first.
 
-        A zone map that proves damage in the log is the only witness of what was there.
+        A zone map that proves damage in the log is the only evidence of the original bytes.
         """
         findings = list(beside)
         path = self.facts.path
@@ -216,7 +216,7 @@ _LEFT_OVER: Final = {
 
 
 def check_names(partition: CheckedPartition, bases: Set[int]) -> Iterator[Finding]:
-    """What is odd about the names in a partition's directory."""
+    """Yield findings in the names in a partition's directory."""
     for entry in partition.fs.list_dir(partition.directory):
         path = partition.path(entry.name)
         if entry.is_dir:
@@ -253,13 +253,13 @@ def _orphan(path: str, suffix: str) -> Finding:
 
 @dataclass(slots=True)
 class RepairFacts:
-    """What a check leaves for a repair.
+    """Facts from a check that a repair needs.
 
     Attributes:
         whole: Base offsets of segments whose log is sound, so that their indexes can be built.
-        aborted: The entries of each segment's index of aborted transactions, where they are sure.
-        snapshots: What the file of each producer snapshot would hold, where that is sure.
-        log_end: Offset behind the last sound batch.
+        aborted: The entries of each segment's index of aborted transactions, if they are proven.
+        snapshots: The right content of each producer snapshot, if it is proven.
+        log_end: Offset after the last sound batch.
         is_whole: Whether every segment's log is sound.
         epochs: The leader epochs of the log's batches.
         is_sure: Whether no log has damage, so that what is derived from all of them is right.
@@ -279,8 +279,8 @@ class PartitionCheck:
 
     Attributes:
         partition: The partition.
-        repair_facts: What was learned for a repair; complete once all findings were taken.
-        replay: Producers and epochs at the end of what was read.
+        repair_facts: Facts for a repair; complete once all findings were taken.
+        replay: Producers and epochs at the end of the part that was read.
     """
 
     def __init__(self, partition: CheckedPartition, options: CheckOptions) -> None:
@@ -293,10 +293,10 @@ class PartitionCheck:
         self._first_offset = 0
 
     def findings(self) -> Iterator[Finding]:
-        """All that is wrong in the partition's directory.
+        """Yield all findings in the partition's directory.
 
         Raises:
-            OSError: A call failed: what can't be read can't be judged.
+            OSError: A system call failed: unreadable files can't be judged.
         """
         names = self.partition.file_names()
         bases = _offsets_of(names, files.LOG_SUFFIX)
@@ -308,10 +308,10 @@ class PartitionCheck:
             yield finding if self.repair_facts.is_sure else later(finding)
         yield from check_names(self.partition, set(bases))
 
-    # -- before and behind the segments ------------------------------------------------------
+    # -- before and after the segments -------------------------------------------------------
 
     def _begin(self, bases: list[int]) -> None:
-        """Take the producers that the log begins with; look for the checkpoint's batch."""
+        """Load the producers at the log's start; watch for the checkpoint's batch."""
         self._first_offset = bases[0] if bases else 0
         if self._first_offset:
             self.replay.is_exact = False
@@ -348,7 +348,7 @@ class PartitionCheck:
         self._snapshot_findings.clear()
 
     def _check_gap(self, facts: LogFacts, end: int) -> Iterator[Finding]:
-        """What is missing between a segment and the next one, unless something explains it."""
+        """Yield a finding on unexplained missing offsets before the next segment."""
         partition = self.partition
         if facts.is_last or facts.has_gaps or not facts.next_offset < end > partition.log_start:
             return
@@ -383,7 +383,7 @@ class PartitionCheck:
         return self.partition.path(files.file_name(offset, files.SNAPSHOT_SUFFIX))
 
     def _compare_snapshots(self, next_offset: int) -> None:
-        """Compare the snapshots of offsets up to the one that comes next in the log."""
+        """Compare the snapshots of offsets up to the next batch of the log."""
         while self._snapshots and self._snapshots[0] <= next_offset:
             offset = self._snapshots.pop(0)
             self._snapshot_findings += self._check_snapshot(offset)
@@ -401,7 +401,7 @@ class PartitionCheck:
         problem = check_snapshot_bytes(path, data)
         if problem is not None:
             if not replay.is_exact:
-                # The log no longer tells of its producers.
+                # The log no longer has the batches of its producers.
                 remedy = "opening uses an older one; what only this one knew of producers is lost"
                 problem = replace(problem, remedy=remedy, repairable=False)
             return [problem]
@@ -472,7 +472,7 @@ class PartitionCheck:
             )
 
     def _check_facts(self) -> Iterator[Finding]:
-        """Primary files on which no answer about records rests."""
+        """Yield findings in primary files that don't affect any read of records."""
         for name, decode, remedy in _FACT_FILES:
             try:
                 data = self.partition.read(name)
@@ -488,7 +488,7 @@ def _history_problems(data: bytes) -> list[str]:
     return []
 
 
-# Primary files that hold facts on segments: their problems, and what a damaged file means.
+# Primary files that hold facts about segments: their problems, and the effect of damage.
 _FACT_FILES: Final[tuple[tuple[str, Callable[[bytes], list[str]], str], ...]] = (
     (
         SEGMENT_NOTES_FILE,

@@ -1,4 +1,4 @@
-"""Rebuilds files that a check found wrong, from a log that it found sound.
+"""Rebuilds damaged files that a check found, from a log that it found sound.
 
 Replaces derived files: indexes, snapshots, zone maps, checkpoints. `.log` and `.appendtime` are
 written only to set damage aside that makes an opening refuse the partition (`set_aside`). Each file
@@ -32,10 +32,10 @@ from tidelog.types import Buffer, TopicPartition
 
 
 def lock(env: Env, path: str) -> LockHandle:
-    """The lock of a directory that is to be repaired.
+    """Acquire the lock of a directory to repair.
 
     Raises:
-        DirectoryLocked: Somebody has it open for writing.
+        DirectoryLocked: Another process has it open for writing.
     """
     name = f"{path}/{files.LOCK_FILE}"
     try:
@@ -48,15 +48,15 @@ def lock(env: Env, path: str) -> LockHandle:
 
 
 def repair(env: Env, check: DirectoryCheck, findings: Iterable[Finding]) -> list[str]:
-    """Build anew the files of all findings that can be repaired; what could not be, and why.
+    """Rebuild the files of all repairable findings; return files that could not be, and why.
 
     Args:
         env: Files, clock and randomness.
-        check: The check that has made the findings, all of them taken.
-        findings: What it found.
+        check: The check that made the findings, with all of them taken.
+        findings: Its findings.
 
     Raises:
-        OSError: A call failed; each file has its old or its new content.
+        OSError: A system call failed; each file has its old or its new content.
     """
     paths = {finding.path for finding in findings if finding.repairable}
     problems: list[str] = []
@@ -80,7 +80,7 @@ def _save_recovery_point(check: DirectoryCheck, name: TopicPartition, offset: in
     try:
         points = text_files.read_offset_checkpoint(check.fs, path)
     except CorruptFile:
-        points = {}  # its own repair builds it anew
+        points = {}  # it has a repair of its own
     points[name] = max(points.get(name, 0), offset)
     text_files.write_offset_checkpoint(check.fs, path, dict(sorted(points.items())))
 
@@ -96,9 +96,9 @@ class PartitionRepair:
     Attributes:
         env: Files, clock and randomness.
         partition: The partition.
-        repair_facts: What its check has learned.
-        names: Names of the files that are to be built anew.
-        problems: Takes a line for each file that could not be.
+        repair_facts: Facts from its check.
+        names: Names of the files to rebuild.
+        problems: Receives a line for each file that could not be rebuilt.
     """
 
     env: Env
@@ -114,7 +114,7 @@ class PartitionRepair:
         self._bases = {name[0] for name in parsed if name and name[1] == files.LOG_SUFFIX}
 
     def run(self) -> None:
-        """Build the files: zone maps last, since they know the sums of the others."""
+        """Rebuild the files: zone maps last, since they store checksums of the others."""
         zones: set[int] = set()
         for name in sorted(self.names):
             parsed = files.parse_file_name(name)
@@ -140,7 +140,7 @@ class PartitionRepair:
         elif suffix in files.INDEX_SUFFIXES:
             try:
                 built = self._built_index(base, suffix)
-            except CorruptData as error:  # readers index what lies before it, in memory
+            except CorruptData as error:  # readers index the part before it, in memory
                 self._fail(name, str(error))
                 return
             self._replace(name, built)
@@ -165,7 +165,7 @@ class PartitionRepair:
         self._touched.add(base)
 
     def _built_index(self, base: int, suffix: str) -> memoryview:
-        """One of both indexes, by Kafka's rule for recovery."""
+        """Rebuild one of both indexes, by Kafka's rule for recovery."""
         path = self.partition.path(files.log_file_name(base))
         file = self.partition.fs.open(path)
         try:

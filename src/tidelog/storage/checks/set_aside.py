@@ -1,13 +1,13 @@
 """Sets damaged bytes aside, so that a log that no opening may truncate accepts appends again.
 
-The damaged bytes go to `NAME.log.POSITION.aside` beside the log, and sound batches behind them to a
-segment of their own, so only offsets without a sound batch are lost. If nothing sound follows, an
+The damaged bytes go to `NAME.log.POSITION.aside` beside the log, and sound batches after them to a
+segment of their own, so only offsets without a sound batch are lost. If no sound batch follows, an
 empty segment starts at the recorded log end, so no offset is assigned twice.
 
-1. Copy the damaged bytes aside, then the sound ones behind them to the new segment. 2. Cut the
-damaged segment to its sound prefix, by a new file and a rename. 3. Rebuild the indexes of both;
-append times go with their records. 4. Move the recovery point to the new segment: everything before
-it is durable.
+1. Copy the damaged bytes aside, then the sound ones after them to the new segment.
+2. Truncate the damaged segment to its sound prefix, by a new file and a rename.
+3. Rebuild the indexes of both; append times move with their records.
+4. Move the recovery point to the new segment: everything before it is durable.
 
 After a crash in between the damage is found and set aside again.
 """
@@ -40,7 +40,8 @@ from tidelog.storage.segment.log_end import (
 from tidelog.storage.segment.segment import SegmentContext
 
 ASIDE_SUFFIX: Final = ".aside"
-# Each place of damage is set aside by itself; a log that has more is restored from elsewhere.
+# Maximum places of damage, each set aside separately; a log with more has to be restored from a
+# copy.
 PLACES_MAX: Final = 1000
 _ASIDE_NAME: Final = re.compile(r"([0-9]{20}\.log)\.([0-9]{1,19})\.aside", re.ASCII)
 
@@ -48,7 +49,7 @@ _ASIDE_NAME: Final = re.compile(r"([0-9]{20}\.log)\.([0-9]{1,19})\.aside", re.AS
 def find_refusal(
     context: SegmentContext, recorded: RecordedEnd, log_start_offset: int
 ) -> DamagedLog | None:
-    """Say why opening a log for writing would refuse it, None where it would not; only reads."""
+    """Return why opening a log for writing would refuse it, None if it would not; read-only."""
     bases = list_bases(context)
     if not bases:
         return None
@@ -64,12 +65,12 @@ class Parting:
 
     Attributes:
         path: The file.
-        base_offset: Of its segment.
+        base_offset: Base offset of its segment.
         start: Position of the damage.
-        end: Position behind it, where the first sound batch lies or the file ends.
+        end: Position after it: that of the first sound batch, or the end of the file.
         next_offset: First offset that is lost.
-        resumes_at: Offset at which the log goes on, in a segment of its own.
-        is_searched: Whether all places that look like batches were looked at.
+        resumes_at: Offset at which the log continues, in a segment of its own.
+        is_searched: Whether all places that look like batches were tried.
     """
 
     path: str
@@ -99,7 +100,7 @@ class Parting:
 
 
 def part(context: SegmentContext, damage: DamagedLog, recorded: RecordedEnd) -> Parting:
-    """Plan how a damaged file is parted into what is kept and what is set aside."""
+    """Plan how a damaged file is split into the kept part and the part set aside."""
     assert damage.offset is not None
     assert damage.position is not None
     name = damage.path.rpartition("/")[2]
@@ -134,10 +135,10 @@ def part(context: SegmentContext, damage: DamagedLog, recorded: RecordedEnd) -> 
 def set_aside(
     context: SegmentContext, parting: Parting, save_recovery_point: Callable[[int], None]
 ) -> None:
-    """Carry a plan out, durably; the caller holds the directory's lock. Raises OSError."""
+    """Carry out a plan, durably; the caller holds the directory's lock. Raises OSError."""
     fs, base, resumes_at = context.env.files, parting.base_offset, parting.resumes_at
     size, bases = fs.stat(parting.path).size, list_bases(context)
-    # Where the name of the new segment is taken, its bytes are there or have no place.
+    # If a segment of that name exists, it has the sound bytes already, or they can't be placed.
     is_taken = resumes_at in bases and resumes_at != base
     end = size if is_taken else parting.end
     if parting.start < end:
@@ -167,7 +168,7 @@ def _read_times(context: SegmentContext, base: int) -> AppendTimes:
 
 
 def _times_from(times: AppendTimes, context: SegmentContext, parting: Parting) -> AppendTimes:
-    """The append times of the new segment, from those of the damaged one."""
+    """Return the append times of the new segment, from those of the damaged one."""
     offset, path = parting.resumes_at, parting.path
     kept, file = AppendTimes(offset, context.topic_id), context.pool.get(path)
     known = times.time_at(offset)
@@ -183,7 +184,7 @@ def _times_from(times: AppendTimes, context: SegmentContext, parting: Parting) -
 
 
 def _end_times(times: AppendTimes, context: SegmentContext, parting: Parting) -> None:
-    """End a segment's append times where its sound part ends; the row names the last batch."""
+    """End a segment's append times at the end of its sound part; the row names the last batch."""
     last, file = None, context.pool.get(parting.path)
     for _, batch in walk_file(file, parting.path, 0, parting.start):
         last = batch
@@ -209,9 +210,9 @@ def _drop_derived(context: SegmentContext, base: int) -> None:
 
 
 def find_parting(partition: CheckedPartition) -> tuple[DamagedLog, Parting] | None:
-    """Say why a partition would be refused and how it can be parted; only reads.
+    """Return why a partition would be refused and how it can be split; read-only.
 
-    A writer may be at work: damage counts only if a second look finds the same.
+    A writer may be active: damage counts only if a second read finds the same.
     """
     with partition.open_context(Env(files=partition.fs)) as context:
         begun = _find_begun(context)
@@ -228,7 +229,7 @@ def find_parting(partition: CheckedPartition) -> tuple[DamagedLog, Parting] | No
 
 
 def mend(env: Env, partition: CheckedPartition, save_recovery_point: Callable[[int], None]) -> None:
-    """Set aside all damage for which an opening would refuse a partition; raises OSError."""
+    """Set aside all damage because of which an opening would refuse a partition; raises OSError."""
     recorded = partition.recorded
 
     def save(offset: int) -> None:
@@ -250,7 +251,7 @@ def mend(env: Env, partition: CheckedPartition, save_recovery_point: Callable[[i
 
 
 def _find_begun(context: SegmentContext) -> Parting | None:
-    """The rest of a plan that a crash has left: its bytes are aside, and still in the log."""
+    """Complete a plan after a crash: its bytes are set aside, and still in the log."""
     for name in file_names(context):
         match = _ASIDE_NAME.fullmatch(name)
         log = None if match is None else files.parse_file_name(match[1])
@@ -268,7 +269,7 @@ def _find_begun(context: SegmentContext) -> Parting | None:
 
 
 def _has_bytes(context: SegmentContext, path: str, start: int, aside: str) -> bool:
-    """Whether a file has at a position what was copied aside from there."""
+    """Return whether a file still has the bytes that were copied aside from a position."""
     fs = context.env.files
     if not fs.exists(path) or fs.stat(path).size <= start:
         return False

@@ -35,17 +35,17 @@ from tidelog.storage.segment.index import Index, OffsetIndex, TimeIndex
 from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnIndex
 from tidelog.types import INT64_MAX
 
-# Reopening restarts the count of bytes since the last entry, so an interval may be passed over a
-# few times; beyond that entries are missing.
+# Reopening restarts the count of bytes since the last entry, so a few intervals may have no entry;
+# if more have none, entries are missing.
 INTERVALS_ALLOWED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class IndexRules:
-    """What is expected of a partition's indexes.
+    """Expected properties of a partition's indexes.
 
     Attributes:
-        interval_bytes: `index.interval.bytes`, None where the topic's settings are unknown.
+        interval_bytes: `index.interval.bytes`, None if the topic's settings are unknown.
         was_clean: Whether the log was closed cleanly, so that no index has a tail.
     """
 
@@ -56,7 +56,7 @@ class IndexRules:
 def check_offset_index(
     path: str, data: bytes, facts: LogFacts, rules: IndexRules
 ) -> Iterator[Finding]:
-    """What is wrong in a `.index`."""
+    """Yield findings in a `.index`."""
     index = OffsetIndex(facts.base_offset, data=data, size_limit=INT64_MAX)
     yield from _check_tail(path, index, facts, rules)
     yield from _check_entries(path, index, facts, _check_offset_entry, offset_field=0)
@@ -71,7 +71,7 @@ def _check_entries(
     *,
     offset_field: int,
 ) -> Iterator[Finding]:
-    """The order of an index's entries, and each entry in order against the log by `check`."""
+    """Check the order of an index's entries, and each entry in order against the log by `check`."""
     last = (-1, -1)
     for slot, entry in enumerate(index.entries()):
         if entry[0] <= last[0] or entry[1] <= last[1]:
@@ -106,7 +106,7 @@ def _check_offset_entry(
 def _check_density(
     path: str, index: OffsetIndex, facts: LogFacts, rules: IndexRules
 ) -> Iterator[Finding]:
-    """Whether entries are missing between others, or at the end."""
+    """Check whether entries are missing between others, or at the end."""
     if rules.interval_bytes is None or not facts.is_whole or not facts.positions:
         return
     allowed = INTERVALS_ALLOWED * (rules.interval_bytes + facts.largest_batch_bytes)
@@ -125,9 +125,9 @@ def _check_density(
 def check_time_index(
     path: str, data: bytes, facts: LogFacts, rules: IndexRules, indexed_to: int
 ) -> Iterator[Finding]:
-    """What is wrong in a `.timeindex`, where the offset index leads up to the batch `indexed_to`.
+    """Yield findings in a `.timeindex`, with an offset index up to the batch `indexed_to`.
 
-    Both get their entries together, so the last segment's must know the largest time up to there.
+    Both get their entries together, so the last segment's must have the largest time up to there.
     """
     index = TimeIndex(facts.base_offset, data=data, size_limit=INT64_MAX)
     yield from _check_tail(path, index, facts, rules)
@@ -159,7 +159,7 @@ def _check_time_entry(
 
 
 def last_indexed(data: bytes, facts: LogFacts) -> int:
-    """The batch that the last entry of an offset index leads to, -1 where it leads to none."""
+    """Return the batch that the last entry of an offset index leads to, -1 if there is none."""
     index = OffsetIndex(facts.base_offset, data=data, size_limit=INT64_MAX)
     if not index.entry_count:
         return -1
@@ -170,7 +170,7 @@ def last_indexed(data: bytes, facts: LogFacts) -> int:
 def _check_last_time(
     path: str, index: TimeIndex, facts: LogFacts, rules: IndexRules, indexed_to: int
 ) -> Iterator[Finding]:
-    """The last entry of a finished segment is what retention and searches take it for."""
+    """Check the last entry of a finished segment, which retention and searches rely on."""
     last_timestamp, _ = index.last_entry
     is_closed = not facts.is_last or (rules.was_clean and rules.interval_bytes is not None)
     largest = facts.largest_timestamp if is_closed else facts.largest_up_to(indexed_to)
@@ -184,7 +184,7 @@ def _check_last_time(
 
 
 def _check_tail(path: str, index: Index, facts: LogFacts, rules: IndexRules) -> Iterator[Finding]:
-    """Preallocated zeros behind the entries, or an entry that is not whole."""
+    """Check for preallocated zeros after the entries, or an incomplete entry."""
     if not index.tail_bytes:
         return
     at = index.size_bytes
@@ -209,12 +209,12 @@ _UNKNOWN = "append times from there on are unknown; restore the file from a back
 def check_append_times(
     path: str, data: bytes, facts: LogFacts, topic_id: UUID, *, was_clean: bool
 ) -> Iterator[Finding]:
-    """What is wrong in a `.appendtime`.
+    """Yield findings in a `.appendtime`.
 
     Args:
         path: The file.
         data: Its bytes.
-        facts: What the log says.
+        facts: Facts from the log.
         topic_id: The topic's id.
         was_clean: Whether the log was closed cleanly, so that the last file has an end row.
     """
@@ -227,11 +227,11 @@ def check_append_times(
     for slot, row in enumerate(times.rows()):
         yield from _check_row(path, slot, row, facts)
         if row.offset > facts.next_offset and facts.is_whole:
-            return  # all behind it speak of nothing, too
+            return  # all later rows name missing batches too
 
 
 def _row_position(damage: str, data: bytes) -> int:
-    """Position of the row that a decoder's words name; 0 where they are about the header."""
+    """Return the position of the row in a decoder's message; 0 if it is about the header."""
     words = damage.split()
     if words[0] != "row":
         return len(data) if words[0] == "no" else 0
@@ -239,7 +239,7 @@ def _row_position(damage: str, data: bytes) -> int:
 
 
 def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Iterator[Finding]:
-    """A known row names the batch that it begins with; an unknown one may name where it ends."""
+    """Check the batch that a row names: a known row's first one, an unknown row's last one."""
     at = HEADER_SIZE + slot * ROW_SIZE
     if row.offset > facts.next_offset and facts.is_whole:
         damage = f"row {slot} speaks of offset {row.offset}, the log ends at {facts.next_offset}"
@@ -251,7 +251,7 @@ def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Ite
     batch = facts.slot_starting_with(row.offset)
     is_there = batch is not None and facts.fingerprints[batch] == row.batch_crc
     if is_there or facts.has_gaps or not facts.is_whole:
-        return  # compaction takes batches away, their rows stay
+        return  # compaction removes batches, their rows stay
     damage = (
         f"row {slot} names a batch at offset {row.offset} that is not there: the log was cut and"
         " written again by somebody else, or that batch's offset, epoch or checksum was changed"
@@ -266,13 +266,13 @@ _HIDES = "a reader of committed records would be shown aborted ones"
 def check_txn_index(
     path: str, data: bytes, facts: LogFacts, *, is_exact: bool
 ) -> Iterator[Finding]:
-    """What is wrong in a `.txnindex`.
+    """Yield findings in a `.txnindex`.
 
     Args:
         path: The file.
-        data: Its bytes; none where there is no such file.
-        facts: What the log says.
-        is_exact: Whether `facts.aborted` is all that can be right.
+        data: Its bytes; empty if there is no such file.
+        facts: Facts from the log.
+        is_exact: Whether `facts.aborted` is the only right content.
     """
     try:
         entries = TxnIndex.decode(data, facts.base_offset).entries
@@ -323,7 +323,7 @@ def _words(entry: AbortedTxn) -> str:
 
 
 def check_snapshot_bytes(path: str, data: bytes) -> Finding | None:
-    """What is wrong with a file by itself."""
+    """Return the finding in a file by itself, None if it is sound."""
     try:
         decode_snapshot(data)
     except CorruptData as error:
@@ -334,14 +334,14 @@ def check_snapshot_bytes(path: str, data: bytes) -> Finding | None:
 def compare_snapshot(
     path: str, data: bytes, states: ProducerStates, *, first_offset: int, is_exact: bool
 ) -> Iterator[Finding]:
-    """Where a sound snapshot and the log disagree.
+    """Yield the differences between a valid snapshot and the log.
 
     Args:
         path: The file.
         data: Its bytes, which `check_snapshot_bytes` has passed.
-        states: What the log says up to the snapshot's offset.
+        states: Producers by the log up to the snapshot's offset.
         first_offset: First offset that is still in the log.
-        is_exact: Whether `states` are what the log's writer knew.
+        is_exact: Whether `states` are exactly the states of the log's writer.
     """
     if not is_exact:
         return
@@ -354,14 +354,14 @@ def compare_snapshot(
         elif right is not None and (differences := _differences(entry, right)):
             yield _differs(path, f"producer {producer_id}: {'; '.join(differences)}")
     for producer_id in expected.keys() - saved.keys():
-        if expected[producer_id].txn_first_offset >= 0:  # such a one never expires
+        if expected[producer_id].txn_first_offset >= 0:  # with an open transaction it never expires
             yield _differs(path, f"producer {producer_id} has an open transaction, and is missing")
 
 
 def _differences(entry: SnapshotEntry, right: SnapshotEntry) -> list[str]:
-    """Fields that differ; a coordinator's epoch is forgotten when a producer expires.
+    """Return fields that differ; a coordinator's epoch is dropped when a producer expires.
 
-    A standby may know that a transaction has ended whose marker its leader had no more.
+    A standby may know the end of a transaction whose marker its leader no longer had.
     """
     if entry.coordinator_epoch == NO_COORDINATOR_EPOCH:
         right = right._replace(coordinator_epoch=NO_COORDINATOR_EPOCH)
@@ -381,13 +381,13 @@ def _differs(path: str, damage: str) -> Finding:
 def check_epochs(
     path: str, data: bytes | None, spans: Sequence[EpochSpan], *, log_start: int, log_end: int
 ) -> Iterator[Finding]:
-    """What is wrong in the file.
+    """Yield findings in the file.
 
     Args:
         path: The file.
-        data: Its bytes, None where there is none.
+        data: Its bytes, None if it is missing.
         spans: The epochs of the log's batches.
-        log_start: Log start offset: epochs below are forgotten.
+        log_start: Log start offset: epochs below have been dropped.
         log_end: Log end offset.
     """
     if data is None:
@@ -411,16 +411,16 @@ def check_epochs(
 def _check_span(
     path: str, epochs: LeaderEpochs, span: EpochSpan, log_start: int
 ) -> Iterator[Finding]:
-    """The first and the last batch of an epoch must be of that epoch to the file, too."""
+    """Check that an epoch's first and last batch have that epoch in the file, too."""
     if span.last_offset < log_start:
-        return  # forgotten with its records
+        return  # dropped with its records
     for offset in sorted({max(span.first_offset, log_start), span.last_offset}):
         epoch = epochs.epoch_for(offset)
         if epoch == span.epoch:
             continue
         damage = f"it says epoch {epoch} for offset {offset}, the batch there has {span.epoch}"
         severity = Severity.ERROR
-        if epoch is None:  # as when records were deleted up to there
+        if epoch is None:  # for example, records were deleted up to there
             damage = f"it knows no epoch of offset {offset}, the batch there has {span.epoch}"
             severity = Severity.WARNING
         yield derived(path, damage, severity=severity, offset=offset)
@@ -429,10 +429,10 @@ def _check_span(
 def rebuild_epochs(
     data: bytes | None, spans: Sequence[EpochSpan], *, log_start: int, log_end: int
 ) -> bytes:
-    """The file's text from the batches.
+    """Build the file's text from the batches.
 
-    An epoch above all of them that the old text has at the log end stays there: its records were
-    lost, and it must not be used again.
+    An epoch above all of them that the old text has at the log end is kept: its records were lost,
+    and it must not be used again.
     """
     epochs = LeaderEpochs((span.epoch, span.first_offset) for span in spans)
     epochs.truncate_from_start(log_start)

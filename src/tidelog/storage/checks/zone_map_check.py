@@ -37,16 +37,16 @@ _OUTSIDE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ZoneMapContext:
-    """What a map is held against.
+    """Input that a map is compared with.
 
     Attributes:
-        read: Bytes of the log file: so many from a position.
-        facts: What the log says of itself.
+        read: Reads a number of bytes of the log file from a position.
+        facts: Facts from the log.
         end_offset: Offset at which the next segment begins.
-        topic_id: The topic's id as 16 bytes, all zero where the directory has none.
+        topic_id: The topic's id as 16 bytes, all zero if the directory has none.
         sums: Length and checksum of each file beside the map, by suffix.
-        doubted: Paths in which something was found already.
-        damaged: Positions [start, end) of the log in which something was found already.
+        doubted: Paths with a finding already.
+        damaged: Positions [start, end) of the log with a finding already.
     """
 
     read: ReadBytes
@@ -59,12 +59,12 @@ class ZoneMapContext:
 
 
 def check_zone_map(path: str, data: bytes, context: ZoneMapContext) -> Iterator[Finding]:
-    """What is wrong in a `.zones`, and what it proves to be wrong in the log."""
+    """Yield findings in a `.zones`, and damage in the log that it proves."""
     try:
         zone_map = ZoneMap.decode(data)
         zone_map.verify()
     except CorruptIndex as error:
-        severity = Severity.WARNING  # readers see it, and do without
+        severity = Severity.WARNING  # readers detect it, and don't use the map
         yield derived(path, error.reason, severity=severity, position=error.at, remedy=_STALE)
         return
     except UnsupportedVersion as error:
@@ -89,7 +89,7 @@ def check_zone_map(path: str, data: bytes, context: ZoneMapContext) -> Iterator[
 
 
 def _why_stale(zone_map: ZoneMap, context: ZoneMapContext) -> str | None:
-    """Why the map belongs to another log, None where it is about this one."""
+    """Return why the map belongs to another log, None if it is about this one."""
     facts = context.facts
     if zone_map.topic_id.bytes != context.topic_id:
         return f"it belongs to topic id {zone_map.topic_id}"
@@ -111,7 +111,7 @@ def _begins_the_same(zone_map: ZoneMap, context: ZoneMapContext) -> bool:
 
 
 def changed_zones(zone_map: ZoneMap, context: ZoneMapContext) -> Iterator[tuple[Zone, bytes]]:
-    """Zones whose bytes are not those that the map knows, and their present bytes."""
+    """Yield zones whose bytes differ from those the map was built from, and the present bytes."""
     start, data = 0, b""
     for zone in zone_map.zones():
         if zone.end_position > context.facts.size_bytes:
@@ -138,7 +138,7 @@ def _cut(zone_map: ZoneMap, context: ZoneMapContext) -> Finding:
 
 
 def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Finding]:
-    """Say which bit was changed; where it is not one, that bytes were, if the log does not tell."""
+    """Report the flipped bit, or that bytes were changed, unless the log's own check reports it."""
     facts = context.facts
     flipped = _flipped_bit(zone, content, context)
     if flipped is not None:
@@ -165,7 +165,7 @@ def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Fi
 def _flipped_bit(
     zone: Zone, content: bytes, context: ZoneMapContext
 ) -> tuple[int, int, int] | None:
-    """Position, bit and start of the batch, where one flipped bit before a checksum is all."""
+    """Return position, bit and start of the batch if one flipped bit explains the difference."""
     flipped = flipped_bit(content, zone.crc)
     if flipped is None or flipped[0] < 0:
         return None
@@ -179,7 +179,7 @@ def _flipped_bit(
 def _check_bounds(
     path: str, zone_map: ZoneMap, context: ZoneMapContext, changed: set[int]
 ) -> Iterator[Finding]:
-    """Whether zones begin and end where batches do, and know their offsets and largest times."""
+    """Check that zones begin and end at batches, with their offsets and largest times."""
     facts = context.facts
     if not facts.is_whole or changed:
         return
@@ -213,7 +213,7 @@ def _bound_problem(zone: Zone, facts: LogFacts, slot: int, end: int) -> str | No
 
 
 def _check_siblings(path: str, zone_map: ZoneMap, context: ZoneMapContext) -> Iterator[Finding]:
-    """Whether the files beside the map are those beside which it was built."""
+    """Check that the files beside the map are those that it was built with."""
     stem = path.removesuffix(files.ZONES_SUFFIX)
     for suffix, expected in zone_map.siblings.items():
         actual = context.sums.get(suffix)

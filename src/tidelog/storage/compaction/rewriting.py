@@ -342,7 +342,7 @@ class SourcePass:
     def _wanted_spans(
         self, run: MappedRun, left_counts: "Longs", ends: "Longs"
     ) -> Iterator[tuple[int, int]]:
-        """Return the rows of batches to read as spans; small gaps are read too."""
+        """Yield the rows of batches to read as spans; small gaps are read too."""
         if run.is_special:
             yield 0, len(left_counts)
             return

@@ -94,7 +94,7 @@ class Piece:
 
     @property
     def is_control(self) -> "Mask":
-        """Return a mask of the batches that hold control records."""
+        """Mask of the batches that hold control records."""
         mask: Mask = self.table[:, layout.ATTRIBUTES] & CONTROL_BIT != 0
         return mask
 

@@ -190,7 +190,7 @@ class PendingAppend:
 
     @property
     def first_sure_offset(self) -> int:
-        """Return the first offset if it is known without decompression, as in Kafka."""
+        """First offset if it is known without decompression, as in Kafka."""
         if self.batches[0].magic == MAGIC_2:
             return self.first_offset
         return self.batches[0].last_offset - INT32_MAX

@@ -85,7 +85,7 @@ class LogOptions:
 
     @property
     def recorded_end(self) -> RecordedEnd:
-        """Return the recorded end of the log."""
+        """Recorded end of the log."""
         if self.recovery_point is not None:
             return RecordedEnd(self.recovery_point, is_dense=self.is_own)
         return RecordedEnd(self.clean_end or 0, is_end=self.clean_end is not None)

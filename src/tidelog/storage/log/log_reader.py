@@ -138,7 +138,7 @@ class LogView(ABC):
 
     @typed_read
     def size_bytes(self) -> int:
-        """Size of all log files in bytes."""
+        """Return the size of all log files in bytes."""
         return sum(segment.size_bytes for segment in self._list.all)
 
     @typed_read
@@ -150,7 +150,7 @@ class LogView(ABC):
     # -- append times ------------------------------------------------------------------------
 
     def trusted_end(self) -> int:
-        """Offset below which every append time on disk is right."""
+        """Return the offset below which every append time on disk is right."""
         return self._list.trusted_end()
 
     @typed_read

@@ -497,7 +497,7 @@ class ProducerStates:
         return None
 
     def __len__(self) -> int:
-        """Number of known producers."""
+        """Return the number of known producers."""
         return len(self._producers)
 
     @property

@@ -126,7 +126,7 @@ class Refused:
         self._has_time_error = False
 
     def __bool__(self) -> bool:
-        """Whether any record was refused."""
+        """Return whether any record was refused."""
         return self._count > 0
 
     def judge(self, index: int, timestamp: int, *, has_key: bool) -> None:

@@ -233,7 +233,7 @@ class SegmentList:
     # -- append times ------------------------------------------------------------------------
 
     def trusted_end(self) -> int:
-        """Offset below which every append time on disk is right.
+        """Return the offset below which every append time on disk is right.
 
         See `tidelog.storage.segment.append_time_trust`.
         """

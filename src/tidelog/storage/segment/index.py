@@ -108,7 +108,7 @@ class Index:
 
     @property
     def encoded(self) -> memoryview:
-        """Return a read-only view of all entries as the file has them, without copying."""
+        """Read-only view of all entries as the file has them, without copying."""
         return memoryview(self._data)[: self.size_bytes].toreadonly()
 
     def encoded_from(self, start: int) -> bytes:

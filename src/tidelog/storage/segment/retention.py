@@ -124,7 +124,7 @@ class SegmentTimes:
 
     @property
     def fallback(self) -> CountedTime:
-        """Return the time that replaces unknown append times."""
+        """Time that replaces unknown append times."""
         if self.seen_ms != UNKNOWN_MS:
             return CountedTime(self.seen_ms, TimeBasis.FIRST_SEEN)
         # A file from 1970 or before has lost its time in a copy.
@@ -134,7 +134,7 @@ class SegmentTimes:
 
     @property
     def arrival(self) -> CountedTime:
-        """Return the largest append time, with the replacement of unknown ones included."""
+        """Largest append time, with the replacement of unknown ones included."""
         is_exact = not self.append_slack_ms
         append_time = CountedTime(self.largest_append_ms, TimeBasis.APPEND_TIME, is_exact)
         if self.is_append_known and self.largest_append_ms != UNKNOWN_MS:
@@ -248,7 +248,7 @@ def _run_pass(
     reason_for: _Pass,
     bounds: _Bounds,
 ) -> list[Deletion]:
-    """Yield deletions from segment `first` on, up to the first that stays."""
+    """Return deletions from segment `first` on, up to the first that stays."""
     plan = []
     for slot in range(first, len(segments)):
         segment = segments[slot]

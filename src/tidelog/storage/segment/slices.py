@@ -240,7 +240,7 @@ def _follows(batch: Batch, next_offset: int) -> bool:
 
 
 def checked_records(segment: Segment, position: int, batch: Batch) -> Iterator[Record]:
-    """Return a batch's records after verifying its checksum; errors have its position."""
+    """Yield a batch's records after verifying its checksum; errors have its position."""
     try:
         batch.ensure_valid()
         yield from batch.records()

@@ -99,7 +99,7 @@ class TxnIndex:
 
     @property
     def encoded(self) -> memoryview:
-        """Return the bytes of the whole file."""
+        """Bytes of the whole file."""
         return memoryview(b"".join(_TXN_ENTRY.pack(VERSION, *entry) for entry in self.entries))
 
     @classmethod

@@ -202,7 +202,7 @@ class KernelBuilder:
         self._step_ms, self._used_spans = self._latency.step_ms, 0
 
     def _opened(self, group: Longs, slots: Slots) -> Iterator[tuple[Bytes, Longs, Slots]]:
-        """Return decompressed bodies side by side, the group's table updated, and their mask."""
+        """Yield decompressed bodies side by side, the group's table updated, and their mask."""
         if not len(slots):
             return
         table, start, arena = group.copy(), 0, Arena(2 * SCRATCH_BYTES)

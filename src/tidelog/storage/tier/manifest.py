@@ -1,6 +1,6 @@
 """The manifest of a partition's tier: its segments, and objects to be removed.
 
-One object per partition, replaced by compare-and-swap, so any set of segments is exchanged in one
+One object per partition, replaced by compare-and-swap, so any set of segments is replaced in one
 step and a reader sees the old set or the new one. A row describes a segment well enough to plan
 without opening a file. Values are immutable; changes return another manifest. Pure.
 
@@ -25,7 +25,7 @@ from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.text_files import Fields, read_json
 from tidelog.types import INT64_MAX, INT64_MIN, UNKNOWN_MS
 
-# What a segment may consist of in the tier; `.snapshot` is the one at its base offset.
+# Possible files of a segment in the tier; `.snapshot` is the one at its base offset.
 _SUFFIXES: Final = frozenset(files.LOG_FIRST)
 
 
@@ -45,7 +45,7 @@ _BASES: Final[Mapping[str, TimeBasis]] = {str(basis): basis for basis in TimeBas
 
 
 class TierNote(NamedTuple):
-    """Why and when a segment was rolled, and by when its records were there; -1 for unknown."""
+    """Why and when a segment was rolled, and when its records had arrived; -1 for unknown."""
 
     reason: RollReason
     roll_ms: int
@@ -54,7 +54,7 @@ class TierNote(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierTimes:
-    """What retention needs to know of a segment's times, under any policy; see `SegmentTimes`."""
+    """Times of a segment that retention needs under any policy; see `SegmentTimes`."""
 
     largest_timestamp: int
     largest_at: int
@@ -67,7 +67,7 @@ class TierTimes:
 
     @classmethod
     def of(cls, times: SegmentTimes) -> "TierTimes":
-        """Those of a local segment, asked under the policy that asks for most."""
+        """Create those of a local segment, for the policy that needs all of them."""
         return cls(
             largest_timestamp=times.largest_timestamp,
             largest_at=times.largest_at,
@@ -80,7 +80,7 @@ class TierTimes:
         )
 
     def at(self, now_ms: int) -> SegmentTimes:
-        """The same as retention wants it."""
+        """Return them in the form that retention takes."""
         return SegmentTimes(
             largest_timestamp=self.largest_timestamp,
             largest_at=self.largest_at,
@@ -100,16 +100,16 @@ class TierSegment:
 
     Attributes:
         base_offset: First offset that it may hold.
-        end_offset: Offset behind it.
-        uid: 32 hexadecimal digits that no other copy of any segment has.
+        end_offset: Offset after its last one, exclusive.
+        uid: 32 hexadecimal digits, unique among all copies of all segments.
         objects: Length and CRC-32C of each object, by suffix; the log's is there.
         total: All zones together: counts, times on both clocks, transactions.
-        times: What retention counts from.
-        zones_know_append: Whether its zone map knows exactly the append times that it has.
-        last_fingerprint: Names its last batch, as notes do; 0 where it has none.
+        times: Times for retention.
+        zones_know_append: Whether its zone map has exactly the append times of the segment.
+        last_fingerprint: Fingerprint of its last batch, as in notes; 0 if it has none.
         note: Why and when it was rolled.
-        clip_bytes: Where the log was cut inside of it: bytes of the log object that still count;
-            None where all do. Indexes and zone map of a cut segment are not used.
+        clip_bytes: Valid bytes of the log object if the log was truncated inside of it; None if all
+            are valid. Indexes and zone map of a truncated segment are not used.
     """
 
     base_offset: int
@@ -125,13 +125,13 @@ class TierSegment:
 
     @property
     def log_bytes(self) -> int:
-        """Bytes of its log that count."""
+        """Valid bytes of its log."""
         whole = self.objects[files.LOG_SUFFIX].size_bytes
         return whole if self.clip_bytes is None else self.clip_bytes
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all its objects."""
+        """Size of all its objects in bytes."""
         return sum(one.size_bytes for one in self.objects.values())
 
     @property
@@ -140,11 +140,11 @@ class TierSegment:
         return f"{self.base_offset:020d}-{self.uid}"
 
     def key(self, suffix: str) -> str:
-        """Key of one of its objects below the partition's folder."""
+        """Return the key of one of its objects below the partition's folder."""
         return f"{self.folder}/{files.file_name(self.base_offset, suffix)}"
 
     def is_copy_of(self, other: "TierSegment") -> bool:
-        """Whether both hold the same log bytes at the same offsets, wherever they lie."""
+        """Return whether both hold the same log bytes at the same offsets, in any object."""
         log = files.LOG_SUFFIX
         return (self.base_offset, self.end_offset, self.objects[log], self.clip_bytes) == (
             other.base_offset,
@@ -155,7 +155,7 @@ class TierSegment:
 
 
 def encode_row(row: TierSegment) -> dict[str, object]:
-    """A row as JSON objects and numbers."""
+    """Encode a row as JSON objects and numbers."""
     times, capped = row.times, row.times.capped
     return {
         "base": row.base_offset,
@@ -181,9 +181,9 @@ def encode_row(row: TierSegment) -> dict[str, object]:
 
 
 def decode_row(value: object) -> TierSegment:
-    """The row that `encode_row` wrote; raises CorruptFile.
+    """Decode the result of `encode_row`; raises CorruptFile.
 
-    A plan may read 100,000 of them, so numbers are looked at many at a time.
+    A plan may read 100,000 rows, so numbers are checked many at a time.
     """
     match value:
         case {
@@ -223,7 +223,7 @@ def decode_row(value: object) -> TierSegment:
 
 
 def _numbers(items: list[int], types: list[type], what: str) -> list[int]:
-    """The items, which must have exactly these types, numbers 64 bits at most."""
+    """Return the items, which must have exactly these types, with numbers of at most 64 bits."""
     if list(map(type, items)) != types:
         raise CorruptFile(f"{what} is {items!s:.80}")
     if not INT64_MIN <= min(items) <= max(items) <= INT64_MAX:
@@ -279,7 +279,7 @@ def _capped(value: object, what: str) -> CountedTime:
 def _note(value: object, what: str) -> TierNote:
     match value:
         case [str(reason), int(roll_ms), int(seen_ms)]:
-            # A later release may know more reasons; to this one they are unknown.
+            # A later release may define more reasons; they count as unknown.
             return TierNote(_REASONS.get(reason, RollReason.UNKNOWN), roll_ms, seen_ms)
     raise CorruptFile(f"{what}: `note` is {value!s:.80}")
 
@@ -287,7 +287,7 @@ def _note(value: object, what: str) -> TierNote:
 MANIFEST_VERSION: Final = 1
 
 
-# What is left of a segment below an offset, None where nothing is.
+# Returns the rest of a segment below an offset, None if nothing remains.
 Clip = Callable[[TierSegment, int], TierSegment | None]
 
 
@@ -299,11 +299,11 @@ _MIDDLE: Final = b', "manifest": '
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """A segment that no manifest from now on has; readers may still go by an older one.
+    """A segment that was removed from the manifest; readers may still use an older one.
 
     Attributes:
-        segment: What it was.
-        since_ms: When it was taken out.
+        segment: The removed segment.
+        since_ms: When it was removed from the manifest.
     """
 
     segment: TierSegment
@@ -312,19 +312,19 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What the tier of one partition holds.
+    """Contents of the tier of one partition.
 
     Attributes:
         topic: Its topic's name.
         topic_id: The topic's id, 32 hexadecimal digits.
         partition: Its number.
         writer: Id of the directory that changes it; another one is refused.
-        generation: Grows with every change.
-        change: Drawn anew for each change, so that two copies of a directory never write the same;
-            empty where a release wrote it that did not draw any.
-        log_start_offset: Offsets below it are deleted, whatever segments still hold.
+        generation: Increases with every change.
+        change: Random value of each change, so that two copies of a directory never write the same;
+            empty if a release without it wrote the manifest.
+        log_start_offset: Offsets below it are deleted, even if segments still hold them.
         segments: By offset, without overlaps.
-        garbage: To be removed once their time has come.
+        garbage: Segments whose objects are to be removed after the grace period.
     """
 
     topic: str
@@ -339,24 +339,24 @@ class Manifest:
 
     @property
     def end_offset(self) -> int:
-        """Offset behind the last segment; the log start where there is none."""
+        """Offset after the last segment, exclusive; the log start if there is none."""
         return self.segments[-1].end_offset if self.segments else self.log_start_offset
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments' objects."""
+        """Size of all segments' objects in bytes."""
         return sum(row.size_bytes for row in self.segments)
 
     def folders(self) -> set[str]:
-        """Names of the folders that hold something of it, garbage included."""
+        """Return names of all folders of its segments, garbage included."""
         rows = [*self.segments, *(one.segment for one in self.garbage)]
         return {row.folder for row in rows}
 
     def with_added(self, rows: Iterable[TierSegment]) -> "Manifest":
-        """With further segments; one that is there already with the same bytes is passed over.
+        """Return the manifest with further segments; equal ones that exist are skipped.
 
         Raises:
-            TierConflict: Another segment lies at some of these offsets.
+            TierConflict: Another segment has some of these offsets.
         """
         segments = list(self.segments)
         for row in rows:
@@ -373,16 +373,16 @@ class Manifest:
     def with_exchanged(
         self, old: Sequence[TierSegment], new: Sequence[TierSegment], now_ms: int
     ) -> "Manifest":
-        """With `new` in the place of `old`, all in one step.
+        """Return the manifest with `old` replaced by `new`, all in one step.
 
         Args:
-            old: Neighbours, each as it is in this manifest.
-            new: Neighbours that span the same offsets, any number but none.
-            now_ms: From when on the old ones wait to be removed.
+            old: Neighbors, each as it is in this manifest.
+            new: One or more neighbors that span the same offsets.
+            now_ms: Start of the old ones' grace period.
 
         Raises:
-            InvalidRequest: Nothing to be exchanged, or other offsets.
-            TierConflict: One of the old ones is not in the manifest any more.
+            InvalidRequest: There is nothing to replace, or the offsets differ.
+            TierConflict: One of the old ones is no longer in the manifest.
         """
         if not old or not new:
             raise InvalidRequest("an exchange needs segments on both sides")
@@ -402,7 +402,7 @@ class Manifest:
         return self.having([*unchanged, *new]).discarding(old, now_ms)
 
     def with_start(self, offset: int, now_ms: int) -> "Manifest":
-        """With the log start at `offset` where it lies below; without segments that end there."""
+        """Return the manifest with the log start raised to `offset`, without segments below."""
         start = max(self.log_start_offset, offset)
         deleted = [row for row in self.segments if row.end_offset <= start]
         moved = dataclasses.replace(self, log_start_offset=start)
@@ -410,12 +410,12 @@ class Manifest:
         return moved.having(remaining).discarding(deleted, now_ms)
 
     def with_cut(self, offset: int, clip: Clip, now_ms: int) -> "Manifest":
-        """Without what lies at or behind `offset`, where the log was cut.
+        """Return the manifest of a log that was truncated at `offset`.
 
         Args:
-            offset: First offset that is gone.
-            clip: What is left of a segment that holds the offset, None where nothing is.
-            now_ms: From when on segments that are gone as a whole wait to be removed.
+            offset: First offset that is removed.
+            clip: Returns the rest of a segment that holds the offset, None if nothing remains.
+            now_ms: Start of the grace period of segments that are removed completely.
         """
         remaining, deleted = [], []
         for row in self.segments:
@@ -426,31 +426,31 @@ class Manifest:
                 deleted.append(row)
             else:
                 remaining.append(clipped)
-        # Records that follow lie behind the cut, and count whatever was deleted before.
+        # Later records lie after the truncation, and are valid whatever was deleted before.
         start = min(self.log_start_offset, offset)
         cut = dataclasses.replace(self, log_start_offset=start)
         return cut.having(remaining).discarding(deleted, now_ms)
 
     def without_garbage(self, folders: Collection[str]) -> "Manifest":
-        """Without these folders among what waits to be removed: their objects are gone."""
+        """Return the manifest without these folders in its garbage: their objects are removed."""
         remaining = tuple(one for one in self.garbage if one.segment.folder not in folders)
         return dataclasses.replace(self, garbage=remaining)
 
     def having(self, rows: Iterable[TierSegment]) -> "Manifest":
-        """With exactly these segments; raises CorruptFile where they overlap."""
+        """Return the manifest with exactly these segments; raises CorruptFile if they overlap."""
         ordered = tuple(sorted(rows, key=lambda row: row.base_offset))
         manifest = dataclasses.replace(self, segments=ordered)
         check_rows(manifest)
         return manifest
 
     def discarding(self, rows: Iterable[TierSegment], now_ms: int) -> "Manifest":
-        """With these among what waits to be removed."""
+        """Return the manifest with these segments added to its garbage."""
         added = tuple(Garbage(row, now_ms) for row in rows)
         return dataclasses.replace(self, garbage=(*self.garbage, *added))
 
 
 def check_rows(manifest: Manifest) -> None:
-    """Segments neither overlap nor share objects; raises CorruptFile."""
+    """Check that segments neither overlap nor share objects; raises CorruptFile."""
     for first, second in pairwise(manifest.segments):
         if first.end_offset > second.base_offset:
             raise CorruptFile(
@@ -473,7 +473,7 @@ def _span(rows: Sequence[TierSegment]) -> tuple[int, int]:
 def missing_span(
     rows: Sequence[TierSegment], others: Sequence[TierSegment], start: int
 ) -> tuple[int, int] | None:
-    """First offsets [first, end) from `start` on that `rows` have and `others` lack; None if none.
+    """Return the first offsets [first, end) that `rows` have and `others` lack; None if none.
 
     Args:
         rows: By offset, without overlaps.
@@ -495,13 +495,13 @@ def missing_span(
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The manifest's text."""
+    """Encode the manifest's text."""
     inner = json.dumps(manifest_object(manifest), separators=(",", ":")).encode("ascii")
     return seal(inner, _MIDDLE)
 
 
 def manifest_object(manifest: Manifest) -> dict[str, object]:
-    """A manifest as JSON objects and numbers."""
+    """Encode a manifest as JSON objects and numbers."""
     return {
         "version": MANIFEST_VERSION,
         "topic": manifest.topic,
@@ -517,22 +517,22 @@ def manifest_object(manifest: Manifest) -> dict[str, object]:
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """The manifest that `encode_manifest` wrote.
+    """Decode the result of `encode_manifest`.
 
     Raises:
-        CorruptFile: Its checksum is wrong, or a rule is broken.
+        CorruptFile: Its checksum is wrong, or its content is invalid.
         UnsupportedVersion: A later release wrote it.
     """
     return manifest_of(unseal(data, _MIDDLE, "the manifest"))
 
 
 def seal(inner: bytes, middle: bytes) -> bytes:
-    """A JSON text with its checksum in front."""
+    """Return a JSON text with its checksum in front."""
     return b"%s%d%s%s}\n" % (_HEAD, crc32c(inner), middle, inner)
 
 
 def unseal(data: bytes, middle: bytes, what: str) -> Fields:
-    """The fields of a text that `seal` wrote; raises CorruptFile."""
+    """Return the fields of a text that `seal` wrote; raises CorruptFile."""
     head, _, rest = data.partition(middle)
     inner = rest.removesuffix(b"}\n")
     number = head.removeprefix(_HEAD)
@@ -544,7 +544,7 @@ def unseal(data: bytes, middle: bytes, what: str) -> Fields:
 
 
 def manifest_of(fields: Fields) -> Manifest:
-    """The manifest in these fields; errors as `decode_manifest`."""
+    """Decode the manifest in these fields; errors as in `decode_manifest`."""
     fields.check_version(MANIFEST_VERSION, "manifest")
     manifest = Manifest(
         topic=fields.text("topic"),

@@ -29,7 +29,7 @@ from tidelog.storage.tier.manifest import TierSegment
 from tidelog.storage.tier.tier_files import tier_path
 from tidelog.types import ClockName
 
-# A walk reads so much of the log at a time.
+# Bytes of the log that a walk reads at a time.
 WALK_BYTES: Final = 1 << 20
 
 
@@ -46,10 +46,10 @@ _OF_FOOTER: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteContext(SegmentContext):
-    """Where the objects of one segment are.
+    """Location of one segment's objects.
 
     Attributes:
-        url: Of the store.
+        url: URL of the store.
         folder: Key of the partition's folder.
         row: The segment in the manifest.
     """
@@ -59,7 +59,7 @@ class RemoteContext(SegmentContext):
     row: TierSegment
 
     def path(self, base_offset: int, suffix: str) -> str:
-        """Path of one of the segment's objects; one that names nothing where it has none."""
+        """Return the path of one of the segment's objects, or one that does not exist."""
         assert base_offset == self.row.base_offset
         key = f"{self.folder}/{self.row.key(suffix)}"
         return tier_path(self.url, key, self.row.objects.get(suffix))
@@ -75,10 +75,10 @@ class RemoteSegment(ClosedSegment):
         self.row = context.row
         self._is_clipped = context.row.clip_bytes is not None
 
-    # -- facts -------------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------
 
     def stat(self) -> FileStat:
-        """Facts on the log object, as far as its bytes count."""
+        """Status of the log object, with the size of its valid bytes."""
         if self._facts is None:
             log_stat = self.context.env.files.stat(self.log_path)
             mtime_ms = self.row.times.mtime_ms
@@ -87,15 +87,15 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the log that count."""
+        """Valid bytes of the log."""
         return self.row.log_bytes
 
     def was_replaced(self) -> bool:
-        """Never: objects of a tier don't change."""
+        """Return False: objects of a tier never change."""
         return False
 
     def mtime_ms(self) -> int:
-        """Modification time of the local file that it was copied from."""
+        """Return the modification time of the local file that it was copied from, in ms."""
         return self.row.times.mtime_ms
 
     def unload(self) -> None:
@@ -105,29 +105,29 @@ class RemoteSegment(ClosedSegment):
         self.use_zones(None, loaded=False)
 
     def largest_record(self) -> tuple[int, int]:
-        """Largest timestamp, and the last offset of the first batch that has it."""
+        """Return the largest timestamp, and the last offset of the first batch that has it."""
         if self._is_clipped:
             return super().largest_record()
         return self.row.times.largest_timestamp, self.row.times.largest_at
 
     @property
     def largest_timestamp(self) -> int:
-        """Largest record timestamp, -1 where no record has one."""
+        """Largest record timestamp, -1 if no record has one."""
         return self.largest_record()[0]
 
     def noted_times(self, now_ms: int) -> SegmentTimes | None:
-        """Its times as they were noted when it was copied; not below those of what a cut left."""
+        """Return its times from when it was copied: upper bounds after a truncation."""
         return self.row.times.at(now_ms)
 
     @property
     def knows_all_append_times(self) -> bool:
-        """Whether its append times are all known, without a look at them."""
+        """Whether its append times are known to be complete without reading them."""
         has_rows = files.APPEND_TIME_SUFFIX in self.row.objects
         return has_rows and self.row.times.is_append_known and not self._is_clipped
 
     @property
     def append_span(self) -> tuple[int, int] | None:
-        """First and last append time in ms, where all are known without a look; else None."""
+        """First and last append time in ms if all are known without reading them; else None."""
         total = self.row.total
         is_plain = total.stamped_records == total.data_records > 0 and not total.control_records
         if not self.knows_all_append_times or not is_plain:
@@ -136,43 +136,43 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def note(self) -> SegmentNote:
-        """What was remembered of it when it was copied."""
+        """The note on it from when it was copied."""
         row, note = self.row, self.row.note
         named = row.last_fingerprint
         return SegmentNote(row.base_offset, row.end_offset, named, *note)
 
     def may_reach_append_ms(self, append_ms: int) -> bool:
-        """Whether a record may have come at or after that time."""
+        """Return whether a record may have arrived at or after that time."""
         times = self.row.times
         return not times.is_append_known or times.largest_append_ms >= append_ms
 
     # -- bytes -------------------------------------------------------------------------------
 
     def view(self, start: int, end: int) -> memoryview:
-        """Bytes [start, end) of the log, read now."""
+        """Read bytes [start, end) of the log."""
         size = min(end, self.size_bytes) - start
         return memoryview(self.context.pool.get(self.log_path).pread(max(size, 0), start))
 
     def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
-        """The batches in bytes [start, end), read piece by piece."""
+        """Yield the batches in bytes [start, end), read piece by piece."""
         file = self.context.pool.get(self.log_path)
         end = min(end, self.size_bytes)
         return walk_file(file, self.log_path, start, end, chunk_bytes=WALK_BYTES)
 
     def whole(self) -> memoryview:
-        """All bytes of the log that count, read now."""
+        """All valid bytes of the log, read now."""
         return self.view(0, self.size_bytes)
 
     @property
     def is_mapped(self) -> bool:
-        """Never: it is read by blocks."""
+        """Whether the log is mapped: never, because it is read by blocks."""
         return False
 
     # -- indexes -----------------------------------------------------------------------------
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """The index object, or one built in memory where it is missing or corrupt."""
+        """The index object's entries, or an index rebuilt in memory if it is missing or corrupt."""
         if self._offset_index is None:
             index = self._read_index(OffsetIndex, files.OFFSET_INDEX_SUFFIX)
             self._offset_index = index or self._load_indexes()[0]
@@ -180,7 +180,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def time_index(self) -> TimeIndex:
-        """The index object, or one built in memory where it is missing or corrupt."""
+        """The index object's entries, or an index rebuilt in memory if it is missing or corrupt."""
         if self._time_index is None:
             index = self._read_index(TimeIndex, files.TIME_INDEX_SUFFIX)
             self._time_index = index or self._load_indexes()[1]
@@ -191,7 +191,7 @@ class RemoteSegment(ClosedSegment):
         return indexes
 
     def _read_index(self, kind: type[_Index], suffix: str) -> _Index | None:
-        """The index that was put there, None where it must be built anew."""
+        """Return the index that was uploaded, None if it must be rebuilt."""
         if self._is_clipped:
             return None
         path = self.context.path(self.base_offset, suffix)
@@ -207,7 +207,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions; raises CorruptFile where the object is not what was put there."""
+        """Aborted transactions; raises CorruptFile if the object is not the uploaded one."""
         if self._txn_index is None:
             index = self.read_txn_index()
             if self._is_clipped:
@@ -217,7 +217,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def append_times(self) -> AppendTimes:
-        """Append times; all that its owner knew when it was copied."""
+        """Append times that its owner knew when it was copied."""
         if self._append_times is None:
             times = self.read_append_times()
             if self._is_clipped:
@@ -229,18 +229,18 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def zones(self) -> ZoneMap | None:
-        """The zone map; what it comes to is known, the rest is read where it is asked."""
+        """The zone map; its total is known, the rest is read on use."""
         if not self._zones_loaded:
             has_map = files.ZONES_SUFFIX in self.row.objects and not self._is_clipped
             self.use_zones(self._make_zones() if has_map else None)
         return self._zones
 
     def zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """The zone map, where it knows of that clock what the segment knows; else None."""
+        """Return the zone map if its times on that clock are the segment's; else None."""
         return self.zones if clock is ClockName.RECORD or self.row.zones_know_append else None
 
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """As `zones_on`; what was not there is not kept."""
+        """Return the result of `zones_on`; a map that was not loaded is not kept."""
         before, zones = self.loaded_zones, self.zones_on(clock)
         if before is None and zones is not None:
             self.use_zones(None, loaded=False)
@@ -264,9 +264,9 @@ class RemoteSegment(ClosedSegment):
 
 
 class RemoteZones(ZoneMap):
-    """A zone map whose total is known before a byte of it is read; the footer comes when asked.
+    """A zone map whose total is known before a byte of it is read; the footer is read on use.
 
-    Where the object turns out to be damaged, the total stands for all zones: more is read.
+    If the object is damaged, the total stands for all zones: more data is read.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class RemoteZones(ZoneMap):
         self._is_damaged = False
 
     def __getattr__(self, name: str) -> object:
-        """What the footer says, at its first use."""
+        """Read the footer at its first use."""
         if name not in _OF_FOOTER:
             raise AttributeError(name)
         total = self.total

@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from tidelog.objects.store import ObjectStore
 
 
-# How much is kept of objects, where no option says otherwise.
+# Default size of the cache of objects.
 FOLDER_BYTES: Final = 1 << 30
 MEMORY_BYTES: Final = 64 << 20
 
 
-# What one request brings at least: a header costs as much as this.
+# Minimum bytes of a request: reading a header alone would cost as much.
 BLOCK_BYTES: Final = 256 << 10
 
 
@@ -66,17 +66,17 @@ _SUM: Final = re.compile(r"(.*)#([0-9]{1,19})-([0-9a-f]{8})", re.DOTALL)
 TIER_FILE: Final = "tidelog-tier.json"
 
 
-# 100,000 segments take about 80 MB.
+# Cached records: 100,000 segments take about 80 MB.
 RECORD_LIMIT_BYTES: Final = 1 << 30
 
 
 def record_path(directory: str) -> str:
-    """Path of a partition's record; `tier_record` says what is in it."""
+    """Return the path of a partition's record; see `tier_record` for its content."""
     return f"{directory}/{TIER_FILE}"
 
 
 def read_record_bytes(fs: FileSystem, directory: str) -> bytes | None:
-    """Bytes of a partition's record, None where it has no tier; raises OSError."""
+    """Read the bytes of a partition's record, None if it has no tier; raises OSError."""
     try:
         return read_file(fs, record_path(directory), limit=RECORD_LIMIT_BYTES)
     except FileNotFoundError:
@@ -84,7 +84,7 @@ def read_record_bytes(fs: FileSystem, directory: str) -> bytes | None:
 
 
 class TierPath(NamedTuple):
-    """A tier path, taken apart."""
+    """The parts of a tier path."""
 
     url: str
     key: str
@@ -92,19 +92,19 @@ class TierPath(NamedTuple):
 
 
 def tier_path(url: str, key: str, file_sum: FileSum | None) -> str:
-    """The path of an object; of one that is not there, a path that does not exist."""
+    """Return the path of an object; for a missing one, a path that does not exist."""
     if file_sum is None:
         return f"{url}{_MARK}{key}"
     return f"{url}{_MARK}{key}#{file_sum.size_bytes}-{file_sum.crc32c:08x}"
 
 
 def is_tier_path(path: str) -> bool:
-    """Whether a path is that of an object in a tier (or would be, if it existed)."""
+    """Return whether a path is that of an object in a tier (or would be, if it existed)."""
     return _MARK in path and "://" in path
 
 
 def parse_tier_path(path: str) -> TierPath | None:
-    """The parts of a tier path, None of one that names no object."""
+    """Parse a tier path, None for one that names no object."""
     match = _SUM.fullmatch(path)
     if match is None or _MARK not in match[1]:
         return None
@@ -120,14 +120,14 @@ def _open_store(url: str, options: Mapping[str, str]) -> "ObjectStore":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierOptions:
-    """How stores are reached, and what is kept of what was read.
+    """Options for opening stores and caching their objects.
 
     Attributes:
         store: Options of stores without `store.`: see docs/objects.md.
-        cache_dir: Folder for blocks that were read; None keeps them in memory only.
-        cache_bytes: How large the folder may grow.
-        memory_bytes: How much is kept in memory.
-        open_store: How a store is opened; replaced by tests.
+        cache_dir: Folder for cached blocks; None keeps them in memory only.
+        cache_bytes: Maximum size of the folder.
+        memory_bytes: Maximum size of the cache in memory.
+        open_store: Opens a store; replaced by tests.
     """
 
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -138,10 +138,10 @@ class TierOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "TierOptions":
-        """From options as people give them: `tier_cache_dir`, `tier_cache_bytes`, and a store's.
+        """Parse a user's options: `tier_cache_dir`, `tier_cache_bytes`, and a store's.
 
         Raises:
-            ConfigError: A size that is no whole number of bytes.
+            ConfigError: A size is no whole number of bytes.
         """
         store = {name: text for name, text in options.items() if not name.startswith(_OWN)}
         unknown = options.keys() - store.keys() - _OWN_NAMES
@@ -182,10 +182,10 @@ class TierFiles(LayeredFiles):
         return BlockCache(memory, FolderBlocks(self.below, folder, self.options.cache_bytes))
 
     def store(self, url: str) -> "ObjectStore":
-        """The store at a URL, opened once.
+        """Return the store at a URL, opened once.
 
         Raises:
-            InvalidRequest, ConfigError, MissingDependency: As `tidelog.objects.open_store`.
+            InvalidRequest, ConfigError, MissingDependency: From `tidelog.objects.open_store`.
         """
         with self._lock:
             opened = self._stores.get(url)
@@ -193,7 +193,7 @@ class TierFiles(LayeredFiles):
                 opened = self._stores[url] = self.options.open_store(url, self.options.store)
             return opened
 
-    # -- what tier paths answer --------------------------------------------------------------
+    # -- calls on tier paths -----------------------------------------------------------------
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         """Open a file; an object for reading only."""
@@ -204,14 +204,14 @@ class TierFiles(LayeredFiles):
         return _TierFile(self, path, _parsed(path))
 
     def map(self, path: str, size: int | None = None) -> memoryview:
-        """A read-only view; an object is read whole, and checked where all of it is wanted."""
+        """Return a read-only view; an object is verified if all of it is requested."""
         if not is_tier_path(path):
             return self.below.map(path, size)
         file = self.open(path)
         return memoryview(file.pread(file.size() if size is None else min(size, file.size()), 0))
 
     def stat(self, path: str) -> FileStat:
-        """Facts on a name; of an object those that its path names. Nothing is asked of a store."""
+        """Return the status of a name; for an object, without a request to the store."""
         if not is_tier_path(path):
             return self.below.stat(path)
         location = _parsed(path)
@@ -219,34 +219,34 @@ class TierFiles(LayeredFiles):
         return FileStat(location.sum.size_bytes, 0, False, identity)
 
     def exists(self, path: str) -> bool:
-        """Whether the name exists; of an object, whether its manifest has it."""
+        """Return whether the name exists; for an object, whether its manifest has it."""
         if not is_tier_path(path):
             return self.below.exists(path)
         return parse_tier_path(path) is not None
 
     def is_remote(self, path: str) -> bool:
-        """Whether reading the file is a request over a network."""
+        """Return whether reading the file is a request over a network."""
         return is_tier_path(path) or is_remote(self.below, path)
 
     def forget(self, path: str) -> None:
-        """Ask anew what is in a folder; objects of a tier don't change."""
+        """List a folder again at its next use; objects of a tier don't change."""
         forget(self.below, path)
 
     def prefetch(self, paths: Iterable[str]) -> None:
-        """Small files that will be read at once."""
+        """Prefetch small files that will be read soon."""
         prefetch(self.below, [path for path in paths if not is_tier_path(path)])
 
     # -- reading objects ---------------------------------------------------------------------
 
     def _reader(self, path: str, parts: TierPath) -> "BlockReader":
-        """Reads an object by way of the cache."""
+        """Return a reader of an object that uses the cache."""
         from tidelog.objects.blocks import BlockReader
 
         def fetch(position: int, size: int) -> bytes:
             try:
                 data = self.store(parts.url).read(parts.key, position, size)
             except FileNotFoundError as error:
-                # Perhaps it was exchanged since: a reader that refreshes finds what took its place.
+                # It may have been replaced since: a reader that refreshes finds its replacement.
                 reason = "not in the store; see `tidelog tier --verify`"
                 raise MissingFile(path, "read", reason) from error
             if len(data) != size:
@@ -259,12 +259,12 @@ class TierFiles(LayeredFiles):
         return BlockReader(self._cache, path, size_bytes, fetch, block_bytes=BLOCK_BYTES)
 
     def read(self, path: str, parts: TierPath, size: int, position: int) -> bytes:
-        """At most `size` bytes of an object; all of it is checked, where all of it is read."""
+        """Read at most `size` bytes of an object, verified if these are all of it."""
         reader = self._reader(path, parts)
         data = reader.pread(size, position)
         if len(data) < parts.sum.size_bytes or not data or crc32c(data) == parts.sum.crc32c:
             return data
-        reader.drop_cached()  # where blocks of the cache are to blame, they are read again
+        reader.drop_cached()  # if cached blocks are damaged, they are read again
         data = reader.pread(size, position)
         if crc32c(data) != parts.sum.crc32c:
             reason = f"its checksum is {crc32c(data):08x}, {parts.sum.crc32c:08x} was put there"
@@ -272,7 +272,7 @@ class TierFiles(LayeredFiles):
         return data
 
     def drop_cached(self, path: str) -> None:
-        """Let go of all that was kept of an object, in memory and in the folder."""
+        """Drop all cached data of an object, in memory and in the folder."""
         self._reader(path, _parsed(path)).drop_cached()
 
 
@@ -308,20 +308,20 @@ _SHARED_MAX: Final = 8
 
 
 def tier_files_of(env: Env) -> TierFiles:
-    """Files that read tiers too, by the options of an Env.
+    """Return files that read tiers too, by the options of an Env.
 
-    Those of the machine are shared within the process, and so is what they keep of objects: a plan
-    opens its directory anew for every question.
+    The local machine's are shared within the process, and so is their cache of objects: a plan
+    opens its directory again for every query.
 
     Raises:
-        ConfigError: An option of the cache that can't be.
+        ConfigError: An option of the cache is invalid.
     """
     if isinstance(env.files, TierFiles):
         return env.files
     options = TierOptions.of(env.store_options)
-    if type(env.files) is not OsFileSystem:  # what extends it may do something else
+    if type(env.files) is not OsFileSystem:  # a subclass may behave differently
         return TierFiles(env.files, options)
-    # A child that was forked must not wait for a lock that its parent's thread held.
+    # A forked child must not wait for a lock that a thread of its parent held.
     name = (os.getpid(), *sorted(env.store_options.items()))
     with _shared_lock:
         tier_files = _shared.get(name)
@@ -333,10 +333,10 @@ def tier_files_of(env: Env) -> TierFiles:
 
 
 def check_tier_url(url: str) -> str:
-    """A URL as tiers keep it, without a slash at its end.
+    """Return a URL in the form that tiers store, without a slash at its end.
 
     Raises:
-        InvalidRequest: What would be mistaken for something else inside of a path.
+        InvalidRequest: It has characters that are ambiguous inside of a path.
     """
     if _MARK in url or "#" in url or "://" not in url:
         raise InvalidRequest(f"{url!r} is no URL of a store, such as s3://bucket/logs")
@@ -345,11 +345,11 @@ def check_tier_url(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TierAccess:
-    """What all partitions of a directory share to read their tiers.
+    """Shared state with which all partitions of a directory read their tiers.
 
     Attributes:
         files: Reads objects.
-        pool: Open objects; they hold nothing.
+        pool: Open objects, which hold no resources.
         maps: Not used by remote segments; here because contexts have one.
     """
 
@@ -359,5 +359,5 @@ class TierAccess:
 
     @classmethod
     def over(cls, files: TierFiles) -> "TierAccess":
-        """Access by these files."""
+        """Create the access with these files."""
         return cls(files, FilePool(files, write=False), MapCache(files))

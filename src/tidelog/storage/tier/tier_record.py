@@ -4,7 +4,7 @@
 owner last wrote or read it, and the start of the local part. So opening, planning and appending
 send no request to the store. The file is replaced atomically before the change that it permits:
 local files are deleted only after it says that the tier has them, and a truncation is recorded
-before a file is touched. Changes that the store doesn't have yet (a new log start, a truncation)
+before a file is changed. Changes that the store doesn't have yet (a new log start, a truncation)
 enter the manifest with its next change. Kafka ignores the file.
 
 `tidelog-tier-deleted.json` at the top of a directory lists tiers of deleted topics, so that a
@@ -51,26 +51,27 @@ RECORD_VERSION: Final = 1
 _MIDDLE: Final = b', "tier": '
 
 
-# So many changes in a row may end without an answer from the store.
+# Maximum changes in a row without a response from the store.
 _PENDING_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierRecord:
-    """A partition's tier as its directory knows it.
+    """A partition's tier as stored in its directory.
 
     Attributes:
-        url: Of the store.
+        url: URL of the store.
         folder: Key of the partition's folder in it.
-        manifest: As last written or read, with what was changed here since.
-        local_start_offset: Local files below it are copies that may go; the tier has them.
-        log_start_offset: Where the log starts, over both tiers.
-        cut_offset: The log was cut here since the store's manifest was written; None if not.
-        restart_offset: A cut below the local part is under way: local files go, and the log goes
-            on at this offset, the end of what the tier keeps; None if not.
-        pending: `change` of each manifest that this directory may have written since the one it
-            has here: noted before the store is asked to take it, so that a copy of the directory,
-            or one that was put back from a backup, can't take another's manifest for its own.
+        manifest: As last written or read, with later local changes.
+        local_start_offset: Local files below it are copies to delete; the tier has them.
+        log_start_offset: Log start offset over both tiers.
+        cut_offset: Offset of a truncation since the store's manifest was written; None if there was
+            none.
+        restart_offset: A truncation below the local part is in progress: local files are deleted,
+            and the log continues at this offset, the end of the tier's remaining part; None if not.
+        pending: `change` of each manifest that this directory may have written since its current
+            one. It is stored before the request to the store, so that a copy of the directory, or
+            one restored from a backup, can't mistake another's manifest for its own.
     """
 
     url: str
@@ -83,9 +84,9 @@ class TierRecord:
     pending: tuple[str, ...] = ()
 
     def with_manifest(self, manifest: Manifest) -> "TierRecord":
-        """With a manifest that the store has now, so that the store knows every cut and start."""
+        """Return the record with a manifest that the store has, with all local changes in it."""
         start = max(self.log_start_offset, manifest.log_start_offset)
-        # A request that timed out may still change the manifest, until another one has.
+        # A request that timed out may still change the manifest until another change has succeeded.
         is_same = manifest.change == self.manifest.change
         return dataclasses.replace(
             self,
@@ -96,27 +97,27 @@ class TierRecord:
         )
 
     def with_pending(self, change: str) -> "TierRecord":
-        """With one more change that the store may soon have."""
+        """Return the record with one more change that the store may soon have."""
         return dataclasses.replace(self, pending=(*self.pending, change)[-_PENDING_MAX:])
 
     def wrote(self, manifest: Manifest) -> bool:
-        """Whether this directory has written a manifest, as far as its own notes prove it."""
+        """Return whether the record proves that this directory has written a manifest."""
         own_copy = self.manifest
         if manifest.change == own_copy.change:
             return manifest.generation == own_copy.generation
         return manifest.change in self.pending
 
     def with_start(self, offset: int) -> "TierRecord":
-        """With the log start at `offset`, where it lies below."""
+        """Return the record with the log start raised to `offset`."""
         return dataclasses.replace(self, log_start_offset=max(self.log_start_offset, offset))
 
     def with_cut(self, offset: int, clip: Clip, now_ms: int) -> "TierRecord":
-        """With the log cut at `offset`: the tier counts only below.
+        """Return the record with the log truncated at `offset`: the tier counts only below.
 
         Args:
-            offset: First offset that is gone.
-            clip: What is left of a segment that holds it; see `Manifest.with_cut`.
-            now_ms: By the wall clock.
+            offset: First offset that is removed.
+            clip: Returns the rest of a segment that holds it; see `Manifest.with_cut`.
+            now_ms: Wall time.
         """
         manifest = self.manifest.with_cut(offset, clip, now_ms)
         cut = offset if self.cut_offset is None else min(self.cut_offset, offset)
@@ -129,13 +130,13 @@ class TierRecord:
         )
 
     def with_restart(self) -> "TierRecord":
-        """With the log to go on where the tier ends, without any local file there is now."""
+        """Return the record of a log that continues at the tier's end, without local files."""
         end = self.manifest.end_offset
         return dataclasses.replace(self, local_start_offset=end, restart_offset=end)
 
 
 def encode_record(record: TierRecord) -> bytes:
-    """The file's text."""
+    """Encode the file's text."""
     inner = {
         "version": RECORD_VERSION,
         "url": record.url,
@@ -151,10 +152,10 @@ def encode_record(record: TierRecord) -> bytes:
 
 
 def decode_record(data: bytes) -> TierRecord:
-    """The record that `encode_record` wrote.
+    """Decode the result of `encode_record`.
 
     Raises:
-        CorruptFile: Its checksum is wrong, or a rule is broken.
+        CorruptFile: Its checksum is wrong, or its content is invalid.
         UnsupportedVersion: A later release wrote it.
     """
     fields = unseal(data, _MIDDLE, "the record of the tier")
@@ -172,7 +173,7 @@ def decode_record(data: bytes) -> TierRecord:
 
 
 def _texts(fields: Fields, name: str) -> tuple[str, ...]:
-    """A list of texts, empty where there is none: an older release does not write it."""
+    """Return a list of texts, empty if it is missing, as in files of an older release."""
     items = fields.items(name) if name in fields.content else []
     if not all(isinstance(item, str) for item in items):
         raise CorruptFile(f"{fields.what}: `{name}` holds {str(items)[:80]}, texts expected")
@@ -180,9 +181,9 @@ def _texts(fields: Fields, name: str) -> tuple[str, ...]:
 
 
 class _Decoded:
-    """Records that were decoded before, by their bytes: a directory is opened again and again.
+    """Cache of decoded records by their bytes, because directories are opened again and again.
 
-    At most `limit` segments of them; what is handed out is immutable. Safe for several threads.
+    It holds at most `limit` segments; records are immutable. Thread-safe.
     """
 
     def __init__(self, limit: int) -> None:
@@ -192,7 +193,7 @@ class _Decoded:
         self._lock = threading.Lock()
 
     def decode(self, data: bytes) -> TierRecord:
-        """As `decode_record`."""
+        """Return the result of `decode_record`."""
         name = hashlib.blake2b(data, digest_size=20).digest()
         with self._lock:
             found = self._found.get(name)
@@ -215,12 +216,12 @@ _DECODED: Final = _Decoded(200_000)
 
 
 def read_record(fs: FileSystem, directory: str) -> TierRecord | None:
-    """A partition's record, None where it has no tier.
+    """Read a partition's record, None if it has no tier.
 
     Raises:
-        CorruptFile: It is damaged. The tier's own manifest is whole: `tidelog tier --restore`.
+        CorruptFile: It is damaged. The tier's own manifest is not: use `tidelog tier --restore`.
         UnsupportedVersion: A later release wrote it.
-        OSError: A call failed.
+        OSError: A system call failed.
     """
     data = read_record_bytes(fs, directory)
     return None if data is None else _decode_record(data, directory)
@@ -250,7 +251,7 @@ class DeletedFolder(NamedTuple):
     """The folder of a deleted partition, and the URL of its store.
 
     Attributes:
-        url: Of the store.
+        url: URL of the store.
         folder: Key of the folder in it.
         changes: `change` of the manifests that may be there, as far as this directory knows.
     """
@@ -261,11 +262,11 @@ class DeletedFolder(NamedTuple):
 
 
 def read_deleted(fs: FileSystem, directory: str) -> list[DeletedFolder]:
-    """What is noted; nothing where there is no such file.
+    """Read the folders of deleted partitions; empty if there is no such file.
 
     Raises:
         CorruptFile, UnsupportedVersion: It can't be read.
-        OSError: A call failed.
+        OSError: A system call failed.
     """
     path = f"{directory}/{DELETED_FILE}"
     try:
@@ -289,14 +290,14 @@ def _decode(item: object) -> DeletedFolder:
 
 
 def write_deleted(fs: FileSystem, directory: str, folders: Iterable[DeletedFolder]) -> None:
-    """Replace what is noted, durably; raises OSError."""
+    """Replace the list of folders, durably; raises OSError."""
     content = {"version": _VERSION, "folders": [list(one) for one in folders]}
     path = f"{directory}/{DELETED_FILE}"
     files.write_atomically(fs, path, f"{json.dumps(content, indent=1)}\n".encode())
 
 
 def note_deleted(fs: FileSystem, directory: str, folders: Iterable[DeletedFolder]) -> None:
-    """Add folders to what is noted."""
+    """Add folders to the list."""
     noted = read_deleted(fs, directory)
     new = [one for one in folders if one not in noted]
     if new:
@@ -306,12 +307,12 @@ def note_deleted(fs: FileSystem, directory: str, folders: Iterable[DeletedFolder
 def note_partitions(
     fs: FileSystem, directory: str, names: Iterable[str], report: Callable[[str], None]
 ) -> None:
-    """Note what partitions have in stores, by the names of their directories, before they go.
+    """Add the folders of partitions, by the names of their directories, before their deletion.
 
-    A record that can't be read is left out: who can't be told from others is not removed.
+    An unreadable record is skipped: a folder that can't be identified is not removed.
 
     Raises:
-        OSError: A call failed.
+        OSError: A system call failed.
     """
     deleted = []
     for name in names:
@@ -328,7 +329,7 @@ def note_partitions(
 
 @dataclass(frozen=True, slots=True)
 class TierView:
-    """A partition's tier, as its record says."""
+    """A partition's tier, according to its record."""
 
     record: TierRecord
     context: SegmentContext
@@ -336,11 +337,11 @@ class TierView:
 
     @classmethod
     def decode(cls, data: bytes, context: SegmentContext, access: TierAccess) -> "TierView":
-        """The tier of a partition, from the bytes of its record.
+        """Create the tier of a partition from the bytes of its record.
 
         Raises:
-            CorruptFile, UnsupportedVersion: The record can't be read, or is another topic's:
-                nobody knows then what is local only.
+            CorruptFile, UnsupportedVersion: The record can't be read, or is another topic's: it is
+                then unknown which data is local only.
         """
         record = _decode_record(data, context.directory)
         topic_id = context.topic_id
@@ -353,24 +354,24 @@ class TierView:
         return cls(record, context, access)
 
     def with_record(self, record: TierRecord) -> "TierView":
-        """The same partition with another record."""
+        """Return the tier of the same partition with another record."""
         return dataclasses.replace(self, record=record)
 
     @property
     def url(self) -> str:
-        """Of the partition's folder."""
+        """URL of the partition's folder."""
         return f"{self.record.url}/{self.record.folder}"
 
     @property
     def end_offset(self) -> int:
-        """Offset behind the last segment in the tier."""
+        """Offset after the last segment in the tier, exclusive."""
         return self.record.manifest.end_offset
 
     def local_bases(self, bases: Sequence[int]) -> list[int]:
-        """The bases of local segments that count; older ones are copies that were to go.
+        """Return the bases of local segments that count; older ones are copies to delete.
 
-        A crash may leave some of those, with holes between them. While a cut below the local part
-        is under way, only the segment counts with which the log goes on.
+        A crash may leave some of those, with holes between them. While a truncation below the local
+        part is in progress, only the segment with which the log continues counts.
         """
         restart = self.record.restart_offset
         if restart is not None:
@@ -379,10 +380,10 @@ class TierView:
         return [base for base in bases if base >= start]
 
     def segments(self, below: int | None) -> list[RemoteSegment]:
-        """Segments for what lies in the tier alone, oldest first.
+        """Return segments that only the tier has, oldest first.
 
         Args:
-            below: Where the local part begins; None where there is none.
+            below: Start of the local part; None if there is none.
         """
         start = self.record.log_start_offset
         return [
@@ -392,7 +393,7 @@ class TierView:
         ]
 
     def segment(self, row: TierSegment) -> RemoteSegment:
-        """A segment for one row."""
+        """Return the segment of one row."""
         shared = self.context
         return RemoteSegment(
             RemoteContext(
@@ -411,7 +412,7 @@ class TierView:
         )
 
     def hole(self, local_start: int) -> tuple[int, int] | None:
-        """Offsets [start, end) that neither tier has; None where they meet."""
+        """Return offsets [start, end) that neither tier has; None if there are none."""
         start = max(self.end_offset, self.record.log_start_offset)
         return (
             (start, local_start) if self.record.manifest.segments and start < local_start else None

@@ -1,4 +1,4 @@
-"""Changes of the tier: copy, verify, compact, exchange, delete and collect segments.
+"""Changes of the tier: copy, verify, compact, replace, delete and collect segments.
 
 Everything here needs the directory's lock: a `LogDir` open for writing.
 """

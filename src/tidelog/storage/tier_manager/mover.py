@@ -1,20 +1,21 @@
 """One tier run over a partition: reconcile, copy, apply retention, delete; and the tier's status.
 
 1. The store's manifest and the directory's record are reconciled. The record may have changes that
-the store lacks (a truncation, a log start); the store may have changes that the record lacks (a
-crash between both writes). Neither restores deleted segments nor counts uncopied ones as copied. 2.
-Finished segments that the tier lacks are copied and read back, oldest first. Every few segments the
-manifest is replaced by one compare-and-swap, then the record. 3. Retention: the total limit over
-both tiers, the local limit over copied segments. Local files are deleted according to the record,
-which names only segments that were read back. 4. Segments that retention removes leave the
-manifest, and their objects are deleted after a grace period for readers.
+   the store lacks (a truncation, a log start); the store may have changes that the record lacks (a
+   crash between both writes). Neither restores deleted segments nor counts uncopied ones as copied.
+2. Finished segments that the tier lacks are copied and read back, oldest first. Every few segments
+   the manifest is replaced by one compare-and-swap, then the record.
+3. Retention: the total limit over both tiers, the local limit over copied segments. Local files are
+   deleted according to the record, which names only segments that were read back.
+4. Segments that retention removes leave the manifest, and their objects are deleted after a grace
+   period for readers.
 
-A crash between two steps leaves complete answers: before the compare-and-swap the local copy is the
+A crash between two steps leaves a complete log: before the compare-and-swap the local copy is the
 only one and the objects are orphans; after it both copies exist and are equal.
 
-A tier has one writer. Each change of the manifest has a random name that the record notes first. If
-the store's manifest has a name that the record doesn't know, a copy of the directory wrote it, or
-this directory before it was restored from a backup, and nothing is changed.
+A tier has one writer. Each change of the manifest has a random name that the record stores first.
+If the store's manifest has a name that the record doesn't know, it was written by a copy of the
+directory, or by this directory before it was restored from a backup, and nothing is changed.
 
 An exchange replaces segments by others with the same span of offsets in one swap of the manifest;
 old objects stay for readers with older plans.
@@ -56,17 +57,17 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.log_dir import DirectoryAccess
 
 
-# Whether a row is about exactly the bytes of a local segment.
+# Returns whether a row has exactly the bytes of a local segment.
 SameBytes = Callable[[Segment, TierSegment], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """How a directory comes to a manifest that its notes don't prove to be its own.
+    """Permissions to use a manifest that the record doesn't prove to be this directory's.
 
     Attributes:
-        takes_over: Go on with it all the same, under this directory's name.
-        drops_theirs: Segments of it that contradict local files leave it.
+        takes_over: Continue it anyway, under this directory's name.
+        drops_theirs: Remove segments from it that contradict local files.
     """
 
     takes_over: bool = False
@@ -84,18 +85,18 @@ def merge(
     same_bytes: SameBytes,
     claim: Claim = OWN,
 ) -> Manifest:
-    """The manifest with all that the record knows and the store does not.
+    """Return the manifest with all changes that the record has and the store has not.
 
     Args:
-        stored: What the store has, None where nothing.
-        record: What the directory has.
+        stored: The store's manifest, None if there is none.
+        record: The directory's record.
         local: The log's local segments, the active one last.
-        now_ms: By the wall clock.
-        same_bytes: Decides on rows that the record does not know yet, where local files are there.
-        claim: Whether a manifest of another writer is gone on with.
+        now_ms: Wall time.
+        same_bytes: Compares rows that the record does not have yet with existing local files.
+        claim: Whether a manifest of another writer is continued.
 
     Raises:
-        TierConflict: The store's manifest is not one that this directory may go on with.
+        TierConflict: The store's manifest is not one that this directory may continue.
     """
     own = record.manifest
     where = f"{record.url}/{record.folder}"
@@ -146,7 +147,7 @@ def _check_topic(stored: Manifest, own: Manifest, where: str) -> None:
 
 
 def directory_named(writer: str) -> str:
-    """A directory in an error, by its id in a manifest, which is empty where it had none."""
+    """Format a directory for an error, by its id in a manifest, empty if it had none."""
     return f"directory {writer}" if writer else "another directory"
 
 
@@ -182,7 +183,7 @@ def _check_ours(stored: Manifest, record: TierRecord, where: str) -> None:
 
 
 def _fits(row: TierSegment, local: Sequence[Segment], same_bytes: SameBytes) -> bool:
-    """Whether a row that a crash kept from the record is about what the log holds there."""
+    """Return whether a row that the record lost in a crash matches the log's data."""
     if row.end_offset <= local[0].base_offset:
         return True
     for segment in local[:-1]:
@@ -191,29 +192,29 @@ def _fits(row: TierSegment, local: Sequence[Segment], same_bytes: SameBytes) -> 
     return False
 
 
-# Readers that planned by an older manifest have so long to read what it names.
+# Grace period in which readers with a plan from an older manifest can read its objects.
 GRACE_MS: Final = 3_600_000
 
 
-# From one manifest to the next.
+# Changes one manifest into the next.
 PureChange = Callable[[Manifest], Manifest]
 
 
-# So many copied segments go into the manifest together.
+# Number of copied segments that are added to the manifest together.
 _ROWS_PER_SWAP: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveOptions:
-    """How partitions are moved.
+    """Options of a tier run.
 
     Attributes:
-        url: Of the store; None takes the topic's `tidelog.tier.url`.
-        grace_ms: How long what left the manifest stays for readers that planned before.
-        takes_over: Go on with a tier that another directory, or a copy of this one, has written.
-        drops_theirs: While taking over, remove what the store has where local files have other
-            records, or end before; refused without.
-        roll: Finish the active segment first, so that all records there are can be copied.
+        url: URL of the store; None uses the topic's `tidelog.tier.url`.
+        grace_ms: How long objects that left the manifest stay for readers with older plans.
+        takes_over: Continue a tier that another directory, or a copy of this one, has written.
+        drops_theirs: While taking over, remove segments from the store if local files have other
+            records, or end earlier; refused without.
+        roll: Finish the active segment first, so that all present records can be copied.
         on_copied: Called after each segment with the bytes of log copied so far.
     """
 
@@ -227,19 +228,19 @@ class MoveOptions:
 
 @dataclass(slots=True, kw_only=True)
 class MoveReport:
-    """What a run has done to a partition.
+    """Outcome of a run on a partition.
 
     Attributes:
         topic_partition: The partition.
-        copied: Segments copied and in the manifest now.
-        copied_bytes: Bytes of their objects.
-        deleted: What total retention took, local or remote.
-        released: Local segments that went because the tier has them.
+        copied: Segments copied and now in the manifest.
+        copied_bytes: Size of their objects.
+        deleted: Segments that total retention deleted, local or remote.
+        released: Local segments that were deleted because the tier has them.
         removed: Segments whose objects were removed from the store.
-        stopped: Why a segment could not be copied, which ends the copying; None where all were.
+        stopped: Why a segment could not be copied, which ends the copying; None if all were.
         keeps_all_ages: Retention by age was left to the broker: the topic has no `retention.ms` of
             its own, and the broker's is not known here.
-        told_deleted: How many `deleted` would name, where another process tells only that.
+        told_deleted: Number of deleted segments, if another process reports only that.
     """
 
     topic_partition: TopicPartition
@@ -254,25 +255,25 @@ class MoveReport:
 
     @property
     def deleted_count(self) -> int:
-        """How many segments total retention took."""
+        """Number of segments that total retention deleted."""
         return len(self.deleted) or self.told_deleted
 
 
 def tier_partition(
     log_dir: "DirectoryAccess", name: TopicPartition, options: MoveOptions | None = None
 ) -> MoveReport:
-    """Move what may be moved of a partition.
+    """Run the tier over a partition.
 
     Args:
         log_dir: Open for writing.
         name: The partition.
-        options: How.
+        options: Options of the run.
 
     Raises:
-        UnknownTopic, ReadOnly: As their names say.
-        InvalidRequest: No store is named, another one was before, or the topic has no id.
-        TierConflict: Somebody else has written this partition's tier.
-        StorageFailure: Store or disk failed; what was done stays done, the next run goes on.
+        UnknownTopic, ReadOnly: Nothing was changed.
+        InvalidRequest: No store is named, it differs from the previous one, or the topic has no id.
+        TierConflict: Another process has written this partition's tier.
+        StorageFailure: Store or disk failed; completed steps stay, the next run continues.
     """
     mover = Mover.open(log_dir, name, options or MoveOptions())
     return mover.run()
@@ -296,17 +297,17 @@ class Mover:
     def open(
         cls, log_dir: "DirectoryAccess", name: TopicPartition, options: MoveOptions
     ) -> "Mover":
-        """Make ready; nothing is asked of the store yet. Errors as `tier_partition`."""
+        """Prepare without a request to the store. Errors as in `tier_partition`."""
         log = log_dir.log(name.topic, name.partition)
         record = _record_of(log_dir, log, options)
         store = log_dir.tier_files.store(record.url)
         mover = cls(log, PartitionTier(store, record.folder), record, options)
-        # A default of seven days would delete for ever what the broker was told to keep.
+        # A default of seven days would delete data that the broker is configured to keep.
         mover._report.keeps_all_ages = not log_dir.knows_age_limit(name.topic)
         return mover
 
     def run(self) -> MoveReport:
-        """All steps."""
+        """Run all steps."""
         self.settle()
         config = self.log.context.config
         if self._options.roll:
@@ -319,15 +320,15 @@ class Mover:
         self._clean()
         return self._report
 
-    # -- bringing store and record together --------------------------------------------------
+    # -- reconciling store and record --------------------------------------------------------
 
     def settle(self) -> Manifest:
-        """Let store and record say the same; the manifest that they agree on."""
+        """Reconcile store and record; return the manifest that both have then."""
         self._cut_stale()
         return self.swap(lambda manifest: manifest)
 
     def _cut_stale(self) -> None:
-        """Forget copies of records that are no longer there: somebody else has cut the log."""
+        """Drop copies of records that no longer exist: another program has truncated the log."""
         local = {segment.base_offset: segment for segment in self.log.local_segments}
         first = min(local)
         for row in self.record.manifest.segments:
@@ -345,7 +346,7 @@ class Mover:
 
     def _cut_from(self, offset: int) -> None:
         cut = self.record.with_cut(offset, _nothing, self._now_ms())
-        # The log itself is not cut, so it starts where it did.
+        # The log itself is not truncated, so its start stays.
         self.record = dataclasses.replace(
             cut,
             local_start_offset=self.record.local_start_offset,
@@ -353,22 +354,22 @@ class Mover:
         )
 
     def forget_copies(self, offset: int) -> Manifest:
-        """Let the tier count only below an offset, the base of a local segment.
+        """Drop the tier's segments from an offset on, the base of a local segment.
 
-        All that lies behind it is in local files: the next run copies it again.
+        Everything after it is in local files: the next run copies it again.
         """
         assert offset >= self.log.local_start_offset
         self._cut_from(offset)
         return self.swap(lambda manifest: manifest)
 
     def swap(self, change: PureChange) -> Manifest:
-        """Change the manifest in one step, the record after it."""
+        """Change the manifest in one step, then the record."""
         local, drawn = self.log.local_segments, ""
 
         def changed(found: Manifest | None) -> Manifest:
             nonlocal drawn
             if found is not None and drawn and found.change == drawn:
-                return found  # the request took effect, and only its answer was lost
+                return found  # the request succeeded, and only its response was lost
             now_ms = self._now_ms()
             wanted = change(merge(found, self.record, local, now_ms, _same_bytes, self._claim))
             if wanted == found and not self._claim.takes_over:
@@ -386,7 +387,7 @@ class Mover:
         return written
 
     def _draw_change(self) -> str:
-        """Draw the name of the next manifest and note it, before the store is asked to take it."""
+        """Draw the name of the next manifest and store it, before the request to the store."""
         drawn = uuid.UUID(int=self.log.context.env.random.getrandbits(128)).hex
         self.record = self.record.with_pending(drawn)
         self.log.take_tier(self.record)
@@ -398,7 +399,7 @@ class Mover:
     # -- copying -----------------------------------------------------------------------------
 
     def missing(self) -> list[ClosedSegment]:
-        """Finished local segments that the tier lacks, oldest first."""
+        """Copy finished local segments that the tier lacks, oldest first."""
         end = self.record.manifest.end_offset
         return [
             segment
@@ -430,7 +431,7 @@ class Mover:
             with typed_reads(segment.log_path):
                 return copy_segment(self.tier, self._source(segment))
         except (CorruptData, InvalidRequest, OffsetsGone) as error:
-            # What lies behind stays, too: the tier has no holes of our making.
+            # Later segments stay too, so that the tier gets no holes.
             self._report.stopped = str(error)
             return None
 
@@ -451,7 +452,7 @@ class Mover:
         )
 
     def draw_uid(self) -> str:
-        """A name that no copy has; whose randomness begins anew would draw one again."""
+        """Draw a unique name; names of existing copies are skipped if the source repeats."""
         manifest = self.record.manifest
         rows = [*manifest.segments, *(one.segment for one in manifest.garbage)]
         uids = {row.uid for row in rows} | self._drawn
@@ -468,7 +469,7 @@ class Mover:
         self._report.copied += len(rows)
         self._report.copied_bytes += sum(row.size_bytes for row in rows)
 
-    # -- letting go --------------------------------------------------------------------------
+    # -- retention ---------------------------------------------------------------------------
 
     def _retain(self) -> None:
         before = [segment.base_offset for segment in self.log.local_segments]
@@ -481,7 +482,7 @@ class Mover:
         self._take_record()
 
     def _take_record(self) -> None:
-        """The log has changed its record: its start moved, or copies went."""
+        """Update the manifest after the log changed its record: a new start, or deleted copies."""
         if self.log.tier is not None:
             self.record = self.log.tier.record
         if self.record.log_start_offset > self.record.manifest.log_start_offset:
@@ -496,18 +497,18 @@ class Mover:
 
 
 def _nothing(_row: TierSegment, _offset: int) -> None:
-    """Of a copy that is stale nothing is left."""
+    """Return None: nothing remains of a stale copy."""
 
 
 def _same_bytes(segment: Segment, row: TierSegment) -> bool:
-    """Whether a local log file has the row's length and checksum."""
+    """Return whether a local log file has the row's length and checksum."""
     return (
         zone_map_files.sum_file(segment.context, segment.log_path) == row.objects[files.LOG_SUFFIX]
     )
 
 
 def _record_of(log_dir: "DirectoryAccess", log: LogAccess, options: MoveOptions) -> TierRecord:
-    """The partition's record, or a first one."""
+    """Return the partition's record, or create a first one."""
     name = log.topic_partition
     configured_url = options.url or log.context.config.tidelog_tier_url
     url = check_tier_url(configured_url) if configured_url else None
@@ -531,7 +532,7 @@ def _record_of(log_dir: "DirectoryAccess", log: LogAccess, options: MoveOptions)
 
 
 def first_record(log_dir: "DirectoryAccess", log: LogAccess, url: str) -> TierRecord:
-    """The record of a partition whose tier is empty; raises InvalidRequest without a topic id."""
+    """Create the record of an empty tier; raises InvalidRequest without a topic id."""
     name = log.topic_partition
     topic_id = log_dir.topic(name.topic).topic_id
     if topic_id is None:
@@ -557,21 +558,21 @@ def first_record(log_dir: "DirectoryAccess", log: LogAccess, url: str) -> TierRe
 
 
 class TierStatus(NamedTuple):
-    """A partition's two tiers.
+    """Status of a partition's two tiers.
 
     Attributes:
         topic_partition: The partition.
-        url: Of its folder in the store, "" where it has no tier.
-        log_start_offset: Where the log starts, over both.
-        local_start_offset: From here on local files hold it.
-        tier_end_offset: Up to here the tier holds it.
-        log_end_offset: Where the log ends.
+        url: URL of its folder in the store, "" if it has no tier.
+        log_start_offset: Log start over both tiers.
+        local_start_offset: First offset in local files.
+        tier_end_offset: End of the tier's segments, exclusive.
+        log_end_offset: Log end offset, exclusive.
         tier_segments: Segments in the tier.
-        tier_bytes: Bytes of their objects.
+        tier_bytes: Size of their objects.
         local_segments: Segments in the directory.
-        local_bytes: Bytes of their logs.
+        local_bytes: Size of their logs.
         waiting_segments: Finished local segments that the tier lacks.
-        waiting_bytes: Bytes of their logs.
+        waiting_bytes: Size of their logs.
         garbage_segments: Segments that left the manifest and are not removed yet.
     """
 
@@ -591,7 +592,7 @@ class TierStatus(NamedTuple):
 
 
 def tier_status(log_dir: "DirectoryAccess", name: TopicPartition) -> TierStatus:
-    """What lies where of a partition.
+    """Return the status of a partition's tiers.
 
     Raises:
         UnknownTopic: No such partition.
@@ -626,23 +627,24 @@ def exchange(
     old: Sequence[TierSegment],
     new: Sequence[TierSegment],
 ) -> Manifest:
-    """Put `new` in the place of `old` in a partition's manifest.
+    """Replace `old` by `new` in a partition's manifest.
 
     Args:
         log_dir: Open for writing.
         name: The partition.
-        old: Neighbours, as they are in the manifest now; only the tier may have their offsets.
-        new: Neighbours that span the same offsets; their objects are in the store already, and
-            are read back here.
+        old: Neighbors, as they are in the manifest now; only the tier may have their offsets.
+        new: Neighbors that span the same offsets; their objects are in the store already, and are
+            read back here.
 
     Returns:
         The manifest with the new ones.
 
     Raises:
         InvalidRequest: Other offsets, or offsets that local files still hold.
-        TierConflict: One of the old ones is gone meanwhile; nothing was changed.
-        CorruptFile: An object of the new ones is not what its row says; nothing was changed.
-        StorageFailure: Store or disk failed; the next run of `tidelog tier` knows what is true.
+        TierConflict: One of the old ones is no longer in the manifest; nothing was changed.
+        CorruptFile: An object of the new ones differs from its row; nothing was changed.
+        StorageFailure: Store or disk failed; the next run of `tidelog tier` finds out which state
+            is stored.
     """
     mover = Mover.open(log_dir, name, MoveOptions())
     mover.settle()

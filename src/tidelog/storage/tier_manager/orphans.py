@@ -49,12 +49,12 @@ _FOLDER: Final = re.compile(r"[0-9]{20}-[0-9a-f]{32}", re.ASCII)
 
 @dataclass(slots=True)
 class Collected:
-    """What was removed, or would be.
+    """Orphans that were removed, or would be.
 
     Attributes:
         folders: Keys of folders of segments that no manifest names, or of deleted topics.
-        objects: How many objects were in them.
-        size_bytes: Of these.
+        objects: Number of objects in them.
+        size_bytes: Size of these objects in bytes.
     """
 
     folders: list[str]
@@ -69,18 +69,18 @@ def collect(
     grace_ms: int = GRACE_MS,
     dry_run: bool = False,
 ) -> Collected:
-    """Remove orphans of these partitions, and what deleted topics have left.
+    """Remove orphans of these partitions, and objects of deleted topics.
 
     Args:
         log_dir: Open for writing.
-        names: Partitions; those without a tier are passed over.
-        grace_ms: What was written later than so long ago stays.
-        dry_run: Only say what would go.
+        names: Partitions; those without a tier are skipped.
+        grace_ms: Age below which objects are kept.
+        dry_run: Only return what would be removed.
 
     Raises:
-        TierConflict: Another directory has written one of the tiers, or of those of deleted topics;
-            these were kept, all others are done.
-        StorageFailure: A store or the disk failed; what was removed stays removed.
+        TierConflict: Another directory has written one of these tiers, or one of a deleted topic;
+            those were kept, all others are done.
+        StorageFailure: A store or the disk failed; objects removed before stay removed.
     """
     collected = Collected([])
     before_ms = log_dir.env.clock.now_ms() - grace_ms
@@ -93,9 +93,9 @@ def collect(
 
 
 def collect_orphans(mover: Mover) -> list[str]:
-    """Remove what no manifest of a partition names, whatever its age; the keys of its folders.
+    """Remove everything that no manifest of a partition names, at any age; return folder keys.
 
-    Nobody else may be writing to the folder. Raises StorageFailure as `collect`.
+    No other process may be writing to the folder. Raises StorageFailure as in `collect`.
     """
     collected = Collected([])
     _collect_orphans(mover, INT64_MAX, collected, dry_run=False)
@@ -108,7 +108,7 @@ def _collect_orphans(mover: Mover, before_ms: int, collected: Collected, *, dry_
     for info in tier.store.list(tier.folder):
         name = info.key.removeprefix(f"{tier.folder}/")
         found_folder = name.partition("/")[0]
-        if _FOLDER.fullmatch(found_folder):  # nothing else is ours to remove
+        if _FOLDER.fullmatch(found_folder):  # other objects are not tidelog's
             folders[found_folder].append((name, info.size, info.modified_ms))
     named = mover.settle().folders()
     for folder, objects in sorted(folders.items()):
@@ -122,7 +122,7 @@ def _collect_orphans(mover: Mover, before_ms: int, collected: Collected, *, dry_
 
 
 def _collect_deleted(log_dir: "DirectoryAccess", collected: Collected, *, dry_run: bool) -> None:
-    """What deleted topics had in stores; those that are still there are not touched."""
+    """Remove the objects of deleted topics; topics that still exist are not touched."""
     deleted = read_deleted(log_dir.env.files, log_dir.path)
     if not deleted:
         return
@@ -155,7 +155,7 @@ def _collect_deleted(log_dir: "DirectoryAccess", collected: Collected, *, dry_ru
 
 
 def _is_foreign(log_dir: "DirectoryAccess", deleted: DeletedFolder) -> bool:
-    """Whether another directory than this one wrote the manifest of a deleted topic last."""
+    """Return whether another directory wrote the manifest of a deleted topic last."""
     tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)
     manifest, _ = tier.read()
     if manifest is None:
@@ -166,7 +166,7 @@ def _is_foreign(log_dir: "DirectoryAccess", deleted: DeletedFolder) -> bool:
 def _remove_folder(
     log_dir: "DirectoryAccess", deleted: DeletedFolder, collected: Collected, *, dry_run: bool
 ) -> None:
-    """The manifest first: without it nothing in there is anybody's."""
+    """Remove a folder, the manifest first: without it, the rest is orphaned."""
     tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)
     objects = list(tier.store.list(deleted.folder))
     collected.folders.append(deleted.folder)
@@ -185,26 +185,27 @@ def restore(
     *,
     takes_over: bool = False,
 ) -> TierRecord:
-    """Write a partition's record anew from the manifest in the store, before the log is opened.
+    """Rebuild a partition's record from the manifest in the store, before the log is opened.
 
-    Best as `LogDirOptions.prepare`: after a hard stop opening a directory opens every partition.
+    Best called as `LogDirOptions.prepare`: after a hard stop, opening a directory opens every
+    partition.
 
-    Local files stay where they follow each other up to the log's end; older ones that the manifest
-    has as well may have lost some in between, and are taken for copies that were to go. A cut of
-    the log that the store had not heard of is forgotten with the record. Local files that end
-    inside of what the tier has go when the log is opened, as all of their records are there; a
-    local record that is not there is a conflict.
+    Local files are kept if they follow each other up to the log's end; older ones that the manifest
+    has as well may have gaps between them, and are treated as copies to delete. A truncation that
+    the store did not know yet is lost with the record. Local files that end inside of the tier's
+    range are deleted when the log is opened, as the tier has all of their records; a local record
+    that the tier lacks is a conflict.
 
     Args:
         log_dir: Open for writing.
         name: The partition; its log must not have been opened.
-        url: Of the store; None takes the topic's `tidelog.tier.url`.
-        takes_over: Where another directory has written the manifest: go on with it here.
+        url: URL of the store; None uses the topic's `tidelog.tier.url`.
+        takes_over: If another directory has written the manifest, continue it here.
 
     Raises:
         InvalidRequest: No store is named, the topic has no id, or there is no manifest.
         TierConflict: Another directory has written it; or local files hold other records at its
-            offsets; or it lacks offsets that the tier had by the record that is there.
+            offsets; or it lacks offsets that the tier had by the existing record.
         CorruptFile: The manifest can't be read.
         StorageFailure: Store or disk failed.
     """
@@ -244,7 +245,7 @@ def restore(
 
 
 def _local_bases(log_dir: "DirectoryAccess", directory: str, manifest: Manifest) -> list[int]:
-    """Local files that follow each other up to the end, as far as the manifest knows their ends."""
+    """Return local files that follow each other up to the end, by the ends in the manifest."""
     parsed = (files.parse_file_name(e.name) for e in log_dir.env.files.list_dir(directory))
     bases = sorted(found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX)
     ends = {row.base_offset: row.end_offset for row in manifest.segments}
@@ -259,7 +260,7 @@ def _local_bases(log_dir: "DirectoryAccess", directory: str, manifest: Manifest)
 def _check_record(
     log_dir: "DirectoryAccess", directory: str, manifest: Manifest, where: str
 ) -> None:
-    """Raise TierConflict where the record that is there knows offsets that the manifest lacks."""
+    """Raise TierConflict if the existing record has offsets that the manifest lacks."""
     try:
         record = read_record(log_dir.env.files, directory)
     except CorruptFile:
@@ -279,7 +280,7 @@ def _check_record(
 def _check_local(
     log_dir: "DirectoryAccess", tier: PartitionTier, manifest: Manifest, directory: str, base: int
 ) -> None:
-    """Raise TierConflict where a local file has a record that the tier lacks at its offsets."""
+    """Raise TierConflict if a local file has a record that the tier lacks at its offsets."""
     path = f"{directory}/{files.file_name(base, files.LOG_SUFFIX)}"
     row = next((r for r in manifest.segments if r.base_offset <= base < r.end_offset), None)
     if row is None:
@@ -299,9 +300,9 @@ def _check_local(
 
 
 def _first_other(file: File, path: str, tier: PartitionTier, row: TierSegment) -> int | None:
-    """Offset of the first sound batch of a file that is not the object's; None where all are.
+    """Return the offset of a file's first sound batch that is not the object's; None if all are.
 
-    A copy that was taken while the file grew may end in half a batch.
+    A copy that was made while the file grew may end in half a batch.
     """
     same, size = _common_bytes(file, tier, row), file.size()
     if same == size:
@@ -317,7 +318,7 @@ def _first_other(file: File, path: str, tier: PartitionTier, row: TierSegment) -
 
 
 def _common_bytes(file: File, tier: PartitionTier, row: TierSegment) -> int:
-    """How many bytes a log file and a row's log object have in common from the first on."""
+    """Return the number of leading bytes that a log file and a row's log object have in common."""
     key, at, end = tier.key(row.key(files.LOG_SUFFIX)), 0, min(file.size(), row.log_bytes)
     while at < end:
         theirs = bytes(tier.store.read(key, at, min(READ_BYTES, end - at)))

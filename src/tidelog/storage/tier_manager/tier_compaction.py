@@ -1,25 +1,25 @@
-"""Compaction of what only a tier has: cleaned like local segments, exchanged in the manifest.
+"""Compaction of segments that only a tier has: cleaned like local ones, replaced in the manifest.
 
-The segments that have no local file any more are read from the store (`TierSources`: as if they lay
-in the directory), cleaned by brute force into `.cleaned` files, copied under names that nothing had
-before, read back, and put into the manifest in the place of those that they were made from. One
-compare-and-swap does so for all of them, or for each part of the job where several workers share
-it: a reader sees the log as it was, or cleaned, or cleaned up to an offset. Local segments are left
-alone until they are in the tier alone, copied or not.
+Segments without a local file are read from the store (`TierSources`: as if they were in the
+directory), cleaned by brute force into `.cleaned` files, copied under new names, read back, and
+then replace their sources in the manifest. One compare-and-swap does so for all of them, or for
+each part of the job if several workers share it: a reader sees the log uncleaned, cleaned, or
+cleaned up to an offset. Local segments, copied or not, are not cleaned until only the tier has
+them.
 
-All older segments are in the job, and parts come by ascending offsets. So a tombstone goes when its
-time has come and what it covers has gone: no object that a manifest names can hold such a record.
-What left the manifest stays for the grace period, for those who planned before, and for parts that
-still map its keys.
+All older segments are in the job, and parts come by ascending offsets. So a tombstone is dropped
+when its horizon has passed and the records that it covers are gone: no object that a manifest names
+can hold such a record. Segments that left the manifest stay for the grace period, for readers with
+older plans, and for parts that still map their keys.
 
-Owns the `CleaningTarget` of a tier, the worker in this process (`TierCleaner`; it needs no lock:
-what it writes are objects that no manifest names yet, and `.cleaned` files in a folder of its own,
-so it may run on another machine), and writing segments of a tier anew, which an erasure does, too.
-Not owned: the passes (`compaction.cleaner`) and the manifest (`mover`).
+Owns the `CleaningTarget` of a tier, the worker in this process (`TierCleaner`; it needs no lock: it
+writes objects that no manifest names yet, and `.cleaned` files in a folder of its own, so it may
+run on another machine), and rewriting segments of a tier, which an erasure does, too. Not owned:
+the passes (`compaction.cleaner`) and the manifest (`mover`).
 
 A crash before a swap leaves orphans and `.cleaned` files, which the next run of `tidelog tier
---collect` and an opening remove. After it the checkpoint is behind: the cleaning is begun again
-from there, and what was exchanged stays.
+--collect` and an opening remove. After a crash following a swap, the checkpoint is older than the
+segments: the cleaning is repeated from there, and replaced segments stay.
 """
 
 import json
@@ -70,17 +70,17 @@ _READ: tuple[str, ...] = (files.LOG_SUFFIX, files.APPEND_TIME_SUFFIX)
 
 
 class TierSources(LayeredFiles):
-    """Files in which segments of a tier lie where they would if they were local; read-only there.
+    """Files in which segments of a tier appear at their local paths; read-only there.
 
-    Safe for whatever the files below are.
+    As thread-safe as the files below.
     """
 
     def __init__(self, below: FileSystem, aliases: Mapping[str, str]) -> None:
-        """Files over others.
+        """Create files over others.
 
         Args:
             below: Reads objects by their tier paths, and has all other files.
-            aliases: Tier path by the path under which it is asked for.
+            aliases: Tier path by local path.
         """
         super().__init__(below)
         self._aliases = aliases
@@ -89,29 +89,29 @@ class TierSources(LayeredFiles):
         return self._aliases.get(path, path)
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """See `FileSystem`."""
+        """Open a file; see `FileSystem`."""
         return super().open(self._named(path), write=write, create=create)
 
     def map(self, path: str, size: int | None = None) -> memoryview:
-        """See `FileSystem`."""
+        """Return a view of a file; see `FileSystem`."""
         return super().map(self._named(path), size)
 
     def stat(self, path: str) -> FileStat:
-        """See `FileSystem`."""
+        """Return a file's status; see `FileSystem`."""
         return super().stat(self._named(path))
 
     def exists(self, path: str) -> bool:
-        """See `FileSystem`."""
+        """Return whether a file exists; see `FileSystem`."""
         return super().exists(self._named(path))
 
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """Where segments of a tier are written anew.
+    """Local folder in which segments of a tier are rewritten.
 
     Attributes:
-        log: The partition; one that is open for reading will do.
-        directory: Where `.cleaned` files lie until they are copied.
+        log: The partition; one that is open for reading is enough.
+        directory: Folder of the `.cleaned` files until they are copied.
     """
 
     log: "LogView"
@@ -119,21 +119,21 @@ class Workplace:
 
     @property
     def context(self) -> SegmentContext:
-        """The partition's, as if its files were here."""
+        """The partition's context, as if its files were in the folder."""
         return replace(self.log.context, directory=self.directory)
 
     @classmethod
     def beside(cls, log: "LogView") -> "Workplace":
-        """The partition's own directory; needs the lock."""
+        """Create a workplace in the partition's own directory; needs the lock."""
         return cls(log, log.context.directory)
 
     def path(self, base_offset: int, suffix: str) -> str:
-        """Where a file of a segment that is written anew lies meanwhile."""
+        """Return the temporary path of a rewritten segment's file."""
         return files.cleaned_path(self.directory, base_offset, suffix)
 
 
 def aliases_of(segments: Iterable[RemoteSegment], directory: str) -> dict[str, str]:
-    """Tier paths of segments' logs and append times, by those of files in a directory."""
+    """Return tier paths of segments' logs and append times, by their paths in a directory."""
     aliases = {}
     for segment in segments:
         base = segment.base_offset
@@ -146,12 +146,12 @@ def aliases_of(segments: Iterable[RemoteSegment], directory: str) -> dict[str, s
 def write_rewritten(
     workplace: Workplace, old: Sequence[RemoteSegment], batches: Iterable[Buffer]
 ) -> None:
-    """Write the `.cleaned` files of a segment: these batches, and what the old ones say of them.
+    """Write the `.cleaned` files of a segment: these batches, with the old ones' append times.
 
     Args:
-        workplace: Where.
-        old: Neighbours that it takes the place of.
-        batches: Of format 2, in order, with the offsets that they have; at least one.
+        workplace: Folder of the files.
+        old: Neighbors that it replaces.
+        batches: Of format 2, in order, with their final offsets; at least one.
 
     Raises:
         CorruptData: They are not sound, or out of order.
@@ -178,19 +178,19 @@ def write_rewritten(
 def copy_rewritten(
     workplace: Workplace, tier: PartitionTier, uid: str, old: Sequence[RemoteSegment]
 ) -> TierSegment:
-    """Copy the segment that lies in `.cleaned` files into the tier, and read it back.
+    """Copy a segment from its `.cleaned` files into the tier, and read it back.
 
     Args:
-        workplace: Where they lie.
-        tier: Of the partition.
-        uid: What the copy is called, as nothing was before.
-        old: Neighbours that it takes the place of; the files have the first one's base offset.
+        workplace: Folder of the files.
+        tier: Tier of the partition.
+        uid: Unique name of the copy.
+        old: Neighbors that it replaces; the files have the first one's base offset.
 
     Returns:
-        The row by which a manifest can name it; none does yet.
+        The row for a manifest; no manifest has it yet.
 
     Raises:
-        CorruptData: It is damaged, or what was read back is not what was written.
+        CorruptData: It is damaged, or the data read back differs.
         OSError, StorageFailure: Disk or store failed. An orphan may be left in the store.
     """
     base, end = old[0].base_offset, old[-1].end_offset
@@ -203,7 +203,7 @@ def copy_rewritten(
         times = read_times(
             workplace.log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms
         )
-        # What an index of one segment can't tell of another, its rows do.
+        # The index of one segment lacks the others' transactions; their rows tell.
         times = replace(times, mtime_ms=max(row.times.mtime_ms for row in rows))
         note = rows[-1].note
         return copy_segment(
@@ -220,13 +220,13 @@ def copy_rewritten(
 
 
 def drop_rewritten(workplace: Workplace, base_offset: int) -> None:
-    """Remove the `.cleaned` files of a segment; never raises, an opening drops them, too."""
+    """Remove the `.cleaned` files of a segment; never raises, because an opening drops them too."""
     for suffix in files.LOG_FIRST:
         remove_quietly(workplace.context.env.files, workplace.path(base_offset, suffix))
 
 
 def _carry_snapshot(workplace: Workplace, old: RemoteSegment) -> None:
-    """The snapshot at the first one's base tells of what lies before it, which is as it was."""
+    """Return the snapshot at the first one's base: earlier records are unchanged."""
     try:
         data = read_optional(old.context, old.base_offset, files.SNAPSHOT_SUFFIX)
     except CorruptFile as error:
@@ -238,7 +238,7 @@ def _carry_snapshot(workplace: Workplace, old: RemoteSegment) -> None:
 
 
 def _add_zones(workplace: Workplace, base: int, end: int) -> None:
-    """The zone map, where whoever has written the files made none."""
+    """Build the zone map if the writer of the files made none."""
     path = workplace.path(base, files.ZONES_SUFFIX)
     if workplace.context.env.files.exists(path):
         return
@@ -250,13 +250,13 @@ def _add_zones(workplace: Workplace, base: int, end: int) -> None:
 
 
 def _shown(workplace: Workplace, base: int, end: int) -> ClosedSegment:
-    """The `.cleaned` files as a segment."""
+    """Return the `.cleaned` files as a segment."""
     overlay = files.cleaned_overlay(workplace.context.env.files, workplace.directory, base)
     return ClosedSegment(replace(workplace.context, overlay=overlay), base, end)
 
 
 def _forget(segment: ClosedSegment) -> None:
-    """Let go of files that the next segment of the same base has under the same names."""
+    """Close files whose names the next segment of the same base will use."""
     context = segment.context
     segment.unload()
     for suffix in files.LOG_FIRST:
@@ -267,23 +267,23 @@ def _forget(segment: ClosedSegment) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """What was made of a job, or of a part of it.
+    """Result of a job, or of a part of it.
 
     Attributes:
-        cleaned: What the cleaning tells.
-        rows: For each of its groups the segment that is in the store; no manifest names it.
+        cleaned: Result of the cleaning.
+        rows: For each of its groups the segment in the store; no manifest names it yet.
     """
 
     cleaned: Cleaned
     rows: tuple[TierSegment, ...]
 
     def to_json(self) -> str:
-        """The same as a JSON text."""
+        """Encode the result as JSON."""
         return json.dumps([self.cleaned.to_json(), [encode_row(row) for row in self.rows]])
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` gave; raises CorruptFile for another shape."""
+        """Decode the result of `to_json`; raises CorruptFile if the structure is wrong."""
         match json.loads(text):
             case [str(cleaned), list(rows)]:
                 return cls(cleaned=Cleaned.from_json(cleaned), rows=tuple(map(decode_row, rows)))
@@ -291,34 +291,34 @@ class Rewritten:
 
 
 class TierWorker(Protocol):
-    """Who carries a job over a tier out."""
+    """Carries out cleaning jobs over a tier."""
 
     def rewrite(
         self, job: CleaningJob, segments: Mapping[int, RemoteSegment]
     ) -> Iterator[Rewritten]:
-        """Clean and copy; parts of the job by ascending offsets, which come to all of it.
+        """Clean and copy; yields parts that make up the job, by ascending offsets.
 
-        What is yielded is put into the manifest before the next part is asked for.
+        The caller puts each result into the manifest before it takes the next one.
 
         Args:
-            job: What to do.
+            job: The job.
             segments: Its sources by base offset, as they were when it was made.
 
         Raises:
-            TidelogError, OSError: It could not; parts before are in place.
+            TidelogError, OSError: The job failed; earlier parts are in place.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierCleaner:
-    """Does a job in this process; a `TierWorker`.
+    """A `TierWorker` in this process.
 
     Attributes:
-        place: Where files lie meanwhile.
-        tier: Where the segments go.
+        place: Folder of temporary files.
+        tier: Tier of the new segments.
         tier_files: Reads objects, and has all other files.
-        draw_uid: Names copies as nothing was named before.
+        draw_uid: Draws unique names of copies.
     """
 
     place: Workplace
@@ -329,14 +329,14 @@ class TierCleaner:
     def rewrite(
         self, job: CleaningJob, segments: Mapping[int, RemoteSegment]
     ) -> Iterator[Rewritten]:
-        """See `TierWorker`; all of the job in one part."""
+        """Do all of the job in one part; see `TierWorker`."""
         yield self.rewritten(job, segments)
 
     def rewritten(self, job: CleaningJob, segments: Mapping[int, RemoteSegment]) -> Rewritten:
-        """Do it.
+        """Carry the job out.
 
         Raises:
-            CorruptData, UnsupportedCompression: A source is damaged, or what was read back is.
+            CorruptData, UnsupportedCompression: A source is damaged, or the data read back differs.
             OSError, StorageFailure: Disk or store failed. Orphans may be left in the store.
         """
         workplace, sources = self.place, [segments[each.base_offset] for each in job.sources]
@@ -362,7 +362,7 @@ class TierCleaner:
         return copy_rewritten(self.place, self.tier, self.draw_uid(), old)
 
     def _put_empty_batch(self, old: Sequence[RemoteSegment]) -> None:
-        """Nothing is left: a batch without records stands for the offsets; no object is empty."""
+        """Write an empty batch that covers the offsets if nothing remains; no object is empty."""
         base, end = old[0].base_offset, old[-1].end_offset
         last = next((found for each in reversed(old) if (found := last_batch(each))), None)
         batch = build_empty_batch(
@@ -380,21 +380,21 @@ def compact_tier(
     options: CleanerOptions,
     worker: TierWorker | None = None,
 ) -> CleaningReport:
-    """Compact what only a partition's tier has, where that is due, or asked for.
+    """Compact the segments that only a partition's tier has, if due or requested.
 
     Args:
-        log_dir: Open for writing; nobody else may move this partition's segments meanwhile.
+        log_dir: Open for writing; nothing else may move this partition's segments meanwhile.
         name: The partition.
-        options: How; `hold` is entered while segments are exchanged.
-        worker: Cleans and copies; this process where None.
+        options: Options; `hold` is entered while segments are replaced.
+        worker: Cleans and copies; this process if None.
 
     Raises:
-        UnknownTopic, ReadOnly: As their names say; nothing was changed.
+        UnknownTopic, ReadOnly: Nothing was changed.
         InvalidRequest: It has no tier; nothing was changed.
-        CorruptData: A damaged batch or object, named; passes before may be in place.
+        CorruptData: A batch or object is damaged, with its path; earlier passes may be in place.
         TierConflict: Another directory writes this tier.
-        CleaningAborted: The tier was changed meanwhile; it may be tried again at once.
-        StorageFailure: Disk or store failed; the old segments are there, or the new ones.
+        CleaningAborted: The tier was changed meanwhile; the caller may retry at once.
+        StorageFailure: Disk or store failed; the old or the new segments are there.
     """
     log = log_dir.log(name.topic, name.partition)
     if log.tier is None:
@@ -405,7 +405,7 @@ def compact_tier(
 
 
 class _TierTarget(PartitionTarget):
-    """What only a partition's tier has: a `CleaningTarget`."""
+    """The `CleaningTarget` of the segments that only a partition's tier has."""
 
     def __init__(
         self,
@@ -427,7 +427,7 @@ class _TierTarget(PartitionTarget):
         return inspect_tier(self._log_dir, self.name, is_asked=is_asked, options=self._options)
 
     def clean(self, job: CleaningJob) -> Cleaned:
-        """See `CleaningTarget`; each part of the job is in the manifest before the next is made."""
+        """Carry out the job; each part is in the manifest before the next is made."""
         bases = {each.base_offset for each in job.sources}
         remote = (
             each for each in self._plan.state.log.tiered_segments() if each.base_offset in bases
@@ -448,7 +448,7 @@ class _TierTarget(PartitionTarget):
     def _swap_in(
         self, whole: Cleaned, part: Rewritten, segments: Mapping[int, RemoteSegment]
     ) -> None:
-        """Exchange the segments of a part; the history tells of those before it, too."""
+        """Replace the segments of a part; the history includes earlier parts."""
         note_run(self._log_dir, self._plan, whole, frozenset())
         old = [segments[base].row for each in part.cleaned.groups for base in each.bases]
         now_ms = self._log_dir.env.clock.now_ms()

@@ -1,18 +1,18 @@
 """One partition's folder in a store: its manifest, its objects, copies, checks and garbage.
 
-- The manifest is the only object that changes (`PartitionTier`). Whoever changes it reads it, and
-  writes only if nobody has written since; a lost race begins anew with what the other has written.
-  Only the holder of the directory's lock changes it, so a race means a second copy of the
-  directory: its changes are refused where they contradict (`TierConflict`).
-- A copy of a finished segment is checked before, written and read back. Every batch of the log is
-  walked and its checksum verified: damage stays local, where `tidelog doctor` can say what is left.
-  So does a segment that lacks lost offsets at its end: by its row, nobody would miss them. The
-  objects go into a folder under a name that nothing had before. Indexes, append times and aborted
-  transactions are written as they are believed, not as their files happen to be. Each object is
-  read back from end to end and held against length and checksum. Until a manifest names the folder
-  nobody looks there, so a copy that fails is an orphan.
-- A check holds a tier against its manifest: every object is read, or only asked for its length.
-- Garbage, which no manifest names any more, is removed once readers had time.
+- The manifest is the only object that changes (`PartitionTier`). A change reads it, and writes only
+  if it was not written since; a lost race is repeated from the newer manifest. Only the holder of
+  the directory's lock changes it, so a race means a second copy of the directory: its changes are
+  refused if they contradict (`TierConflict`).
+- A finished segment is verified before it is copied, then written and read back. Every batch of the
+  log is walked and its checksum verified: a damaged segment stays local, where `tidelog doctor` can
+  tell what is left. So does a segment that lacks lost offsets at its end: its row would hide the
+  loss. The objects go into a folder with a new unique name. Indexes, append times and aborted
+  transactions are written as they are trusted, not as their files happen to be. Each object is read
+  back completely and compared with length and checksum. Readers ignore the folder until a manifest
+  names it, so a failed copy is an orphan.
+- A check compares a tier with its manifest: every object is read, or only its length is requested.
+- Garbage, which no manifest names any more, is removed after a grace period for readers.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 MANIFEST_KEY: Final = "manifest.json"
 
 
-# Another writer may be faster again and again, but not for ever.
+# Maximum attempts against another writer that keeps winning.
 _TRIES: Final = 10
 
 
@@ -68,11 +68,11 @@ class PartitionTier:
     folder: str
 
     def key(self, name: str) -> str:
-        """Key of something in the folder."""
+        """Return the key of an object in the folder."""
         return f"{self.folder}/{name}"
 
     def read(self) -> tuple[Manifest | None, str | None]:
-        """The manifest and its etag; None and None where there is none.
+        """Return the manifest and its etag; None and None if there is none.
 
         Raises:
             CorruptFile, UnsupportedVersion: It can't be read.
@@ -89,15 +89,15 @@ class PartitionTier:
             raise error.located(f"{self.store.url}/{key}") from error
 
     def update(self, change: Change) -> Manifest:
-        """Replace the manifest by what `change` makes of it; what is there then.
+        """Replace the manifest by the result of `change`; return the manifest that is there then.
 
         Args:
-            change: May be called several times; what it raises is raised, and nothing is written.
+            change: May be called several times; its errors are raised, and nothing is written then.
 
         Raises:
-            TierConflict: Somebody else keeps being faster.
-            CorruptFile, UnsupportedVersion: What is there can't be read.
-            StorageFailure: The store failed; the new manifest may have been written all the same.
+            TierConflict: Another writer keeps winning.
+            CorruptFile, UnsupportedVersion: The present manifest can't be read.
+            StorageFailure: The store failed; the new manifest may have been written anyway.
         """
         for _ in range(_TRIES):
             stored, etag = self.read()
@@ -114,11 +114,11 @@ class PartitionTier:
         )
 
     def sum(self, key: str, size_limit: int) -> FileSum:
-        """Length and CRC-32C of an object, read from end to end; -1 bytes where it is missing.
+        """Read an object completely; return length and CRC-32C, or -1 bytes if it is missing.
 
         Args:
             key: Below the folder.
-            size_limit: Reading ends behind so many bytes.
+            size_limit: Stop reading after this many bytes.
         """
         size, crc = 0, 0
         while size <= size_limit:
@@ -139,7 +139,7 @@ def _next(changed: Manifest, stored: Manifest | None) -> Manifest:
 
 
 def folder_of(name: TopicPartition, topic_id: uuid.UUID) -> str:
-    """Key of a partition's folder; topics of one name that were created anew differ in it."""
+    """Return the key of a partition's folder; a topic created again under its name gets another."""
     return f"{name.topic}-{files.encode_topic_id(topic_id)}/{name.partition}"
 
 
@@ -151,7 +151,7 @@ def writer_of(log_dir: "DirectoryAccess") -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopySource:
-    """A finished local segment, and what is remembered of it."""
+    """A finished local segment, and its note."""
 
     segment: "ClosedSegment"
     times: TierTimes
@@ -160,12 +160,12 @@ class CopySource:
 
 
 def copy_segment(tier: PartitionTier, source: CopySource) -> TierSegment:
-    """Copy a segment; the row by which a manifest can name it.
+    """Copy a segment; return its row for a manifest.
 
     Raises:
-        CorruptData: The segment is damaged, or what was read back is not what was written.
+        CorruptData: The segment is damaged, or the data read back differs.
         OffsetsGone: Offsets at its end are lost (`storage.segment.gaps`).
-        InvalidRequest: It has no zone map, which the row is made of.
+        InvalidRequest: It has no zone map, from which the row is made.
         StorageFailure: Disk or store failed. An orphan may be left in the store.
     """
     segment = source.segment
@@ -201,7 +201,7 @@ def _check_log(segment: "ClosedSegment") -> None:
 
 
 def _small_objects(segment: "ClosedSegment") -> Iterator[tuple[str, bytes]]:
-    """Suffix and content of what is not copied as a file."""
+    """Yield suffix and content of objects that are not copied from a file."""
     yield files.OFFSET_INDEX_SUFFIX, bytes(segment.offset_index.encoded)
     yield files.TIME_INDEX_SUFFIX, bytes(segment.time_index.encoded)
     if segment.txn_index.size_bytes:
@@ -226,7 +226,7 @@ def _sums(segment: "ClosedSegment") -> dict[str, FileSum]:
 
 
 def _write(tier: PartitionTier, row: TierSegment, segment: "ClosedSegment") -> None:
-    """The log last, so that a folder with a log in it is a whole one."""
+    """Write the objects, the log last, so that a folder with a log in it is complete."""
     for suffix, data in _small_objects(segment):
         tier.store.put(tier.key(row.key(suffix)), data)
     for suffix in _FILES:
@@ -235,10 +235,10 @@ def _write(tier: PartitionTier, row: TierSegment, segment: "ClosedSegment") -> N
 
 
 def check_objects(tier: PartitionTier, row: TierSegment) -> None:
-    """Read every object of a row and hold it against length and checksum.
+    """Read every object of a row and compare it with length and checksum.
 
     Raises:
-        CorruptFile: One is missing, or something else; names it.
+        CorruptFile: One is missing or differs; the error names it.
         StorageFailure: The store failed.
     """
     for suffix, expected in row.objects.items():
@@ -250,7 +250,7 @@ def check_objects(tier: PartitionTier, row: TierSegment) -> None:
 def object_problem(
     tier: PartitionTier, row: TierSegment, suffix: str, expected: FileSum
 ) -> str | None:
-    """What is wrong with an object, None where it is what the row says."""
+    """Return how an object differs from its row, None if it does not."""
     actual = tier.sum(row.key(suffix), expected.size_bytes)
     if actual == expected:
         return None
@@ -263,12 +263,12 @@ def object_problem(
 
 
 class Problem(NamedTuple):
-    """Something in a tier that is not as the manifest says.
+    """A difference between a tier and its manifest.
 
     Attributes:
-        topic_partition: Whose it is.
-        first_offset: First offset concerned.
-        end_offset: Offset behind the last one.
+        topic_partition: The partition.
+        first_offset: First affected offset.
+        end_offset: Offset after the last one, exclusive.
         where: URL of the object, or the partition's folder.
         text: What is wrong.
         is_local: Whether local files still hold these offsets.
@@ -285,12 +285,12 @@ class Problem(NamedTuple):
 def verify(
     log_dir: "DirectoryAccess", names: Iterable[TopicPartition], *, sizes_only: bool = False
 ) -> Iterator[Problem]:
-    """What is wrong with the tiers of these partitions; nothing is changed, and no lock needed.
+    """Check the tiers of these partitions; nothing is changed, and no lock is needed.
 
     Args:
         log_dir: Open for reading or writing.
-        names: Partitions; those without a tier are passed over.
-        sizes_only: Compare lengths, which takes one request for each object and reads none.
+        names: Partitions; those without a tier are skipped.
+        sizes_only: Compare lengths only, with one request for each object and no download.
 
     Raises:
         StorageFailure: A store failed.
@@ -330,21 +330,21 @@ def _verify(
 
 
 def remove_garbage(tier: PartitionTier, manifest: Manifest, before_ms: int) -> set[str]:
-    """Remove the objects of what left the manifest at or before a time.
+    """Remove the objects of segments that left the manifest at or before a time.
 
-    The log goes first, as a folder with a log in it passes for a whole one.
+    The log goes first, because a folder with a log in it counts as complete.
 
     Returns:
         Folders that are empty now; the manifest still names them as garbage.
 
     Raises:
-        StorageFailure: The store failed; what was removed stays removed.
+        StorageFailure: The store failed; objects removed before stay removed.
     """
     live = {row.folder for row in manifest.segments}
     due = [one.segment for one in manifest.garbage if one.since_ms <= before_ms]
     removed = set()
     for row in due:
-        if row.folder in live:  # a part of it still counts
+        if row.folder in live:  # a part of it is still valid
             removed.add(row.folder)
             continue
         remove_all(tier, (row.key(suffix) for suffix in sorted(row.objects, key=_log_first)))
@@ -353,7 +353,7 @@ def remove_garbage(tier: PartitionTier, manifest: Manifest, before_ms: int) -> s
 
 
 def remove_all(tier: PartitionTier, keys: Iterable[str]) -> None:
-    """Remove objects of a folder; fine where they are gone."""
+    """Remove objects of a folder; missing ones are ignored."""
     for key in keys:
         tier.store.delete(tier.key(key))
 

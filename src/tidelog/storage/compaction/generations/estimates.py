@@ -170,7 +170,7 @@ class KeySamples:
 
     @property
     def latest(self) -> Mapping[int, tuple[int, int]]:
-        """Return offset and size of each sampled key's last record by its hash, as a copy."""
+        """Offset and size of each sampled key's last record by its hash, as a copy."""
         return self._latest
 
     def thinned(self, shift: int) -> dict[int, tuple[int, int]]:

@@ -150,7 +150,7 @@ def priority_by(segments: Sequence[SegmentFacts]) -> Callable[[SegmentFacts], fl
 
 
 def _map_starts(segments: Sequence[SegmentFacts], map_keys_max: float) -> Iterator[int]:
-    """Return first offsets to compare, the shortest maps first.
+    """Yield first offsets to compare, the shortest maps first.
 
     A key is in the map once, wherever its older records lie: a map from an offset on holds the keys
     whose last record is at or after it.
@@ -291,7 +291,7 @@ def _count_after(segments: Sequence[SegmentFacts], rewritten: set[int], room: Ro
 def _runs(
     segments: Sequence[SegmentFacts], rewritten: set[int], room: Room
 ) -> Iterator[tuple[int, set[int]]]:
-    """Return runs of neighbors that fit into one segment, best first, with the segments saved."""
+    """Yield runs of neighbors that fit into one segment, best first, with the segments saved."""
     runs = []
     for first in range(len(segments) - 1):
         copied, last = 0.0, first
@@ -338,7 +338,7 @@ def with_drops(
     map_from: int,
     map_to: int,
 ) -> Iterator[Group]:
-    """Return groups, and whether each may drop tombstones and markers past their horizon.
+    """Yield groups, and whether each may drop tombstones and markers past their horizon.
 
     A group may if every segment up to its last one is cleaned to the group's end by the time the
     group is swapped in: by this cleaning, if it is rewritten before or with the group, or by

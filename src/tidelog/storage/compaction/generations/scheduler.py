@@ -215,7 +215,7 @@ class Generations:
 
     @property
     def has_tombstones_due(self) -> bool:
-        """Return whether an idle log needs a cleaning at some time: some tombstones will expire."""
+        """Whether an idle log needs a cleaning at some time: some tombstones will expire."""
         return any(row.due_ms != UNKNOWN for row in self._known.rows.values())
 
     def sample(self, cleanable_end: int) -> None:
