@@ -113,30 +113,30 @@ __all__ = [
     "stamp_append_time",
 ]
 
-_CODECS: Final = tuple(Codec)  # by number; calling the enum costs ten times as much
+_CODECS: Final = tuple(Codec)  # by number; calling the enum would cost ten times as much
 
 
 class RecordBatch:
     """A view of one magic-2 batch; the header's fields are plain attributes.
 
-    Safe to read from several threads. The buffer must hold the whole batch: `walk` sees to that.
+    Safe to read from several threads. The buffer must hold the whole batch, which `walk` ensures.
 
     Attributes:
         at: Place of the batch in the buffer.
-        size_bytes: Of the whole batch, header included.
-        base_offset: Offset that the records' deltas count from.
-        leader_epoch: Epoch of the leader that appended it, -1 where unknown.
+        size_bytes: Size of the whole batch, including the header.
+        base_offset: Offset that the records' offset deltas are relative to.
+        leader_epoch: Epoch of the leader that appended it, -1 if unknown.
         magic: 2.
-        crc: As it stands in the header.
+        crc: Value in the header.
         attributes: All 16 bits, signed.
-        last_offset_delta: `last_offset` - `base_offset`; kept by a cleaner that drops records.
-        base_timestamp: What the timestamp deltas count from in ms: neither the smallest nor, with
-            a delete horizon, any record's.
+        last_offset_delta: `last_offset` - `base_offset`; a cleaner that drops records keeps it.
+        base_timestamp: Time in ms that the timestamp deltas are relative to; neither the smallest
+            nor, with a delete horizon, any record's.
         max_timestamp: Largest record timestamp in ms, or the append time of a LogAppendTime batch.
         producer_id: -1 for none.
         producer_epoch: -1 for none.
         base_sequence: -1 for none.
-        record_count: As declared; not trusted before the records were decoded.
+        record_count: Value in the header; not trusted until the records are decoded.
     """
 
     __slots__ = (
@@ -173,7 +173,7 @@ class RecordBatch:
     size_bytes: int
 
     def __init__(self, buffer: Buffer, at: int = 0) -> None:
-        """View the batch that begins at `at`; use `batch_walk.walk` for bytes from outside."""
+        """View the batch at `at`; use `batch_walk.walk` for untrusted bytes."""
         self._buffer = buffer
         self.at = at
         (
@@ -200,22 +200,22 @@ class RecordBatch:
         )
 
     def let_go(self) -> None:
-        """Keep the fields of the header alone, so that nothing holds the buffer any more."""
+        """Keep only the header's fields, and release the buffer."""
         self._buffer = b""
 
     @property
     def view(self) -> memoryview:
-        """The whole batch, header included."""
+        """The whole batch, including the header."""
         return memoryview(self._buffer)[self.at : self.at + self.size_bytes]
 
     @property
     def last_offset(self) -> int:
-        """Offset at which the batch ends, inclusive."""
+        """Last offset of the batch, inclusive."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def next_offset(self) -> int:
-        """The first offset after the batch."""
+        """Offset after the last one of the batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -223,7 +223,7 @@ class RecordBatch:
         """Compression of the records.
 
         Raises:
-            UnsupportedCompression: The number is one that nobody defined (5..7).
+            UnsupportedCompression: The number is undefined (5..7).
         """
         number = self.attributes & CODEC_MASK
         if number > Codec.ZSTD:
@@ -232,22 +232,22 @@ class RecordBatch:
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Who set the timestamps that readers see."""
+        """Whether the producer or the log set the visible timestamps."""
         return timestamp_type_of(self.attributes)
 
     @property
     def is_transactional(self) -> bool:
-        """Whether it belongs to a transaction (markers do too)."""
+        """Whether it belongs to a transaction; true for markers, too."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:
-        """Whether it holds control records, which consumers never see."""
+        """Whether it contains control records, which consumers never see."""
         return bool(self.attributes & CONTROL_BIT)
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Wall time in ms from which its tombstones or markers may go, None where not set."""
+        """Wall time in ms from which its tombstones or markers may be removed; None if not set."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
@@ -257,20 +257,20 @@ class RecordBatch:
 
     @property
     def last_sequence(self) -> int:
-        """The producer's number for the last offset, -1 where there is none."""
+        """The producer's sequence for the last offset, -1 for none."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return wrap_sequence(self.base_sequence + self.last_offset_delta)
 
     def is_valid(self) -> bool:
-        """Whether the CRC matches the bytes it covers."""
+        """Whether the CRC is right."""
         return self.size_bytes >= HEADER_SIZE and crc32c(self.view[ATTRIBUTES_AT:]) == self.crc
 
     def ensure_valid(self) -> None:
-        """Do nothing if the CRC matches.
+        """Ensure that the CRC is right.
 
         Raises:
-            CorruptBatch: It does not, or the batch is shorter than its header.
+            CorruptBatch: It is not, or the batch is shorter than its header.
         """
         if self.size_bytes < HEADER_SIZE:
             raise self._corrupt(f"{self.size_bytes} bytes, a header alone has {HEADER_SIZE}")
@@ -283,14 +283,17 @@ class RecordBatch:
     def body(
         self, limit: int = DEFAULT_DECOMPRESSION_LIMIT, *, scratch: Scratch | None = None
     ) -> bytes | memoryview:
-        """The records section, decompressed to at most `limit` bytes; a view where it is plain.
+        """Return the records section, decompressed to at most `limit` bytes.
+
+        A view if uncompressed.
 
         Args:
-            limit: Bytes that may come out, inclusive.
-            scratch: Where to decompress to, where no view of it is kept; None takes new memory.
+            limit: Maximum number of decompressed bytes, inclusive.
+            scratch: Memory to decompress to, if the caller keeps no view of it; None for new
+                memory.
 
         Raises:
-            CorruptStream: It does not decompress; StreamTooLong where more comes out.
+            CorruptStream: It does not decompress; StreamTooLong if it exceeds `limit`.
             UnsupportedCompression: The codec is unknown.
         """
         section, codec = self.view[HEADER_SIZE:], self.codec
@@ -305,15 +308,15 @@ class RecordBatch:
     def records(
         self, *, check_crc: bool = True, limit: int = DEFAULT_DECOMPRESSION_LIMIT
     ) -> Iterator[Record]:
-        """The records in offset order, each checked before it is handed out.
+        """Iterate over the records in offset order; each is checked before it is returned.
 
         Args:
-            check_crc: False where the caller has called `ensure_valid`.
-            limit: Bytes that the records may decompress to, inclusive.
+            check_crc: False if the caller has called `ensure_valid`.
+            limit: Maximum number of decompressed bytes, inclusive.
 
         Raises:
             CorruptBatch: The CRC is wrong, or the records don't decompress.
-            CorruptRecord: A record breaks a rule; those before it were right.
+            CorruptRecord: A record breaks a rule; those before it were valid.
             UnsupportedCompression: The codec is unknown.
         """
         if check_crc:
@@ -338,17 +341,18 @@ class RecordBatch:
         *,
         default_timestamp: int = NO_TIMESTAMP,
     ) -> bytearray:
-        """The batch again with some of its records, or with others in their places.
+        """Return the batch with some of its records, or with replaced records.
 
-        Its offsets, leader epoch, producer, codec, stamp and delete horizon stay. Of data alone.
+        Offsets, leader epoch, producer, codec, append time and delete horizon stay. Not for control
+        batches.
 
         Args:
             records: In offset order, at least one.
-            offsets: Of each, inside the batch.
-            default_timestamp: Time in ms of records whose timestamp is None.
+            offsets: Offset of each, within the batch.
+            default_timestamp: Time in ms for records whose timestamp is None.
 
         Raises:
-            As `build_batch`.
+            The errors of `build_batch`.
         """
         is_stamped = self.timestamp_type is TimestampType.LOG_APPEND_TIME
         return build_batch(
@@ -369,18 +373,18 @@ class RecordBatch:
         )
 
     def _may_be_rewritten(self) -> bool:
-        """Whether a cleaner may have put the append time in the place of the producer's times."""
+        """Whether a cleaner may have replaced the producer's times with the append time."""
         if not self.attributes & TIMESTAMP_TYPE_BIT:
             return False
         has_gaps = self.record_count != self.last_offset_delta + 1
         return has_gaps or bool(self.attributes & DELETE_HORIZON_BIT)
 
     def control_type(self) -> ControlType:
-        """What the first record of a control batch says; UNKNOWN for an emptied one.
+        """Return the type of a control batch, from its first record; UNKNOWN for an empty batch.
 
         Raises:
             CorruptRecord: The record's key is no control key, or the record is damaged.
-            CorruptBatch: As in `records`.
+            CorruptBatch: See `records`.
         """
         assert self.is_control
         for record in self.records():
@@ -392,11 +396,11 @@ class RecordBatch:
 
 
 def _forget_lost_times(records: list[Record]) -> Iterator[Record]:
-    """The records, without create times where all are just the append time again.
+    """Return the records, without create times if all of these equal the append time.
 
-    Kafka's cleaner rewrites a LogAppendTime batch with the times that readers see; ours keeps the
-    producer's. Which of them wrote a batch can't be told when all create times equal the append
-    time: then they are unknown.
+    Kafka's cleaner rewrites a LogAppendTime batch with the visible times; tidelog's keeps the
+    producer's. If all create times equal the append time, it is unknown which cleaner wrote the
+    batch, so the create times are unknown, too.
     """
     is_lost = all(record.create_timestamp == record.timestamp for record in records)
     return (replace(r, create_timestamp=None) if is_lost else r for r in records)

@@ -37,15 +37,15 @@ _MAGIC_LENGTH_MIN = (*MESSAGE_LENGTH_MIN, BATCH_LENGTH_MIN)
 
 
 def frame_size(buffer: Buffer, at: int, end: int) -> int | None:
-    """Bytes of the batch that begins at `at`, None where it is not complete before `end`.
+    """Return the size in bytes of the batch at `at`, or None if it is not complete before `end`.
 
     Args:
-        buffer: Bytes to look at.
+        buffer: Bytes to examine.
         at: Place of the batch.
-        end: Where the readable bytes end, exclusive.
+        end: End of the readable bytes, exclusive.
 
     Raises:
-        CorruptBatch: The length is below the smallest, or the magic is none of 0, 1, 2.
+        CorruptBatch: The length is too small, or the magic is none of 0, 1, 2.
     """
     remaining = end - at
     if remaining < LOG_OVERHEAD:
@@ -66,7 +66,7 @@ def frame_size(buffer: Buffer, at: int, end: int) -> int | None:
 
 
 def is_cut(data: Buffer) -> bool:
-    """Whether the first batch goes on behind the end of `data`."""
+    """Whether the first batch extends beyond the end of `data`."""
     if len(data) < LOG_OVERHEAD:
         return True
     length = int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)
@@ -74,20 +74,20 @@ def is_cut(data: Buffer) -> bool:
 
 
 def view_batch(buffer: Buffer, at: int = 0) -> Batch:
-    """A view of the batch at `at`, whose frame `frame_size` has accepted."""
+    """Return a view of the batch at `at`, whose frame `frame_size` has accepted."""
     return RecordBatch(buffer, at) if buffer[at + MAGIC_AT] == MAGIC_2 else LegacyBatch(buffer, at)
 
 
 def walk(buffer: Buffer, at: int = 0, end: int | None = None) -> Iterator[Batch]:
-    """Views of the batches from `at` to `end`, back to back; a partial one at the end is left out.
+    """Iterate over the batches from `at` to `end`, back to back; stops at a partial batch.
 
     Args:
         buffer: Bytes that begin with a batch at `at`.
         at: Place of the first batch.
-        end: Where the readable bytes end, exclusive; None is the buffer's end.
+        end: End of the readable bytes, exclusive; None for the buffer's end.
 
     Raises:
-        CorruptBatch: The frame at `at` of the error can't be right; the batches before it could.
+        CorruptBatch: The frame at `at` of the error is impossible; earlier batches were returned.
     """
     view = memoryview(buffer)
     end = len(view) if end is None else end

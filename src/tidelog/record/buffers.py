@@ -1,6 +1,6 @@
-"""Scratch buffers that are reused from batch to batch, among them room for decompressed bodies.
+"""Scratch buffers that are reused from batch to batch, also for decompressed bodies.
 
-Allocating a large buffer for each batch costs more than the work done in it, because the system
+Allocating a large buffer for each batch costs more than processing the batch, because the system
 zeroes every page.
 """
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from tidelog.types import Buffer
 
-# A larger buffer is made anew each time, and not kept.
+# Larger buffers are not reused.
 SCRATCH_BYTES_MAX: Final = 4 << 20
 
 
@@ -16,16 +16,17 @@ _STEP_BYTES: Final = 64 << 10
 
 
 class Scratch:
-    """A buffer that is handed out again when no view of it is left. Safe for several threads."""
+    """A buffer that is reused once no view of it exists. Safe for several threads."""
 
     def __init__(self) -> None:
-        # None or one. `pop` and `append` of a list are atomic: who has popped it is alone with it.
+        # At most one. `pop` and `append` of a list are atomic: the thread that pops the buffer owns
+        # it.
         self._kept: list[bytearray] = []
 
     def take(self, size_bytes: int) -> memoryview:
-        """`size_bytes` to write into; what they hold before is anything.
+        """Return `size_bytes` of memory, not initialized.
 
-        They stay the taker's for as long as he holds the view, or a view of it.
+        The caller owns it as long as a view of it exists.
         """
         if size_bytes > SCRATCH_BYTES_MAX:
             return memoryview(bytearray(size_bytes))
@@ -42,52 +43,55 @@ class Scratch:
 
 
 def is_free(buffer: bytearray) -> bool:
-    """Whether no view of a buffer is left; nobody else may use it meanwhile."""
+    """Whether no view of a buffer exists; the caller must be the only user meanwhile."""
     if not buffer:
         return True
     try:
-        # Python refuses to change the size of a buffer that somebody looks at.
+        # Python refuses to resize a buffer while a view of it exists.
         buffer.append(buffer.pop())
     except BufferError:
         return False
     return True
 
 
-# Decompressed bytes to look at at a time; one batch alone may have more.
+# Decompressed bytes to process at a time; a single batch may have more.
 OPENED_BYTES: Final = 4 << 20
 
 
-# Room beyond that for the last body of a group; a body that needs more room to be decompressed in
-# goes elsewhere first.
+# Additional memory for the last body of a group; a body that needs more is decompressed elsewhere
+# first.
 _SPARE_BYTES: Final = 1 << 20
 
 
 class Arena(Scratch):
-    """Bodies of one group of batches. For one thread; who clears it lets go of what it holds.
+    """Bodies of one group of batches. For one thread; `clear` invalidates all views of it.
 
     Attributes:
-        used: Bytes that are taken.
+        used: Number of used bytes.
     """
 
     def __init__(self, size_bytes: int = OPENED_BYTES + _SPARE_BYTES) -> None:
-        """An empty one."""
+        """Create an empty arena."""
         super().__init__()
         self._bytes = bytearray(size_bytes)
         self._room = memoryview(self._bytes)
         self.used = 0
 
     def clear(self) -> None:
-        """Begin anew: what was put in before is overwritten."""
+        """Start a new group: its bodies overwrite the former ones."""
         self.used = 0
 
     def take(self, size_bytes: int) -> memoryview:
-        """Room to decompress into, behind what is there; other memory where it is too small."""
+        """Return free memory to decompress to; new memory if too little is free."""
         if size_bytes > len(self._bytes) - self.used:
             return memoryview(bytearray(size_bytes))
         return self._room[self.used : self.used + size_bytes]
 
     def put(self, body: Buffer) -> bool:
-        """Add a body, which may lie at the start of what was taken last; False for no room."""
+        """Add a body, which may be at the start of the memory taken last.
+
+        Return False if it is full.
+        """
         end = self.used + len(body)
         if end > len(self._bytes):
             return False
@@ -99,5 +103,5 @@ class Arena(Scratch):
 
     @property
     def content(self) -> memoryview:
-        """All bodies."""
+        """All bodies, back to back."""
         return self._room[: self.used]

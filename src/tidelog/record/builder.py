@@ -60,33 +60,32 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
     last_offset_delta: int | None = None,
     default_timestamp: int = NO_TIMESTAMP,
 ) -> bytearray:
-    """One sealed magic-2 batch of `records`, which must not be empty.
+    """Build one sealed magic-2 batch of `records`, which must not be empty.
 
     Args:
         records: In offset order. Headers and nulls are kept.
-        base_offset: Offset of the first record (of offset delta 0, where deltas are given).
-        leader_epoch: Epoch of the leader that appends it, -1 where unknown.
+        base_offset: Offset of the first record (of offset delta 0, if deltas are given).
+        leader_epoch: Epoch of the leader that appends it, -1 if unknown.
         codec: Compression of the records.
         level: The codec's level, None for Kafka's default.
-        timestamp_type: Who sets the timestamps that readers see.
-        append_time_ms: Time in ms of all records; needed for LogAppendTime, refused otherwise.
+        timestamp_type: Whether the producer or the log sets the visible timestamps.
+        append_time_ms: Time in ms of all records; required for LogAppendTime, refused otherwise.
             The records' own timestamps stay on disk in the deltas.
-        producer_id: Of an idempotent producer, -1 for none.
-        producer_epoch: Its epoch, -1 for none.
-        base_sequence: Its number for offset delta 0, -1 for none.
+        producer_id: Id of an idempotent producer, -1 for none.
+        producer_epoch: The producer's epoch, -1 for none.
+        base_sequence: The producer's sequence for offset delta 0, -1 for none.
         transactional: Whether the batch belongs to a transaction.
-        control: Whether it holds control records instead of data.
-        delete_horizon_ms: Wall time in ms from which tombstones or markers may go.
-        offset_deltas: For each record its offset - base_offset, ascending; None counts from 0.
-        last_offset_delta: Where the batch ends, if that is beyond its last record.
-        default_timestamp: Time in ms of records whose timestamp is None.
+        control: Whether it contains control records instead of data.
+        delete_horizon_ms: Wall time in ms from which tombstones or markers may be removed.
+        offset_deltas: Offset - base_offset of each record, ascending; None counts from 0.
+        last_offset_delta: End of the batch, if that is beyond its last record.
+        default_timestamp: Time in ms for records whose timestamp is None.
 
     Raises:
         InvalidRecord: A record or the batch is larger than the format allows, or a header key is
-            no text.
+            not valid text.
         InvalidTimestamp: A timestamp does not fit into 64 bits.
-        InvalidRequest: No records, arguments that contradict each other, or a level that the
-            codec does not have.
+        InvalidRequest: No records, conflicting arguments, or a level that the codec does not have.
         UnsupportedCompression: The codec is none of Kafka's.
     """
     if not records:
@@ -113,7 +112,7 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
 
 
 def _check_deltas(records: Sequence[RecordLike], deltas: Sequence[int] | None) -> Sequence[int]:
-    """The offset deltas to use, ascending from 0 or more."""
+    """Return the offset deltas to use, ascending from 0 or more."""
     if deltas is None:
         return range(len(records))
     if len(deltas) != len(records):
@@ -144,7 +143,7 @@ def _assemble(
     producer: tuple[int, int, int, int],
     body: bytes | bytearray,
 ) -> bytearray:
-    """The sealed batch of these header fields, each group in the order of the header."""
+    """Return the sealed batch of these header fields, each group in the order of the header."""
     base_offset, leader_epoch, attributes, last_offset_delta = frame
     length = HEADER_SIZE - LOG_OVERHEAD + len(body)
     if length > INT32_MAX:
@@ -157,7 +156,7 @@ def _assemble(
         length,
         leader_epoch,
         MAGIC_2,
-        0,  # the CRC, written by seal
+        0,  # CRC, written by seal
         attributes,
         last_offset_delta,
         *timestamps,
@@ -178,16 +177,16 @@ def build_end_marker(  # noqa: PLR0913 - as above
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytearray:
-    """The control batch that ends a producer's transaction; it takes one offset.
+    """Build the control batch that ends a producer's transaction; it takes one offset.
 
     Args:
-        commit: False aborts.
-        producer_id: Whose transaction ends.
-        producer_epoch: Of the producer.
-        coordinator_epoch: Of the transaction coordinator that decided.
+        commit: True to commit, False to abort.
+        producer_id: The transaction's producer.
+        producer_epoch: Epoch of the producer.
+        coordinator_epoch: Epoch of the transaction coordinator.
         timestamp: Time in ms of the marker.
-        base_offset: Its offset.
-        leader_epoch: Epoch of the leader that appends it, -1 where unknown.
+        base_offset: Offset of the marker.
+        leader_epoch: Epoch of the leader that appends it, -1 if unknown.
     """
     kind = ControlType.COMMIT if commit else ControlType.ABORT
     return _assemble(
@@ -211,19 +210,19 @@ def build_empty_batch(  # noqa: PLR0913 - one keyword for each thing that the he
     transactional: bool = False,
     control: bool = False,
 ) -> bytearray:
-    """A header without records, by which a cleaner keeps a producer's last sequence (KAFKA-5490).
+    """Build a header without records, which preserves a producer's last sequence (KAFKA-5490).
 
     Args:
-        base_offset: First offset of the batch it stands for.
+        base_offset: First offset of the batch that it replaces.
         last_offset: Last offset of that batch, inclusive.
         max_timestamp: That batch's maximum timestamp in ms.
         timestamp_type: That batch's timestamp type.
-        leader_epoch: As in that batch; likewise the rest.
-        producer_id: Of the producer.
-        producer_epoch: Of the producer.
-        base_sequence: Of that batch.
-        transactional: Of that batch.
-        control: Of that batch.
+        leader_epoch: That batch's leader epoch.
+        producer_id: That batch's producer id.
+        producer_epoch: That batch's producer epoch.
+        base_sequence: That batch's base sequence.
+        transactional: Whether that batch belongs to a transaction.
+        control: Whether that batch is a control batch.
     """
     assert 0 <= last_offset - base_offset <= INT32_MAX
     stamped = timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -236,5 +235,5 @@ def build_empty_batch(  # noqa: PLR0913 - one keyword for each thing that the he
     )
 
 
-# What Kafka's producer fills a batch to (batch.size).
+# Default batch size of Kafka's producer (batch.size).
 BATCH_BYTES: Final = 16_384

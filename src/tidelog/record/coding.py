@@ -1,7 +1,8 @@
 """Varints and CRC-32C.
 
-Varints are zig-zag numbers in groups of 7 bits, least significant group first, as in protobuf's
-`sint32` and `sint64`. Readers accept the padding that Kafka accepts, and no bits beyond the width.
+Varints are zig-zag encoded numbers in groups of 7 bits, least significant group first, as in
+protobuf's `sint32` and `sint64`. Readers accept the padding that Kafka accepts, and no bits beyond
+the width.
 
 Source: docs/format.md#record; KIP-98.
 """
@@ -15,36 +16,39 @@ from fastcrc import crc32 as fast_crc32
 from tidelog.errors import CorruptRecord
 from tidelog.types import Buffer
 
-# Of CRC-32C, reflected.
+# Reflected polynomial of CRC-32C.
 CRC32C_POLYNOMIAL: Final = 0x82F63B78
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """CRC-32C (Castagnoli) of `data`, going on from `value`; what magic 2 uses."""
+    """Return the CRC-32C (Castagnoli) of `data`, continuing from `value`; used by magic 2."""
     return fast_crc32.iscsi(data, value) if value else fast_crc32.iscsi(data)
 
 
 def crc32c_spans(data: memoryview, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """CRC-32C of each `data[start:end]`; for many at once, without a Python call around each."""
+    """Return the CRC-32C of each `data[start:end]`; faster than a Python call for each."""
     compute = fast_crc32.iscsi
     return [compute(data[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
 def crc32(data: Buffer, value: int = 0) -> int:
-    """CRC-32 (IEEE, as zlib) of `data`, going on from `value`; what magic 0 and 1 use."""
+    """Return the CRC-32 (IEEE, as in zlib) of `data`, continuing from `value`.
+
+    Used by magic 0 and 1.
+    """
     return zlib.crc32(data, value)
 
 
 def read_varint(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
-    """The int32 that begins at `at`, and the place behind it.
+    """Return the int32 at `at`, and the place after it.
 
     Args:
         buffer: Bytes to read from.
         at: Place of the first byte.
-        end: Where the readable bytes end, exclusive.
+        end: End of the readable bytes, exclusive.
 
     Raises:
-        CorruptRecord: It runs over `end`, or is wider than 32 bits.
+        CorruptRecord: It extends beyond `end`, or is wider than 32 bits.
     """
     if at < end and (byte := buffer[at]) < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
@@ -52,10 +56,10 @@ def read_varint(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
 
 
 def read_varlong(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
-    """The int64 that begins at `at`, and the place behind it; else like `read_varint`.
+    """Return the int64 at `at`, and the place after it; arguments as in `read_varint`.
 
     Raises:
-        CorruptRecord: It runs over `end`, or is wider than 64 bits.
+        CorruptRecord: It extends beyond `end`, or is wider than 64 bits.
     """
     if at < end and (byte := buffer[at]) < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
@@ -63,7 +67,7 @@ def read_varlong(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
 
 
 def _read_groups(buffer: Buffer, at: int, end: int, bit_count: int) -> tuple[int, int]:
-    """The general case of both readers, any number of groups."""
+    """Read any number of groups, for both readers."""
     start, raw = at, 0
     for shift in range(0, bit_count, 7):
         if at >= end:
@@ -97,7 +101,7 @@ def write_varlong(out: bytearray, value: int) -> None:
 
 
 def _write_groups(out: bytearray, raw: int) -> None:
-    # Seen as a Python int, zig-zag of a negative value is never negative: no mask is needed.
+    # As a Python int, the zig-zag form of a negative value is never negative: no mask is needed.
     while raw >= 0x80:
         out.append(raw & 0x7F | 0x80)
         raw >>= 7
@@ -110,13 +114,13 @@ def _short_varint(value: int) -> bytes:
     return bytes(out)
 
 
-# Most lengths, deltas and counts of records are among these: 0 and up, as they are written.
+# Encoded forms of small numbers, which most lengths, deltas and counts are.
 SHORT_VARINTS_COUNT: Final = 1024
 SHORT_VARINTS: Final = tuple(map(_short_varint, range(SHORT_VARINTS_COUNT)))
 
 
 def encode_varlong(value: int) -> bytes:
-    """The int64 `value` in as many bytes as it takes; an int32 comes out as a varint does."""
+    """Return the int64 `value` in as few bytes as possible; an int32 equals a varint."""
     if 0 <= value < SHORT_VARINTS_COUNT:
         return SHORT_VARINTS[value]
     out = bytearray()
@@ -125,6 +129,6 @@ def encode_varlong(value: int) -> bytes:
 
 
 def varlong_size(value: int) -> int:
-    """Bytes that `write_varlong` takes for the int64 `value`."""
+    """Return the number of bytes that `write_varlong` writes for the int64 `value`."""
     assert -(2**63) <= value < 2**63
     return max(1, (((value << 1) ^ (value >> 63)).bit_length() + 6) // 7)

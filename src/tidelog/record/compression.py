@@ -1,9 +1,9 @@
 """Codecs of record batches, with Kafka's framing and a hard limit on the decompressed size.
 
-`compress` writes what Kafka's clients write, `decompress` reads what they read. Lengths in the
-input are not trusted: frames are walked first, so memory is allocated only for sizes that the input
-can really produce, and never beyond the limit. Bytes after the end of a stream are an error;
-Kafka's readers drop them silently.
+`compress` writes the form of Kafka's clients, `decompress` reads every form that they read. Lengths
+in the input are not trusted: frames are walked first, so memory is allocated only for sizes that
+the input can really produce, and never beyond the limit. Bytes after the end of a stream are an
+error; Kafka's readers drop them silently.
 
 Each framing has its own module (`snappy_stream`, `lz4_frame`, `zstd_frame`), which is imported,
 with its library, at the first batch of that codec.
@@ -18,22 +18,22 @@ from tidelog.errors import CorruptBatch, InvalidRequest, StreamTooLong, Unsuppor
 from tidelog.record.buffers import Scratch
 from tidelog.types import Buffer, Codec
 
-# What a batch that is appended may grow to. Far above any batch that Kafka's limits let in (1 MiB
-# by default), low enough that one hostile batch can't take a small machine down.
+# Maximum decompressed size of an appended batch. Far above any batch that Kafka's limits allow (1
+# MiB by default), low enough that one hostile batch can't exhaust a small machine.
 APPEND_DECOMPRESSION_LIMIT: Final = 128 * 1024 * 1024
 
 
-# What a batch that lies in a log may grow to. Who takes records out of it writes the times of the
-# others against another base: each of them is 10 bytes longer then at most, however often that is
-# done, and none has less than 7.
+# Maximum decompressed size of a stored batch. Removing records from a batch rewrites the times of
+# the others relative to another base. Each record grows by at most 10 bytes, however often that is
+# done, and has at least 7.
 DEFAULT_DECOMPRESSION_LIMIT: Final = APPEND_DECOMPRESSION_LIMIT * (7 + 10) // 7
 
 
-# zlib's way of saying "with a gzip header and trailer".
+# zlib's code for gzip header and trailer.
 _GZIP_WINDOW_BITS: Final = 31
 
 
-# Java reads concatenated gzip members, so we do; nobody writes more than one.
+# Java reads concatenated gzip members, so they are accepted; no writer produces more than one.
 GZIP_MEMBER_COUNT_MAX: Final = 16
 
 
@@ -48,15 +48,15 @@ _GZIP_DEFAULT_LEVEL: Final = -1
 
 
 def compress(codec: Codec, data: Buffer, *, level: int | None = None, magic: int = 2) -> bytes:
-    """`data` as one compressed stream.
+    """Compress `data` to one stream.
 
     Args:
-        codec: NONE gives the bytes back as they are.
+        codec: The codec; NONE returns the bytes unchanged.
         data: Records of magic 2, or a message set of magic 0 or 1.
-        level: Of gzip (1..9, -1 its default), lz4 (1..17) or zstd (-131072..22); None takes
+        level: Level of gzip (1..9, -1 its default), lz4 (1..17) or zstd (-131072..22); None for
             Kafka's default.
-        magic: Of the records; 0 has the wrong lz4 header checksum of old clients, and only 2 has
-            zstd.
+        magic: Magic of the records; 0 writes the wrong lz4 header checksum of old clients, and only
+            2 allows zstd.
 
     Raises:
         UnsupportedCompression: zstd in magic 0 or 1.
@@ -89,20 +89,20 @@ def compress(codec: Codec, data: Buffer, *, level: int | None = None, magic: int
 def decompress(
     codec: Codec, data: Buffer, *, limit: int, magic: int = 2, scratch: Scratch | None = None
 ) -> bytes | memoryview:
-    """What `data` decompresses to, at most `limit` bytes.
+    """Decompress `data` to at most `limit` bytes.
 
-    Memory stays within `limit` and a small constant, whatever the bytes declare.
+    Memory stays within `limit` and a small constant, whatever size the input declares.
 
     Args:
-        codec: NONE gives a view of the bytes as they are.
+        codec: The codec; NONE returns a view of the bytes.
         data: One compressed stream, nothing after it.
-        limit: Bytes allowed to come out, inclusive.
-        magic: Of the records; in magic 0 the lz4 header checksum is not looked at.
-        scratch: Where to decompress to, for who keeps no view of it; None takes new memory.
+        limit: Maximum number of decompressed bytes, inclusive.
+        magic: Magic of the records; 0 ignores the lz4 header checksum.
+        scratch: Memory to decompress to, if the caller keeps no view of it; None for new memory.
 
     Raises:
-        CorruptBatch: Malformed, cut, or followed by other bytes.
-        StreamTooLong: More than `limit` comes out.
+        CorruptBatch: Malformed, truncated, or followed by other bytes.
+        StreamTooLong: More than `limit` bytes.
         UnsupportedCompression: zstd in magic 0 or 1.
     """
     assert limit >= 0
@@ -129,7 +129,7 @@ def decompress(
 
 
 def _gunzip(data: Buffer, limit: int) -> bytes:
-    """All gzip members of `data`, one after the other."""
+    """Decompress all gzip members of `data`, one after the other."""
     parts: list[bytes] = []
     room = limit + 1
     for _ in range(GZIP_MEMBER_COUNT_MAX):

@@ -55,23 +55,23 @@ RECORD_COUNT_AT: Final = BASE_SEQUENCE_AT + 4
 HEADER_SIZE: Final = RECORD_COUNT_AT + 4
 
 
-# The offset and the length field, which come first in every magic.
+# Size of offset and length field, which come first in every magic.
 LOG_OVERHEAD: Final = LENGTH_AT + 4
 
 
-# Bytes needed to learn a batch's length and magic.
+# Bytes needed to determine a batch's length and magic.
 FRAME_PREFIX_SIZE: Final = MAGIC_AT + 1
 
 
-# The smallest value of the length field that any magic allows, and that magic 2 allows.
+# Smallest valid length field of any magic, and of magic 2.
 LENGTH_MIN: Final = 14
 
 
 BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
 
 
-# A search checks the checksums of so many bytes of batches that it passes over by their headers;
-# else one search might read a whole segment.
+# A search checks the checksums of up to this many bytes of batches that it skips by their headers;
+# without the limit one search might read a whole segment.
 PASSED_BYTES: Final = 1 << 20
 
 
@@ -105,7 +105,7 @@ assert BATCH_LENGTH_MIN == 49
 MAGIC_2: Final = 2
 
 
-# Attribute bits. Only the low byte is ever read; bit 7 and the high byte have no meaning yet.
+# Attribute bits. Only the low byte is used; bit 7 and the high byte have no meaning yet.
 CODEC_MASK: Final = 0x07
 
 
@@ -127,28 +127,28 @@ KNOWN_ATTRIBUTES: Final = 0x7F
 def assign_offset(
     buffer: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int
 ) -> None:
-    """Give the magic-2 batch at `at` its offset and leader epoch, in place; its CRC stays right.
+    """Set offset and leader epoch of the magic-2 batch at `at`, in place; its CRC stays right.
 
     Args:
         buffer: Writable bytes that hold the whole batch.
         at: Place of the batch in `buffer`.
         base_offset: Offset of its first record.
-        leader_epoch: Epoch of the leader that appends it, -1 where unknown.
+        leader_epoch: Epoch of the leader that appends it, -1 if unknown.
     """
     OFFSET.pack_into(buffer, at + BASE_OFFSET_AT, base_offset)
     _EPOCH.pack_into(buffer, at + LEADER_EPOCH_AT, leader_epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, at: int, append_time_ms: int) -> None:
-    """Make the magic-2 batch at `at` a LogAppendTime batch of that time, in place, with a new CRC.
+    """Make the magic-2 batch at `at` a LogAppendTime batch, in place, with a new CRC.
 
     Base timestamp and deltas keep the producer's own times, hidden from Kafka's readers. Attribute
-    bits without a meaning are cleared, as Kafka clears them.
+    bits without a meaning are cleared, as in Kafka.
 
     Args:
         buffer: Writable bytes that hold the whole batch.
         at: Place of the batch in `buffer`.
-        append_time_ms: Time in ms since the epoch that all its records get.
+        append_time_ms: Time in ms since the epoch of all its records.
     """
     _set_time(buffer, at, TIMESTAMP_TYPE_BIT, append_time_ms)
 
@@ -156,8 +156,8 @@ def stamp_append_time(buffer: bytearray | memoryview, at: int, append_time_ms: i
 def set_create_time_max(buffer: bytearray | memoryview, at: int, max_timestamp: int) -> None:
     """Make the magic-2 batch at `at` a CreateTime batch with that maximum, in place.
 
-    A batch that says so already is left untouched, bits without a meaning included; else it gets a
-    new CRC.
+    A batch that already is one is left unchanged, including bits without a meaning; otherwise it
+    gets a new CRC.
 
     Args:
         buffer: Writable bytes that hold the whole batch.
@@ -180,7 +180,7 @@ def _set_time(buffer: bytearray | memoryview, at: int, type_bit: int, max_timest
 
 
 def seal(buffer: bytearray | memoryview, at: int) -> None:
-    """Write the CRC that the magic-2 batch at `at` has to have."""
+    """Compute and write the CRC of the magic-2 batch at `at`."""
     (length,) = LENGTH.unpack_from(buffer, at + LENGTH_AT)
     end = at + LOG_OVERHEAD + length
     assert at + HEADER_SIZE <= end <= len(buffer)
@@ -189,15 +189,15 @@ def seal(buffer: bytearray | memoryview, at: int) -> None:
 
 
 def timestamp_type_of(attributes: int) -> TimestampType:
-    """The timestamp type that attribute bit 3 of magic 1 and 2 names."""
+    """Return the timestamp type of attribute bit 3, in magic 1 and 2."""
     if attributes & TIMESTAMP_TYPE_BIT:
         return TimestampType.LOG_APPEND_TIME
     return TimestampType.CREATE_TIME
 
 
-# Headers of a record. Kafka has no bound but the record's size; so many have room in the largest
-# record that it takes by default (1 MiB) if they have 8 bytes each. Without a bound a thousand
-# compressed bytes could ask for millions of objects.
+# Maximum number of headers of a record. In Kafka only the record's size limits it: the largest
+# record that it accepts by default (1 MiB) has room for this many headers of 8 bytes. Without a
+# limit a thousand compressed bytes could create millions of objects.
 HEADERS_MAX: Final = 131_072
 
 
@@ -213,7 +213,7 @@ MESSAGE_ATTRIBUTES_AT: Final = MESSAGE_MAGIC_AT + 1
 MESSAGE_TIMESTAMP_AT: Final = MESSAGE_ATTRIBUTES_AT + 1
 
 
-# Where the key's length begins, and the smallest length field, by magic.
+# Place of the key's length, and the smallest length field, by magic.
 KEY_LENGTH_AT: Final = (MESSAGE_TIMESTAMP_AT, MESSAGE_TIMESTAMP_AT + 8)
 
 
@@ -226,7 +226,7 @@ assert MESSAGE_MAGIC_AT == MAGIC_AT
 FRAME: Final = struct.Struct(">qiIbb")  # offset, length, crc, magic, attributes
 
 
-FRAME_V1: Final = struct.Struct(">qiIbbq")  # and the timestamp
+FRAME_V1: Final = struct.Struct(">qiIbbq")  # the same with the timestamp
 
 
 TIMED: Final = struct.Struct(">bq")  # attributes and timestamp of magic 1

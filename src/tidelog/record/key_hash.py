@@ -1,7 +1,7 @@
 """Hash of a key for compaction: 128 bits, seeded, one key at a time.
 
-SipHash-2-4 with a 128-bit result. Without the seed nobody can construct keys with equal hashes, as
-is possible for plain MD5. `kernels.hashes` computes the same for many keys.
+SipHash-2-4 with a 128-bit result. Without the seed nobody can construct keys with equal hashes,
+unlike with plain MD5. `kernels.hashes` computes the same for many keys.
 
 Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF" (2012).
 """
@@ -16,12 +16,12 @@ _WORD: Final = struct.Struct("<Q")
 _SIGNED_PAIR: Final = struct.Struct("<qq")
 _PAIR: Final = struct.Struct("<QQ")
 _MASK: Final = (1 << 64) - 1
-# The ASCII bytes of "somepseudorandomlygeneratedbytes", 8 at a time, the first one on top.
+# The ASCII bytes of "somepseudorandomlygeneratedbytes", 8 at a time, most significant byte first.
 INITIAL: Final = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 
 
 def siphash(seed: bytes, key: bytes) -> bytes:
-    """The 16 bytes of SipHash-2-4-128 of `key` under a seed of 16 bytes."""
+    """Return the 16 bytes of SipHash-2-4-128 of `key` with a seed of 16 bytes."""
     low, high = _PAIR.unpack(seed)
     state = [half ^ word for half, word in zip((low, high, low, high), INITIAL, strict=True)]
     state[1] ^= 0xEE
@@ -40,13 +40,13 @@ def siphash(seed: bytes, key: bytes) -> bytes:
 
 
 def halves(digest: bytes) -> tuple[int, int]:
-    """A digest as the two signed little-endian numbers that the map holds."""
+    """Return a digest as two signed little-endian numbers."""
     first, second = _SIGNED_PAIR.unpack(digest)
     return first, second
 
 
 def sip_rounds(state: list[int], count: int) -> None:
-    """Rounds of SipHash, in place."""
+    """Apply rounds of SipHash, in place."""
     a, b, c, d = state
     for _ in range(count):
         a = (a + b) & _MASK

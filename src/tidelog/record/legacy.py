@@ -85,14 +85,14 @@ def build_legacy_message(
     timestamp: int = NO_TIMESTAMP,
     attributes: int = 0,
 ) -> bytearray:
-    """One message with its frame and CRC.
+    """Build one message with its frame and CRC.
 
     Args:
         key: None for none; a wrapper has none.
-        value: None for none; of a wrapper, the compressed message set.
+        value: None for none; in a wrapper, the compressed message set.
         magic: 0 or 1.
-        offset: For the frame.
-        timestamp: In ms; -1, the only one that magic 0 can have, means "has no time".
+        offset: Offset in the frame.
+        timestamp: In ms; -1 means "has no time" and is required in magic 0.
         attributes: Codec number and, in magic 1, the timestamp type bit.
 
     Raises:
@@ -116,18 +116,18 @@ def build_legacy_message(
 
 
 def assign_message_offset(buffer: bytearray | memoryview, at: int, offset: int) -> None:
-    """Give the message at `at` its offset, which the CRC does not cover."""
+    """Set the offset of the message at `at`; the CRC does not cover it."""
     OFFSET.pack_into(buffer, at, offset)
 
 
 def stamp_message(
     buffer: bytearray | memoryview, at: int, *, timestamp: int, attributes: int
 ) -> None:
-    """Give the message of magic 1 at `at` another time and other attributes, and the CRC of them.
+    """Set time and attributes of the magic-1 message at `at`, with a new CRC.
 
     Args:
         buffer: Holds the whole message.
-        at: Its place.
+        at: Place of the message.
         timestamp: In ms.
         attributes: Codec number and timestamp type bit.
     """
@@ -154,19 +154,18 @@ def build_legacy_set(
     append_time_ms: int | None = None,
     default_timestamp: int = NO_TIMESTAMP,
 ) -> bytearray:
-    """The records as messages back to back, or as one wrapper where there is a codec.
+    """Build messages back to back, or one wrapper if there is a codec.
 
     Args:
-        records: At least one; without headers, and for magic 0 without timestamps that matter:
-            they are dropped.
+        records: At least one, without headers; magic 0 drops timestamps.
         magic: 0 or 1.
         codec: Any but zstd.
         base_offset: Offset of the first record.
-        append_time_ms: Makes it LogAppendTime with that time in ms for all; None is CreateTime.
-        default_timestamp: Time in ms of records whose timestamp is None.
+        append_time_ms: LogAppendTime in ms of all records; None for CreateTime.
+        default_timestamp: Time in ms for records whose timestamp is None.
 
     Raises:
-        UnsupportedForMessageFormat: A record has headers, or magic 0 shall have an append time.
+        UnsupportedForMessageFormat: A record has headers, or an append time in magic 0.
         UnsupportedCompression: zstd.
         InvalidRequest: No records.
         InvalidRecord: Larger than the format allows.
@@ -206,7 +205,7 @@ def build_legacy_set(
 def _times(
     records: Sequence[RecordLike], magic: int, append_time_ms: int | None, default: int
 ) -> list[int]:
-    """What each message's timestamp field says in ms."""
+    """Return the timestamp field of each message, in ms."""
     if magic == 0:
         return [NO_TIMESTAMP] * len(records)
     if append_time_ms is not None:
@@ -215,16 +214,16 @@ def _times(
 
 
 class LegacyBatch:
-    """A view of one message of magic 0 or 1, with the attributes that `RecordBatch` has.
+    """A view of one message of magic 0 or 1, with the attributes of `RecordBatch`.
 
-    Safe to read from several threads. The buffer must hold the whole message: `walk` sees to that.
+    Safe to read from several threads. The buffer must hold the whole message, which `walk` ensures.
 
     Attributes:
         at: Place of the message in the buffer.
-        size_bytes: Of the whole message, offset and length included.
-        last_offset: Offset in the frame; a wrapper's last inner message has it.
+        size_bytes: Size of the whole message, including offset and length.
+        last_offset: Offset in the frame; in a wrapper that of its last inner message.
         magic: 0 or 1.
-        crc: As it stands in the message.
+        crc: Value in the message.
         attributes: All 8 bits, signed.
         max_timestamp: Timestamp in the message in ms; -1 in magic 0.
     """
@@ -250,9 +249,9 @@ class LegacyBatch:
     size_bytes: int
 
     def __init__(self, buffer: Buffer, at: int = 0, *, base_offset: int | None = None) -> None:
-        """View the message that begins at `at`; use `batch_walk.walk` for bytes from outside.
+        """View the message at `at`; use `batch_walk.walk` for untrusted bytes.
 
-        `base_offset` spares the opening of a wrapper to who knows it already.
+        A known `base_offset` saves decompressing a wrapper.
         """
         self._buffer = buffer
         self._base_offset = base_offset
@@ -271,7 +270,7 @@ class LegacyBatch:
 
     @property
     def view(self) -> memoryview:
-        """The whole message, offset and length included."""
+        """The whole message, including offset and length."""
         return memoryview(self._buffer)[self.at : self.at + self.size_bytes]
 
     @property
@@ -281,10 +280,10 @@ class LegacyBatch:
 
     @property
     def base_offset(self) -> int:
-        """Offset of the first record; a wrapper is opened for it, once.
+        """Offset of the first record; a wrapper is decompressed for it, once.
 
         Raises:
-            CorruptBatch: The wrapper can't be opened: one of a codec that its format forbids, too.
+            CorruptBatch: The wrapper can't be decompressed, or has a codec that its format forbids.
             CorruptRecord: A message in it is damaged.
         """
         if not self.is_wrapper:
@@ -299,17 +298,17 @@ class LegacyBatch:
 
     @property
     def last_offset_delta(self) -> int:
-        """`last_offset` - `base_offset`; raises as `base_offset` does."""
+        """`last_offset` - `base_offset`; raises the errors of `base_offset`."""
         return self.last_offset - self.base_offset
 
     @property
     def next_offset(self) -> int:
-        """The first offset after the message."""
+        """Offset after the message."""
         return self.last_offset + 1
 
     @property
     def base_timestamp(self) -> int:
-        """The message's timestamp; nothing is counted from it."""
+        """The message's timestamp; no deltas are relative to it."""
         return self.max_timestamp
 
     @property
@@ -326,7 +325,7 @@ class LegacyBatch:
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Who set the timestamp; magic 0 has none."""
+        """Whether the producer or the log set the timestamp; magic 0 has none."""
         if self.magic == 0:
             return TimestampType.NO_TIMESTAMP_TYPE
         if self.attributes & TIMESTAMP_TYPE_BIT:
@@ -335,37 +334,37 @@ class LegacyBatch:
 
     @property
     def record_count(self) -> int | None:
-        """1 for a message, None for a wrapper: it does not say."""
+        """1 for a message; None for a wrapper, which does not have the count."""
         return None if self.is_wrapper else 1
 
     @property
     def leader_epoch(self) -> int:
-        """-1: the format has none."""
+        """-1: the format has no leader epochs."""
         return NO_LEADER_EPOCH
 
     @property
     def producer_id(self) -> int:
-        """-1: the format has none."""
+        """-1: the format has no producer ids."""
         return NO_PRODUCER_ID
 
     @property
     def producer_epoch(self) -> int:
-        """-1: the format has none."""
+        """-1: the format has no producer epochs."""
         return NO_PRODUCER_EPOCH
 
     @property
     def base_sequence(self) -> int:
-        """-1: the format has none."""
+        """-1: the format has no sequences."""
         return NO_SEQUENCE
 
     @property
     def last_sequence(self) -> int:
-        """-1: the format has none."""
+        """-1: the format has no sequences."""
         return NO_SEQUENCE
 
     @property
     def has_producer_id(self) -> bool:
-        """False: the format has none."""
+        """False: the format has no producer ids."""
         return False
 
     @property
@@ -380,27 +379,29 @@ class LegacyBatch:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """None: the format has none."""
+        """None: the format has no delete horizons."""
         return None
 
     def is_valid(self) -> bool:
-        """Whether the message is long enough for its magic and the CRC matches."""
+        """Whether the message is long enough for its magic and the CRC is right."""
         return (
             self.size_bytes - LOG_OVERHEAD >= MESSAGE_LENGTH_MIN[self.magic]
             and crc32(self.view[MESSAGE_MAGIC_AT:]) == self.crc
         )
 
     def ensure_valid(self) -> None:
-        """Do nothing if the CRC matches.
+        """Ensure that the CRC is right.
 
         Raises:
-            CorruptBatch: It does not, or the message is too short for its magic.
+            CorruptBatch: It is not, or the message is too short for its magic.
         """
         if not self.is_valid():
             raise self._corrupt(CorruptBatch, f"CRC-32 {self.crc:#010x} does not match")
 
     def body(self, limit: int = DEFAULT_DECOMPRESSION_LIMIT) -> bytes | memoryview:
-        """A wrapper's message set, decompressed to at most `limit` bytes; a message as it is.
+        """Return a wrapper's message set, decompressed to at most `limit` bytes.
+
+        A message unchanged.
 
         Raises:
             CorruptStream: It does not decompress within the limit.
@@ -422,16 +423,16 @@ class LegacyBatch:
     def records(
         self, *, check_crc: bool = True, limit: int = DEFAULT_DECOMPRESSION_LIMIT
     ) -> Iterator[Record]:
-        """The message's record, or those of a wrapper in offset order.
+        """Iterate over the message's record, or those of a wrapper in offset order.
 
         Args:
-            check_crc: False where the caller has called `ensure_valid`. The CRCs of inner messages
-                are always checked.
-            limit: Bytes that a wrapper may decompress to, inclusive.
+            check_crc: False if the caller has called `ensure_valid`. The CRCs of inner messages are
+                always checked.
+            limit: Maximum number of decompressed bytes of a wrapper, inclusive.
 
         Raises:
             CorruptBatch: The CRC is wrong, or the wrapper does not decompress.
-            CorruptRecord: A message breaks a rule; the records before it were right.
+            CorruptRecord: A message breaks a rule; the records before it were valid.
             UnsupportedCompression: The codec is unknown, or zstd.
         """
         if check_crc:
@@ -446,7 +447,7 @@ class LegacyBatch:
         return (self._inner_record(base, message) for message in self.inner_messages(body))
 
     def _inner_record(self, base: int, message: "LegacyBatch") -> Record:
-        """The record of an inner message, its place given as this wrapper's."""
+        """Return the record of an inner message; errors have this wrapper's place."""
         try:
             message.ensure_valid()
             return message._record(base + message.last_offset, self)  # noqa: SLF001 - own class
@@ -455,7 +456,7 @@ class LegacyBatch:
             raise self._corrupt(CorruptRecord, reason) from None
 
     def _record(self, offset: int, wrapper: "LegacyBatch") -> Record:
-        """This message as a record; time and type come from the wrapper where they have to."""
+        """Return this message as a record; time and type may come from the wrapper."""
         key, value = self._content()
         kind = wrapper.timestamp_type if self.magic else TimestampType.NO_TIMESTAMP_TYPE
         stamped = kind is TimestampType.LOG_APPEND_TIME
@@ -464,7 +465,7 @@ class LegacyBatch:
         return Record(offset, timestamp, kind, key, value, create_timestamp=created)
 
     def _content(self) -> tuple[bytes | None, bytes | None]:
-        """Key and value, which fill the message exactly."""
+        """Return key and value, which must fill the message exactly."""
         end = self.at + self.size_bytes
         key, at = self._field(self.at + KEY_LENGTH_AT[self.magic], end, "key")
         value, at = self._field(at, end, "value")
@@ -484,14 +485,14 @@ class LegacyBatch:
         return bytes(self._buffer[at : at + size]), at + size
 
     def inner_messages(self, body: Buffer, at: int = 0) -> Iterator["LegacyBatch"]:
-        """Views of the messages in this wrapper as they lie; offsets and CRCs are the caller's.
+        """Iterate over the messages in this wrapper; offsets and CRCs are not checked.
 
         Args:
-            body: What the wrapper decompresses to.
-            at: Where in it to begin.
+            body: The decompressed wrapper.
+            at: Place in it to begin at.
 
         Raises:
-            CorruptRecord: There is none, or the frame of one, its magic or its codec can't be.
+            CorruptRecord: There is no message, or a frame, magic or codec is invalid.
         """
         if not body:
             raise self._corrupt(CorruptRecord, "a wrapper without messages")
@@ -501,7 +502,7 @@ class LegacyBatch:
             at += message.size_bytes
 
     def _span(self, body: Buffer) -> tuple[int, int]:
-        """The first and the last inner offset; all of them have to ascend."""
+        """Return the first and the last inner offset; all must ascend."""
         first = last = -1
         for message in self.inner_messages(body):
             if message.last_offset <= last:
@@ -513,7 +514,7 @@ class LegacyBatch:
         return first, last
 
     def _inner_view(self, body: Buffer, at: int) -> "LegacyBatch":
-        """The message at `at` of the decompressed set, its frame checked."""
+        """Return the message at `at` of the decompressed set, after checking its frame."""
         remaining = len(body) - at
         if remaining < MESSAGE_TIMESTAMP_AT:
             raise self._corrupt(
@@ -533,7 +534,7 @@ class LegacyBatch:
         return message
 
     def _inner_base(self, last: int) -> int:
-        """What to add to inner offsets, the last of which is `last`."""
+        """Return the number to add to inner offsets, the last of which is `last`."""
         if self.magic == 1 and self.last_offset == 0:
             return 0
         if self.magic == 1 and self.last_offset > last:

@@ -4,7 +4,7 @@ Written: version 1, independent blocks of 64 KiB, no checksum but the header's, 
 Read: also block and content checksums and a content size. Dependent blocks and dictionaries are
 refused, as in Kafka.
 
-Clients of magic 0 computed the header checksum over the frame's magic, too. So for magic 0 it is
+Clients of magic 0 also included the frame's magic in the header checksum. So for magic 0 it is
 written in this wrong form and not checked when read (KIP-57).
 
 Source: docs/format.md#lz4; the LZ4 frame format 1.6.
@@ -42,13 +42,13 @@ _CONTENT_SIZE_SIZE: Final = 8
 _BLOCK_SIZES: Final = {0x40: 1 << 16, 0x50: 1 << 18, 0x60: 1 << 20, 0x70: 1 << 22}
 _STORED_BIT: Final = 0x80000000
 _WORD: Final = struct.Struct("<I")
-# What a frame begins with that is written here or by Kafka, and how much a block of it holds.
+# Header of a frame written by tidelog or Kafka, and the size of its blocks.
 _WRITTEN_HEADER: Final = MAGIC + bytes((FLAGS, BLOCK_DESCRIPTOR, HEADER_CHECKSUM))
 BLOCK_BYTES: Final = _BLOCK_SIZES[BLOCK_DESCRIPTOR]
-# Such a frame of one block: the header with the block's size, the block, the mark.
+# Such a frame with one block: header and block size, block, end mark.
 _SINGLE_HEAD: Final = struct.Struct("<7sI")
 _SINGLE_OVERHEAD: Final = _SINGLE_HEAD.size + _WORD.size
-# A byte of length stands for at most 255 bytes of output.
+# A byte of length encodes at most 255 bytes of output.
 _GROWTH_MAX: Final = 255
 
 _DEFAULT_LEVEL: Final = 9
@@ -57,12 +57,12 @@ _LIBRARY_LEVEL_MAX: Final = 12
 
 
 def compress(data: Buffer, *, level: int | None = None, broken_checksum: bool = False) -> bytes:
-    """`data` as one frame.
+    """Compress `data` to one frame.
 
     Args:
-        data: What to compress.
-        level: Kafka's, 1..17; 9 and None mean the fast compressor, all others the thorough one.
-        broken_checksum: Write the header checksum of magic 0.
+        data: The data.
+        level: Kafka's level, 1..17; 9 and None select the fast compressor, all others the slow one.
+        broken_checksum: Whether to write the header checksum of magic 0.
     """
     fast = level is None or level == _DEFAULT_LEVEL
     library_level = 0 if fast else max(_LIBRARY_LEVEL_MIN, min(level or 0, _LIBRARY_LEVEL_MAX))
@@ -83,20 +83,20 @@ def compress(data: Buffer, *, level: int | None = None, broken_checksum: bool = 
 def decompress(
     data: Buffer, limit: int, *, check_header: bool = True, scratch: Scratch | None = None
 ) -> bytes | memoryview:
-    """What the frame in `data` holds, at most `limit` bytes.
+    """Decompress the frame in `data` to at most `limit` bytes.
 
     Args:
         data: One frame, nothing after it.
-        limit: Bytes allowed to come out, inclusive.
-        check_header: Whether a wrong header checksum matters; it does not in magic 0.
-        scratch: Where to decompress frames to that are like Kafka's; None takes new memory.
+        limit: Maximum number of decompressed bytes, inclusive.
+        check_header: Whether to check the header checksum; False for magic 0.
+        scratch: Memory for frames like Kafka's; None for new memory.
 
     Raises:
-        CorruptBatch: Malformed, cut, followed by other bytes, or more than `limit` comes out.
+        CorruptBatch: Malformed, truncated, followed by other bytes, or more than `limit` bytes.
     """
     view = memoryview(data)
     if scratch is not None and limit >= BLOCK_BYTES:
-        single = decompress_single(view, scratch.take(BLOCK_BYTES))  # nearly all are such
+        single = decompress_single(view, scratch.take(BLOCK_BYTES))  # the usual case
         if single is not None:
             return single
     content_at = _header_size(view)
@@ -119,17 +119,17 @@ def decompress(
 
 
 def decompress_single(frame: memoryview, out: memoryview) -> memoryview | None:
-    """What a frame as Kafka writes it holds, where that is one block; of many small frames, fast.
+    """Decompress a frame like Kafka's with a single block; fast for many small frames.
 
     Args:
         frame: One frame, nothing after it.
-        out: `BLOCK_BYTES` to decompress into.
+        out: Memory of `BLOCK_BYTES` to decompress to.
 
     Returns:
-        The start of `out`; None where `decompress` has to look at the frame.
+        The used part of `out`; None if `decompress` must process the frame.
     """
     size = len(frame) - _SINGLE_OVERHEAD
-    # A stored block is longer than any frame, by its bit.
+    # The size of a stored block exceeds any frame, because of its bit.
     if not 0 <= size <= BLOCK_BYTES or _SINGLE_HEAD.unpack_from(frame) != (_WRITTEN_HEADER, size):
         return None
     mark_at = _SINGLE_HEAD.size + size
@@ -157,13 +157,13 @@ def _check_header_sum(view: memoryview) -> None:
 
 
 def _decompress_blocks(view: memoryview, out: memoryview) -> memoryview:
-    """The blocks of a frame without checksums and content size, which `_output_bound` has walked.
+    """Decompress a frame without checksums and content size, after `_output_bound` has walked it.
 
-    The library would copy what comes in, and again what comes out.
+    The library would copy both input and output.
 
     Args:
         view: The frame.
-        out: Room for all that the blocks can hold.
+        out: Memory for the largest possible output.
     """
     block_size, at, end = _BLOCK_SIZES[view[5]], _HEADER_SIZE, 0
     while word := _WORD.unpack_from(view, at)[0]:
@@ -181,7 +181,7 @@ def _decompress_blocks(view: memoryview, out: memoryview) -> memoryview:
 
 
 def _decompress_block(block: memoryview, room: memoryview) -> int:
-    """Bytes that were put into `room`."""
+    """Decompress a block to `room`; return the number of bytes."""
     try:
         size: int = cramjam.lz4.decompress_block_into(block, room, output_len=len(room))
     except cramjam.DecompressionError as error:
@@ -190,7 +190,7 @@ def _decompress_block(block: memoryview, room: memoryview) -> int:
 
 
 def _header_size(view: memoryview) -> int:
-    """Bytes before the first block, once the descriptor is one that Kafka reads."""
+    """Return the number of bytes before the first block, after checking the descriptor."""
     if len(view) < _HEADER_SIZE or view[:4] != MAGIC:
         raise CorruptBatch("lz4: no frame header")
     flags, descriptor = view[4], view[5]
@@ -204,7 +204,7 @@ def _header_size(view: memoryview) -> int:
 
 
 def _output_bound(view: memoryview, at: int) -> int:
-    """The most that the blocks from `at` on can decompress to, once they end where the bytes do."""
+    """Return the maximum decompressed size of the blocks from `at` on, after walking them."""
     flags, block_size = view[4], _BLOCK_SIZES[view[5]]
     block_trailer = _CHECKSUM_SIZE if flags & _BLOCK_CHECKSUM_BIT else 0
     frame_trailer = _CHECKSUM_SIZE if flags & _CONTENT_CHECKSUM_BIT else 0
@@ -225,7 +225,7 @@ def _output_bound(view: memoryview, at: int) -> int:
 
 
 def _with_right_checksum(view: memoryview, header_size: int) -> bytes:
-    """A copy of the frame whose header checksum is right."""
+    """Return a copy of the frame with the right header checksum."""
     frame = bytearray(view)
     checksum_at = header_size - 1
     frame[checksum_at] = _header_sum(bytes(view[4:checksum_at]))
@@ -234,12 +234,12 @@ def _with_right_checksum(view: memoryview, header_size: int) -> bytes:
 
 @lru_cache(maxsize=64)
 def _header_sum(descriptor: bytes) -> int:
-    """The checksum byte of a frame descriptor."""
+    """Return the checksum byte of a frame descriptor."""
     return _xxh32_short(descriptor) >> 8 & 0xFF
 
 
 def _xxh32_short(data: bytes) -> int:
-    """XXH32 with seed 0 of less than 16 bytes, enough for a frame descriptor."""
+    """Return XXH32 with seed 0 of less than 16 bytes, enough for a frame descriptor."""
     assert len(data) < 16
     mask, prime_1, prime_2, prime_3 = 0xFFFFFFFF, 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
     prime_4, prime_5 = 0x27D4EB2F, 0x165667B1

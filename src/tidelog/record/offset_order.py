@@ -5,9 +5,9 @@ Each batch begins after the last offset of the batch before it, and ends before 
 what follows: the next segment, the planned part, or the log end. A segment spans fewer than 2^31
 offsets.
 
-A base offset that has increased shows only at the next batch. So a reader hands out a batch after
-it has looked at the next one, if there is one. A reader that stops early, or keeps what it read
-before an error, then has no record under a wrong offset. `kernels.batch_scan` does the same for
+A base offset that is too large is detected only at the next batch. So a reader returns a batch only
+after it has examined the next one, if there is one. Then a reader that stops early, or keeps what
+it read before an error, has no record with a wrong offset. `kernels.batch_scan` does the same for
 columns.
 
 Pure. Source: docs/format.md#order.
@@ -22,14 +22,14 @@ from tidelog.record.batch_walk import view_batch, walk
 from tidelog.record.header import MAGIC_2
 from tidelog.types import INT64_MAX, Buffer
 
-# Indexes have offsets relative to the base offset of the segment, in 31 bits.
+# Indexes store offsets relative to the base offset of the segment, in 31 bits.
 SEGMENT_OFFSETS: Final = 1 << 31
-# Smallest offset that a batch may have, and the offset that none reaches, where nothing is known.
+# Smallest possible offset of a batch, and exclusive limit, if nothing is known.
 ANY_OFFSETS: Final = (0, INT64_MAX)
 
 
 class HasOffsets(Protocol):
-    """A batch, or what is known of one, as far as its offsets go."""
+    """The offsets of a batch, or of an object that represents one."""
 
     @property
     def base_offset(self) -> int:
@@ -54,9 +54,9 @@ class Reach(NamedTuple):
     """Extent of the whole batches in a buffer, up to the first that is damaged or out of order.
 
     Attributes:
-        next_offset: Offset behind the last one.
+        next_offset: Offset after the last one.
         last_at: Place of the last one.
-        before: Offset behind the one before the last; None where there is none.
+        before: Offset after the one before the last; None if there is none.
     """
 
     next_offset: int
@@ -65,7 +65,7 @@ class Reach(NamedTuple):
 
 
 def reach_of(data: Buffer) -> Reach | None:
-    """Say how far the batches in a buffer reach, None where there is no whole one."""
+    """Return the extent of the batches in a buffer, or None if there is no whole batch."""
     end: Reach | None = None
     with suppress(CorruptData):
         for at, batch in in_order(((each.at, each) for each in walk(data)), *ANY_OFFSETS, ""):
@@ -74,7 +74,7 @@ def reach_of(data: Buffer) -> Reach | None:
 
 
 def lies_behind_gap(data: Buffer, found: Reach) -> bool:
-    """Whether there is a gap before the last batch, so that it may have moved up unseen."""
+    """Whether there is a gap before the last batch, so that its offset may be wrong undetected."""
     return first_known_offset(view_batch(data, found.last_at)) != found.before
 
 
@@ -83,20 +83,24 @@ def segment_limit(base_offset: int, end_offset: int = INT64_MAX) -> int:
 
     Args:
         base_offset: Base offset of the segment.
-        end_offset: Offset behind the segment, where it is known.
+        end_offset: Offset after the segment, if known.
     """
     return min(end_offset, base_offset + SEGMENT_OFFSETS)
 
 
 def first_known_offset(batch: HasOffsets) -> int:
-    """Return the base offset; of a legacy wrapper its last one, since it is not opened for this."""
+    """Return the base offset.
+
+    For a legacy wrapper its last offset, since it is not decompressed.
+    """
     return batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset
 
 
 def order_problem(batch: HasOffsets, next_offset: int, end_offset: int = INT64_MAX) -> str | None:
-    """Say what is wrong with a batch's offsets, None where they lie in [next_offset, end_offset).
+    """Return what is wrong with a batch's offsets, None if they are in [next_offset, end_offset).
 
-    Only decompression tells where a legacy wrapper begins, so its end must do.
+    The beginning of a legacy wrapper is known only after decompression, so its last offset is used
+    instead.
     """
     last = batch.last_offset
     first = batch.base_offset if batch.magic == MAGIC_2 else last
@@ -104,7 +108,7 @@ def order_problem(batch: HasOffsets, next_offset: int, end_offset: int = INT64_M
 
 
 def bad_order(first: int, last: int, next_offset: int, end_offset: int) -> str | None:
-    """Say what is wrong with offsets of a batch, None where nothing is; see `order_problem`."""
+    """Return what is wrong with offsets of a batch, or None; see `order_problem`."""
     if next_offset <= first <= last < end_offset:
         return None
     reason = f"offsets {first} to {last} where {next_offset} is next"
@@ -112,7 +116,7 @@ def bad_order(first: int, last: int, next_offset: int, end_offset: int) -> str |
 
 
 def jump_problem(first: int, last: int, next_offset: int, following: int) -> str:
-    """Say that a batch lies above the one behind it, which would be in order without it."""
+    """Return the text of the error that a batch's offsets are too large for the batch after it."""
     return (
         f"offsets {first} to {last} where {next_offset} is next and the batch behind begins with"
         f" {following}"
@@ -120,14 +124,14 @@ def jump_problem(first: int, last: int, next_offset: int, following: int) -> str
 
 
 def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | None:
-    """Say what is wrong with bytes of a finished segment that hold no whole batch.
+    """Return what is wrong with bytes at the end of a finished segment that hold no whole batch.
 
-    None where all offsets were met before: then they are a torn tail that was never part of it.
+    None if all offsets were found before them: then they are a torn tail that never counted.
 
     Args:
-        left_bytes: How many there are.
-        next_offset: Offset behind the last whole batch.
-        end_offset: Offset behind what the bytes should hold.
+        left_bytes: Number of these bytes.
+        next_offset: Offset after the last whole batch.
+        end_offset: Offset after the expected last batch.
     """
     if next_offset >= end_offset:
         return None
@@ -143,22 +147,22 @@ def in_order(
     *,
     knows_next: bool = True,
 ) -> Iterator[tuple[int, _Batch]]:
-    """Hand out batches with their positions as long as their offsets are in order.
+    """Yield batches with their positions as long as their offsets are in order.
 
     Args:
-        batches: What a walk finds. A CorruptData of it is raised behind the last sound batch.
+        batches: Result of a walk. A CorruptData of it is raised after the last sound batch.
         next_offset: Smallest offset that the first batch may have.
         end_offset: Offset that no batch may reach.
         path: File, for errors.
-        knows_next: Whether `next_offset` is what lies before the first batch. Not so where a walk
-            begins in the middle of a file: an index entry proves that batch then, so it is not
-            the wrong one of two.
+        knows_next: Whether `next_offset` is right after the batch before the first. False if a walk
+            begins in the middle of a file: an index entry proves that batch, so of two conflicting
+            batches it is not the wrong one.
 
     Raises:
-        CorruptBatch: Offsets that can't be there; the batches before were handed out.
+        CorruptBatch: Impossible offsets; earlier batches were yielded.
     """
     held: tuple[int, _Batch] | None = None
-    before = next_offset  # what was next where the held batch stands
+    before = next_offset  # next offset at the held batch
     failure: CorruptData | None = None
     try:
         for placed in batches:
@@ -183,9 +187,9 @@ def in_order(
 
 
 def _has_jumped(held: HasOffsets, batch: HasOffsets, before: int, end_offset: int) -> bool:
-    """Whether the batch behind a held one would be in order without it, and so it is the wrong one.
+    """Whether the batch after a held one would be in order without it, so the held one is wrong.
 
-    Where both may be, the one that is next without a gap is right.
+    If both may be right, the one that continues without a gap is.
     """
     is_next = first_known_offset(held) == before
     return not is_next and order_problem(batch, before, end_offset) is None

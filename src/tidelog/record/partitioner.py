@@ -15,12 +15,12 @@ _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
 
 
-# Keys repeat; remembering this many of them saves most of the hashing.
+# Keys repeat: caching this many of them saves most of the hashing.
 REMEMBERED_KEYS: Final = 65_536
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's 32-bit hash of a key, as an unsigned number."""
+    """Return Kafka's 32-bit hash of a key, as an unsigned number."""
     length = len(data)
     h = (_SEED ^ length) & UINT32_MAX
     whole = length & ~3
@@ -35,12 +35,12 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partition_count: int) -> int:
-    """The partition of a key, from 0 to `partition_count` - 1."""
+    """Return the partition of a key, from 0 to `partition_count` - 1."""
     return (murmur2(key) & INT32_MAX) % partition_count
 
 
 class Partitioner:
-    """Chooses partitions for a run of records. Not safe for two threads."""
+    """Chooses partitions for a series of records. Not safe for two threads."""
 
     def __init__(self, partition_count: int, source: random.Random) -> None:
         self.partition_count = partition_count
@@ -49,7 +49,7 @@ class Partitioner:
         self._sticky: int | None = None
 
     def choose(self, key: bytes | None) -> int:
-        """The key's partition; one and the same for records without a key until `switch`."""
+        """Return the key's partition; without a key, the same random one until `switch`."""
         if key is None:
             if self._sticky is None:
                 self._sticky = self._random.randrange(self.partition_count)
@@ -62,5 +62,5 @@ class Partitioner:
         return partition
 
     def switch(self) -> None:
-        """Draw another partition for the next record without a key, as after a full batch."""
+        """Choose another partition for the next record without a key, e.g. after a full batch."""
         self._sticky = None

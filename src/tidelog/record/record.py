@@ -1,8 +1,8 @@
 """A record, its magic-2 coding, its control records, and its append time.
 
-Owns the fields and their checks. Batch headers are not known here: values that a record inherits
-from its batch are passed in as `Inherited`. Keys and values can be read alone, at a quarter of the
-cost of whole records, because times and headers are skipped.
+Owns the fields and their checks. Batch headers are not known here: `Inherited` passes in the values
+that a record inherits from its batch. Keys and values can be read alone, at a quarter of the cost
+of whole records, because times and headers are skipped.
 
 Source: docs/format.md#record; KIP-82 (headers), KIP-98 (control records).
 """
@@ -22,7 +22,7 @@ from tidelog.types import INT32_MAX, NO_SEQUENCE, NO_TIMESTAMP, Buffer, Header, 
 RECORD_SIZE_MIN: Final = 7
 
 
-# Record attributes have no meaning yet: written as 0, ignored when read, like Kafka's.
+# Record attributes have no meaning yet: written as 0, ignored when read, as in Kafka.
 _NO_ATTRIBUTES: Final = b"\0"
 
 
@@ -40,19 +40,19 @@ _INT64_SIGN: Final = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record out of a log.
+    """One record of a log.
 
     Attributes:
         offset: Logical offset.
-        timestamp: What a Kafka consumer sees, in ms; -1 means "has no time".
-        timestamp_type: Who set `timestamp`.
+        timestamp: Timestamp that a Kafka consumer sees, in ms; -1 means "has no time".
+        timestamp_type: Whether the producer or the log set `timestamp`.
         key: None for a record without one; b"" is a key.
         value: None is a tombstone in a compacted topic.
         headers: In the producer's order; keys may repeat.
-        create_timestamp: The producer's own time in ms, None where there is none or it is lost
+        create_timestamp: The producer's own time in ms; None if there is none or it is lost
             (LogAppendTime in magic 1, or in a batch that a cleaner rewrote).
-        sequence: The idempotent producer's number for it, -1 where there is none.
-        append_timestamp: When the log took it, in ms; None where unknown, or not looked up.
+        sequence: The idempotent producer's sequence, -1 for none.
+        append_timestamp: Append time in ms; None if unknown or not looked up.
     """
 
     offset: int
@@ -67,7 +67,7 @@ class Record:
 
     @property
     def has_key(self) -> bool:
-        """Whether the producer gave a key; an empty one counts."""
+        """Whether there is a key; an empty one counts."""
         return self.key is not None
 
     @property
@@ -77,12 +77,12 @@ class Record:
 
     @property
     def is_tombstone(self) -> bool:
-        """Whether it says "delete this key" to a compacted topic: a key and no value."""
+        """Whether it deletes its key in a compacted topic: a key and no value."""
         return self.key is not None and self.value is None
 
 
 class RecordLike(Protocol):
-    """What a builder needs of a record: `NewRecord` and `Record` both have it."""
+    """The fields of a record that builders need; `NewRecord` and `Record` have them."""
 
     @property
     def key(self) -> bytes | None:
@@ -96,7 +96,7 @@ class RecordLike(Protocol):
 
     @property
     def timestamp(self) -> int | None:
-        """Time in ms, None asks for the builder's default."""
+        """Time in ms; None for the builder's default."""
         ...
 
     @property
@@ -107,16 +107,16 @@ class RecordLike(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inherited:
-    """What records take from their batch's header.
+    """Values that records inherit from their batch's header.
 
     Attributes:
-        base_offset: Offset that the offset deltas count from.
+        base_offset: Offset that the offset deltas are relative to.
         last_offset_delta: The largest offset delta allowed, inclusive.
-        base_timestamp: Time in ms that the timestamp deltas count from.
+        base_timestamp: Time in ms that the timestamp deltas are relative to.
         append_timestamp: Time of every record of a LogAppendTime batch, None for CreateTime.
         base_sequence: Sequence of offset delta 0, -1 for none.
-        place: Place of the records' first byte in the walked buffer, None where they were
-            compressed; for errors only.
+        place: Place of the records' first byte in the walked buffer, None if they were compressed;
+            for errors only.
         batch_at: Place of the batch in the walked buffer, for errors only.
     """
 
@@ -130,25 +130,25 @@ class Inherited:
 
 
 def wrap_int64(value: int) -> int:
-    """`value` as a signed 64-bit machine word holds it, in which Kafka's producers compute."""
+    """Wrap `value` to a signed 64-bit number, as Kafka's producers compute."""
     return (value + _INT64_SIGN) % _INT64_SPAN - _INT64_SIGN
 
 
 def wrap_sequence(value: int) -> int:
-    """`value` as a producer's sequence: after 2147483647 comes 0."""
+    """Wrap `value` to a producer's sequence: 0 follows 2147483647."""
     return value & INT32_MAX
 
 
 def decode_records(body: bytes, count: int, inherited: Inherited) -> Iterator[Record]:
-    """The `count` records that fill `body` exactly, in order.
+    """Iterate over the `count` records that fill `body` exactly, in order.
 
     Args:
         body: The records section of a batch, decompressed.
-        count: Records that the batch declares.
-        inherited: What they take from the batch.
+        count: Number of records in the batch's header.
+        inherited: Values from the batch's header.
 
     Raises:
-        CorruptRecord: A rule of docs/format.md#record is broken; the records before it were right.
+        CorruptRecord: A rule of docs/format.md#record is broken; the records before it were valid.
     """
     end = len(body)
     if count < 0 or count * RECORD_SIZE_MIN > end:
@@ -172,7 +172,7 @@ def decode_records(body: bytes, count: int, inherited: Inherited) -> Iterator[Re
 
 
 def _corrupt(reason: str, at: int, inherited: Inherited) -> CorruptRecord:
-    """The error with its place in the walked buffer, or in the words of its text."""
+    """Return the error with its place in the walked buffer; compressed records only in its text."""
     offset = inherited.base_offset
     if inherited.place is not None:
         return CorruptRecord(reason, at=inherited.place + at, offset=offset)
@@ -181,7 +181,7 @@ def _corrupt(reason: str, at: int, inherited: Inherited) -> CorruptRecord:
 
 
 def _decode_record(body: bytes, at: int, end: int, inherited: Inherited) -> tuple[int, Record, int]:
-    """The offset delta, the record at `at`, and the place behind it."""
+    """Return the offset delta, the record at `at`, and the place after it."""
     size, at = read_varint(body, at, end)
     if not 0 <= size <= end - at:
         raise CorruptRecord(f"a record of {size} bytes, {end - at} are left", at=at)
@@ -205,7 +205,7 @@ def _assemble(
     content: tuple[bytes | None, bytes | None, tuple[Header, ...]],
     inherited: Inherited,
 ) -> Record:
-    """The record of these deltas and this content."""
+    """Return the record of these deltas and this content."""
     created = inherited.base_timestamp + time_delta
     if not -_INT64_SIGN <= created < _INT64_SIGN:
         created = wrap_int64(created)
@@ -222,7 +222,7 @@ def _assemble(
 
 
 def _read_bytes(body: bytes, at: int, end: int, what: str) -> tuple[bytes | None, int]:
-    """A field with its length before it, None for length -1."""
+    """Return a field with its length before it, None for length -1, and the place after it."""
     start = at
     size, at = read_varint(body, at, end)
     if size == -1:
@@ -233,7 +233,7 @@ def _read_bytes(body: bytes, at: int, end: int, what: str) -> tuple[bytes | None
 
 
 def _read_headers(body: bytes, at: int, end: int, count: int) -> tuple[tuple[Header, ...], int]:
-    """`count` headers; a header takes two bytes at least."""
+    """Return `count` headers, and the place after them; a header takes at least two bytes."""
     if not 0 <= count <= (end - at) // 2:
         raise CorruptRecord(f"{count} headers in {end - at} bytes", at=at)
     if count > HEADERS_MAX:
@@ -241,7 +241,7 @@ def _read_headers(body: bytes, at: int, end: int, count: int) -> tuple[tuple[Hea
     headers: list[Header] = []
     last = b""
     for _ in range(count):
-        if last and body.startswith(last, at, end):  # very many in few bytes are mostly the same
+        if last and body.startswith(last, at, end):  # many headers in few bytes are mostly equal
             headers.append(headers[-1])
             at += len(last)
             continue
@@ -250,7 +250,7 @@ def _read_headers(body: bytes, at: int, end: int, count: int) -> tuple[tuple[Hea
         if key is None:
             raise CorruptRecord("a header without a key", at=start)
         value, at = _read_bytes(body, at, end, "header value")
-        # Kafka replaces what is not UTF-8 instead of refusing the record; so do we.
+        # As in Kafka, invalid UTF-8 is replaced instead of refusing the record.
         headers.append(Header(key.decode("utf-8", "replace"), value))
         last = body[start:at]
     return tuple(headers), at
@@ -263,13 +263,14 @@ def encode_record(
 
     Args:
         out: The records section so far.
-        record: Its own `timestamp` is not looked at.
-        timestamp_delta: Time in ms against the batch's base timestamp, wrapped to int64 if needed.
-        offset_delta: Offset against the batch's base offset.
+        record: The record; its own `timestamp` is ignored.
+        timestamp_delta: Time in ms relative to the batch's base timestamp, wrapped to int64 if
+            needed.
+        offset_delta: Offset relative to the batch's base offset.
 
     Raises:
         InvalidRecord: It does not fit into 2 GiB, has more than `HEADERS_MAX` headers, or a
-            header's key is no text. `out` is unchanged.
+            header's key is not valid text. `out` is unchanged.
     """
     key, value, headers = record.key, record.value, record.headers
     fields = (
@@ -309,7 +310,7 @@ def _encode_size(data: bytes, what: str = "field") -> bytes:
 
 
 def timestamps_of(records: Sequence[RecordLike], default: int) -> list[int]:
-    """Each record's timestamp in ms, `default` where it is None.
+    """Return each record's timestamp in ms, `default` if it is None.
 
     Raises:
         InvalidTimestamp: One does not fit into 64 bits.
@@ -322,7 +323,7 @@ def timestamps_of(records: Sequence[RecordLike], default: int) -> list[int]:
 
 
 class ControlType(IntEnum):
-    """What a control record says. The values are part of the format, do not change them."""
+    """Type of a control record. The values are part of the format and must not change."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -346,8 +347,8 @@ assert CONTROL_KEY.size == 4
 assert END_MARKER_VALUE.size == 6
 
 
-# All of a marker's record as everybody writes it, without gaps of time or offset: its head up to
-# the key's length, the key, the value's length, the value, no headers.
+# The whole record of a marker as all brokers write it, without deltas: its fields up to the key's
+# length, the key, the value's length, the value, no headers.
 _PLAIN_MARKER: Final = struct.Struct(">5shhBhiB")
 
 
@@ -362,19 +363,19 @@ _MARKER_KINDS: Final = {int(kind): kind for kind in (ControlType.ABORT, ControlT
 
 @dataclass(frozen=True, slots=True)
 class EndMarker:
-    """The end of a transaction: `kind` is COMMIT or ABORT."""
+    """End of a transaction: `kind` is COMMIT or ABORT."""
 
     kind: ControlType
     coordinator_epoch: int
 
     @property
     def is_commit(self) -> bool:
-        """Whether the transaction's records may be read by all."""
+        """Whether the transaction was committed."""
         return self.kind is ControlType.COMMIT
 
 
 def read_control_type(key: bytes | None, *, at: int | None = None) -> ControlType:
-    """What the control record with this key says; UNKNOWN for types that nobody here knows.
+    """Return the type of the control record with this key; UNKNOWN for unknown types.
 
     Raises:
         CorruptRecord: The key is missing, too short, or of a negative version.
@@ -388,13 +389,16 @@ def read_control_type(key: bytes | None, *, at: int | None = None) -> ControlTyp
 
 
 def pack_end_marker(kind: ControlType, coordinator_epoch: int) -> bytes:
-    """The record of a marker that is alone in its batch and has the batch's time."""
+    """Return the record of a marker that is alone in its batch and has the batch's time."""
     epoch, length = coordinator_epoch, _MARKER_VALUE_LENGTH
     return _PLAIN_MARKER.pack(_MARKER_HEAD, 0, kind, length, 0, epoch, 0)
 
 
 def unpack_end_marker(body: Buffer) -> EndMarker | None:
-    """The marker in a batch's body, None where it is not just what `pack_end_marker` makes."""
+    """Return the marker in a batch's body.
+
+    None if it isn't exactly as `pack_end_marker` writes it.
+    """
     if len(body) != _PLAIN_MARKER.size:
         return None
     head, key_version, kind, length, version, epoch, headers = _PLAIN_MARKER.unpack(body)
@@ -405,7 +409,7 @@ def unpack_end_marker(body: Buffer) -> EndMarker | None:
 
 
 def read_end_marker(record: Record) -> EndMarker:
-    """The transaction marker in `record`; later versions are read as version 0.
+    """Return the transaction marker in `record`; later versions are read as version 0.
 
     Raises:
         CorruptRecord: It is no commit or abort marker, or too short.
@@ -425,14 +429,14 @@ Pair: TypeAlias = tuple[int, bytes | None, bytes | None]
 
 
 def read_pairs(body: bytes, count: int) -> list[Pair]:
-    """Offset delta, key and value of each of `count` records.
+    """Return offset delta, key and value of each of `count` records.
 
     Args:
-        body: The records, not compressed.
-        count: How many the batch's header says there are.
+        body: The records, uncompressed.
+        count: Number of records in the batch's header.
 
     Raises:
-        CorruptRecord: A length runs over its record, or there are more bytes than records.
+        CorruptRecord: A length exceeds its record, or there are more bytes than records.
     """
     pairs: list[Pair] = []
     at, end = 0, len(body)
@@ -444,7 +448,7 @@ def read_pairs(body: bytes, count: int) -> list[Pair]:
             if not 0 <= size <= end - at:
                 raise CorruptRecord(f"a record of {size} bytes, {end - at} are left", at=start)
             at += 1  # attributes
-            while body[at] >= 0x80:  # the time
+            while body[at] >= 0x80:  # timestamp delta
                 at += 1
             delta, at = read_varint(body, at + 1, stop)
             key, at = _field(body, at, stop)
@@ -459,7 +463,7 @@ def read_pairs(body: bytes, count: int) -> list[Pair]:
 
 
 def _field(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    """A key or a value with its length before it; null where that is -1."""
+    """Return a key or a value, None for a negative length, and the place after it."""
     if at < end and (byte := body[at]) < 0x80:
         size, at = (byte >> 1) ^ -(byte & 1), at + 1
     else:
@@ -473,12 +477,12 @@ def _field(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
 
 
 def stamp_of(record: Record) -> int | None:
-    """The append time in ms that a LogAppendTime record bears itself, None for CreateTime."""
+    """Return the append time in ms of a LogAppendTime record, None for CreateTime."""
     is_stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
     return record.timestamp if is_stamped else None
 
 
 def appended_at(record: Record, append_ms: int | None) -> Record:
-    """The record with the append time that is known of it, else with the stamp that it bears."""
+    """Return the record with its known append time, else with its LogAppendTime timestamp."""
     append_time = stamp_of(record) if append_ms is None else append_ms
     return record if append_time is None else replace(record, append_timestamp=append_time)

@@ -1,7 +1,7 @@
 """Serializers and deserializers for keys and values, by name, with the encodings of Kafka's.
 
 Null stays null: None in, None out. Numbers are big-endian, UUIDs are text of 36 characters, strings
-UTF-8. JSON is compact UTF-8; its `null` occurs only inside other values, because None alone is
+UTF-8. JSON is compact UTF-8; its `null` occurs only inside other values, because only None is
 Kafka's null.
 
 Source: the keyed messages proposal; org.apache.kafka.common.serialization.
@@ -22,7 +22,7 @@ T = TypeVar("T")
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 _DOUBLE: Final = struct.Struct(">d")
-# Java writes every NaN as this one.
+# The bytes that Java writes for every NaN.
 _NAN: Final = bytes.fromhex("7ff8000000000000")
 _UUID_SIZE: Final = 36
 
@@ -32,9 +32,10 @@ class Serde(Generic[T]):
     """Both directions of one encoding. Immutable, safe to share.
 
     Attributes:
-        name: How options and configs call it, e.g. `int64`.
-        encode: Bytes of a value that is not None; raises TypeError, ValueError or the like.
-        decode: Value of bytes that are not None; raises ValueError or the like.
+        name: Name in options and configs, e.g. `int64`.
+        encode: Returns the bytes of a value other than None; raises TypeError, ValueError or
+            similar.
+        decode: Returns the value of bytes other than None; raises ValueError or similar.
     """
 
     name: str
@@ -42,10 +43,10 @@ class Serde(Generic[T]):
     decode: Callable[[bytes], T]
 
     def serialize(self, value: object) -> bytes | None:
-        """The bytes of `value`, None for None.
+        """Return the bytes of `value`, None for None.
 
         Raises:
-            SerdeError: The encoding has no bytes for it.
+            SerdeError: The value can't be encoded.
         """
         if value is None:
             return None
@@ -56,7 +57,7 @@ class Serde(Generic[T]):
             raise SerdeError(f"{self.name} can't write this {kind}: {error}") from error
 
     def deserialize(self, data: bytes | None) -> T | None:
-        """The value of `data`, None for None.
+        """Return the value of `data`, None for None.
 
         Raises:
             SerdeError: The bytes are not of this encoding.
@@ -70,7 +71,7 @@ class Serde(Generic[T]):
 
 
 def _of_type(value: object, kind: type[T]) -> T:
-    """`value`, once it is of that type; a bool is no number."""
+    """Return `value` if it has that type; a bool is not a number. Raises TypeError."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"expected {kind.__name__}")
     return value
@@ -143,7 +144,7 @@ SERDE_NAMES: Final = tuple(_SERDES)
 
 
 def serde(name: str) -> Serde[object]:
-    """The encoding called `name`, one of `SERDE_NAMES`.
+    """Return the encoding called `name`, one of `SERDE_NAMES`.
 
     Raises:
         SerdeError: There is none of that name.
@@ -156,10 +157,16 @@ def serde(name: str) -> Serde[object]:
 
 
 def serializer(name: str) -> Callable[[object], bytes | None]:
-    """The function from values to bytes called `name`; raises as `serde` does."""
+    """Return the function from values to bytes called `name`.
+
+    Raises SerdeError for an unknown name.
+    """
     return serde(name).serialize
 
 
 def deserializer(name: str) -> Callable[[bytes | None], object]:
-    """The function from bytes to values called `name`; raises as `serde` does."""
+    """Return the function from bytes to values called `name`.
+
+    Raises SerdeError for an unknown name.
+    """
     return serde(name).deserialize

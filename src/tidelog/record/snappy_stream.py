@@ -34,7 +34,7 @@ BLOCK_SIZE: Final = 32 * 1024
 _SIZE: Final = struct.Struct(">i")
 
 
-# The longest copy makes 64 bytes of three: no block can grow more than this.
+# The longest copy element encodes 64 bytes in three: no block can grow by more than this factor.
 _GROWTH_MAX: Final = 22
 
 
@@ -42,7 +42,7 @@ assert HEADER.size == 16
 
 
 def compress(data: Buffer) -> bytes:
-    """`data` in framed blocks of 32 KiB."""
+    """Compress `data` to framed blocks of 32 KiB."""
     view = memoryview(data)
     parts = [HEADER.pack(MAGIC, VERSION, VERSION)]
     for at in range(0, len(view), BLOCK_SIZE):
@@ -52,15 +52,15 @@ def compress(data: Buffer) -> bytes:
 
 
 def decompress(data: Buffer, limit: int, *, scratch: Scratch | None = None) -> memoryview:
-    """What the blocks of `data` hold, at most `limit` bytes.
+    """Decompress the blocks of `data` to at most `limit` bytes.
 
     Args:
         data: Framed blocks, or one raw block.
-        limit: Bytes allowed to come out, inclusive.
-        scratch: Where to decompress to; None takes new memory.
+        limit: Maximum number of decompressed bytes, inclusive.
+        scratch: Memory to decompress to; None for new memory.
 
     Raises:
-        CorruptBatch: A block is malformed or cut, or more than `limit` bytes come out.
+        CorruptBatch: A block is malformed or truncated, or there are more than `limit` bytes.
     """
     view = memoryview(data)
     blocks = _framed(view) if bytes(view[:8]) == MAGIC else [view]
@@ -78,7 +78,7 @@ def decompress(data: Buffer, limit: int, *, scratch: Scratch | None = None) -> m
 
 
 def _framed(view: memoryview) -> list[memoryview]:
-    """The raw blocks behind the header."""
+    """Return the raw blocks after the header."""
     if len(view) < HEADER.size:
         raise CorruptBatch("snappy: the header is cut")
     _, _, compatible = HEADER.unpack_from(view)
@@ -99,7 +99,7 @@ def _framed(view: memoryview) -> list[memoryview]:
 
 
 def _size_of(block: memoryview, limit: int) -> int:
-    """What one raw block declares, compared with the cap and with what it can hold."""
+    """Return the size that one raw block declares, after comparing it with the limits."""
     try:
         size: int = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:
@@ -112,7 +112,7 @@ def _size_of(block: memoryview, limit: int) -> int:
 
 
 def _decompress_block(block: memoryview, out: memoryview) -> None:
-    """One raw block, which must fill `out`."""
+    """Decompress one raw block, which must fill `out`."""
     try:
         written = cramjam.snappy.decompress_raw_into(block, out)
     except cramjam.DecompressionError as error:

@@ -1,8 +1,8 @@
 """Zstandard frames, with a limit on the decompressed size.
 
-The `zstandard` library ignores `max_output_size` where a frame declares its size. So the blocks of
-a frame are walked first (a 3-byte header bounds the output of each), and the library is asked for
-at most that size and the limit.
+The `zstandard` library ignores `max_output_size` if a frame declares its size. So the blocks of a
+frame are walked first (a 3-byte header limits the output of each), and the library may write at
+most that size and the limit.
 
 Source: docs/format.md#zstd; KIP-110; RFC 8878.
 """
@@ -19,7 +19,7 @@ from tidelog.types import Buffer
 DEFAULT_LEVEL: Final = 3
 
 
-# Kafka's reader takes windows up to this, and its level 22 writes them.
+# Largest window that Kafka's reader accepts; its level 22 writes such windows.
 WINDOW_SIZE_MAX: Final = 1 << 27
 
 
@@ -32,7 +32,7 @@ _BLOCK_HEADER_SIZE: Final = 3
 _CHECKSUM_SIZE: Final = 4
 
 
-# Decompressors that no thread uses just now.
+# Decompressors that no thread is using.
 _FREE: Final[list[zstandard.ZstdDecompressor]] = []
 
 
@@ -49,20 +49,20 @@ _SKIPPABLE_HEADER: Final = struct.Struct("<II")
 
 
 def compress(data: Buffer, *, level: int | None = None) -> bytes:
-    """`data` as one frame that declares its size; `level` as Kafka's, None is 3."""
+    """Compress `data` to one frame that declares its size; `level` is Kafka's, None for 3."""
     return zstandard.ZstdCompressor(DEFAULT_LEVEL if level is None else level).compress(data)
 
 
 def decompress(data: Buffer, limit: int, *, scratch: Scratch | None = None) -> bytes | memoryview:
-    """What the frames of `data` hold, at most `limit` bytes.
+    """Decompress the frames of `data` to at most `limit` bytes.
 
     Args:
         data: Frames, nothing after the last.
-        limit: Bytes allowed to come out, inclusive.
-        scratch: Where to decompress a single frame to; None takes new memory.
+        limit: Maximum number of decompressed bytes, inclusive.
+        scratch: Memory for a single frame; None for new memory.
 
     Raises:
-        CorruptBatch: Malformed, cut, a window over 128 MiB, or more than `limit` comes out.
+        CorruptBatch: Malformed, truncated, a window over 128 MiB, or more than `limit` bytes.
     """
     view = memoryview(data)
     parts: list[bytes] = []
@@ -82,13 +82,13 @@ def decompress(data: Buffer, limit: int, *, scratch: Scratch | None = None) -> b
 
 
 def _decompress_frame(frame: memoryview, bound: int, limit: int) -> bytes:
-    """One whole frame whose blocks make at most `bound` bytes."""
+    """Decompress one whole frame whose blocks produce at most `bound` bytes."""
     declared = zstandard.frame_content_size(frame)
     if declared > limit:
         raise StreamTooLong(f"zstd: {declared} bytes are declared when {limit} more are allowed")
     if declared > bound:
         raise CorruptBatch(f"zstd: {declared} bytes are declared, the blocks hold {bound}")
-    # 0 would mean "no cap" to the library.
+    # 0 would mean "no limit" to the library.
     room = max(1, min(bound, limit))
     try:
         out = _decompress(frame, room)
@@ -101,7 +101,7 @@ def _decompress_frame(frame: memoryview, bound: int, limit: int) -> bytes:
 
 
 def _decompress_to(frame: memoryview, out: memoryview) -> memoryview:
-    """One whole frame into room for a byte more than its blocks can make: its end is read too."""
+    """Decompress one whole frame to `out`, which has one byte more than needed to reach the end."""
     decompressor, end = _free_decompressor(), 0
     try:
         with decompressor.stream_reader(frame, closefd=False) as reader:
@@ -121,9 +121,9 @@ def _decompress(frame: memoryview, room: int) -> bytes:
 
 
 def _free_decompressor() -> zstandard.ZstdDecompressor:
-    """One that nobody uses just now: making one costs more than a small frame.
+    """Return an unused decompressor: creating one costs more than a small frame.
 
-    One serves one thread at a time; `pop` and `append` of a list are atomic.
+    Each serves one thread at a time; `pop` and `append` of a list are atomic.
     """
     try:
         return _FREE.pop()
@@ -137,7 +137,7 @@ def _keep(decompressor: zstandard.ZstdDecompressor) -> None:
 
 
 def _frame_end(view: memoryview, at: int) -> tuple[int, int]:
-    """Where the frame at `at` ends, and the most that its blocks can make."""
+    """Return the end of the frame at `at`, and the maximum output of its blocks."""
     try:
         parameters = zstandard.get_frame_parameters(view[at : at + 18])
         start = at + zstandard.frame_header_size(view[at : at + 18])
@@ -155,7 +155,7 @@ def _frame_end(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _walk_blocks(view: memoryview, at: int) -> tuple[int, int]:
-    """Where the last block ends, and the most that all can make."""
+    """Return the end of the last block, and the maximum output of all."""
     bound, last = 0, False
     while not last:
         if len(view) - at < _BLOCK_HEADER_SIZE:
@@ -170,7 +170,7 @@ def _walk_blocks(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _skippable_end(view: memoryview, at: int) -> int | None:
-    """Where the frame at `at` ends if it is one that readers skip, else None."""
+    """Return the end of the frame at `at` if readers skip it, else None."""
     if len(view) - at < _SKIPPABLE_HEADER.size:
         return None
     magic, size = _SKIPPABLE_HEADER.unpack_from(view, at)
