@@ -105,6 +105,9 @@ class Suite:
             log.create_topic("some", config={"retention.ms": "long"})
         with pytest.raises(ConfigError):
             log.alter_config(name, {"retention.ms": "long"})
+        for value in ("1", None):
+            with pytest.raises(UnknownTopic, match="connect-none"):
+                log.alter_config("connect-none", {"retention.ms": value})
         with pytest.raises(UnknownTopic, match=f"is it {name}"):
             log.topic(f"{name}q")
         with pytest.raises(UnknownTopic):

@@ -235,7 +235,8 @@ def alter_config(
         return []
     cleared = [key for one, value in changes.items() if value is None for key in _keys_of(one)]
     if cleared:
-        known = _configs(client, [name])[name]
+        with _typed(client, f"read the settings of {name}", name):
+            known = _configs(client, [name])[name]
         for key in cleared:
             if key not in known or known[key].value is None:
                 raise ConfigError(key, None, f"the brokers know no such setting of topic {name}")
