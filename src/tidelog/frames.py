@@ -250,10 +250,12 @@ class Scan(ArrowSource):
             rows = [list(row.values()) for row in islice(self._first_rows(), ROWS_SHOWN)]
         except TidelogError as error:
             return html_table(f"Scan of {self._what()}", ["error"], [[str(error)]])
-        note = (
-            f"first {len(rows)} records; {bytes_text(planned.scan_bytes)} to be read"
-            f" of {bytes_text(planned.log_bytes)}, in {len(planned)} splits"
-        )
+        note = f"first {len(rows)} records"
+        if planned.log_bytes:  # brokers don't report them
+            note += (
+                f"; {bytes_text(planned.scan_bytes)} to be read"
+                f" of {bytes_text(planned.log_bytes)}, in {len(planned)} splits"
+            )
         return html_table(f"Scan of {self._what()}", columns_of(self.columns), rows, note)
 
     def _first_rows(self) -> Iterator[dict[str, object]]:

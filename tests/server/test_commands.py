@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from confluent_kafka import Producer
@@ -18,8 +18,9 @@ from tidelog.cli.app import run
 from tidelog.cli.surroundings import Surroundings
 from tidelog.errors import Closed
 from tidelog.remote.remote_directory import RemoteDirectory
+from tidelog.remote.view import Watermarks
 from tidelog.server.embedded import Broker
-from tidelog.types import IsolationLevel, NewRecord
+from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
 # The tests' records are old: the default of a week would delete them.
 ours = broker_fixture(SETTINGS | {"log.retention.ms": "-1"}, is_temporary=True, scope="module")
@@ -74,6 +75,36 @@ def test_both_clocks_of_our_own_records(log: RemoteDirectory, shell: Shell) -> N
     shown = shell.rows("read", name, "--from", str(appended[3]), "--clock", "append")
     assert len(shown) == want
     assert [row["append_time_ms"] for row in shell.rows("read", name)] == appended
+
+
+def test_a_notebook_is_told_no_sizes_that_brokers_do_not_tell(log: RemoteDirectory) -> None:
+    name = fresh(log)
+    log.append(name, [NewRecord(value=b"x")])
+    shown = log.scan(name)._repr_html_()
+    assert "first 1 records" in shown
+    assert "0 B" not in shown + log.scan(name).plan()._repr_html_()
+
+
+def test_a_count_by_append_time_looks_all_partitions_up_at_once(
+    log: RemoteDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = fresh(log, partitions=4)
+    log.append(name, [NewRecord(value=b"x")], partition=1)
+    look_up = log.cluster.watermarks
+    asked: list[int] = []
+
+    def watermarks(
+        names: Iterable[TopicPartition],
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, Watermarks]:
+        names = list(names)
+        asked.append(len(names))
+        return look_up(names, isolation=isolation)
+
+    monkeypatch.setattr(log.cluster, "watermarks", watermarks)
+    count = log.count(name, start="-1h", clock="append")
+    assert (count, count.without_time) == (1, 0)
+    assert asked == [4, 4]
 
 
 def appended_ms(log: RemoteDirectory, name: str) -> list[int]:

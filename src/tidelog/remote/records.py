@@ -247,19 +247,24 @@ class ClusterRecords(RecordSource):
         """
         if topics is None:
             counts = self.cluster.topics()
-            names = sorted(name for name in counts if not name.startswith("__"))
-            return [TopicPartition(name, n) for name in names for n in range(counts[name])]
+            shown = sorted(topic for topic in counts if not topic.startswith("__"))
+            return [TopicPartition(topic, n) for topic in shown for n in range(counts[topic])]
         chosen = [topics] if isinstance(topics, str | TopicPartition) else topics
-        return list(dict.fromkeys(name for one in chosen for name in self._partitions(one)))
-
-    def _partitions(self, chosen: str | TopicPartition) -> list[TopicPartition]:
-        if isinstance(chosen, str):
-            return self.cluster.partitions(chosen)
-        existing = self.cluster.partitions(chosen.topic)
-        if chosen not in existing:
-            last = len(existing) - 1
-            raise InvalidRequest(f"{chosen.topic} has partitions 0 to {last}, not {chosen}")
-        return [chosen]
+        by_topic: dict[str, list[TopicPartition]] = {}  # each topic is looked up once
+        names: list[TopicPartition] = []
+        for one in chosen:
+            topic = one if isinstance(one, str) else one.topic
+            if topic not in by_topic:
+                by_topic[topic] = self.cluster.partitions(topic)
+            existing = by_topic[topic]
+            if isinstance(one, str):
+                names += existing
+            elif 0 <= one.partition < len(existing):
+                names.append(one)
+            else:
+                last = len(existing) - 1
+                raise InvalidRequest(f"{topic} has partitions 0 to {last}, not {one}")
+        return list(dict.fromkeys(names))
 
     def plan(  # noqa: PLR0913 - as `RecordSource`
         self,
@@ -381,13 +386,14 @@ class ClusterRecords(RecordSource):
         needs_arrow()
         columns, names = ("offset",), self.partitions(topics)
         planned = self.plan(names, wanted, clock=clock, isolation=isolation, columns=columns)
+        untimed = self._untimed(names, wanted, clock)
         counts = {}
         for name in names:
             splits = [split for split in planned.splits if split.topic_partition == name]
             stats = ScanStats()
             counts[name] = PartitionCount(
                 records=sum(batch.num_rows for batch in self.read(splits, columns, stats=stats)),
-                without_time=self.without_time([name], wanted, clock, stats),
+                without_time=stats.without_time if untimed is None else untimed[name],
                 told=0,
                 log_bytes=stats.log_bytes,
                 sidecar_bytes=0,
@@ -402,11 +408,18 @@ class ClusterRecords(RecordSource):
         stats: ScanStats,
     ) -> int | None:
         """See `RecordSource`; for a range of append times all of the partitions'."""
-        is_open = wanted.start_ms is None and wanted.end_ms is None
-        if clock is ClockName.RECORD or is_open:
+        untimed = self._untimed(names, wanted, clock)
+        if untimed is None:
             return stats.without_time
-        counts = without_append_time(self.cluster, self.cluster.watermarks(names)).values()
-        return None if None in counts else sum(count or 0 for count in counts)
+        return None if None in untimed.values() else sum(count or 0 for count in untimed.values())
+
+    def _untimed(
+        self, names: Sequence[TopicPartition], wanted: Wanted, clock: ClockName
+    ) -> dict[TopicPartition, int | None] | None:
+        """Return the number of records without an append time, None where a read counts them."""
+        if clock is ClockName.RECORD or wanted.times is None:
+            return None
+        return without_append_time(self.cluster, self.cluster.watermarks(names))
 
     # -- tables by key -------------------------------------------------------------------------
 

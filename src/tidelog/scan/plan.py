@@ -96,16 +96,19 @@ class ScanPlan:
         """The plan for a notebook: what is read of each partition."""
         rows = islice(self._rows(), _PARTITIONS_SHOWN)
         hidden = len(self.bounds) - _PARTITIONS_SHOWN
-        note = f"{bytes_text(self.scan_bytes)} to be read of {bytes_text(self.log_bytes)}"
-        note += f"; and {hidden:,} partitions more" if hidden > 0 else ""
+        notes = []
+        if self.log_bytes:  # brokers don't report them
+            notes = [f"{bytes_text(self.scan_bytes)} to be read of {bytes_text(self.log_bytes)}"]
+        if hidden > 0:
+            notes.append(f"and {hidden:,} partitions more")
         headings = ("partition", "start", "end", "splits", "to be read")
-        return html_table(f"Plan of {len(self)} splits", headings, rows, note)
+        return html_table(f"Plan of {len(self)} splits", headings, rows, "; ".join(notes))
 
-    def _rows(self) -> Iterator[tuple[str, int, int, int, str]]:
+    def _rows(self) -> Iterator[tuple[str, int, int, int, str | None]]:
         for name, (start, end) in self.bounds.items():
             splits = [split for split in self.splits if split.topic_partition == name]
             size = bytes_text(sum(split.size_bytes for split in splits))
-            yield str(name), start, end, len(splits), size
+            yield str(name), start, end, len(splits), size if self.log_bytes else None
 
 
 @reads_arguments(times=TimeMode)

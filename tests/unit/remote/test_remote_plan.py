@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster
 
+from tidelog.env import os_env
 from tidelog.errors import ClusterFailure, InvalidRequest
+from tidelog.remote.cluster import Cluster, connect
+from tidelog.remote.records import ClusterRecords
 from tidelog.remote.time_lookup import plan_remote
 from tidelog.scan import Split, Wanted
 from tidelog.types import (
@@ -121,3 +124,26 @@ def test_brokers_that_can_not_search_are_read_from_the_start() -> None:
     cluster.code = None
     with pytest.raises(ClusterFailure):
         plan(cluster, 15, None)
+
+
+def test_each_topic_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look-up is a request for the metadata of all topics."""
+    lookups: list[Cluster] = []
+
+    def topics(cluster: Cluster) -> dict[str, int]:
+        lookups.append(cluster)
+        return {"flights": 3, "tides": 2}
+
+    monkeypatch.setattr(Cluster, "topics", topics)
+    with connect("127.0.0.1:1") as cluster:
+        source = ClusterRecords(cluster=cluster, client={}, env=os_env())
+        flights = [TopicPartition("flights", n) for n in (2, 0)]
+        assert source.partitions([*flights, "tides", *flights]) == [
+            *flights,
+            TopicPartition("tides", 0),
+            TopicPartition("tides", 1),
+        ]
+        assert len(lookups) == 2
+        for number in (-1, 3):
+            with pytest.raises(InvalidRequest, match="partitions 0 to 2, not flights-"):
+                source.partitions(TopicPartition("flights", number))
