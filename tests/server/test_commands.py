@@ -3,8 +3,10 @@
 import asyncio
 import io
 import json
+import sys
 import threading
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -15,7 +17,7 @@ from tests.worlds.waiting import PATIENCE_S, until_so
 
 import tidelog
 from tidelog.cli.app import run
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.errors import Closed
 from tidelog.remote.remote_directory import RemoteDirectory
 from tidelog.remote.view import Watermarks
@@ -160,6 +162,20 @@ def test_settings_that_librdkafka_alone_knows_go_on_being_kept(log: RemoteDirect
         assert (record.timestamp, record.append_timestamp) == (1_000, None)
         ((_, record),) = other.records(stamped)
         assert [record.append_timestamp] == appended_ms(log, stamped)
+
+
+def test_records_through_librdkafka_are_shown_without_arrow(
+    log: RemoteDirectory, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, settings = fresh(log), tmp_path / "client.properties"
+    log.append(name, [NewRecord(value=b"x", timestamp=1_000)])
+    settings.write_text("client.rack=a\n")
+    for module in ("numpy", "pyarrow", "tidelog.remote.rows", "tidelog.scan.reader"):
+        monkeypatch.setitem(sys.modules, module, None)
+    options = ("--command-config", str(settings))
+    assert [row["value"] for row in shell.rows("read", name, *options)] == ["x"]
+    code, _, told = shell.run("read", name, "-o", "arrow", *options)
+    assert (code, "pip install 'tidelog[arrow]'" in told) == (ExitCode.ERROR, True)
 
 
 def test_a_connection_that_is_closed_midway_reads_no_further_partition(

@@ -288,8 +288,12 @@ class ClusterRecords(RecordSource):
         )
 
     def _check_columns(self, columns: Sequence[str]) -> None:
-        """Raise InvalidRequest for a column that can't be had here."""
-        if not self.is_direct:
+        """Raise InvalidRequest for a column that can't be had here.
+
+        Without columns, as for `records`, neither numpy nor Arrow is needed.
+        """
+        if columns and not self.is_direct:
+            needs_arrow()
             from tidelog.remote.rows import check_columns
 
             check_columns(columns)
