@@ -1,15 +1,15 @@
-"""One tree of exceptions: each carries its facts as fields, Kafka's code and one line of text.
+"""One tree of exceptions: each has its facts as fields, Kafka's code and one line of text.
 
 `TidelogError`
-- `CorruptData`: bytes from disk or wire break a rule (`CorruptBatch`, `CorruptRecord`,
+- `CorruptData`: bytes from disk or network break a rule (`CorruptBatch`, `CorruptRecord`,
   `CorruptIndex`, `CorruptFile`, `CorruptMessage`). Record and index code knows only the place in
   its buffer (`at`); storage adds file and position with `located`.
-- `RequestError`: the caller asked for something that can't be (`OffsetOutOfRange`, ...).
-- `StorageFailure`: the operating system failed us; the partition goes offline.
-- `ClusterFailure`: somebody else's brokers can't be reached or refuse.
+- `RequestError`: the caller's request is invalid or impossible (`OffsetOutOfRange`, ...).
+- `StorageFailure`: a system call failed; the partition goes offline.
+- `ClusterFailure`: another cluster's brokers can't be reached or refuse.
 - `ConfigError`: a setting has a wrong name or value.
 
-Codes are those of Kafka's protocol, None where the wire has no word for it.
+Codes are those of Kafka's protocol, None if it has no code for the error.
 """
 
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ from typing import ClassVar, Final, Self
 
 from tidelog.error_codes import ErrorCode
 
-# Characters of a value that an error shows.
+# Maximum number of characters of a value in an error message.
 _SHOWN_MAX: Final = 400
 
 
 class TidelogError(Exception):
-    """Root of everything that tidelog raises on purpose."""
+    """Base class of all errors that tidelog raises on purpose."""
 
     code: ClassVar[int | None] = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle and copy by the attributes: constructors take other arguments than the text."""
+        """Pickle and copy by the attributes: constructors have other arguments than the text."""
         return _unpickled, (type(self), self.args, self.__dict__)
 
 
@@ -42,12 +42,12 @@ def _unpickled(
 
 
 class CorruptData(TidelogError):
-    """Bytes that break a rule of their format.
+    """Bytes break a rule of their format.
 
     Attributes:
-        reason: The rule that is broken, with the value found and what would be right.
-        at: Place in the buffer that was handed to the decoder, in bytes, None where unknown.
-        offset: Logical offset concerned, None where unknown.
+        reason: The broken rule, with the value found and the expected one.
+        at: Place in the decoder's buffer, in bytes, None if unknown.
+        offset: Logical offset concerned, None if unknown.
         path: File, None until storage adds it.
         position: Place in the file, in bytes, None until storage adds it.
     """
@@ -83,71 +83,74 @@ class CorruptData(TidelogError):
         return f"{', '.join(parts)}: {self.reason}" if parts else self.reason
 
     def located(self, path: str, start: int = 0) -> Self:
-        """The same error with its file; `start` is the file position of the buffer's first byte."""
+        """Return the error with its file.
+
+        `start` is the file position of the buffer's first byte.
+        """
         position = None if self.at is None else start + self.at
         return type(self)(self.reason, at=self.at, offset=self.offset, path=path, position=position)
 
 
 class CorruptBatch(CorruptData):
-    """A record batch (or legacy message) with a bad frame, header or checksum."""
+    """A record batch (or legacy message) has a bad frame, header or checksum."""
 
 
 class CorruptStream(CorruptBatch):
-    """A batch whose checksum is right, but whose compressed records can't be opened.
+    """A batch has a right checksum, but its compressed records can't be decompressed.
 
-    Nobody damaged it on its way, so it is no better when it is sent again, which clients do where
-    they are told of a corrupt message (error 2).
+    It was not damaged on its way, so sending it again doesn't help. Clients do that on error 2, for
+    a corrupt message, so this error has no such code.
     """
 
     code: ClassVar[int | None] = None
 
 
 class StreamTooLong(CorruptStream):
-    """A batch whose records decompress to more bytes than are read from one batch."""
+    """A batch's records decompress to more bytes than the limit for one batch."""
 
     code: ClassVar[int | None] = ErrorCode.MESSAGE_TOO_LARGE
 
 
 class CorruptRecord(CorruptData):
-    """A record inside a batch whose frame and checksum are right, but whose content is not."""
+    """A record is invalid, in a batch whose frame and checksum are right."""
 
     code: ClassVar[int | None] = ErrorCode.INVALID_RECORD
 
 
 class CorruptIndex(CorruptData):
-    """An offset, time, transaction or append-time index that breaks its rules."""
+    """An offset, time, transaction or append-time index breaks its rules."""
 
 
 class CorruptFile(CorruptData):
-    """A checkpoint, snapshot or metadata file that can't be read."""
+    """A checkpoint, snapshot or metadata file can't be read."""
 
 
 class CorruptMessage(CorruptData):
-    """A message from the network that breaks the protocol; its connection is of no use any more."""
+    """A message from the network breaks the protocol; its connection is unusable."""
 
     code: ClassVar[int | None] = None
 
 
 class RequestError(TidelogError):
-    """The caller's request can't be met; nothing was changed."""
+    """The caller's request is refused; nothing was changed."""
 
     code: ClassVar[int | None] = ErrorCode.INVALID_REQUEST
 
 
 class InvalidRequest(RequestError):
-    """An argument is out of its range or contradicts another."""
+    """An argument is out of range or conflicts with another."""
 
 
 class InvalidChoice(InvalidRequest, ValueError):
-    """An argument that is none of the words that a parameter takes."""
+    """An argument is none of the words that a parameter accepts."""
 
 
 class InvalidTime(InvalidRequest, ValueError):
-    """A point or range in time that can't be read, or not in one way only.
+    """A point or range in time can't be parsed, or is ambiguous.
 
     Attributes:
-        text: What was given.
-        reason: What was read in it, and what would be right.
+        text: The given text.
+        reason: What is wrong with it, and what is expected.
     """
 
     def __init__(self, text: str, reason: str) -> None:
@@ -158,17 +161,17 @@ class InvalidTime(InvalidRequest, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RecordError:
-    """One refused record: its number in its batch, from 0, and the rule it breaks."""
+    """One refused record: its number in its batch, from 0, and the rule that it breaks."""
 
     index: int
     reason: str
 
 
 class RefusedRecords(RequestError):
-    """Records that the topic's rules refuse; nothing of the append was taken.
+    """The topic's rules refuse records; nothing of the append was accepted.
 
     Attributes:
-        record_errors: The single records refused, where it was about single records.
+        record_errors: The refused records, if single records were refused.
     """
 
     def __init__(self, reason: str, *, record_errors: tuple[RecordError, ...] = ()) -> None:
@@ -177,43 +180,43 @@ class RefusedRecords(RequestError):
 
 
 class InvalidRecord(RefusedRecords):
-    """A record that the topic's rules refuse (null key in a compacted topic, wrong deltas ...)."""
+    """The topic's rules refuse a record (null key in a compacted topic, wrong deltas ...)."""
 
     code: ClassVar[int | None] = ErrorCode.INVALID_RECORD
 
 
 class InvalidTimestamp(RefusedRecords):
-    """A timestamp outside the topic's limits. Nothing of the batch was appended."""
+    """A timestamp is outside the topic's limits. Nothing of the batch was appended."""
 
     code: ClassVar[int | None] = ErrorCode.INVALID_TIMESTAMP
 
 
 class MessageTooLarge(RequestError):
-    """A batch larger than `max.message.bytes`."""
+    """A batch is larger than `max.message.bytes`."""
 
     code: ClassVar[int | None] = ErrorCode.MESSAGE_TOO_LARGE
 
 
 class RecordListTooLarge(RequestError):
-    """An append larger than `segment.bytes`."""
+    """An append is larger than `segment.bytes`."""
 
     code: ClassVar[int | None] = ErrorCode.RECORD_LIST_TOO_LARGE
 
 
 class UnsupportedCompression(RequestError):
-    """A codec number nobody defined, or one that the record's format forbids."""
+    """A codec number is undefined, or the record's format forbids the codec."""
 
     code: ClassVar[int | None] = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
 class UnsupportedForMessageFormat(RequestError):
-    """A question that the stored message format can't answer. Source: KIP-79."""
+    """The stored message format does not support the request. Source: KIP-79."""
 
     code: ClassVar[int | None] = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
 class SerdeError(RequestError):
-    """A value that its serializer can't write, or bytes that its deserializer can't read."""
+    """A serializer can't write a value, or a deserializer can't read the bytes."""
 
     code: ClassVar[int | None] = None
 
@@ -225,31 +228,31 @@ class OutOfOrderSequence(RequestError):
 
 
 class InvalidProducerEpoch(RequestError):
-    """An older instance of a producer, fenced by a newer one."""
+    """A newer instance of the producer has fenced this one."""
 
     code: ClassVar[int | None] = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 class InvalidTxnState(RequestError):
-    """A transactional step at the wrong moment."""
+    """The producer's transaction is in a state that doesn't allow the request."""
 
     code: ClassVar[int | None] = ErrorCode.INVALID_TXN_STATE
 
 
 class TransactionCoordinatorFenced(RequestError):
-    """A transaction marker of an older coordinator than one the log has seen."""
+    """A transaction marker is from an older coordinator than the log has seen."""
 
     code: ClassVar[int | None] = ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
 class FencedLeaderEpoch(RequestError):
-    """A leader epoch older than one the log has seen."""
+    """A leader epoch is older than the log has seen."""
 
     code: ClassVar[int | None] = ErrorCode.FENCED_LEADER_EPOCH
 
 
 class InconsistentTopicId(RequestError):
-    """A topic of this name has another id: it is another topic, created anew."""
+    """The topic of this name has another id: it was deleted and created again."""
 
     code: ClassVar[int | None] = ErrorCode.INCONSISTENT_TOPIC_ID
 
@@ -261,10 +264,10 @@ class PolicyViolation(RequestError):
 
 
 class OffsetOutOfRange(RequestError):
-    """An offset below the log start or beyond the log end.
+    """An offset is below the log start or beyond the log end.
 
     Attributes:
-        offset: What was asked.
+        offset: The requested offset.
         start: Log start offset, inclusive.
         end: Log end offset, exclusive.
     """
@@ -281,7 +284,7 @@ class OffsetOutOfRange(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class LostOffsets:
-    """Offsets [start, end) of a partition that were asked for and are not in the log."""
+    """Offsets [start, end) of a partition that were requested and are not in the log."""
 
     topic: str
     partition: int
@@ -294,10 +297,10 @@ class LostOffsets:
 
 
 class OffsetsGone(RequestError):
-    """Offsets that were asked for were deleted, or never written.
+    """Requested offsets were deleted, or never written.
 
     Attributes:
-        lost: Exactly which ones.
+        lost: Exactly these offsets.
     """
 
     code: ClassVar[int | None] = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -308,50 +311,53 @@ class OffsetsGone(RequestError):
 
 
 class UnknownTopic(RequestError):
-    """No topic or partition of that name; the text names the nearest one that exists."""
+    """There is no topic or partition of that name; the text suggests the most similar name."""
 
     code: ClassVar[int | None] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class TopicExists(RequestError):
-    """A topic of that name exists already."""
+    """A topic of that name already exists."""
 
     code: ClassVar[int | None] = ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 class InvalidTopic(RequestError):
-    """A topic name that Kafka's rules refuse."""
+    """Kafka's rules refuse a topic name."""
 
     code: ClassVar[int | None] = ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 class InvalidPartitions(RequestError):
-    """A partition count that can't be."""
+    """A partition count is invalid."""
 
     code: ClassVar[int | None] = ErrorCode.INVALID_PARTITIONS
 
 
 class GroupActive(RequestError):
-    """A consumer group whose members would overrule a commit from outside; nothing was changed."""
+    """A consumer group has members, which would override an external commit.
+
+    Nothing was changed.
+    """
 
     code: ClassVar[int | None] = ErrorCode.NON_EMPTY_GROUP
 
 
 class UnknownGroup(RequestError):
-    """No consumer group of that name."""
+    """There is no consumer group of that name."""
 
     code: ClassVar[int | None] = ErrorCode.GROUP_ID_NOT_FOUND
 
 
 class MissingTimestamps(RequestError):
-    """A strict time range met records without a time on the asked clock."""
+    """A strict time range met records without a time on the requested clock."""
 
 
 class InexactTable(RequestError):
-    """A table as of a time of which records have gone since: nothing was handed out.
+    """A table as of a time can't be exact, since records are gone; nothing was returned.
 
     Attributes:
-        exact_since_ms: Earliest time whose table is whole, in ms; None where that is not known.
+        exact_since_ms: Earliest time with an exact table, in ms; None if unknown.
     """
 
     def __init__(self, reason: str, *, exact_since_ms: int | None = None) -> None:
@@ -360,7 +366,7 @@ class InexactTable(RequestError):
 
 
 class ReadOnly(RequestError):
-    """A change was asked of a directory that was opened for reading."""
+    """A change was requested in a directory that is open for reading only."""
 
 
 class Closed(RequestError):
@@ -372,23 +378,23 @@ class IndexFull(TidelogError):
 
 
 class OffsetOverflow(TidelogError):
-    """An offset that does not fit into a segment's 32-bit relative offsets."""
+    """An offset does not fit into a segment's 32-bit relative offsets."""
 
 
 class UnsupportedVersion(TidelogError):
-    """A file or message of a version that this release does not know."""
+    """A file or message has a version that this release does not know."""
 
     code: ClassVar[int | None] = ErrorCode.UNSUPPORTED_VERSION
 
 
 class UnsupportedRequest(UnsupportedVersion):
-    """A request of an API or version that is not served; what an answer needs to say so.
+    """A request's API or version is not served; has the facts for a response.
 
     Attributes:
-        api_key: The API's number.
-        version: The version asked.
-        correlation_id: What an answer must repeat.
-        client_id: How the client calls itself.
+        api_key: Key of the API.
+        version: The requested version.
+        correlation_id: Id that a response must repeat.
+        client_id: The client's id from the request header.
     """
 
     def __init__(
@@ -402,11 +408,11 @@ class UnsupportedRequest(UnsupportedVersion):
 
 
 class StorageFailure(TidelogError):
-    """The operating system failed a call; the partition is offline for writes until reopened.
+    """A system call failed; the partition is offline for writes until reopened.
 
     Attributes:
         path: File concerned.
-        operation: What was tried, e.g. `sync`.
+        operation: The failed operation, e.g. `sync`.
     """
 
     code: ClassVar[int | None] = ErrorCode.KAFKA_STORAGE_ERROR
@@ -418,16 +424,16 @@ class StorageFailure(TidelogError):
         super().__init__(f"{path}: {operation} failed: {reason}")
 
     def again(self) -> "StorageFailure":
-        """An error for a later request, which is refused because of this one."""
+        """Return the error for a later request, which is refused because of this one."""
         reason = f"{self.reason}; the partition is offline"
         return StorageFailure(self.path, self.operation, reason)
 
 
 class MissingFile(StorageFailure, FileNotFoundError):
-    """A file of a log, or an object of its tier, is not there.
+    """A file of a log, or an object of its tier, is missing.
 
-    Perhaps it was deleted or exchanged since the reader looked: one that is opened anew, or
-    refreshed, finds what took its place. If it meets the same error, the records are lost here.
+    It may have been deleted or replaced since the reader was opened: a reopened or refreshed reader
+    finds its replacement. If the error persists, the records are lost here.
     """
 
     def __init__(self, path: str, operation: str, reason: str) -> None:
@@ -442,11 +448,11 @@ class MissingFile(StorageFailure, FileNotFoundError):
 
 
 class DamagedLog(CorruptBatch, StorageFailure):
-    """Damage in the part of a log that is known to have been whole, so no crash has left it.
+    """Damage in a part of a log that is known to have been whole, so no crash caused it.
 
     The partition keeps all of its bytes: its sound prefix can be read, appends are refused until
     `tidelog doctor --repair` sets the damage aside or the file is restored. Clients get error 56,
-    as of any partition that is offline: the same request fails again, whoever sends it.
+    as for any offline partition: the same request fails again, whoever sends it.
 
     Attributes:
         offset: First offset that can't be read; all below it can.
@@ -470,7 +476,7 @@ class DamagedLog(CorruptBatch, StorageFailure):
         self.position = position
 
     def again(self) -> "DamagedLog":
-        """The same error, for another request."""
+        """Return the same error, for another request."""
         location = {"at": self.at, "offset": self.offset, "position": self.position}
         return DamagedLog(self.reason, path=self.path, **location)
 
@@ -479,10 +485,10 @@ class ClusterFailure(TidelogError):
     """A cluster could not be reached, or refused; what had been done before stays done.
 
     Attributes:
-        bootstrap: Which cluster, as it was named.
-        operation: What was tried, e.g. `look up offsets`.
-        reason: What the broker or the client library said.
-        error_code: Kafka's error code; negative ones are librdkafka's own; None for a time-out.
+        bootstrap: The cluster's address, as given.
+        operation: The failed operation, e.g. `look up offsets`.
+        reason: Text of the broker or the client library.
+        error_code: Kafka's error code; negative ones are librdkafka's own; None for a timeout.
     """
 
     code: ClassVar[int | None] = None
@@ -498,40 +504,40 @@ class ClusterFailure(TidelogError):
 
 
 class TierConflict(TidelogError):
-    """Somebody else has changed a partition's tier: another copy of the directory, say.
+    """Another process has changed a partition's tier, e.g. with another copy of the directory.
 
-    Nothing was changed by the caller; the text says what was found and what to do.
+    The caller changed nothing; the text says what was found and what to do.
     """
 
 
 class CleaningAborted(TidelogError):
-    """A partition changed while it was compacted: the job is given up, and may be tried again."""
+    """A partition changed during its compaction: the job is given up, and may be retried."""
 
 
 class CleaningFailed(TidelogError):
-    """A compaction's process ended, said what can't be understood, or has not the room it needs."""
+    """A compaction's process failed, had an unreadable result, or lacks the room that it needs."""
 
 
 class NotAuthorized(ClusterFailure):
-    """The cluster knows who asks, and does not allow it; or it does not believe who asks."""
+    """The cluster denies the client's request, or does not authenticate the client."""
 
 
 class WriterFenced(ClusterFailure):
-    """A newer attempt writes under the same transactional id; this one's records are aborted."""
+    """A newer attempt writes with the same transactional id; this one's records are aborted."""
 
 
 class DirectoryLocked(TidelogError):
-    """Somebody else holds the directory's lock, in this process or in another one."""
+    """The directory is locked, by this process or another one."""
 
 
 class ClockJump(TidelogError):
-    """The wall clock jumped ahead by more than an hour; appends wait for an explicit accept.
+    """The wall clock jumped ahead by more than an hour; appends wait until it is accepted.
 
     Clients get Kafka's POLICY_VIOLATION, which producers don't retry, with the reason as its text.
 
     Attributes:
-        last_ms: Last append time given out, or the wall time expected.
-        now_ms: What the wall clock says.
+        last_ms: Last append time, or the expected wall time.
+        now_ms: The wall clock's time.
     """
 
     code: ClassVar[int | None] = ErrorCode.POLICY_VIOLATION
@@ -543,19 +549,19 @@ class ClockJump(TidelogError):
 
 
 def shortened(value: str) -> str:
-    """Return a value as errors show it: the beginning of a long one, with its length."""
+    """Return a value for an error message: a long one is cut, with its length."""
     if len(value) <= _SHOWN_MAX:
         return value
     return f"{value[:_SHOWN_MAX]}... ({len(value)} characters)"
 
 
 class ConfigError(TidelogError):
-    """A setting with an unknown name or a value outside its range.
+    """A setting has an unknown name or a value outside its range.
 
     Attributes:
         key: The setting.
-        value: What was given, None where only the name is wrong.
-        allowed: What would be right.
+        value: The given value, None if only the name is wrong.
+        allowed: The allowed values.
     """
 
     code: ClassVar[int | None] = ErrorCode.INVALID_CONFIG
@@ -569,10 +575,10 @@ class ConfigError(TidelogError):
 
 
 class ConfigErrors(ConfigError):
-    """Several settings that can't be; what it says of one is about the first.
+    """Several settings are invalid; the fields of a single error are the first one's.
 
     Attributes:
-        errors: All of them, in the order of the settings.
+        errors: All errors, in the order of the settings.
     """
 
     def __init__(self, errors: Sequence[ConfigError]) -> None:
@@ -582,4 +588,4 @@ class ConfigErrors(ConfigError):
 
 
 class MissingDependency(TidelogError):
-    """An optional package is not installed; the text says which extra brings it."""
+    """An optional package is not installed; the text names the extra to install."""

@@ -2,7 +2,7 @@
 
 No other module opens a file, reads a clock or draws a random number, so tests can move the clock,
 break the disk and replay both. `os_env()` is the real system. `seam` defines the protocols and
-their rules, `system` implements them, `layers` are bases for file systems over others.
+their rules, `system` implements them, `layers` has base classes for file systems on top of others.
 """
 
 from collections.abc import Mapping
@@ -62,8 +62,8 @@ __all__ = [
 class ManualClock:
     """A clock that its owner moves: for tests, replays and loading of old data.
 
-    `advance` and `set` move both times together, as if time had passed; `jump` moves wall time
-    alone, as when somebody sets the machine's clock.
+    `advance` and `set` move both times together, as if time had passed; `jump` moves only wall
+    time, like a change of the machine's clock.
     """
 
     def __init__(self, now_ms: int = 0) -> None:
@@ -71,19 +71,19 @@ class ManualClock:
         self._monotonic_ms = 0
 
     def now_ms(self) -> int:
-        """Wall time in ms since the epoch, as last set."""
+        """Return wall time in ms since the epoch, as last set."""
         return self._now_ms
 
     def monotonic_ms(self) -> int:
-        """Milliseconds passed since the clock was made."""
+        """Return the ms that have passed since the clock was created."""
         return self._monotonic_ms
 
     def monotonic_ns(self) -> int:
-        """The same in ns."""
+        """Return the ns that have passed since the clock was created."""
         return self._monotonic_ms * 1_000_000
 
     def advance(self, delta_ms: int) -> None:
-        """Let `delta_ms` pass; a negative value moves wall time back and leaves monotonic time."""
+        """Let `delta_ms` pass; a negative value moves only wall time back, not monotonic time."""
         self._now_ms += delta_ms
         self._monotonic_ms += max(delta_ms, 0)
 
@@ -98,13 +98,13 @@ class ManualClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Env:
-    """Everything that tidelog takes from its surroundings, passed explicitly from the top.
+    """All external dependencies of tidelog, passed explicitly from the top.
 
     Attributes:
-        files: Names and bytes.
+        files: File system.
         clock: Wall time and monotonic time.
-        random: Where ids are drawn from.
-        store_options: Settings of object stores that are reached from here, without `store.`.
+        random: Source of random numbers and ids.
+        store_options: Settings of object stores, without the prefix `store.`.
     """
 
     files: FileSystem = field(default_factory=OsFileSystem)
@@ -114,5 +114,5 @@ class Env:
 
 
 def os_env() -> Env:
-    """The real file system, clocks and randomness."""
+    """Return the real file system, clocks and randomness."""
     return Env()

@@ -1,7 +1,7 @@
-"""A file system over another one, and files that can only be read: bases for what reads elsewhere.
+"""A file system on top of another one, and read-only files: base classes for other storage.
 
-`LayeredFiles` has every call of `FileSystem`, and hands it to the file system below. A layer
-overrides the calls that it answers itself, and `_below`, where it refuses changes.
+`LayeredFiles` has every call of `FileSystem`, and delegates it to the file system below. A layer
+overrides the calls that it implements itself, and `_below` to refuse changes.
 """
 
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from tidelog.types import Buffer
 
 
 class LayeredFiles:
-    """See the module.
+    """File system on top of another one; see the module.
 
     Attributes:
-        below: The file system that answers what the layer does not.
+        below: The file system below.
     """
 
     def __init__(self, below: FileSystem) -> None:
         self.below = below
 
     def _below(self, *_paths: str) -> FileSystem:
-        """The file system that changes or locks these paths; raises OSError where none does."""
+        """Return the file system that changes or locks these paths; raises OSError if none can."""
         return self.below
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
@@ -75,26 +75,26 @@ class LayeredFiles:
 
 
 class ReadOnlyFile:
-    """The calls of `File` that change an object; each is refused. Nothing is held open."""
+    """The calls of `File` that change a file; each is refused. No resource is held."""
 
     def _refuse(self) -> NoReturn:
-        """Raise the OSError of a change."""
+        """Raise the OSError of a refused change."""
         raise NotImplementedError
 
     def pwrite(self, _data: Buffer, _position: int) -> int:
-        """Refused."""
+        """Refuse the call."""
         self._refuse()
 
     def pwritev(self, _buffers: Sequence[Buffer], _position: int) -> int:
-        """Refused."""
+        """Refuse the call."""
         self._refuse()
 
     def truncate(self, _size: int) -> None:
-        """Refused."""
+        """Refuse the call."""
         self._refuse()
 
     def sync(self) -> None:
-        """Refused."""
+        """Refuse the call."""
         self._refuse()
 
     def close(self) -> None:

@@ -18,42 +18,42 @@ from tidelog.types import Buffer
 
 
 class Clock(Protocol):
-    """Wall time, which people set and which may jump, and monotonic time, which only runs on."""
+    """Wall time, which may be changed and may jump, and monotonic time, which never goes back."""
 
     def now_ms(self) -> int:
-        """Wall time in ms since the epoch."""
+        """Return wall time in ms since the epoch."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since some fixed moment; never runs back, whatever is set."""
+        """Return ms since a fixed moment; never decreases, even if the wall clock is set."""
         ...
 
     def monotonic_ns(self) -> int:
-        """The same in ns, for what takes less than a millisecond."""
+        """Return ns since a fixed moment, for durations below a millisecond."""
         ...
 
 
 class File(Protocol):
-    """One open file. Positions and sizes are in bytes. Not safe for two threads that write."""
+    """One open file. Positions and sizes are in bytes. Not safe for two writing threads."""
 
     def pread(self, size: int, position: int) -> bytes:
-        """At most `size` bytes from `position`; fewer only where the file ends."""
+        """Return at most `size` bytes from `position`; fewer only at the end of the file."""
         ...
 
     def pwrite(self, data: Buffer, position: int) -> int:
-        """Write at `position`, extending the file as needed; how many bytes were written."""
+        """Write at `position`, extending the file as needed; return the number of bytes written."""
         ...
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Like `pwrite` for at most `MAX_BUFFERS_PER_WRITE` buffers, back to back."""
+        """Write at most `MAX_BUFFERS_PER_WRITE` buffers, back to back; otherwise like `pwrite`."""
         ...
 
     def size(self) -> int:
-        """Current size in bytes."""
+        """Return the current size in bytes."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut, or extend with zeros, to `size` bytes."""
+        """Truncate to `size` bytes, or extend with zeros."""
         ...
 
     def sync(self) -> None:
@@ -61,33 +61,38 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the handle; closing twice is fine."""
+        """Release the handle; closing twice is allowed."""
         ...
 
 
 @runtime_checkable
 class LocalFile(Protocol):
-    """What a file of the machine itself can do besides, for those who must not wait for a disk."""
+    """Additional calls of a local file, for callers that must not wait for a disk."""
 
     def is_cached(self, positions: Iterable[int]) -> bool:
-        """Whether the bytes there are in memory; true also where the system can't say."""
+        """Whether the bytes at these positions are in memory.
+
+        Also true if the system can't tell.
+        """
         ...
 
     def read_cached(self, size: int, position: int) -> Buffer | None:
-        """As `File.pread`, None where it would wait."""
+        """Read like `File.pread`; return None if that would wait."""
         ...
 
     def send(self, socket: int, size: int, position: int) -> int:
-        """Let the kernel send at most `size` bytes from `position` to a socket; how many it took.
+        """Let the kernel send up to `size` bytes from `position` to a socket.
+
+        Return how many it sent.
 
         Raises:
-            BlockingIOError: None, now.
+            BlockingIOError: The socket accepts nothing now.
         """
         ...
 
 
 def local_file(file: File) -> LocalFile | None:
-    """The same file where it can do that, else None."""
+    """Return the file if it has these calls, else None."""
     return cast("LocalFile", file) if _may_be_local(type(file)) else None
 
 
@@ -98,18 +103,19 @@ def _may_be_local(kind: type) -> bool:
 
 @runtime_checkable
 class MappableFile(Protocol):
-    """What a file of the machine itself can do besides, for those who read all of it once."""
+    """Additional calls of a local file, for callers that read all of it once."""
 
     def map_resident(self, size: int, position: int) -> memoryview | None:
-        """`size` bytes from `position` of a finished file, as a read-only view without a copy.
+        """Return `size` bytes from `position` of a finished file as a read-only view.
 
-        All of them are in memory by then. None where that can't be had: `File.pread` knows why.
+        All of them are in memory then, not copied. None if that is impossible: `File.pread` raises
+        the reason.
         """
         ...
 
 
 def mappable_file(file: File) -> MappableFile | None:
-    """The same file where it can do that, else None."""
+    """Return the file if it has these calls, else None."""
     return cast("MappableFile", file) if _may_be_mapped(type(file)) else None
 
 
@@ -119,7 +125,7 @@ def _may_be_mapped(kind: type) -> bool:
 
 
 class DirEntry(NamedTuple):
-    """One name in a directory; a light thing, since there may be 500,000 of them."""
+    """One name in a directory; lightweight, since there may be 500,000 of them."""
 
     name: str
     is_dir: bool
@@ -128,7 +134,7 @@ class DirEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """Size in bytes, modification time in ms, and what tells one file from its replacement."""
+    """Size in bytes, modification time in ms, and an identity that differs after a replacement."""
 
     size: int
     mtime_ms: int
@@ -137,53 +143,55 @@ class FileStat:
 
 
 class HeldHere(BlockingIOError):
-    """A lock that this process holds itself."""
+    """The lock is held by this process itself."""
 
 
 class NotRegularFile(OSError):
-    """A name of a file stands for a FIFO, a device or a socket; nothing was read or waited for."""
+    """The path is a FIFO, a device or a socket; nothing was read, and there was no wait."""
 
 
 class LockHandle(Protocol):
     """A held lock; released by `close` or by the end of the process."""
 
     def close(self) -> None:
-        """Release the lock; closing twice is fine."""
+        """Release the lock; closing twice is allowed."""
         ...
 
 
 class FileSystem(Protocol):
-    """Names and files. Every method raises `OSError` as the system call would."""
+    """Directories and files. Every method raises `OSError` like the system call."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """Open a file. `create` makes it where it is missing (implies `write`); never truncates."""
+        """Open a file. `create` creates a missing one (implies `write`); never truncates."""
         ...
 
     def map(self, path: str, size: int | None = None) -> memoryview:
-        """A read-only view of the first `size` bytes (all where None); empty for an empty file.
+        """Return a read-only view of the first `size` bytes (None for all).
 
-        For files that are finished: whether later writes into those bytes are seen is left open.
+        Empty for an empty file.
+
+        For finished files: whether later writes to those bytes are visible is unspecified.
         """
         ...
 
     def stat(self, path: str) -> FileStat:
-        """Facts on a name; raises `FileNotFoundError` where there is none."""
+        """Return facts about a path; raises `FileNotFoundError` if it doesn't exist."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether the name exists."""
+        """Whether the path exists."""
         ...
 
     def list_dir(self, path: str) -> list[DirEntry]:
-        """The names in a directory, sorted."""
+        """Return the entries of a directory, sorted by name."""
         ...
 
     def make_dirs(self, path: str) -> None:
-        """Create a directory and its parents, mode 0700; fine where it exists."""
+        """Create a directory and its parents, mode 0700; no-op if it exists."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file; raises `FileNotFoundError` where there is none."""
+        """Remove a file; raises `FileNotFoundError` if it doesn't exist."""
         ...
 
     def remove_dir(self, path: str) -> None:
@@ -191,7 +199,7 @@ class FileSystem(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file or directory, replacing a file of the target's name atomically."""
+        """Rename a file or directory, atomically replacing an existing file at the target."""
         ...
 
     def sync_dir(self, path: str) -> None:
@@ -206,47 +214,46 @@ class FileSystem(Protocol):
         """Take an exclusive lock on a file (created if missing) without waiting.
 
         Raises:
-            BlockingIOError: Another holder has it; `HeldHere` where that is in this process, as
-                far as it is known.
+            BlockingIOError: Another holder has it; `HeldHere` if that is known to be this process.
         """
         ...
 
 
 @runtime_checkable
 class RemoteFiles(Protocol):
-    """A `FileSystem` of files that are read by requests: by blocks then; a map is a copy."""
+    """A `FileSystem` whose files are read by requests: in blocks; a map is a copy."""
 
     def is_remote(self, path: str) -> bool:
-        """Whether the path lies there; others are the machine's own."""
+        """Whether the path is remote; other paths are local."""
         ...
 
     def forget(self, path: str) -> None:
-        """Let the next look at that folder, and what is below it, see what is there by then."""
+        """Drop cached facts of a folder and everything below it."""
         ...
 
     def prefetch(self, paths: Iterable[str]) -> None:
-        """Read small files that will be asked for; those that don't exist are left out."""
+        """Read small files that will be needed; missing ones are skipped."""
         ...
 
 
 def is_remote(files: FileSystem, path: str) -> bool:
-    """Whether reading the file is a request over a network."""
+    """Whether reading the file takes a request over a network."""
     return _may_be_remote(type(files)) and cast("RemoteFiles", files).is_remote(path)
 
 
 @cache
 def _may_be_remote(kind: type) -> bool:
-    """Asked for every segment of a plan; `isinstance` looks at all names of the protocol."""
+    """Cached: called for every segment of a plan, and `isinstance` examines all of the protocol."""
     return issubclass(kind, RemoteFiles)
 
 
 def forget(files: FileSystem, path: str) -> None:
-    """See a folder as it will be at the next look; the machine's own are seen so anyway."""
+    """Drop cached facts of a folder; no-op for local files, which are never cached."""
     if _may_be_remote(type(files)):
         cast("RemoteFiles", files).forget(path)
 
 
 def prefetch(files: FileSystem, paths: Iterable[str]) -> None:
-    """Read small files side by side where each is a request."""
+    """Read small files concurrently if each takes a request; no-op for local files."""
     if _may_be_remote(type(files)):
         cast("RemoteFiles", files).prefetch(paths)

@@ -43,25 +43,25 @@ _LIBC: Final = _libc()
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
 
-# Linux's alone (5.14): read all pages of a map now, and fail where touching one would be a SIGBUS.
+# Linux only (5.14): read all pages of a map now, and fail instead of a later SIGBUS.
 _POPULATE_READ: Final = 22 if sys.platform == "linux" else None
 
 
 def map_descriptor(fd: int, size: int) -> memoryview:
-    """Map without keeping a descriptor: `mmap.mmap` holds one, and 10,000 segments need more.
+    """Map without keeping a descriptor: `mmap.mmap` keeps one, and 10,000 segments need more.
 
-    The array's type is rounded to a power of two because ctypes keeps one type per length for
-    ever; only the first `size` bytes are reachable through the view. Unmapped when the last view
-    of it is gone.
+    The array's type is rounded up to a power of two because ctypes keeps one type per length
+    forever; only the first `size` bytes are accessible through the view. Unmapped when the last
+    view of it is gone.
     """
     return _view(_map(fd, size, 0), size)
 
 
 def map_resident(fd: int, size: int, position: int) -> memoryview | None:
-    """Map some bytes of a finished file that are all in memory by then, read for it if need be.
+    """Map bytes of a finished file, after reading all of them into memory if necessary.
 
-    None where that can't be had: the file ends before, the disk fails, or the system does not tell.
-    Whoever reads them then gets the error, which a map has no way to raise.
+    None if that is impossible: the file is too short, the disk fails, or the system lacks the call.
+    A later read then raises the error, which a map can't.
     """
     if _POPULATE_READ is None or size <= 0 or os.fstat(fd).st_size < position + size:
         return None
@@ -78,7 +78,7 @@ def map_resident(fd: int, size: int, position: int) -> memoryview | None:
 
 
 def _map(fd: int, size: int, start: int) -> int:
-    """The address of a shared map for reading; `start` is a page's."""
+    """Return the address of a shared read-only map; `start` is page-aligned."""
     address = _LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, start)
     if address is None or address == _MAP_FAILED:
         code = ctypes.get_errno()
@@ -87,21 +87,21 @@ def _map(fd: int, size: int, start: int) -> int:
 
 
 def _view(address: int, size: int) -> memoryview:
-    """A map as a view, unmapped with it."""
+    """Return a map as a view, which unmaps it when it is gone."""
     array = (ctypes.c_ubyte * (1 << size.bit_length())).from_address(address)
     weakref.finalize(array, _LIBC.munmap, address, size)
     return memoryview(array).cast("B")[:size].toreadonly()
 
 
-# struct flock: write lock, from the start of the file, to its end whatever it is, no process id.
+# struct flock: write lock, from the start of the file to its end, no process id.
 _WHOLE_FILE: Final = struct.pack("hh4xqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def lock_descriptor(fd: int) -> None:
     """Lock a whole file for this descriptor, without waiting.
 
-    Where the system has them, by a lock of the open file: it excludes another opening in this
-    process too, and it meets the locks of Kafka's JVM, which `flock` on Linux does not.
+    Uses a lock of the open file if the system has them: it also excludes other descriptors of this
+    process, and it conflicts with the locks of Kafka's JVM, which `flock` on Linux does not.
     """
     if hasattr(fcntl, "F_OFD_SETLK"):
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
@@ -109,26 +109,26 @@ def lock_descriptor(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-# pwritev takes at most IOV_MAX buffers; the smallest IOV_MAX of the systems we run on is 1024.
+# pwritev accepts at most IOV_MAX buffers; the smallest IOV_MAX of supported systems is 1024.
 MAX_BUFFERS_PER_WRITE: Final = 1024
 
 
-# A file of a page or less is read, not mapped: quicker, and the kernel bounds the number of maps.
+# A file of at most a page is read, not mapped: faster, and the kernel limits the number of maps.
 SMALL_MAP_BYTES: Final = 4096
 
 
-# Not every system can read without waiting, and not every file system of one that can.
+# Not every system supports reading without waiting, and on one that does, not every file system.
 _ASKS_CACHE: Final = hasattr(os, "RWF_NOWAIT")
 
 
 _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
-# Where the byte goes that shows whether its page is in memory; nobody looks at it.
+# Buffer for the byte that probes whether its page is in memory; its value is ignored.
 _PROBED: Final = (bytearray(1),)
 
 
-# A machine that slept must not look like one whose wall clock jumped: Linux counts sleep here only.
+# Includes sleep on Linux: a machine that slept must not look as if its wall clock had jumped.
 _RUNNING_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -136,15 +136,15 @@ class SystemClock:
     """The machine's clocks."""
 
     def now_ms(self) -> int:
-        """Wall time in ms since the epoch."""
+        """Return wall time in ms since the epoch."""
         return time.time_ns() // 1_000_000  # noqa: TID251 - this is the seam
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since some fixed moment."""
+        """Return ms since a fixed moment."""
         return time.clock_gettime_ns(_RUNNING_CLOCK) // 1_000_000
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds since that moment."""
+        """Return ns since a fixed moment."""
         return time.clock_gettime_ns(_RUNNING_CLOCK)
 
 
@@ -163,7 +163,7 @@ class _OsFile:
         return self._pread_rest(data, size, position)
 
     def _pread_rest(self, data: bytes, size: int, position: int) -> bytes:
-        """Linux caps one read at 2 GiB, so a short read is no proof of the file's end."""
+        """Read the rest: Linux limits a read to 2 GiB, so a short one may not be the file's end."""
         parts = [data]
         done = len(data)
         while done < size and data:
@@ -224,7 +224,7 @@ class _OsFile:
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
-        os.fstat(self._fd)  # a closed handle is an OSError here; fdatasync would say ValueError
+        os.fstat(self._fd)  # a closed handle raises OSError; fdatasync would raise ValueError
         if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync stops at the drive's cache
             fcntl.fcntl(self._fd, fcntl.F_FULLFSYNC)
         else:
@@ -236,14 +236,14 @@ class _OsFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        """Caches drop handles that other threads may still use; the last user closes them."""
+        """Close the descriptor: caches drop handles that other threads may still use."""
         self.close()
 
 
 class _OsLock:
     """The descriptor that holds a lock."""
 
-    # Files that are locked by this process: device and number.
+    # Files locked by this process: device and inode.
     held: ClassVar[set[tuple[int, int]]] = set()
 
     def __init__(self, fd: int) -> None:
@@ -264,15 +264,15 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """A descriptor of a regular file; never waits for the other end of a FIFO.
+    """Return a descriptor of a regular file; never waits for the other end of a FIFO.
 
     Raises:
-        NotRegularFile: Something else has the name.
+        NotRegularFile: The path is something else.
         OSError: The call failed.
     """
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     mode = os.fstat(fd).st_mode
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # of a directory each read says so
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # reads of a directory fail later
         return fd
     os.close(fd)
     kind = "a FIFO" if stat.S_ISFIFO(mode) else "a device or a socket"
@@ -283,12 +283,15 @@ class OsFileSystem:
     """The machine's file system (Linux, macOS)."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """Open a file. `create` makes it where it is missing (implies `write`); never truncates."""
+        """Open a file. `create` creates a missing one (implies `write`); never truncates."""
         flags = os.O_RDWR if write or create else os.O_RDONLY
         return _OsFile(_open_regular(path, flags | (os.O_CREAT if create else 0)))
 
     def map(self, path: str, size: int | None = None) -> memoryview:
-        """A read-only view of the first `size` bytes (all where None); empty for an empty file."""
+        """Return a read-only view of the first `size` bytes (None for all).
+
+        Empty for an empty file.
+        """
         fd = _open_regular(path, os.O_RDONLY)
         try:
             length = os.fstat(fd).st_size
@@ -300,7 +303,7 @@ class OsFileSystem:
             os.close(fd)
 
     def stat(self, path: str) -> FileStat:
-        """Facts on a name; raises `FileNotFoundError` where there is none."""
+        """Return facts about a path; raises `FileNotFoundError` if it doesn't exist."""
         result = os.stat(path)  # noqa: PTH116 - paths are str at this seam
         return FileStat(
             result.st_size,
@@ -310,22 +313,22 @@ class OsFileSystem:
         )
 
     def exists(self, path: str) -> bool:
-        """Whether the name exists."""
+        """Whether the path exists."""
         return os.path.lexists(path)
 
     def list_dir(self, path: str) -> list[DirEntry]:
-        """The names in a directory, sorted."""
+        """Return the entries of a directory, sorted by name."""
         with os.scandir(path) as entries:
             listed = [DirEntry(e.name, e.is_dir(), is_link=e.is_symlink()) for e in entries]
         listed.sort(key=itemgetter(0))
         return listed
 
     def make_dirs(self, path: str) -> None:
-        """Create a directory and its parents, mode 0700; fine where it exists."""
+        """Create a directory and its parents, mode 0700; no-op if it exists."""
         os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103
 
     def remove(self, path: str) -> None:
-        """Remove a file; raises `FileNotFoundError` where there is none."""
+        """Remove a file; raises `FileNotFoundError` if it doesn't exist."""
         os.unlink(path)  # noqa: PTH108
 
     def remove_dir(self, path: str) -> None:
@@ -333,7 +336,7 @@ class OsFileSystem:
         os.rmdir(path)  # noqa: PTH106
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file or directory, replacing a file of the target's name atomically."""
+        """Rename a file or directory, atomically replacing an existing file at the target."""
         os.replace(source, target)  # noqa: PTH105
 
     def sync_dir(self, path: str) -> None:
@@ -349,7 +352,10 @@ class OsFileSystem:
         os.utime(path, ns=(mtime_ms * 1_000_000, mtime_ms * 1_000_000))
 
     def lock(self, path: str) -> LockHandle:
-        """Take an exclusive lock on a file without waiting; errors as `FileSystem.lock`."""
+        """Take an exclusive lock on a file without waiting.
+
+        Raises the errors of `FileSystem.lock`.
+        """
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             lock_descriptor(fd)

@@ -39,20 +39,20 @@ from tidelog.record.kernels.records import (
 from tidelog.record.kernels.times import fill_append_times
 from tidelog.types import INT32_MAX, TimestampType
 
-# The columns of some record batches.
+# Size of the columns of some record batches.
 FREE_BYTES_MAX: Final = 64 << 20
 
 
-# Smaller ones come cheaper from the allocator.
+# Smaller pages are cheaper to allocate than to reuse.
 PAGE_BYTES_MIN: Final = 32 << 10
 
 
-# Sizes go up by quarters of a power of two, so that there are few of them and little is wasted.
+# Page sizes increase by quarters of a power of two: few sizes, little waste.
 _STEPS: Final = 4
 
 
 class FreeMemory:
-    """Memory that nobody uses, by size; for all threads, by steps that Python takes whole."""
+    """Unused pages by size; safe for several threads, because each step is atomic in Python."""
 
     def __init__(self, bytes_max: int = FREE_BYTES_MAX) -> None:
         self._by_size: dict[int, list[memoryview]] = {}
@@ -60,20 +60,20 @@ class FreeMemory:
 
     @property
     def size_bytes(self) -> int:
-        """How much there is."""
+        """Total size of the unused pages."""
         return sum(size * len(memories) for size, memories in list(self._by_size.items()))
 
     def take(self, size: int) -> memoryview:
-        """Memory of this size: what was given last, or new."""
+        """Return memory of this size: the page given last, or a new one."""
         try:
             return self._by_size[size].pop()
         except LookupError:
             return _allocate(size)
 
     def give(self, memory: memoryview) -> None:
-        """Keep memory for the next who wants that size, where there is room for it.
+        """Keep memory for reuse, if there is room for it.
 
-        Threads that give at once may each find the same room: one page more of each.
+        Threads that call this at the same time may exceed the limit, by one page each.
         """
         size = memory.nbytes
         if 0 < size <= self._bytes_max - self.size_bytes:
@@ -84,24 +84,24 @@ FREE: Final = FreeMemory()
 
 
 class _Page(ctypes.Array[ctypes.c_ubyte]):
-    """The memory for one use."""
+    """A page during one use; its deletion gives the memory back."""
 
     _type_ = ctypes.c_ubyte
     _length_ = 0
     memory = memoryview(b"")
 
-    # Bound now: at the end of the process names of modules go before the last arrays do.
+    # Bound early: at interpreter exit module globals are deleted before the last arrays.
     def __del__(self, give: Callable[[memoryview], None] = FREE.give) -> None:
         give(self.memory)
 
 
-@lru_cache(maxsize=256)  # sizes of four bytes at most, four steps for each bit: all there can be
+@lru_cache(maxsize=256)  # at most four sizes for each bit of a four-byte size
 def _page_type(size: int) -> type[_Page]:
     return type("_Page", (_Page,), {"_length_": size})
 
 
 def new_page(size: int) -> memoryview:
-    """Memory of at least `size` bytes, not filled, which is used again when it is let go of."""
+    """Return at least `size` bytes of uninitialized memory, which is reused once released."""
     if size < PAGE_BYTES_MIN:
         return _allocate(size)
     step = (1 << (size - 1).bit_length()) // (2 * _STEPS)
@@ -164,18 +164,18 @@ COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What one call of the kernel has decoded.
+    """Result of one call of the decoding kernel.
 
     Attributes:
-        data: The bytes that the records lie in.
-        start: Where those begin that views may point to.
-        end: Where they end.
+        data: Bytes that contain the records.
+        start: Start of the bytes that views may refer to.
+        end: End of these bytes.
         rows: Number of rows, at least 1.
         table: The batches that the rows come from, in order.
-        rows_end: Number of rows up to the end of each of them.
+        rows_end: Number of rows up to the end of each batch.
         filled: The kernel's columns.
         progress: The kernel's counts; see `kernels.records.decode_batches`.
-        append_times: First offset and time in ms of each run, None where nothing is known.
+        append_times: First offset and time in ms of each run, None if unknown.
     """
 
     data: "Bytes"
@@ -189,29 +189,29 @@ class Chunk:
     append_times: tuple["Longs", "Longs"] | None
 
     def is_uniform(self, field: int) -> bool:
-        """Whether all batches have the same in this field of the table."""
+        """Whether all batches have the same value in this field of the table."""
         values = self.table[:, field]
         return bool((values == values[0]).all())
 
     def repeat(self, values: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
-        """A value per batch as a value per row."""
+        """Repeat each batch's value for its rows."""
         return np.repeat(values, np.diff(self.rows_end, prepend=0))
 
 
 def new_array(kind: type[Number], size: int) -> "npt.NDArray[Number]":
-    """An array of `size` numbers, not filled; see `pages`."""
+    """Return an array of `size` numbers, not initialized; see `new_page`."""
     return np.frombuffer(new_page(size * np.dtype(kind).itemsize), kind, size)
 
 
 def new_binary(rows: int, capacity: int) -> Binary:
-    """An empty binary column with room for `rows` values of together `capacity` bytes."""
+    """Return an empty binary column with room for `rows` values of `capacity` bytes together."""
     ends = new_array(np.int32, rows + 1)
     ends[0] = 0
     return Binary(ends, new_array(np.uint8, capacity), _all_valid(rows), NO_INTS)
 
 
 def new_views(rows: int) -> Binary:
-    """A column of views of values that stay where they are."""
+    """Return a column of views of values that aren't copied."""
     return Binary(NO_INTS, _NO_BYTES, _all_valid(rows), new_array(np.int32, VIEW_WORDS * rows))
 
 
@@ -219,7 +219,7 @@ def _all_valid(rows: int) -> "Bytes":
     return np.full((rows + 7) >> 3, 0xFF, np.uint8)
 
 
-# What stands for a column that nobody asks for.
+# Placeholders for columns that aren't requested.
 NO_LONGS: Final[Longs] = np.empty(0, np.int64)
 
 
@@ -233,12 +233,12 @@ NO_BINARY: Final = Binary(NO_INTS, _NO_BYTES, _NO_BYTES, NO_INTS)
 
 
 def build(name: str, chunk: Chunk) -> "Column":
-    """One column of the chunk as an Arrow array of its type in `COLUMN_TYPES`."""
+    """Return one column of the chunk as an Arrow array of its type in `COLUMN_TYPES`."""
     return _BUILDERS[name](chunk)
 
 
 def _fixed(kind: pa.DataType, numbers: "Numbers", null_count: int) -> "Column":
-    """An array over `numbers`, of which `null_count` are -1 for null."""
+    """Return an array over `numbers`, of which `null_count` are -1 for null."""
     if null_count == len(numbers):
         return _nulls(kind, null_count)
     valid = None
@@ -252,17 +252,17 @@ def _count_missing(numbers: "Numbers") -> int:
 
 
 def _share(numbers: "npt.NDArray[np.generic]") -> pa.Buffer:
-    """The array's bytes as an Arrow buffer, not copied."""
+    """Return the array's bytes as an Arrow buffer, without a copy."""
     return pa.py_buffer(numbers.data)
 
 
 def _nulls(kind: pa.DataType, rows: int) -> "Column":
-    """An array of nulls, a slice of one that all chunks share."""
+    """Return an array of nulls, a slice of one that all chunks share."""
     return _shared_nulls(kind, _round_up(rows)).slice(0, rows)
 
 
 def _round_up(rows: int) -> int:
-    """A length for shared arrays, so that there are few of them."""
+    """Round up a length of shared arrays, so that there are few of them."""
     return 1 << max(rows, 1024).bit_length()
 
 
@@ -273,7 +273,7 @@ def _shared_nulls(kind: pa.DataType, capacity: int) -> "Column":
 
 
 def _constant(kind: pa.DataType, value: int, rows: int) -> "Column":
-    """An array of one value, a slice of one that chunks share."""
+    """Return an array of one value, a slice of one that chunks share."""
     return _shared_constant(kind, value, _round_up(rows)).slice(0, rows)
 
 
@@ -289,7 +289,7 @@ def _shared_empty_lists(capacity: int) -> "Column":
 
 
 def _binary(kind: pa.DataType, rows: int, column: Binary, null_count: int) -> "Column":
-    """An array over the kernel's buffers, which it shares."""
+    """Return an array over the kernel's buffers, without a copy."""
     valid = _share(column.valid[: (rows + 7) >> 3]) if null_count else None
     ends = column.ends[: rows + 1]
     data = column.data[: ends[rows]]
@@ -297,7 +297,7 @@ def _binary(kind: pa.DataType, rows: int, column: Binary, null_count: int) -> "C
 
 
 def _bytes(chunk: Chunk, column: Binary, null_count: int) -> "Column":
-    """Keys or values: copies in an array of their own, or views of the log's bytes."""
+    """Return keys or values: copies in an array of their own, or views of the log's bytes."""
     if not column.views.size:
         return _binary(pa.binary(), chunk.rows, column, null_count)
     valid = _share(column.valid[: (chunk.rows + 7) >> 3]) if null_count else None
@@ -321,7 +321,7 @@ def _append_times(chunk: Chunk) -> "Column":
 
 
 def _per_batch(kind: pa.DataType, field: int, chunk: Chunk) -> "Column":
-    """A field of the batch table, null where it is -1."""
+    """Return a field of the batch table for each row, null for -1."""
     values = chunk.table[:, field]
     first = int(values[0])
     if not chunk.is_uniform(field):
@@ -331,7 +331,10 @@ def _per_batch(kind: pa.DataType, field: int, chunk: Chunk) -> "Column":
 
 
 def _timestamp_types(chunk: Chunk) -> "Column":
-    """0 CreateTime, 1 LogAppendTime, -1 for magic 0, which has no timestamps; never null."""
+    """Return 0 for CreateTime, 1 for LogAppendTime, -1 for magic 0 without timestamps.
+
+    Never null.
+    """
     table = chunk.table
     if chunk.is_uniform(layout.ATTRIBUTES) and chunk.is_uniform(layout.MAGIC):
         is_stamped = int(table[0, layout.ATTRIBUTES]) & TIMESTAMP_TYPE_BIT != 0
@@ -343,7 +346,7 @@ def _timestamp_types(chunk: Chunk) -> "Column":
 
 
 def _sequences(chunk: Chunk) -> "Column":
-    """Base sequence + offset delta; after 2147483647 comes 0."""
+    """Return base sequence + offset delta; 0 follows 2147483647."""
     bases = chunk.table[:, layout.BASE_SEQUENCE]
     if bases[0] == MISSING and chunk.is_uniform(layout.BASE_SEQUENCE):
         return _nulls(pa.int32(), chunk.rows)
@@ -369,12 +372,12 @@ def _headers(chunk: Chunk) -> "Column":
 
 
 def _lists(ends: "Ints", values: "Column") -> "Column":
-    """An array of lists; list n is `values[ends[n]:ends[n + 1]]`."""
+    """Return an array of lists; list n is `values[ends[n]:ends[n + 1]]`."""
     return pa.Array.from_buffers(HEADERS, len(ends) - 1, [None, _share(ends)], 0, children=[values])
 
 
 def _decode_keys(count: int, column: Binary) -> "Column":
-    """The keys as text; what is no UTF-8 is replaced, as Kafka and the plain path do."""
+    """Return the keys as text; invalid UTF-8 is replaced, as in Kafka and in plain Python code."""
     try:
         keys = _binary(pa.string(), count, column, 0)
         keys.validate(full=True)

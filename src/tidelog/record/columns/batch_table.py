@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs
 
 
-# Decompressed bytes to put together before they are decoded: bounds memory whatever the batches
-# expand to (one alone may still be as large as its own limit allows).
+# Decompressed bytes to join before they are decoded: limits memory, however much the batches expand
+# (a single one may be as large as its own limit allows).
 SCRATCH_BYTES: Final = 1 << 20
 
 
 def is_plain(table: "Longs") -> "npt.NDArray[np.bool_]":
-    """Which batches can be decoded where they lie."""
+    """Return which batches can be decoded in place."""
     codec = table[:, layout.ATTRIBUTES] & CODEC_MASK
     plain: npt.NDArray[np.bool_] = (table[:, layout.MAGIC] == MAGIC_2) & (codec == 0)
     return plain
@@ -58,17 +58,17 @@ def is_plain(table: "Longs") -> "npt.NDArray[np.bool_]":
 def join_bodies(
     log: "Bytes", table: "Longs", *, check_crc: bool
 ) -> Iterator[tuple["Bytes", "Longs"]]:
-    """Scratch buffers and the tables of what they hold, in order.
+    """Yield scratch buffers and the tables of their batches, in order.
 
     Args:
-        log: The bytes that the table was made of.
+        log: The bytes that the table describes.
         table: Batches of any magic and codec.
-        check_crc: Whether to check legacy messages; the others were checked before.
+        check_crc: Whether to check legacy messages; other batches were checked before.
 
     Raises:
         CorruptBatch: A batch does not decompress within its limit, or a message's CRC is wrong.
         CorruptRecord: A legacy message breaks a rule.
-        UnsupportedCompression: A codec that nobody defined.
+        UnsupportedCompression: An undefined codec.
     """
     view = log.data
     parts: list[Buffer] = []
@@ -97,7 +97,10 @@ def _joined(parts: list[Buffer], rows: list["Longs"]) -> tuple["Bytes", "Longs"]
 
 
 def _open(view: memoryview, batch: "Longs", *, check_crc: bool) -> Iterator[tuple["Longs", Buffer]]:
-    """The batch's row and plain body; of a legacy one, a row and a body for each record."""
+    """Yield the batch's row and plain body.
+
+    For a legacy batch, a row and a body for each record.
+    """
     at = int(batch[layout.POSITION])
     if batch[layout.MAGIC] == MAGIC_2:
         yield batch, RecordBatch(view, at).body()
@@ -109,7 +112,7 @@ def _open(view: memoryview, batch: "Longs", *, check_crc: bool) -> Iterator[tupl
 
 
 def _record_row(batch: "Longs", record: Record) -> "Longs":
-    """The row of a magic-2 batch with this record alone, timed from 0."""
+    """Return the row of a magic-2 batch with only this record, with times relative to 0."""
     stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
     row = batch.copy()
     row[layout.BASE_OFFSET] = row[layout.LAST_OFFSET] = record.offset
@@ -129,21 +132,21 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Headers to walk over at a time: many, since their table is small against the bytes that they head.
+# Headers to walk over at a time: many, since their table is small compared to the batches.
 SCAN_BATCHES: Final = 4096
 
 
-# Bytes to sum and then decode: what was read for the checksum is still in a cache. Every group
-# costs about 0.1 ms in Python, so that small ones are dearer than a cache missed.
+# Bytes to checksum and then decode: they are still in a CPU cache for decoding. Each group costs
+# about 0.1 ms in Python, so smaller groups cost more than cache misses.
 GROUP_BYTES: Final = 4 << 20
 
 
-# Bytes to decode at a time where each batch is summed just before: no cache has a say then.
+# Bytes to decode at a time if the decoder checks each batch just before: caches don't matter then.
 LEFT_GROUP_BYTES: Final = 8 << 20
 
 
-# A table is cut where it goes from batches that are opened as they are to others, and back; where
-# that changes more often, groups would become small.
+# A table is split between plain batches and others; with more changes than this, groups would be
+# too small.
 _CHANGES_MAX: Final = 8
 
 
@@ -155,19 +158,19 @@ DropBatch = Callable[["Longs"], "Mask"]
 
 @dataclass(slots=True, kw_only=True)
 class DecodeStats:
-    """What a decode has met so far; complete when its iterator is through.
+    """Statistics of a decode so far; complete when its iterator is exhausted.
 
     Attributes:
         batches: Batches walked over.
-        batches_opened: Those whose records were looked at.
-        rows: Rows handed out.
-        without_time: Records inside the offset range that have no time, met under a time range.
-            Batches in which nothing can match are not opened: their records don't count.
-        end_at: Place behind the last batch walked over. Short of the buffer's end where that cuts
-            a batch.
-        next_offset: Offset behind that batch; -1 where none was walked over.
-        first_offset: Base offset of the first batch walked over, -1 where none was.
-        records: How many records those batches declare, as far as their magic tells.
+        batches_opened: Batches whose records were examined.
+        rows: Rows returned.
+        without_time: Records inside the offset range that have no time, if there is a time range.
+            Records of batches that can't match are not counted, since these are not opened.
+        end_at: Place after the last batch walked over; before the buffer's end if that cuts a
+            batch.
+        next_offset: Offset after that batch; -1 if none was walked over.
+        first_offset: Base offset of the first batch walked over, -1 if none was.
+        records: Number of records in the headers of those batches, as far as their magic has it.
     """
 
     batches: int = 0
@@ -180,7 +183,7 @@ class DecodeStats:
     records: int = 0
 
     def add(self, walked: "Longs", opened: int) -> None:
-        """Count batches that are next to each other and right, and how many of them are opened."""
+        """Count consecutive sound batches, and those of them that are opened."""
         self.batches += len(walked)
         self.batches_opened += opened
         if len(walked):
@@ -193,7 +196,7 @@ class DecodeStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which records to take; see `decode`."""
+    """Selection of records; see `decode`."""
 
     offset_start: int = 0
     offset_end: int = INT64_MAX
@@ -206,7 +209,7 @@ class Selection:
 
     @property
     def first_opened(self) -> int:
-        """Offset below which no batch that ends there is opened."""
+        """Offset up to which batches that end before it are not opened."""
         return self.offset_start if self.opens_from is None else self.opens_from
 
 
@@ -216,8 +219,8 @@ class Group:
 
     Attributes:
         table: See `kernels.layout` for its columns.
-        is_checked: Whether their checksums are known to be right. Where not, the decoder checks
-            and counts them.
+        is_checked: Whether their checksums are known to be right. If not, the decoder checks and
+            counts them.
     """
 
     table: "Longs"
@@ -233,14 +236,13 @@ def groups(
     rows: int,
     leaves_sums: bool = False,
 ) -> Iterator[Group]:
-    """The batches to open, group by group.
+    """Yield the batches to open, in groups.
 
-    A group comes from about `GROUP_BYTES` and no more than `rows` records, but at least one batch.
-    With `leaves_sums` the checksums of groups that are opened whole are left to the caller.
+    A group has about `GROUP_BYTES` and at most `rows` records, but at least one batch. With
+    `leaves_sums` the caller must check the checksums of groups that are opened completely.
 
     Raises:
-        CorruptBatch: A frame, a checksum or an offset is wrong; the batches before it were handed
-            out.
+        CorruptBatch: A frame, a checksum or an offset is wrong; earlier batches were yielded.
     """
     at, end, status = 0, log.size, layout.FULL
     next_offset, end_offset = selection.between
@@ -266,7 +268,7 @@ def groups(
 
 
 def _parted(table: "Longs", selection: Selection) -> Iterator[tuple["Longs", bool]]:
-    """Parts of a table, in order, and whether all of a part is opened where it lies."""
+    """Yield parts of a table, in order, and whether all batches of a part are opened in place."""
     is_left = is_plain(table) & _select(table, selection)
     changes = np.flatnonzero(is_left[1:] != is_left[:-1]) + 1
     if len(changes) > _CHANGES_MAX:
@@ -279,7 +281,7 @@ def _parted(table: "Longs", selection: Selection) -> Iterator[tuple["Longs", boo
 def _checked(
     log: "Bytes", group: "Longs", selection: Selection, stats: DecodeStats, *, check_crc: bool
 ) -> Iterator[Group]:
-    """What is to be opened of batches, once their checksums were found right."""
+    """Yield the batches to open, after checking their checksums."""
     error = first_bad_sum(log, group) if check_crc else None
     sound = group if error is None else group[group[:, layout.POSITION] < (error.at or 0)]
     mask = _select(sound, selection)
@@ -292,7 +294,7 @@ def _checked(
 
 
 def _cut(table: "Longs", rows: int, size_max: int) -> Iterator[tuple[int, int]]:
-    """First and last row, exclusive, of groups; a batch larger than a group is one of its own."""
+    """Yield first row and end row (exclusive) of groups; a larger batch is a group of its own."""
     sizes = np.cumsum(table[:, layout.SIZE])
     counts = np.cumsum(np.maximum(table[:, layout.RECORD_COUNT], 1))
     start = size = count = 0
@@ -305,7 +307,10 @@ def _cut(table: "Longs", rows: int, size_max: int) -> Iterator[tuple[int, int]]:
 
 
 def first_bad_sum(log: "Bytes", table: "Longs") -> CorruptBatch | None:
-    """The first magic-2 batch whose CRC is wrong; legacy ones check theirs when they are opened."""
+    """Return the error of the first magic-2 batch with a wrong CRC.
+
+    Legacy ones are checked later.
+    """
     if HAS_INSTRUCTION:
         slot, crc = find_bad_sum(log, table, shifts())
         return None if slot == NONE_BAD else bad_sum(table[slot], crc)
@@ -322,7 +327,7 @@ def first_bad_sum(log: "Bytes", table: "Longs") -> CorruptBatch | None:
 
 
 def bad_sum(batch: "Longs", crc: int) -> CorruptBatch:
-    """The error for a batch whose bytes have another checksum than its header says."""
+    """Return the error for a batch whose checksum differs from its header's."""
     reason = f"CRC-32C is {crc:#010x}, the header says {int(batch[layout.CRC]):#010x}"
     return CorruptBatch(
         reason, at=int(batch[layout.POSITION]), offset=int(batch[layout.BASE_OFFSET])
@@ -330,7 +335,7 @@ def bad_sum(batch: "Longs", crc: int) -> CorruptBatch:
 
 
 def _select(table: "Longs", selection: Selection) -> "Mask":
-    """Which batches may hold rows that were asked for; of a legacy one only the frame is known."""
+    """Return which batches may contain selected records; legacy ones are judged by their frame."""
     is_wanted = table[:, layout.LAST_OFFSET] >= selection.first_opened
     is_wanted &= table[:, layout.BASE_OFFSET] < selection.offset_end
     if not selection.include_control:
@@ -343,7 +348,7 @@ def _select(table: "Longs", selection: Selection) -> "Mask":
 
 
 def _may_match(table: "Longs", start_ms: int, end_ms: int) -> "Mask":
-    """Whether a batch can hold a time in [start_ms, end_ms), or may hold records without one."""
+    """Return which batches may contain a time in [start_ms, end_ms), or records without a time."""
     largest = table[:, layout.MAX_TIMESTAMP]
     is_stamped = table[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
     is_open = end_ms == INT64_MAX
@@ -353,7 +358,7 @@ def _may_match(table: "Longs", start_ms: int, end_ms: int) -> "Mask":
 
 
 def lz4_frames(table: "Longs") -> list[slice | None]:
-    """Where the frame of each batch lies that is compressed by lz4; None for the others."""
+    """Return the place of the frame of each lz4-compressed batch; None for other batches."""
     codec = table[:, layout.ATTRIBUTES] & CODEC_MASK
     is_lz4 = (table[:, layout.MAGIC] == MAGIC_2) & (codec == int(Codec.LZ4))
     starts = (table[:, layout.POSITION] + HEADER_SIZE).tolist()
@@ -363,13 +368,13 @@ def lz4_frames(table: "Longs") -> list[slice | None]:
 
 
 def open_body(view: memoryview, position: int, frame: slice | None, arena: Arena) -> Buffer:
-    """The plain body of a batch of magic 2, good until the arena is cleared or has it.
+    """Return the plain body of a magic-2 batch, valid until the arena is cleared or changed.
 
     Args:
         view: The log.
-        position: Where the batch lies in it.
-        frame: Where its lz4 frame lies, as `lz4_frames` says.
-        arena: Where to decompress to; the body is not yet put into it.
+        position: Position of the batch in it.
+        frame: Place of its lz4 frame, from `lz4_frames`.
+        arena: Memory to decompress to; the body is not added to it yet.
 
     Raises:
         CorruptBatch: It does not decompress within its limit.

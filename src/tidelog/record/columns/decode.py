@@ -91,12 +91,12 @@ __all__ = [
 ]
 
 
-# Room for the values of a chunk where one batch is larger; doubled where one record needs more.
+# Initial room for the values of a chunk if a batch is larger; doubled if one record needs more.
 _CAPACITY_BYTES: Final = 8 << 20
 
 
 class Decoder:
-    """What stays the same from group to group. Not for two threads at once."""
+    """State that all groups share. Not for two threads at once."""
 
     def __init__(
         self,
@@ -111,18 +111,18 @@ class Decoder:
         self._rows_limit = rows_limit
         self._append_times = append_times
         self._stats = stats
-        self._headers_at = np.empty(0, np.int64)  # used again, since no batch keeps them
+        self._headers_at = np.empty(0, np.int64)  # reused, since no result keeps it
         self._filter = filter_of(
             selection, keys=_mode(schema, "key"), values=_mode(schema, "value")
         )
 
     def decode(self, log: "Bytes", group: Group, *, check_crc: bool) -> Iterator[pa.RecordBatch]:
-        """The rows of a group's batches.
+        """Yield the rows of a group's batches.
 
         Raises:
             CorruptBatch: A batch does not decompress, or a checksum is wrong.
-            CorruptRecord: A record breaks a rule; the rows before it were handed out.
-            UnsupportedCompression: A codec that nobody defined.
+            CorruptRecord: A record breaks a rule; the rows before it were yielded.
+            UnsupportedCompression: An undefined codec.
         """
         table = group.table
         if not group.is_checked:
@@ -162,7 +162,7 @@ class Decoder:
             raise corrupt(status, at, table[slot], is_joined=is_joined)
 
     def _allocate(self, table: "Longs", first: int, capacity: int) -> Columns:
-        """Empty columns for the batches from `first` on."""
+        """Allocate columns for the batches from `first` on."""
         rest = table[first:]
         remaining = int(rest[-1, layout.BODY_END] - rest[0, layout.BODY_START])
         rows = int(np.minimum(np.maximum(rest[:, layout.RECORD_COUNT], 0).sum(), self._rows_limit))
@@ -194,7 +194,7 @@ class Decoder:
     def _record_batch(
         self, data: "Bytes", table: "Longs", out: Columns, first: int, progress: "Longs"
     ) -> pa.RecordBatch:
-        """The kernel's columns as Arrow arrays."""
+        """Return the kernel's columns as Arrow arrays."""
         rows = int(progress[progress_at.ROWS])
         last = min(int(progress[progress_at.BATCH]), len(table) - 1)
         batches = table[first : last + 1]
@@ -217,7 +217,7 @@ class Decoder:
 def count_rows(
     log: "Bytes", table: "Longs", selection: Selection, stats: DecodeStats, *, check_crc: bool
 ) -> None:
-    """Count the rows of a table's batches that a selection takes; errors as `Decoder.decode`."""
+    """Count the selected rows of a table's batches; raises the errors of `Decoder.decode`."""
     row_filter = filter_of(selection)
     is_joined = not is_plain(table).all()
     parts = join_bodies(log, table, check_crc=check_crc) if is_joined else ((log, table),)
@@ -230,7 +230,7 @@ def count_rows(
 
 
 def filter_of(selection: Selection, *, keys: int = LEFT_OUT, values: int = LEFT_OUT) -> Filter:
-    """The selection as kernels take it."""
+    """Return the selection in the form of the kernels."""
     time_start, time_end = selection.record_time or (0, 0)
     return Filter(
         offset_start=selection.offset_start,
@@ -244,7 +244,7 @@ def filter_of(selection: Selection, *, keys: int = LEFT_OUT, values: int = LEFT_
 
 
 def _mode(schema: pa.Schema, column: str) -> int:
-    """What the kernel makes of keys, or of values."""
+    """Return how the kernel treats keys or values: left out, copied, or viewed."""
     if column not in schema.names:
         return LEFT_OUT
     return VIEWED if pa.types.is_binary_view(schema.field(column).type) else COPIED
@@ -257,14 +257,14 @@ def _new_column(mode: int, rows: int, capacity: int) -> Binary:
 
 
 def _batch_at(table: "Longs", at: int) -> "Longs":
-    """The batch in whose body a place lies."""
+    """Return the batch whose body contains a place."""
     slot = int(np.searchsorted(table[:, layout.BODY_START], at, side="right")) - 1
     batch: Longs = table[max(slot, 0)]
     return batch
 
 
 def corrupt(status: int, at: int, batch: "Longs", *, is_joined: bool) -> CorruptRecord:
-    """The error with its place in the log."""
+    """Return the error with its place in the log."""
     reason, offset = REASONS[status], int(batch[layout.BASE_OFFSET])
     if not is_joined:
         return CorruptRecord(reason, at=at, offset=offset)
@@ -274,19 +274,20 @@ def corrupt(status: int, at: int, batch: "Longs", *, is_joined: bool) -> Corrupt
 
 
 class Fold(Protocol):
-    """Who takes records."""
+    """Consumer of records, for `fold`."""
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record taken, 0 where there was none."""
+        """Offset after the last record, 0 if there was none."""
         ...
 
     def fold(
         self, data: "Bytes", table: "Longs", wanted: "Filter", sums: "Longs", progress: "Longs"
     ) -> tuple[int, int]:
-        """Take the records of batches until they are through, or one is damaged.
+        """Process the records of batches, up to the end or a damaged record.
 
-        Arguments and what comes back are those of `kernels.key_rows.fold_batches`, but never FULL.
+        Arguments and result are those of `kernels.key_rows.fold_batches`, but the result is never
+        FULL.
         """
         ...
 
@@ -300,7 +301,10 @@ def fold_group(
     *,
     check_crc: bool,
 ) -> None:
-    """Have the records of a group taken; errors as `Decoder.decode`, all before it is taken."""
+    """Fold the records of a group.
+
+    Raises the errors of `Decoder.decode` after the records before.
+    """
     row_filter = filter_of(selection)
     if not group.is_checked:
         _fold(log, group.table, row_filter, shifts(), into, stats)
@@ -340,19 +344,19 @@ def _fold(  # noqa: PLR0913 - see `fold_group`
 ALL_COLUMNS: Final = tuple(COLUMN_TYPES)
 
 
-# What Spark takes at a time.
+# Spark's default number of rows in an Arrow batch.
 ROWS: Final = 10_000
 
 
-# Nothing is made of what is only counted, so a group is bounded by its bytes alone.
+# Counting allocates no rows, so only bytes limit a group.
 _TALLY_ROWS: Final = 1 << 30
 
 
 def schema(columns: Sequence[str] = ALL_COLUMNS, *, views: bool = False) -> pa.Schema:
-    """The schema of what `decode` yields for these columns; keys and values may be views.
+    """Return the schema of `decode` for these columns; keys and values may be views.
 
     Raises:
-        InvalidRequest: A column that does not exist, or one twice.
+        InvalidRequest: An unknown column, or one twice.
     """
     if unknown := [name for name in columns if name not in COLUMN_TYPES]:
         raise InvalidRequest(f"no column {unknown[0]!r}; there are: {', '.join(ALL_COLUMNS)}")
@@ -363,7 +367,7 @@ def schema(columns: Sequence[str] = ALL_COLUMNS, *, views: bool = False) -> pa.S
 
 
 def view_types() -> dict[str, pa.DataType]:
-    """The columns that may be had as views of the log's bytes, and their types then.
+    """Return the columns that can be views of the log's bytes, with their types.
 
     Raises:
         MissingDependency: This pyarrow has no views.
@@ -391,33 +395,34 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
     views: bool = False,
     stats: DecodeStats | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a run of batches, in order, as Arrow record batches of at most `rows` rows.
+    """Decode a run of batches, in order, to Arrow record batches of at most `rows` rows.
 
     Args:
-        buffer: Batches of any magic and codec, back to back; one that is cut at the end is left
-            out. Held while the iterator lives, and with `views` by what it yields.
-        columns: Names out of `ALL_COLUMNS`, in the order wanted.
-        offset_start: First offset to take, inclusive.
-        offset_end: Where offsets end, exclusive.
-        record_time: Take only records whose timestamp in ms lies in [a, b), where b of INT64_MAX
-            is no end; those without a time lie in no range and are counted in `stats`.
-        opens_all: Open batches whose header rules the times out, too: to count records without one.
+        buffer: Batches of any magic and codec, back to back; a cut one at the end is left out.
+            Referenced while the iterator lives, and with `views` by the results.
+        columns: Names from `ALL_COLUMNS`, in the requested order.
+        offset_start: First offset, inclusive.
+        offset_end: End of the offsets, exclusive.
+        record_time: Select only records whose timestamp in ms is in [a, b); b of INT64_MAX means no
+            end. Records without a time are in no range and are counted in `stats`.
+        opens_all: Also open batches that can't match by their header's times: to count records
+            without a time.
         append_times: First offset (ascending) and append time in ms (-1 unknown) of each run of
-            offsets, int64 arrays, for the column `appendTimestamp`; None where nothing is known.
-        include_control: Whether to take the records of control batches too.
-        drop_batch: Given a table of batches (`kernels.layout`), says which to leave out.
-        opens_from: Open each batch that ends at or behind this offset, in place of `offset_start`.
+            offsets, int64 arrays, for the column `appendTimestamp`; None if unknown.
+        include_control: Whether to include the records of control batches.
+        drop_batch: Returns which batches of a table (`kernels.layout`) to leave out.
+        opens_from: Open each batch that ends at or after this offset, instead of `offset_start`.
         between: Smallest offset that the first batch may have, and the offset that none reaches.
-        check_crc: False where the caller has checked every batch of the buffer.
-        rows: Limit of rows in one record batch, at least 1.
-        views: Hand out keys and values as `binary_view`: views of the buffer, not copies.
-        stats: Filled on the way, for callers that want the figures.
+        check_crc: False if the caller has checked every batch of the buffer.
+        rows: Maximum number of rows in one record batch, at least 1.
+        views: Return keys and values as `binary_view`: views of the buffer, not copies.
+        stats: Statistics, updated during the iteration.
 
     Raises:
         CorruptBatch, CorruptRecord: A frame, an offset, a checksum, a compressed stream or a record
             is wrong; everything before it was yielded. `at` counts from the buffer's first byte.
-        UnsupportedCompression: A codec that nobody defined.
-        InvalidRequest: At the first step: an unknown column, or no rows asked for.
+        UnsupportedCompression: An undefined codec.
+        InvalidRequest: At the first step: an unknown column, or `rows` out of range.
     """
     kind = schema(columns, views=views)
     if not 1 <= rows <= INT64_MAX:
@@ -435,7 +440,7 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
     stats = DecodeStats() if stats is None else stats
     decoder = Decoder(kind, rows, selection, append_times, stats)
     log = np.frombuffer(buffer, np.uint8)
-    log.flags.writeable = False  # one type of array for the kernels, whatever the caller has
+    log.flags.writeable = False  # one array type for the kernels, whatever the caller has
     batch_groups = groups(log, selection, stats, check_crc=check_crc, rows=rows, leaves_sums=True)
     parts = (
         batch for group in batch_groups for batch in decoder.decode(log, group, check_crc=check_crc)
@@ -456,13 +461,15 @@ def tally(  # noqa: PLR0913 - as `decode`
     between: tuple[int, int] = ANY_OFFSETS,
     check_crc: bool = True,
 ) -> None:
-    """Count the records that `decode` would hand out, in `stats.rows`.
+    """Count the records that `decode` would return, in `stats.rows`.
 
-    Arguments are those of `decode`. Keys, values and headers are not looked at: of a batch whose
-    checksum is right and whose records are not, `decode` may find what this does not.
+    Arguments are those of `decode`. Keys, values and headers are not examined: if a batch's
+    checksum is right and its records are invalid, `decode` may raise an error and this function may
+    not.
 
     Raises:
-        CorruptBatch, CorruptRecord, UnsupportedCompression: As `decode`; all before it is counted.
+        CorruptBatch, CorruptRecord, UnsupportedCompression: See `decode`; everything before was
+            counted.
     """
     selection = Selection(
         offset_start=offset_start,
@@ -493,12 +500,13 @@ def fold(  # noqa: PLR0913 - as `decode`
     between: tuple[int, int] = ANY_OFFSETS,
     check_crc: bool = True,
 ) -> None:
-    """Have the records that `decode` would hand out taken by kernel, where they lie.
+    """Let a kernel process the records that `decode` would return, without copying them.
 
-    Arguments are those of `decode`. Nothing of `buffer` is held afterwards.
+    Arguments are those of `decode`. No reference to `buffer` is kept.
 
     Raises:
-        CorruptBatch, CorruptRecord, UnsupportedCompression: As `decode`; all before it was taken.
+        CorruptBatch, CorruptRecord, UnsupportedCompression: See `decode`; everything before was
+            processed.
     """
     selection = Selection(
         offset_start=offset_start,
@@ -518,9 +526,9 @@ def fold(  # noqa: PLR0913 - as `decode`
 
 
 def _merge_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows, with small batches put together: a narrow filter leaves crumbs of each chunk.
+    """Yield the same rows with small batches merged: a narrow filter leaves few rows of each chunk.
 
-    Half-full ones pass as they are, so that at most half of the rows are ever copied.
+    Batches that are at least half full pass unchanged, so at most half of the rows are copied.
     """
     small: list[pa.RecordBatch] = []
     count = 0
@@ -550,8 +558,8 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 LatestRecord: TypeAlias = tuple[bytes, bytes | None, int, int]
 
 
-# More records than that are left to the plain code: 16 MiB of real ones hold fewer, and a row for
-# each takes 64 bytes.
+# More records than this are left to plain Python code: 16 MiB of ordinary records have fewer, and
+# each needs a row of 64 bytes.
 RECORDS_MAX: Final = 1 << 19
 
 
@@ -559,23 +567,23 @@ SECRET_BYTES: Final = 16
 
 
 class LatestFinder:
-    """Finds them in one run of batches after the other."""
+    """Finds the last record of each key, in one run of batches after the other."""
 
     def __init__(self, secret: bytes) -> None:
-        """Hash keys with 16 bytes that nobody who writes records knows."""
+        """Create it with the 16 secret bytes of the key hash, unknown to producers."""
         assert len(secret) == SECRET_BYTES
         self._seeds = np.frombuffer(secret, "<i8").astype(np.int64)
 
     def find(self, data: bytes, table: "Longs") -> list[LatestRecord] | None:
-        """Of each key the last record, in the order in which keys are met first.
+        """Return the last record of each key, in the order of the keys' first records.
 
         Args:
             data: The batches with their headers.
-            table: Their rows, as `scan_batches` makes them: magic 2, not compressed.
+            table: Their rows, from `scan_batches`: magic 2, uncompressed.
 
         Returns:
-            None where something is wrong, or there is a record without a key: the plain code has
-            to look at it.
+            None if something is wrong, or a record has no key: then plain Python code must process
+                them.
         """
         count = _record_count(table)
         if count is None:
@@ -602,7 +610,7 @@ class LatestFinder:
 
 
 def _record_count(table: "Longs") -> int | None:
-    """How many records the batches say that they have, None where that can't be, or is too much."""
+    """Return the record count in the batches' headers, None if it is impossible or too large."""
     counts = table[:, layout.RECORD_COUNT]
     room = table[:, layout.BODY_END] - table[:, layout.BODY_START]
     if ((counts < 0) | (counts * RECORD_SIZE_MIN > room)).any():

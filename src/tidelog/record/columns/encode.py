@@ -1,7 +1,7 @@
 """Encodes Arrow tables as magic-2 batches, and assigns partitions to a column of keys.
 
-The kernel writes records; this module writes headers and checksums and defines which tables are
-accepted. Arrow and Numba are imported at the first call.
+The kernel writes records; this module writes headers and checksums and validates tables. Arrow and
+Numba are imported at the first call.
 """
 
 from collections.abc import Iterator
@@ -50,15 +50,15 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", bound=np.generic)
 
 
-# Bytes and batches that one call of the kernel writes: enough to hide the call's own cost, few
-# enough to stay in the cache until they are summed and copied.
+# Bytes and batches written by one call of the kernel: enough to amortize the call, few enough to
+# stay in the cache until they are checksummed and copied.
 _OUT_BYTES: Final = 1 << 19
 
 
 _OUT_BATCHES: Final = 256
 
 
-# Room for one batch to begin with; a larger one gets more once its records need it.
+# Initial room for one batch; extended if its records need more.
 _BATCH_ROOM: Final = 1 << 24
 
 
@@ -77,13 +77,13 @@ _NO_HEADERS: Final = (_NO_INTS, _ALL_NULL, _ALL_NULL)
 _COLUMNS: Final = ("key", "value", "timestamp", "headers")
 
 
-# Parts of a millisecond in a timestamp's unit.
+# Units per millisecond, by the timestamp's unit.
 PER_MS: Final = {"us": 1_000, "ns": 1_000_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """How to write batches; see `encode_table`."""
+    """Options of encoding; see `encode_table`."""
 
     codec: Codec
     level: int | None
@@ -93,7 +93,7 @@ class Encoding:
 
 
 def encode(table: pa.Table | pa.RecordBatch, encoding: Encoding) -> Iterator[bytearray]:
-    """See `tidelog.record.columns.encode.encode_table`."""
+    """Encode a table; see `tidelog.record.columns.encode.encode_table`."""
     if unknown := set(table.schema.names) - set(_COLUMNS):
         raise InvalidRequest(f"column {min(unknown)!r}; a record has: {', '.join(_COLUMNS)}")
     batches = table.to_batches() if isinstance(table, pa.Table) else [table]
@@ -113,7 +113,7 @@ def encode(table: pa.Table | pa.RecordBatch, encoding: Encoding) -> Iterator[byt
 def _fill(
     source: RecordSource, row: int, first_row: int, batch_bytes: int, out: "Bytes"
 ) -> tuple["Bytes", int, list[list[int]]]:
-    """One call of the kernel, in a larger `out` where one batch needs that."""
+    """Call the kernel once, with a larger `out` if one batch needs it."""
     table = np.empty((_OUT_BATCHES, WRITTEN_FIELDS), np.int64)
     status, count, row, needed = encode_batches(source, row, batch_bytes, out, table)
     if status == layout.FULL and count == 0:
@@ -127,7 +127,7 @@ def _fill(
 def _finish(
     records: "Bytes", count: int, timestamps: tuple[int, int], encoding: Encoding
 ) -> bytearray:
-    """The batch of these records: compressed, with header and checksum."""
+    """Return the batch of these records: compressed, with header and checksum."""
     base_timestamp, largest = timestamps
     stamped = encoding.timestamp_type is TimestampType.LOG_APPEND_TIME
     batch = bytearray(HEADER_SIZE)
@@ -157,7 +157,7 @@ def _finish(
 
 
 def _source(batch: pa.RecordBatch, now_ms: int) -> RecordSource:
-    """The kernel's view of a record batch; nothing but timestamps and odd types is copied."""
+    """Return the kernel's view of a record batch; only timestamps and unusual types are copied."""
     names = batch.schema.names
 
     def column(name: str) -> "Column | None":
@@ -175,7 +175,7 @@ def _source(batch: pa.RecordBatch, now_ms: int) -> RecordSource:
 
 
 def check_times(table: pa.Table) -> None:
-    """Raise as `create_times` does, with the row's number in the whole table."""
+    """Validate the timestamps like `create_times`; errors have row numbers of the whole table."""
     if "timestamp" in table.column_names:
         row = 0
         for chunk in table["timestamp"].chunks:
@@ -184,11 +184,11 @@ def check_times(table: pa.Table) -> None:
 
 
 def create_times(column: "Column | None", rows: int, now_ms: int, *, first_row: int = 0) -> "Longs":
-    """Return times in ms, rounded down; `now_ms` where there is none.
+    """Return times in ms, rounded down; `now_ms` for nulls.
 
     Raises:
-        InvalidTimestamp: A time before 1970, where integers may say -1 for "has no time".
-        InvalidRequest: The column holds neither timestamps nor integers.
+        InvalidTimestamp: A time before 1970; integers may be -1 for "has no time".
+        InvalidRequest: The column has neither timestamps nor integers.
     """
     if column is None:
         return _frozen(np.full(rows, now_ms, np.int64))
@@ -213,7 +213,7 @@ def _whole_ms(column: "Column", now_ms: int) -> "Longs":
             expected = "a timestamp or int64 ms"
             raise InvalidRequest(f"column 'timestamp' is {column.type}; want {expected}")
         numbers = column.cast(pa.int64())
-    except pa.ArrowInvalid as error:  # over 2^63-1
+    except pa.ArrowInvalid as error:  # exceeds 2^63-1
         raise InvalidRequest(f"column 'timestamp': {error}") from error
     if per_ms > 1:
         nulls = np.asarray(numbers.is_null()) if numbers.null_count else None
@@ -222,16 +222,16 @@ def _whole_ms(column: "Column", now_ms: int) -> "Longs":
     return _frozen(numbers.fill_null(now_ms).to_numpy(zero_copy_only=False))
 
 
-# The type of `arrays.HEADERS`, in which names may be null here: a check of ours refuses such names,
-# with a better error than a cast has.
+# The type of `arrays.HEADERS`, but names may be null: our own check of them has a better error than
+# a cast.
 _PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
-    """Return the number of headers of each row, and all names and values; None where none has any.
+    """Return the header count of each row, and all names and values; None without any header.
 
     Raises:
-        InvalidRequest: The column holds something else.
+        InvalidRequest: The column has another type.
         InvalidRecord: A header without a name, or too many in one row.
     """
     if pa.types.is_null(column.type):
@@ -248,7 +248,7 @@ def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
     keys, values = pairs.flatten()
     if keys.null_count:
         raise InvalidRecord("a header without a key")
-    # Counted anew: a null list may still span values, which `flatten` has left out.
+    # Counted again: a null list may span values, which `flatten` has left out.
     counts = pc.list_value_length(lists).fill_null(0).to_numpy()
     if (most := int(counts.max())) > HEADERS_MAX:
         raise InvalidRecord(f"{most} headers, a record takes at most {HEADERS_MAX}")
@@ -256,7 +256,7 @@ def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
 
 
 def _headers(column: "Column | None") -> "tuple[Ints, BinarySource, BinarySource]":
-    """Ends of the rows' headers, and their keys and values."""
+    """Return the ends of the rows' headers, and their keys and values."""
     parts = None if column is None else header_parts(column)
     if parts is None:
         return _NO_HEADERS
@@ -267,7 +267,7 @@ def _headers(column: "Column | None") -> "tuple[Ints, BinarySource, BinarySource
 
 
 def _binary(column: "Column | None", name: str) -> BinarySource:
-    """The kernel's view of a column of bytes or text."""
+    """Return the kernel's view of a column of bytes or text."""
     if column is None or column.null_count == len(column):
         return _ALL_NULL
     kind = column.type
@@ -285,12 +285,12 @@ def _binary(column: "Column | None", name: str) -> BinarySource:
 
 
 def _numbers(buffer: pa.Buffer | None, kind: type[Number]) -> "npt.NDArray[Number]":
-    """A buffer as an array; None is empty."""
+    """Return a buffer as an array; empty for None."""
     return _frozen(np.frombuffer(b"" if buffer is None else cast("bytes", buffer), kind))
 
 
 def _cast_binary(column: "Column", name: str) -> "Column":
-    """A column of another kind of bytes or text (large, view, fixed size, dictionary) as binary."""
+    """Cast other types of bytes or text (large, view, fixed size, dictionary) to binary."""
     kind = column.type
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
@@ -304,7 +304,7 @@ def _cast_binary(column: "Column", name: str) -> "Column":
 
 
 def _frozen(array: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
-    """The array, not to be written: so all sources are of one type and compile one kernel."""
+    """Make the array read-only: so all sources have one type and need one compiled kernel."""
     array.flags.writeable = False
     return array
 
@@ -318,25 +318,24 @@ def encode_table(
     batch_bytes: int = BATCH_BYTES,
     timestamp_type: TimestampType = TimestampType.CREATE_TIME,
 ) -> Iterator[bytearray]:
-    """The rows as sealed magic-2 batches, in order, each with base offset 0 and no leader epoch.
+    """Encode the rows as sealed magic-2 batches, in order, with base offset 0 and no leader epoch.
 
     Args:
-        table: Any of the columns `key`, `value` (binary or text of any kind), `timestamp` (a
+        table: Any of the columns `key`, `value` (binary or text of any type), `timestamp` (a
             timestamp, rounded down to ms, or integer ms; -1 is "has no time") and `headers` (list
-            of structs of key and value, or map). A column that is missing is null in all rows.
+            of structs of key and value, or map). A missing column is null in all rows.
         now_ms: Create time in ms of rows whose timestamp is null; with LogAppendTime also the time
             of all records, while their create times stay on disk.
         codec: Compression of each batch.
         level: The codec's level, None for Kafka's default.
-        batch_bytes: Where to end a batch: header included, before compression. A record that is
-            larger gets a batch of its own. No batch spans two chunks of a table.
-        timestamp_type: Who sets the timestamps that readers see.
+        batch_bytes: Maximum size of a batch: including the header, before compression. A larger
+            record gets a batch of its own. No batch spans two chunks of a table.
+        timestamp_type: Whether the producer or the log sets the visible timestamps.
 
     Raises:
-        InvalidRequest: At the first step: another column, a column of a wrong type, or a level
+        InvalidRequest: At the first step: an unknown column, a column of a wrong type, or a level
             that the codec does not have.
-        InvalidRecord: A header without a key, or a record over 2 GiB; the batches before it were
-            yielded.
+        InvalidRecord: A header without a key, or a record over 2 GiB; earlier batches were yielded.
     """
     if not 1 <= batch_bytes <= INT64_MAX:
         raise InvalidRequest(f"batch_bytes={batch_bytes}: 1 to {INT64_MAX}")
@@ -356,12 +355,12 @@ def choose_partitions(
     *,
     keyless: int,
 ) -> "npt.NDArray[np.int32]":
-    """Which partition each record goes to, as Kafka's clients would send it.
+    """Return each record's partition, as Kafka's clients choose it.
 
     Args:
-        keys: Binary or text of any kind; other types are refused by Arrow's cast.
-        partition_count: From 1 on.
-        keyless: The partition of records whose key is null.
+        keys: Binary or text of any type; Arrow's cast refuses other types.
+        partition_count: At least 1.
+        keyless: Partition of records whose key is null.
 
     Returns:
         int32[n], each from 0 to `partition_count` - 1.

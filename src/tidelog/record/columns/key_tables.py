@@ -4,9 +4,9 @@ Owns the table by key (`KeyTable`), the reduction of one partition's records (`R
 sums of records and digests by span of create time (`TimeSpans`). Not owned: the rows' fields and
 the kernels (`record.kernels.key_rows`).
 
-Invariants: memory is bounded. A full table hands out its rows and starts again; rows of one
-partition that were handed out in the order of their offsets add up to the same result. Nothing here
-is safe for two threads.
+Invariants: memory is limited. A full table returns its rows and starts again; rows of one partition
+that were returned in the order of their offsets combine to the same result. Nothing here is safe
+for two threads.
 """
 
 import struct
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", bound=np.generic)
 
 
-# 128 MB of rows, and 16 MB of index: what a task holds at most, and 144 MB where it hands them out.
+# 128 MB of rows, and 16 MB of index: the maximum memory of a task; 144 MB more while it returns
+# rows.
 ROWS_MAX: Final = 1 << 21
 
 
@@ -48,7 +49,7 @@ _LINE_BYTES: Final = 64
 _COPY_ROWS: Final = 1 << 14
 
 
-# The last time of a span that is none.
+# Last time of the initial, empty span.
 _NO_SPAN_YET: Final = -1
 
 
@@ -74,35 +75,36 @@ def _added_words(low: int, high: int) -> tuple[int, ...]:
 
 
 class KeyTable:
-    """Rows of different keys, in the order of their first sight.
+    """Rows of different keys, in the order of their first occurrence.
 
     Attributes:
-        count: How many there are.
+        count: Number of rows.
     """
 
     def __init__(self, rows_max: int = ROWS_MAX) -> None:
-        """An empty table; memory is taken as it fills."""
+        """Create an empty table; memory is used as it fills."""
         self._table: Longs = np.empty((rows_max, key_rows.FIELDS), np.int64)
         self._index: Ints = np.zeros(_INDEX_MIN, np.int32)
         self._state: Longs = np.zeros(key_rows.STATE, np.int64)
 
     @property
     def count(self) -> int:
-        """How many keys there are."""
+        """Number of keys."""
         return int(self._state[key_rows.USED])
 
     @property
     def rows(self) -> "Longs":
-        """The rows, int64[count, FIELDS]; they change with the table."""
+        """The rows, int64[count, FIELDS]; a view that changes with the table."""
         return self._table[: self.count]
 
     def add(self, rows: "Longs", *, start: int = 0, across: bool = False) -> int:
-        """Add rows from `start` on; returns the row to go on with where the table is full.
+        """Add rows from `start` on; return the next row to add if the table is full.
 
         Args:
             rows: int64[n, FIELDS].
-            start: The first one.
-            across: They are of another partition than what is there; else they lie behind it.
+            start: First row to add.
+            across: Whether they are of another partition than the table's; otherwise their offsets
+                are higher.
         """
         self._state[key_rows.NEXT], self._state[key_rows.END] = start, len(rows)
         while key_rows.merge(rows, int(across), self._table, self._index, self._state) == FULL:
@@ -112,28 +114,28 @@ class KeyTable:
         return int(self._state[key_rows.NEXT])
 
     def reindex(self, size: int = _INDEX_MIN) -> None:
-        """Find rows by an index of so many slots, a power of two."""
+        """Rebuild the index with `size` slots, a power of two."""
         self._index = np.zeros(size, np.int32)
         key_rows.index_rows(self._table, self.count, self._index)
 
     def find(self, rows: "Longs") -> "Ints":
-        """For each row the number of this table's row that has its key, -1 where none has."""
+        """Return for each row the number of this table's row with the same key, -1 for none."""
         found: Ints = np.empty(len(rows), np.int32)
         key_rows.match(rows, self._table, self._index, found)
         return found
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Remove all rows."""
         self._state[:] = 0
         self._index[:] = 0
 
 
 def joined(tables: Iterable["Longs"], *, across: bool = False) -> "Longs":
-    """Rows of several tables, one for each key.
+    """Join the rows of several tables, one row for each key.
 
     Args:
-        tables: Of one partition, in the order of their offsets; or with `across` of one partition
-            each.
+        tables: Tables of one partition, in the order of their offsets; or with `across` of one
+            partition each.
         across: See `KeyTable.add`.
     """
     parts = [part for part in tables if len(part)]
@@ -146,11 +148,12 @@ def joined(tables: Iterable["Longs"], *, across: bool = False) -> "Longs":
 
 
 class TimeSpans:
-    """Records and digests by span of create time; spans are joined where there are too many.
+    """Records and digests by span of create time; if there are too many spans, they are merged.
 
     Attributes:
         span_ms: Length of a span.
-        found: Number of the span -> records, and the sum of their digests as a signed word.
+        found: From the number of a span to its records, and the sum of their digests as a signed
+            word.
     """
 
     LIMIT: Final = 1 << 16
@@ -160,7 +163,7 @@ class TimeSpans:
         self.found: dict[int, tuple[int, int]] = {}
 
     def add(self, spans: Iterable[tuple[int, int, int]]) -> None:
-        """Add spans: number, records, sum."""
+        """Add spans: number, records, sum of digests."""
         for number, count, total in spans:
             old_count, old_total = self.found.get(number, (0, 0))
             self.found[number] = old_count + count, _wrapped(old_total + total)
@@ -168,7 +171,7 @@ class TimeSpans:
             self.widen(2 * self.span_ms)
 
     def widen(self, span_ms: int) -> None:
-        """Join spans to longer ones, a whole multiple of these."""
+        """Merge spans to longer ones; `span_ms` is a multiple of the present length."""
         factor, before = span_ms // self.span_ms, self.found
         self.span_ms, self.found = span_ms, {}
         self.add(
@@ -177,7 +180,7 @@ class TimeSpans:
         )
 
     def items(self) -> list[tuple[int, int, int]]:
-        """All spans, ascending: number, records, sum."""
+        """Return all spans, ascending: number, records, sum of digests."""
         return [(number, *self.found[number]) for number in sorted(self.found)]
 
 
@@ -189,7 +192,7 @@ class Reducer:
     """Reduces records of one partition, in the order of their offsets.
 
     Attributes:
-        spans: All records by span of create time; whole once `finish` was called.
+        spans: All records by span of create time; complete after `finish`.
     """
 
     def __init__(
@@ -201,14 +204,14 @@ class Reducer:
         *,
         rows_max: int = ROWS_MAX,
     ) -> None:
-        """Begin.
+        """Create an empty reducer.
 
         Args:
             seeds: int64[SEEDS].
-            partition: Which one.
+            partition: Number of the partition.
             span_ms: Length of a span of time.
-            hand_out: Takes rows, sorted by hash, each time the table is full, and at the end.
-            rows_max: Rows of the table.
+            hand_out: Called with rows, sorted by hash, each time the table is full, and at the end.
+            rows_max: Maximum number of rows in the table.
         """
         self.spans = TimeSpans(span_ms)
         self._partition, self._hand_out = partition, hand_out
@@ -226,27 +229,27 @@ class Reducer:
 
     @property
     def records(self) -> int:
-        """How many records there were."""
+        """Number of records."""
         return int(self._into.state[key_rows.RECORDS])
 
     @property
     def unkeyed(self) -> int:
-        """Records without a key."""
+        """Number of records without a key."""
         return int(self._into.state[key_rows.UNKEYED])
 
     @property
     def unkeyed_sum(self) -> int:
-        """Sum of their digests."""
+        """Sum of the digests of records without a key."""
         return int(self._into.state[key_rows.UNKEYED_SUM])
 
     @property
     def untimed(self) -> int:
-        """Records without a create time."""
+        """Number of records without a create time."""
         return int(self._into.state[key_rows.UNTIMED])
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record, 0 where there was none."""
+        """Offset after the last record, 0 if there was none."""
         return int(self._into.state[key_rows.END_OFFSET])
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -267,7 +270,7 @@ class Reducer:
     def fold(
         self, data: "Bytes", table: "Longs", wanted: "Filter", sums: "Longs", progress: "Longs"
     ) -> tuple[int, int]:
-        """Reduce the records of batches where they lie; see `record.kernels.key_rows`."""
+        """Reduce the records of batches in place; see `record.kernels.key_rows`."""
         while True:
             status, at = key_rows.fold_batches(data, table, wanted, sums, self._into, progress)
             if status != FULL:
@@ -275,7 +278,7 @@ class Reducer:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Have free spans, and let the window go into the table."""
+        """Free the spans, and move the window's rows to the table."""
         self._take_spans()
         while key_rows.take_window(self._into) == FULL:
             used = int(self._into.state[key_rows.ROW_USED])
@@ -290,13 +293,13 @@ class Reducer:
         key_rows.index_fold_rows(self._into.rows, used, self._into.slots)
 
     def _flush(self) -> None:
-        """Hand out the table's rows; what waits in the window is not among them."""
+        """Return the table's rows to the caller, without those in the window."""
         used = int(self._into.state[key_rows.ROW_USED])
         if used:
             rows: Longs = np.empty((used, key_rows.FIELDS), np.int64)
             found = self._into.rows[: used * key_rows.ROW_WORDS].reshape(used, key_rows.ROW_WORDS)
             order = np.argsort(found[:, key_rows.HASH_HIGH].copy().view(np.uint64), kind="stable")
-            for start in range(0, used, _COPY_ROWS):  # at once would take as much memory again
+            for start in range(0, used, _COPY_ROWS):  # at once it would need twice the memory
                 part = slice(start, start + _COPY_ROWS)
                 rows[part, : key_rows.PARTITION] = found[order[part]]
             rows[:, key_rows.PARTITION] = self._partition
@@ -316,13 +319,13 @@ class Reducer:
         state[key_rows.SPAN_FIRST], state[key_rows.SPAN_LAST] = 0, _NO_SPAN_YET
 
     def finish(self) -> None:
-        """Hand out what is left."""
+        """Return the remaining rows to the caller."""
         self._make_room()
         self._flush()
 
 
 def _aligned(words: int) -> "Longs":
-    """An array that begins with a line of the cache; not filled, memory is taken as it fills."""
+    """Return an array aligned to cache lines, not initialized; memory is used as it fills."""
     line = _LINE_BYTES // 8
     whole: Longs = np.empty(words + line, np.int64)
     start = -(whole.ctypes.data // 8) % line
@@ -330,7 +333,7 @@ def _aligned(words: int) -> "Longs":
 
 
 def _cells(column: "Column") -> Cells:
-    """A binary column as the kernel takes it; nothing is copied where it has no nulls."""
+    """Return a binary column in the form of the kernel; without nulls nothing is copied."""
     _, ends, data = column.buffers()
     count = len(column)
     assert ends is not None
@@ -353,7 +356,7 @@ def _times(column: "Column") -> "Longs":
 
 
 def _frozen(array: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
-    """The same, read-only: one type of array for the kernel, whatever Arrow hands out."""
+    """Return a read-only view: one array type for the kernel, whatever Arrow returns."""
     found = array.view()
     found.flags.writeable = False
     return found

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 24
 _FORMS: Final = {"int32": ">i4", "int64": ">i8", "double": ">f8"}
-# Checked value by value, as their own deserializers do.
+# Checked value by value, like their deserializers.
 _TEXTS: Final = ("uuid", "json")
 COLUMN_KINDS: Final[dict[str, pa.DataType]] = {
     "bytes": pa.binary(),
@@ -37,17 +37,17 @@ assert set(COLUMN_KINDS) == set(SERDE_NAMES)
 
 
 def decode_column(column: "Column", encoding: str) -> "Column":
-    """The values of a binary column; null for null.
+    """Decode the values of a binary column; null for null.
 
     Args:
         column: Keys or values.
-        encoding: A name out of `SERDE_NAMES`.
+        encoding: A name from `SERDE_NAMES`.
 
     Returns:
         An array of the type in `COLUMN_KINDS`.
 
     Raises:
-        SerdeError: A value is not of that encoding; it is shown.
+        SerdeError: A value is not of that encoding; the error shows it.
     """
     if encoding == "bytes":
         return column
@@ -70,13 +70,13 @@ def _decode_numbers(column: "Column", encoding: str) -> "Column":
     if (np.diff(ends)[~is_null] != form.itemsize).any():
         _check_values(column, encoding)
     numbers = np.zeros(len(column), form)
-    # Row by row the bytes of a number, wherever they lie.
+    # Gathers the bytes of each row's number.
     numbers[~is_null] = data[starts[:, None] + np.arange(form.itemsize)].view(form)[:, 0]
     return pa.array(numbers.astype(form.newbyteorder("=")), kind, mask=is_null)
 
 
 def _places(column: "Column") -> "tuple[Ints, Bytes]":
-    """Where each value begins and the last one ends, and the bytes of all."""
+    """Return the start of each value and the end of the last one, and the bytes of all."""
     _, ends, data = column.buffers()
     assert ends is not None
     bounds = np.frombuffer(memoryview(ends), np.int32)[column.offset :][: len(column) + 1]
@@ -84,7 +84,7 @@ def _places(column: "Column") -> "tuple[Ints, Bytes]":
 
 
 def wrong_values(column: "Column", encoding: str) -> "Iterator[tuple[int, SerdeError]]":
-    """Find the values of a binary column that are not of the encoding: row and error of each."""
+    """Yield row and error of each value of a binary column that is not of the encoding."""
     read = serde(encoding).deserialize
     for row, cell in enumerate(column):
         value: bytes | None = cell.as_py()
@@ -103,10 +103,10 @@ def _check_values(column: "Column", encoding: str) -> None:
 
 
 def encode_column(column: "Column", encoding: str) -> "Column":
-    """A typed column as binary, the bytes that its serializer writes; null for null.
+    """Encode a typed column as binary, as its serializer does; null for null.
 
     Raises:
-        SerdeError: A value can't be written so, or the column is of another type.
+        SerdeError: A value can't be encoded, or the column has another type.
     """
     if encoding in _FORMS:
         return _encode_numbers(column, encoding)
@@ -119,10 +119,10 @@ def encode_column(column: "Column", encoding: str) -> "Column":
 
 
 def encode_fields(batch: pa.RecordBatch, serdes: "Mapping[str, str]") -> pa.RecordBatch:
-    """The batch with these columns as binary, by the names of their serializers.
+    """Return the batch with these columns encoded as binary, by the names of their serializers.
 
     Raises:
-        SerdeError: As `encode_column`, with the column's name.
+        SerdeError: See `encode_column`; the error has the column's name.
     """
     for name, encoding in serdes.items():
         at = batch.schema.get_field_index(name)
@@ -150,10 +150,10 @@ def _encode_numbers(column: "Column", encoding: str) -> "Column":
     converted = _cast(column, COLUMN_KINDS[encoding], encoding)
     is_null = np.asarray(converted.is_null())
     numbers: npt.NDArray[np.generic] = np.zeros(len(column), form)
-    # Nulls may be any number below their mask; numpy has no null to cast.
+    # Nulls may have any number below their mask; numpy has no null to cast.
     numbers[~is_null] = np.asarray(converted.drop_null()).astype(form)
     if encoding == "double":
-        # Java writes every NaN as this one.
+        # The form in which Java writes every NaN.
         numbers[np.isnan(numbers.astype(np.float64))] = np.float64("nan")
     valid = pa.py_buffer(np.packbits(~is_null, bitorder="little").tobytes())
     data = pa.py_buffer(numbers.tobytes())
