@@ -1,12 +1,12 @@
 """Numba kernels over raw log bytes.
 
 - `compiler`: the decorator and the cache of compiled code; `plain` runs a kernel interpreted.
-- `layout`: columns of the batch table, statuses and their words.
+- `layout`: columns of the batch table, statuses and their texts.
 - `batch_scan`: batch headers to the table. `records`, `messages`, `times`: records to columns.
 - `time_search`: searches by time in one segment. `zones`: the values of a zone map.
 - `encode`: columns to records. `rewrite`: cleaned batches.
 - `key_rows`, `last_records`, `offset_map`: records by key.
-- `checksums`, `hashes`, `memory`, `integers`: what the others are built from.
+- `checksums`, `hashes`, `memory`, `integers`: building blocks of the others.
 
 Importing this package imports Numba (0.3 s); a kernel compiles at its first call.
 """

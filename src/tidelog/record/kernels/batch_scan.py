@@ -1,8 +1,8 @@
 """Scans batch headers: one row of the batch table per batch, without decoding records.
 
-Reads magic-2 headers completely. Of a legacy message (magic 0 and 1) it reads the frame and leaves
-the rest to the plain path. Checks the frame and the order of offsets (`record.offset_order`), not
-the CRC.
+Reads magic-2 headers completely. For a legacy message (magic 0 and 1) it reads only the frame;
+plain Python code reads the rest. Checks the frame and the order of offsets (`record.offset_order`),
+not the CRC.
 
 Source: docs/format.md; Kafka's ByteBufferLogInputStream for the rules of the frame.
 """
@@ -70,7 +70,7 @@ from tidelog.record.kernels.memory import (
 )
 from tidelog.types import INT64_MAX
 
-# A message of magic 1 has a timestamp more than one of magic 0.
+# A message of magic 1 also has a timestamp, unlike magic 0.
 _TIMESTAMP_SIZE: Final = 8
 
 
@@ -79,11 +79,11 @@ _UINT32_MASK: Final = 2**32 - 1
 
 @inlined
 def frame_status(log: Bytes, at: int, end: int) -> tuple[int, int]:
-    """A status and the size in bytes of the batch or message at `at`.
+    """Return a status and the size in bytes of the batch or message at `at`.
 
     Returns:
-        DONE and the whole size; PARTIAL where it is not complete before `end`; BAD_SIZE or
-        BAD_MAGIC. The size is 0 with every status but DONE.
+        DONE and the whole size; PARTIAL if it is not complete before `end`; BAD_SIZE or BAD_MAGIC.
+        The size is 0 with every status but DONE.
     """
     left = end - at
     length = load_int32(log, at + LENGTH_AT) if left >= LOG_OVERHEAD else LENGTH_MIN
@@ -116,12 +116,12 @@ def scan_batches(
     next_offset: int,
     end_offset: int,
 ) -> tuple[int, int, int]:
-    """The table of the batches in `log[start:end]`, as long as their offsets are in order.
+    """Fill the table of the batches in `log[start:end]`, as long as their offsets are in order.
 
     Args:
         log: Bytes.
         start: Place of the first batch.
-        end: Where the readable bytes end, exclusive.
+        end: End of the readable bytes, exclusive.
         out: The table.
         next_offset: Smallest offset that the first batch may have.
         end_offset: Offset that no batch reaches.
@@ -132,10 +132,10 @@ def scan_batches(
             for that of a batch with BAD_ORDER.
 
     Returns:
-        The number of batches, the place behind the last one, and why it stopped there: DONE at
-        `end`, FULL where the table is, PARTIAL at an incomplete batch, or a BAD_ status. Of a
-        batch with BAD_ORDER the row is filled, too. That is the batch that is out of order, or the
-        one before it, where that lies above the place that both would fit.
+        The number of batches, the place after the last one, and why it stopped there: DONE at
+            `end`, FULL if the table is full, PARTIAL at an incomplete batch, or a BAD_ status. For
+            BAD_ORDER the row of the bad batch is filled, too: the batch that is out of order, or
+            the one before it if that one has too large offsets for both to be right.
     """
     at, count = start, 0
     first, last, before = next_offset, next_offset - 1, next_offset
@@ -160,11 +160,11 @@ def scan_batches(
 def _take_header(  # noqa: PLR0913 - as `read_header`, and the offsets that are right
     log: Bytes, at: int, size: int, out: Longs, slot: int, next_offset: int, end_offset: int
 ) -> int:
-    """Fill row `slot` of the table; DONE, BAD_OFFSETS or BAD_ORDER."""
+    """Fill row `slot` of the table; return DONE, BAD_OFFSETS or BAD_ORDER."""
     if not read_header(log, at, size, out, slot):
         return BAD_OFFSETS
     last = out[slot, LAST_OFFSET]
-    # Only decompression tells where a legacy wrapper begins.
+    # The first offset of a legacy wrapper is known only after decompression.
     first = last if out[slot, MAGIC] < MAGIC_2 else out[slot, BASE_OFFSET]
     return DONE if next_offset <= first and last < end_offset else BAD_ORDER
 
@@ -173,10 +173,10 @@ def _take_header(  # noqa: PLR0913 - as `read_header`, and the offsets that are 
 def shows_jump(  # noqa: PLR0913 - what lies there, and the batch before it
     log: Bytes, at: int, end: int, first: int, last: int, before: int, end_offset: int
 ) -> bool:
-    """Whether the batch at `at`, of which the header may be all there is, proves a jump before it.
+    """Whether the batch at `at`, of which the header suffices, proves an offset jump before it.
 
-    It does where the batch before it, with offsets `first` to `last`, was not the next one
-    (`before`), and without that one the batch at `at` would be in order.
+    It does if the batch before it, with offsets `first` to `last`, did not begin at the next offset
+    (`before`), and the batch at `at` would be in order without that one.
     """
     left = end - at
     if first == before or left < FRAME_PREFIX_SIZE:
@@ -195,7 +195,7 @@ def shows_jump(  # noqa: PLR0913 - what lies there, and the batch before it
 
 @inlined
 def read_header(log: Bytes, at: int, size: int, out: Longs, slot: int) -> bool:
-    """Fill row `slot` of the table; False where the offsets leave the range of int64."""
+    """Fill row `slot` of the table; return False if the offsets exceed int64."""
     base_offset = load_int64(log, at)
     magic = load_byte(log, at + MAGIC_AT)
     out[slot, POSITION] = at
@@ -218,10 +218,10 @@ def read_header(log: Bytes, at: int, size: int, out: Longs, slot: int) -> bool:
 
 @inlined
 def _read_message(log: Bytes, at: int, out: Longs, slot: int) -> None:
-    """What the frame of a legacy message tells; -1 for what it doesn't.
+    """Read the fields in the frame of a legacy message; other fields are -1.
 
-    Its offset is that of the last record. The base offset of a wrapper is known only after it was
-    opened: 0 is a bound that excludes nothing.
+    Its offset is that of the last record. The base offset of a wrapper is known only after
+    decompression: 0 is a bound that excludes nothing.
     """
     for field in range(RECORD_COUNT, MAGIC):
         out[slot, field] = -1
@@ -238,7 +238,7 @@ def _read_message(log: Bytes, at: int, out: Longs, slot: int) -> None:
 def _read_fixed_fields(log: Bytes, at: int, out: Longs, slot: int) -> None:
     out[slot, LEADER_EPOCH] = load_int32(log, at + LEADER_EPOCH_AT)
     out[slot, CRC] = load_int32(log, at + CRC_AT) & _UINT32_MASK
-    # Kafka reads only the low byte of the attributes.
+    # As in Kafka, only the low byte of the attributes is used.
     out[slot, ATTRIBUTES] = load_byte(log, at + ATTRIBUTES_AT + 1)
     out[slot, BASE_TIMESTAMP] = load_int64(log, at + BASE_TIMESTAMP_AT)
     out[slot, MAX_TIMESTAMP] = load_int64(log, at + MAX_TIMESTAMP_AT)

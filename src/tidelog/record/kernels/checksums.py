@@ -46,13 +46,13 @@ _X86: Final = ("x86_64", "AMD64")
 
 
 def _has_instruction() -> bool:
-    """Whether Numba compiles for this very machine, and that has the instruction."""
+    """Whether Numba compiles for this machine's CPU, and the CPU has the instruction."""
     if getattr(config, "CPU_NAME", None) or getattr(config, "CPU_FEATURES", None):
-        return False  # somebody asked for code for other machines
+        return False  # configured for another CPU
     try:
         features = binding.get_host_cpu_features()
     except RuntimeError:
-        return False  # LLVM can't tell
+        return False  # unknown to LLVM
     return bool(features.get("sse4.2" if platform.machine() in _X86 else "crc", False))
 
 
@@ -60,7 +60,7 @@ HAS_INSTRUCTION: Final = _has_instruction()
 
 
 def add_byte(crc: int, data: Bytes, at: int) -> int:
-    """The register behind the byte at `at`."""
+    """Return the register after the byte at `at`."""
     crc = int(crc) ^ load_byte(data, at)
     for _ in range(8):
         crc = (crc >> 1) ^ (CRC32C_POLYNOMIAL if crc & 1 != 0 else 0)
@@ -68,7 +68,7 @@ def add_byte(crc: int, data: Bytes, at: int) -> int:
 
 
 def add_word(crc: int, data: Bytes, at: int) -> int:
-    """The register behind the 8 bytes from `at` on."""
+    """Return the register after the 8 bytes at `at`."""
     for place in range(at, at + WORD_SIZE):
         crc = add_byte(crc, data, place)
     return crc
@@ -80,7 +80,7 @@ def add_word(crc: int, data: Bytes, at: int) -> int:
 
 
 def _stepper(x86_name, arm_name, bits):
-    """The instruction for a word of so many bits; the register is in the low half of an int64."""
+    """Return the instruction for a word of `bits`; the register is the low half of an int64."""
     is_x86 = platform.machine() in _X86
     word, register = ir.IntType(bits), ir.IntType(64 if is_x86 and bits == 64 else 32)
 
@@ -158,7 +158,7 @@ _VALUES: Final = 256
 
 @inlined
 def multiply(left: int, right: int) -> int:
-    """The product of two remainders."""
+    """Return the product of two remainders."""
     product, bit = 0, _TOP
     while bit != 0:
         if left & bit != 0:
@@ -170,13 +170,13 @@ def multiply(left: int, right: int) -> int:
 
 @inlined
 def join_sums(first: int, second: int, size: int, powers: Longs) -> int:
-    """The checksum of two pieces side by side.
+    """Return the checksum of two concatenated pieces.
 
     Args:
-        first: That of the first piece.
-        second: That of the second one.
-        size: Bytes of the second one, below 2^32.
-        powers: What `fill_tables` filled.
+        first: Checksum of the first piece.
+        second: Checksum of the second piece.
+        size: Bytes of the second piece, below 2^32.
+        powers: Filled by `fill_tables`.
     """
     for place in range(_LENGTH_BYTES):
         byte = (size >> (8 * place)) & 0xFF
@@ -187,7 +187,7 @@ def join_sums(first: int, second: int, size: int, powers: Longs) -> int:
 
 @inlined
 def sum_bytes(data: Bytes, start: int, end: int, table: Longs) -> int:
-    """The checksum of a few bytes."""
+    """Return the checksum of a few bytes."""
     crc = UINT32_MAX
     for at in range(start, end):
         crc = table[(crc ^ load_byte(data, at)) & 0xFF] ^ (crc >> 8)
@@ -196,11 +196,11 @@ def sum_bytes(data: Bytes, start: int, end: int, table: Longs) -> int:
 
 @kernel
 def fill_tables(powers: Longs, table: Longs) -> None:
-    """What `join_sums` and `sum_bytes` look things up in.
+    """Fill the lookup tables of `join_sums` and `sum_bytes`.
 
     Shape:
         powers: int64[4, 256], x^(8 * value * 256^row).
-        table: int64[256], what a byte alone leaves.
+        table: int64[256], the register after a single byte.
     """
     for value in range(_VALUES):
         crc = value
@@ -216,7 +216,7 @@ def fill_tables(powers: Longs, table: Longs) -> None:
 
 
 def sum_tables() -> tuple[Longs, Longs]:
-    """Both tables, filled."""
+    """Return both tables, filled."""
     powers, table = np.empty((_LENGTH_BYTES, _VALUES), np.int64), np.empty(_VALUES, np.int64)
     fill_tables(powers, table)
     return powers, table
@@ -224,12 +224,12 @@ def sum_tables() -> tuple[Longs, Longs]:
 
 @kernel
 def count_chained(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
-    """How many rows end with the checksum of what was before them in the row, and of all before.
+    """Return the number of rows that end with the right checksum of all bytes up to there.
 
     Shape:
         rows: uint8[n * row_size]; the last 4 bytes of a row are its checksum.
-        crc: The checksum that the first row's goes on from.
-        table: What `fill_tables` filled.
+        crc: The checksum that the first row's continues.
+        table: Filled by `fill_tables`.
     """
     at = 0
     while at < rows.size:
@@ -246,11 +246,11 @@ def count_chained(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
 
 @kernel
 def sum_rows(rows: Bytes, row_size: int, table: Longs, out: Longs) -> None:
-    """The checksum of each row.
+    """Compute the checksum of each row.
 
     Shape:
         rows: uint8[n * row_size].
-        table: What `fill_tables` filled.
+        table: Filled by `fill_tables`.
         out: int64[n].
     """
     for row in range(out.size):
@@ -259,15 +259,15 @@ def sum_rows(rows: Bytes, row_size: int, table: Longs, out: Longs) -> None:
 
 @kernel
 def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
-    """Let rows end with the checksum that `count_chained` asks of them.
+    """Write the checksum that `count_chained` expects at the end of each row.
 
     Shape:
         rows: uint8[n * row_size]; the last 4 bytes of a row are written.
-        crc: The checksum that the first row's goes on from.
-        table: What `fill_tables` filled.
+        crc: The checksum that the first row's continues.
+        table: Filled by `fill_tables`.
 
     Returns:
-        The last row's; `crc` where there is none.
+        The last row's checksum; `crc` without rows.
     """
     for row in range(rows.size // row_size):
         at, end = row * row_size, (row + 1) * row_size - _LENGTH_BYTES
@@ -279,15 +279,16 @@ def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
     return crc
 
 
-# Bytes of each of three runs. Short ones: three that are far from each other are more than the
-# machine guesses right when it fetches ahead (runs of 1024 bytes: half as fast from memory).
+# Bytes of each of three runs. Short ones: the CPU's prefetcher does not follow three distant runs
+# (runs of 1024 bytes are half as fast from memory).
 FAR: Final = 256
 
 
 NEAR: Final = 128
 
 
-# A table has a row of 256 for each byte of the register; that for NEAR stands behind that for FAR.
+# A table has a row of 256 for each byte of the register; the table for NEAR follows the one for
+# FAR.
 TABLE_SIZE: Final = 4 * 256
 
 
@@ -297,31 +298,31 @@ SHIFTS_SIZE: Final = 2 * TABLE_SIZE
 _NEAR_AT: Final = TABLE_SIZE
 
 
-# Bytes of a line of the cache; both sizes are lines.
+# Bytes of a cache line; both run sizes are multiples of it.
 _LINE: Final = 64
 
 
-# Of a body so much is fetched at once; the nearest cache holds it.
+# Bytes of a body to prefetch at once; the L1 cache holds them.
 _BODY_MAX: Final = 32 << 10
 
 
-# How far ahead of the runs lines are asked for.
+# Distance in bytes by which cache lines are prefetched ahead of the runs.
 _AHEAD: Final = 1024
 
 
 NONE_BAD: Final = -1
 
 
-# In place of `shifts()`: nothing is to be checked.
+# In place of `shifts()`: checksums are not checked.
 NO_SHIFTS: Final = np.empty(0, np.int64)
 
 
 @kernel
 def fill_shifts(power: int, out: Longs) -> None:
-    """What zeros make of each byte of a register.
+    """Fill a table with the register after zeros, for each byte of a register.
 
     Shape:
-        power: x to the number of their bits, as `sums` has it.
+        power: x to the power of the number of zero bits, as `join_sums` uses it.
         out: int64[TABLE_SIZE].
     """
     for place in range(4):
@@ -331,7 +332,7 @@ def fill_shifts(power: int, out: Longs) -> None:
 
 @cache
 def shifts() -> Longs:
-    """Both tables, one behind the other; nobody may write to them."""
+    """Return both tables, one after the other; they must not be changed."""
     powers, _ = sum_tables()
     found = np.empty(SHIFTS_SIZE, np.int64)
     fill_shifts(_power(powers, FAR), found[:TABLE_SIZE])
@@ -340,7 +341,7 @@ def shifts() -> Longs:
 
 
 def _power(powers: Longs, size: int) -> int:
-    """X to the bits of a size of one byte that isn't 0."""
+    """Return x to the power of the bits of `size`, which has one nonzero byte."""
     row = (size.bit_length() - 1) // 8
     assert size == size >> (8 * row) << (8 * row)
     return int(powers[row, size >> (8 * row)])
@@ -348,7 +349,7 @@ def _power(powers: Longs, size: int) -> int:
 
 @inlined
 def _shift(crc: int, table: Longs, at: int) -> int:
-    """The register behind as many zeros as the table at `at` is for."""
+    """Return the register after the zeros of the table at `at`."""
     low: int = table[at + (crc & 0xFF)] ^ table[at + 256 + ((crc >> 8) & 0xFF)]
     high: int = table[at + 512 + ((crc >> 16) & 0xFF)] ^ table[at + 768 + ((crc >> 24) & 0xFF)]
     return low ^ high
@@ -356,14 +357,14 @@ def _shift(crc: int, table: Longs, at: int) -> int:
 
 @inlined
 def fetch_body(data: Bytes, start: int, end: int) -> None:
-    """Let a body come into the cache: the machine does not foresee steps from record to record."""
+    """Prefetch a body: the CPU does not foresee steps from record to record."""
     for at in range(start, min(end, start + _BODY_MAX), _LINE):
         fetch(data, at)
 
 
 @inlined
 def _add_three(crc: int, data: Bytes, start: int, size: int, table: Longs, at: int) -> int:
-    """The register behind three runs of `size` bytes, for which the table at `at` is."""
+    """Return the register after three runs of `size` bytes; the table at `at` is for that size."""
     second = third = 0
     ahead = start + 3 * size + _AHEAD
     for line in range(start, start + size, _LINE):
@@ -380,7 +381,7 @@ def _add_three(crc: int, data: Bytes, start: int, size: int, table: Longs, at: i
 
 @inlined
 def sum_span(data: Bytes, start: int, end: int, table: Longs) -> int:
-    """CRC-32C of `data[start:end]`; `table` is `shifts()`."""
+    """Return the CRC-32C of `data[start:end]`; `table` is `shifts()`."""
     crc, at = UINT32_MAX, start
     while end - at >= 3 * FAR:
         crc = _add_three(crc, data, at, FAR, table, 0)
@@ -399,13 +400,13 @@ def sum_span(data: Bytes, start: int, end: int, table: Longs) -> int:
 
 @inlined
 def sum_batch(data: Bytes, batch: Longs, table: Longs) -> int:
-    """CRC-32C of a batch of magic 2 that lies in `data`, by its row of the batch table."""
+    """Return the CRC-32C of a magic-2 batch in `data`, by its row of the batch table."""
     return sum_span(data, batch[POSITION] + ATTRIBUTES_AT, batch[BODY_END], table)
 
 
 @inlined
 def has_right_sum(data: Bytes, at: int, size: int) -> bool:
-    """Whether the checksum of a batch of magic 2 is right; for few bytes, needs no table."""
+    """Whether the checksum of a magic-2 batch is right; for few bytes, needs no table."""
     crc, place, end = UINT32_MAX, at + ATTRIBUTES_AT, at + size
     while end - place >= WORD_SIZE:
         crc = add_word(crc, data, place)
@@ -418,7 +419,7 @@ def has_right_sum(data: Bytes, at: int, size: int) -> bool:
 
 @kernel
 def find_bad_sum(data: Bytes, batches: Longs, table: Longs) -> tuple[int, int]:
-    """The first batch of magic 2 whose checksum is not what its header says.
+    """Return the first magic-2 batch with a wrong checksum.
 
     Shape:
         data: uint8[>= every BODY_END].
@@ -426,7 +427,7 @@ def find_bad_sum(data: Bytes, batches: Longs, table: Longs) -> tuple[int, int]:
         table: `shifts()`.
 
     Returns:
-        Its row, and the checksum of its bytes; `NONE_BAD` and 0 where all are right.
+        Its row, and the checksum of its bytes; `NONE_BAD` and 0 if all are right.
     """
     for slot in range(batches.shape[0]):
         if batches[slot, MAGIC] == MAGIC_2:

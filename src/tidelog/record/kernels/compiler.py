@@ -7,8 +7,8 @@ returns a status instead of raising, and never reads or writes past an array.
 Compiled code is cached beside the source if that is writable, else in the user's cache folder, else
 not at all (a Spark worker then chooses a folder, see `tidelog.spark.workers`). `NUMBA_CACHE_DIR`
 overrides all. If it names one folder on every node, Spark workers load (0.1 s) instead of compiling
-(seconds). Entries are keyed by CPU, so machines of several kinds can share a folder. The folder
-holds executable code: nobody else may write there.
+(seconds). Entries are keyed by CPU, so different machines can share a folder. The folder contains
+executable code: only its owner may have write access.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class Kernel(Protocol[P, R_co]):
 
     @property
     def py_func(self) -> Callable[P, R_co]:
-        """The same source, run by the interpreter (kernels that it calls stay compiled)."""
+        """The same source, interpreted (kernels that it calls stay compiled)."""
         ...
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
@@ -42,10 +42,10 @@ class Kernel(Protocol[P, R_co]):
 
 
 def _fingerprint() -> str:
-    """Changes with any source file of this package.
+    """Return a hash of all source files of this package.
 
-    Numba looks only at the file of the kernel itself, but helpers and constants of the other
-    files are compiled into it: an upgrade that changes only those would go on running old code.
+    Numba checks only the kernel's own file, but helpers and constants of the other files are
+    compiled into it: after an upgrade that changes only those, old code would keep running.
     """
     digest = hashlib.sha256()
     for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name):
@@ -58,15 +58,16 @@ _FINGERPRINT: Final = _fingerprint()
 
 
 def fingerprint() -> str:
-    """What compiled code of this release is kept under."""
+    """Return the hash by which compiled code of this release is cached."""
     return _FINGERPRINT
 
 
-# Kernels allocate nothing, and their arguments live as long as the call. So counting references to
-# arrays is waste: left on, each helper call takes and drops one atomically, 20 times the work.
+# Kernels allocate nothing, and their arguments live as long as the call, so reference counting of
+# arrays is unnecessary. With it, each helper call would change a count atomically, which costs 20
+# times the work.
 _OPTIONS: Final = {"nogil": True, "_nrt": False}
 _njit = cast("Callable[..., Callable[[object], Dispatcher]]", njit)
-# What a torn, foreign or unreadable cache file raises while it is loaded.
+# Errors of loading a truncated, foreign or unreadable cache file.
 _DAMAGE: Final = (
     OSError,
     EOFError,
@@ -80,9 +81,9 @@ _DAMAGE: Final = (
 
 
 class _KernelCache(FunctionCache):
-    """Numba's cache, which never makes a kernel fail: a full or torn disk costs a compilation.
+    """Numba's cache, without errors: a full or damaged disk costs only a compilation.
 
-    The ignored errors: its methods have no types.
+    The `type: ignore` comments: its methods have no types.
     """
 
     def load_overload(self, sig: object, target_context: object) -> object:
@@ -98,7 +99,7 @@ class _KernelCache(FunctionCache):
             self._save_anew(sig, data)
 
     def _save_anew(self, sig: object, data: object) -> None:
-        """Save behind an empty index, since the one that is there can't be read."""
+        """Save with an empty index, since the existing one is unreadable."""
         try:
             self.flush()  # type: ignore[no-untyped-call]
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
@@ -111,22 +112,22 @@ class _KernelCache(FunctionCache):
 
 
 def kernel(function: Callable[P, R]) -> Kernel[P, R]:
-    """Compile lazily, at the first call with a new set of types, without the GIL."""
+    """Compile a kernel at the first call with new argument types; it runs without the GIL."""
     compiled = _njit(**_OPTIONS)(function)
-    # What cache=True does, with our cache.
-    # RuntimeError: no writable folder at all (a container without a home); each process compiles.
+    # Like cache=True, with our cache class. RuntimeError: no folder is writable (a container
+    # without a home); then each process compiles.
     with suppress(RuntimeError):
         compiled._cache = _KernelCache(function)  # type: ignore[no-untyped-call,attr-defined] # noqa: SLF001
     return cast("Kernel[P, R]", compiled)
 
 
 def inlined(function: Callable[P, R]) -> Kernel[P, R]:
-    """Like `kernel`, for helpers that disappear into the kernels that call them."""
+    """Compile a helper that is inlined into the kernels that call it."""
     return cast("Kernel[P, R]", _njit(**_OPTIONS, forceinline=True)(function))
 
 
 def is_kept(kernel_: Kernel[P, R]) -> bool:
-    """Whether compiled code of this release is kept for it, for some types at least."""
+    """Whether compiled code of this release is cached for a kernel, for any argument types."""
     cache = getattr(kernel_, "_cache", None)
     if not isinstance(cache, _KernelCache):
         return False
@@ -138,7 +139,7 @@ def is_kept(kernel_: Kernel[P, R]) -> bool:
 
 
 def plain(kernel_: Kernel[P, R]) -> Callable[P, R]:
-    """The whole of a kernel run by the interpreter: itself, and every kernel that it calls.
+    """Return a kernel as an interpreted function, together with every kernel that it calls.
 
     `py_func` alone would still call compiled helpers, which check no bounds.
     """

@@ -17,10 +17,10 @@ from tidelog.types import INT32_MAX
 
 _NULL: Final = -1
 _BAD: Final = -2
-# So far below zero that no sizes of good columns add up to a positive number again.
+# So negative that adding sizes of valid columns never gives a positive number.
 _BAD_FIELD: Final = -(1 << 60)
 
-# Columns of the table of batches that were written.
+# Columns of the table of written batches.
 WRITTEN_POSITION: Final = 0
 WRITTEN_SIZE: Final = 1
 WRITTEN_COUNT: Final = 2
@@ -35,8 +35,8 @@ class BinarySource(NamedTuple):
     Shape:
         ends: int32[rows + 1]; value n is `data[ends[n]:ends[n + 1]]`. Empty: all null.
         data: uint8[...].
-        valid: uint8[...], one bit a value; empty where none is null.
-        valid_at: bit of value 0 in `valid`.
+        valid: uint8[...], one bit per value; empty if none is null.
+        valid_at: Bit of value 0 in `valid`.
     """
 
     ends: Ints
@@ -46,12 +46,12 @@ class BinarySource(NamedTuple):
 
 
 class RecordSource(NamedTuple):
-    """The columns of the records to write.
+    """Columns of the records to write.
 
     Shape:
         timestamps: int64[rows], in ms.
         header_ends: int32[rows + 1]; the headers of record n are those from `header_ends[n]` to
-            `header_ends[n + 1]`. Empty where no record has any.
+            `header_ends[n + 1]`. Empty if no record has any.
     """
 
     timestamps: Longs
@@ -68,17 +68,17 @@ def encode_batches(
 ) -> tuple[int, int, int, int]:
     """Write records from `start_row` on, in batches of about `batch_bytes` each.
 
-    A batch ends before the record that would make it larger than `batch_bytes`, header included;
-    one record that is larger than that gets a batch of its own.
+    A batch ends before the record that would make it larger than `batch_bytes`, including the
+    header; a larger record gets a batch of its own.
 
     Shape:
         out: uint8[capacity].
-        table: int64[batches, WRITTEN_FIELDS]; limits the number of batches too.
+        table: int64[batches, WRITTEN_FIELDS]; also limits the number of batches.
 
     Returns:
-        A status, the number of batches, the first row not written, and for FULL the bytes that the
-        next batch needs at least. DONE; FULL where `out` or `table` is; TOO_LARGE for a record
-        that the format can't hold; BAD_COLUMN for a column whose offsets lead out of its data.
+        A status, the number of batches, the first row not written, and for FULL the minimum bytes
+        that the next batch needs. DONE; FULL if `out` or `table` is full; TOO_LARGE for a record
+        that the format can't hold; BAD_COLUMN for a column whose offsets exceed its data.
     """
     row, used, batches = start_row, 0, 0
     while row < source.timestamps.size and batches < table.shape[0]:
@@ -99,7 +99,10 @@ def encode_batches(
 def _encode_batch(
     source: RecordSource, start_row: int, batch_bytes: int, out: Bytes, start: int
 ) -> tuple[int, int, int, int]:
-    """Write one batch: a status, the next row, the place behind it or needed, the largest time."""
+    """Write one batch.
+
+    Return a status, the next row, the end written or needed, the largest time.
+    """
     at, row = start + HEADER_SIZE, start_row
     base_timestamp = largest = source.timestamps[start_row]
     while row < source.timestamps.size:
@@ -122,7 +125,7 @@ def _encode_batch(
 
 @inlined
 def _value_size(column: BinarySource, row: int) -> int:
-    """Bytes of a value, -1 for null, -2 where the column's offsets lead out of its data."""
+    """Return the bytes of a value, -1 for null, -2 if the column's offsets exceed its data."""
     if column.ends.size == 0:
         return _NULL
     if column.valid.size > 0:
@@ -137,7 +140,7 @@ def _value_size(column: BinarySource, row: int) -> int:
 
 @inlined
 def _field_size(column: BinarySource, row: int) -> int:
-    """Bytes that a value takes with the length before it; `_BAD_FIELD` for a bad column."""
+    """Return the bytes of a value with its length; `_BAD_FIELD` for a bad column."""
     size = _value_size(column, row)
     if size == _BAD:
         return _BAD_FIELD
@@ -146,7 +149,7 @@ def _field_size(column: BinarySource, row: int) -> int:
 
 @inlined
 def _record_size(source: RecordSource, row: int, time_delta: int, offset_delta: int) -> int:
-    """Bytes of a record behind its own length; negative for a bad column."""
+    """Return the bytes of a record without its own length; negative for a bad column."""
     size = 1 + varlong_size(time_delta) + varlong_size(offset_delta)
     size += _field_size(source.key, row) + _field_size(source.value, row)
     if source.header_ends.size == 0:
@@ -174,7 +177,7 @@ def _write_field(column: BinarySource, row: int, out: Bytes, at: int) -> int:
 def _write_record(
     source: RecordSource, row: int, time_delta: int, offset_delta: int, out: Bytes, at: int
 ) -> int:
-    """Write a measured record behind its length; the place behind it."""
+    """Write a measured record after its length; return the place after it."""
     store_byte(out, at, 0)
     at = write_varlong(out, at + 1, time_delta)
     at = write_varlong(out, at, offset_delta)

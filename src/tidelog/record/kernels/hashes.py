@@ -63,17 +63,17 @@ _MD5_D: Final = 0x10325476
 
 
 class Hasher(NamedTuple):
-    """How keys are hashed.
+    """Parameters of key hashes.
 
     Attributes:
         algorithm: SIPHASH or MD5.
         seed: The secret, 16 bytes.
         seed_low: Its first 8 bytes as a little-endian number.
-        seed_high: The others.
-        mask_low: What of the hash's first half counts: -1 for all of it. Tests take less.
-        mask_high: Likewise of the second half.
+        seed_high: Its last 8 bytes as a little-endian number.
+        mask_low: Bits of the hash's first half to use: -1 for all. Tests use fewer.
+        mask_high: Bits of the hash's second half to use.
         sines: int64[64], the constants of md5.
-        block: int64[16], where md5 puts the words of a block.
+        block: int64[16], md5's memory for the words of a block.
     """
 
     algorithm: int
@@ -87,7 +87,7 @@ class Hasher(NamedTuple):
 
 
 def make_hasher(algorithm: int, seed: bytes, mask_low: int = -1, mask_high: int = -1) -> Hasher:
-    """A hasher of a seed of 16 bytes; one thread uses it."""
+    """Return a hasher with a seed of 16 bytes; for one thread."""
     assert len(seed) == 16
     low, high = np.frombuffer(seed, "<i8").tolist()
     steps = np.arange(1, _BLOCK + 1, dtype=np.float64)
@@ -99,11 +99,11 @@ def make_hasher(algorithm: int, seed: bytes, mask_low: int = -1, mask_high: int 
 
 @kernel
 def hash_keys(data: Bytes, ends: Longs, hasher: Hasher, out: Longs) -> None:
-    """The hash of each key.
+    """Compute the hash of each key.
 
     Shape:
-        data: All keys back to back.
-        ends: int64[keys + 1], where each begins and the last one ends; the caller has checked it.
+        data: All keys, back to back.
+        ends: int64[keys + 1], start of each key and end of the last one, checked by the caller.
         out: int64[keys, 2].
     """
     for number in range(out.shape[0]):
@@ -115,7 +115,7 @@ def hash_keys(data: Bytes, ends: Longs, hasher: Hasher, out: Longs) -> None:
 
 @inlined
 def hash_key(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
-    """The two halves of a key's hash, never both 0: that is an empty slot of a map."""
+    """Return the two halves of a key's hash, never both 0: that marks an empty slot of a map."""
     if hasher.algorithm == SIPHASH:
         low, high = siphash(data, at, size, hasher.seed_low, hasher.seed_high)
     else:
@@ -125,7 +125,7 @@ def hash_key(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]
 
 @inlined
 def mask_hash(low: int, high: int, hasher: Hasher) -> tuple[int, int]:
-    """What of a hash counts, never both 0."""
+    """Return the used bits of a hash, never both halves 0."""
     low &= hasher.mask_low
     high &= hasher.mask_high
     return (1 if low | high == 0 else low), high
@@ -133,7 +133,7 @@ def mask_hash(low: int, high: int, hasher: Hasher) -> tuple[int, int]:
 
 @inlined
 def siphash(data: Bytes, at: int, size: int, seed_low: int, seed_high: int) -> tuple[int, int]:
-    """SipHash-2-4-128 of `data[at:at + size]`."""
+    """Return SipHash-2-4-128 of `data[at:at + size]`."""
     a, b, c, d = begin_sip(seed_low, seed_high)
     end = at + size
     while at + 8 <= end:
@@ -152,7 +152,7 @@ def siphash(data: Bytes, at: int, size: int, seed_low: int, seed_high: int) -> t
 
 @inlined
 def begin_sip(seed_low: int, seed_high: int) -> tuple[int, int, int, int]:
-    """The state before the first word."""
+    """Return the state before the first word."""
     return (
         seed_low ^ SOMEPSEU,
         seed_high ^ DORANDOM ^ 0xEE,
@@ -163,7 +163,7 @@ def begin_sip(seed_low: int, seed_high: int) -> tuple[int, int, int, int]:
 
 @inlined
 def finish_sip(a: int, b: int, c: int, d: int) -> tuple[int, int]:
-    """The hash of the state behind the last word."""
+    """Return the hash of the state after the last word."""
     a, b, c, d = _four_rounds(a, b, c ^ 0xEE, d)
     low = a ^ b ^ c ^ d
     a, b, c, d = _four_rounds(a, b ^ 0xDD, c, d)
@@ -172,7 +172,7 @@ def finish_sip(a: int, b: int, c: int, d: int) -> tuple[int, int]:
 
 @inlined
 def last_word(data: Bytes, at: int, end: int, size: int) -> int:
-    """The bytes from `at` on, and the low byte of the key's size above them."""
+    """Return the bytes from `at` on, with the low byte of the key's size as the top byte."""
     top = size & 0xFF
     if top >= 0x80:
         top -= 0x100
@@ -189,7 +189,7 @@ def last_word(data: Bytes, at: int, end: int, size: int) -> int:
 
 @inlined
 def sip_round(a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
-    """One round of SipHash."""
+    """Apply one round of SipHash."""
     a = add_wrapping(a, b)
     c = add_wrapping(c, d)
     b = rotate_left(b, 13) ^ a
@@ -210,7 +210,7 @@ def _four_rounds(a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
 
 @inlined
 def _md5(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
-    """md5 of the seed and `data[at:at + size]`."""
+    """Return the md5 of the seed and `data[at:at + size]`."""
     a, b, c, d = _MD5_A, _MD5_B, _MD5_C, _MD5_D
     total = hasher.seed.size + size
     # The message, a byte 0x80, zeros, and 8 bytes of length fill whole blocks.
@@ -230,7 +230,7 @@ def _md5(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
 
 @inlined
 def _padded(data: Bytes, at: int, size: int, hasher: Hasher, place: int) -> int:
-    """A byte of the padded message, its length left out."""
+    """Return a byte of the padded message, without its length."""
     if place < hasher.seed.size:
         return load_byte(hasher.seed, place)
     place -= hasher.seed.size
@@ -241,7 +241,7 @@ def _padded(data: Bytes, at: int, size: int, hasher: Hasher, place: int) -> int:
 
 @inlined
 def _md5_block(a: int, b: int, c: int, d: int, hasher: Hasher) -> tuple[int, int, int, int]:
-    """The state after one more block, which lies in `hasher.block`."""
+    """Return the state after one more block, in `hasher.block`."""
     a_before, b_before, c_before, d_before = a, b, c, d
     for step in range(_BLOCK):
         mixed, word = _md5_mix(step, b, c, d)
@@ -259,7 +259,7 @@ def _md5_block(a: int, b: int, c: int, d: int, hasher: Hasher) -> tuple[int, int
 
 @inlined
 def _md5_mix(step: int, b: int, c: int, d: int) -> tuple[int, int]:
-    """What a step mixes of the state, and which word of the block it takes."""
+    """Return the mix of the state in a step, and the number of the block's word to add."""
     if step < 16:
         return (b & c) | (~b & d & _WORD_32), step
     if step < 32:
@@ -271,7 +271,7 @@ def _md5_mix(step: int, b: int, c: int, d: int) -> tuple[int, int]:
 
 @inlined
 def _md5_shift(step: int) -> int:
-    """By how many bits a step turns."""
+    """Return the number of bits by which a step rotates."""
     place = step & 3
     if step < 16:
         return 7 + 5 * place
@@ -284,13 +284,13 @@ def _md5_shift(step: int) -> int:
 
 @inlined
 def _join_words(low: int, high: int) -> int:
-    """Two words of 32 bits as one signed number, the first one below."""
+    """Return two 32-bit words as one signed number, the first one as the low half."""
     if high >= _SIGN_32:
         high -= 1 << 32
     return (high << 32) | low
 
 
-# Places in the words that hashes are made with.
+# Places in the secret words of the hashes.
 KEY_SEED: Final = 0  # of keys' hashes
 
 
@@ -303,7 +303,7 @@ MIX_SEED: Final = 4
 SEEDS: Final = 5
 
 
-# What is added to values, two words for each 16 bytes; made of the seeds.
+# Words that are added to values, two for each 16 bytes; derived from the seeds.
 PAIR_SEEDS: Final = 5
 
 
@@ -319,7 +319,8 @@ PAIR_BYTES: Final = 16
 _WORD_BYTES: Final = 8
 
 
-# The last word that SipHash takes has the size in its lower 7 bytes, its own message's size on top.
+# SipHash's last word has the value's size in its lower 7 bytes, and SipHash's own message size in
+# the top byte.
 _TOP: Final = 56
 
 
@@ -328,7 +329,7 @@ _SIZE_BYTES: Final = 7
 
 @inlined
 def hash_value(data: Bytes, at: int, size: int, words: Longs) -> int:
-    """The hash of `data[at:at + size]`, 1 instead of 0."""
+    """Return the hash of `data[at:at + size]`, 1 instead of 0."""
     seed_low, seed_high = get_long(words, VALUE_SEED), get_long(words, VALUE_SEED + 1)
     a, b = seed_low ^ SOMEPSEU, seed_high ^ DORANDOM
     c, d = seed_low ^ LYGENERA, seed_high ^ TEDBYTES
@@ -360,7 +361,7 @@ def hash_value(data: Bytes, at: int, size: int, words: Longs) -> int:
 
 @inlined
 def _take_word(a: int, b: int, c: int, d: int, word: int) -> tuple[int, int, int, int]:
-    """What SipHash-1-3 does with one more word."""
+    """Process one more word with SipHash-1-3."""
     a, b, c, d = sip_round(a, b, c, d ^ word)
     return a ^ word, b, c, d
 
@@ -369,7 +370,7 @@ def _take_word(a: int, b: int, c: int, d: int, word: int) -> tuple[int, int, int
 def _add_pair(
     low: int, high: int, first: int, second: int, words: Longs, seed: int
 ) -> tuple[int, int]:
-    """The sum with the product of one more pair of words."""
+    """Add the product of one more pair of words to the sum."""
     left = add_wrapping(first, get_long(words, seed))
     right = add_wrapping(second, get_long(words, seed + 1))
     return add_product(low, high, left, right)
@@ -377,7 +378,10 @@ def _add_pair(
 
 @inlined
 def _last_pair(data: Bytes, at: int, end: int, size: int) -> tuple[int, int]:
-    """The last 16 bytes of a value, that may have been taken before; of a short one all of it."""
+    """Return the last 16 bytes of a value, which may overlap the pair before.
+
+    All of a short one.
+    """
     if size >= PAIR_BYTES:
         return load_word(data, end - PAIR_BYTES), load_word(data, end - _WORD_BYTES)
     if size >= _WORD_BYTES:
@@ -390,7 +394,7 @@ def _last_pair(data: Bytes, at: int, end: int, size: int) -> tuple[int, int]:
 
 @inlined
 def _signed_byte(value: int) -> int:
-    """The low byte of a number as a signed one."""
+    """Return the low byte of a number as a signed number."""
     return ((value & 0xFF) ^ 0x80) - 0x80
 
 
@@ -404,13 +408,14 @@ _SEED: Final = 0x9747B28C
 def partitions_of(
     data: Bytes, offsets: Ints, is_null: Bytes, partition_count: int, keyless: int, out: Ints
 ) -> None:
-    """The partition of each key.
+    """Compute the partition of each key.
 
     Args:
-        data: All keys back to back.
-        offsets: Where each begins, int32[n + 1], ascending and within `data`: the caller checks.
-        is_null: 1 where the key is null, uint8[n].
-        partition_count: From 1 on.
+        data: All keys, back to back.
+        offsets: Start of each key, int32[n + 1], ascending and within `data`, checked by the
+            caller.
+        is_null: 1 if the key is null, uint8[n].
+        partition_count: At least 1.
         keyless: The partition of null keys.
         out: int32[n], written.
     """
@@ -424,7 +429,7 @@ def partitions_of(
 
 @inlined
 def murmur2(data: Bytes, start: int, end: int) -> int:
-    """Kafka's 32-bit hash of bytes [start, end), as a number from 0 to 2^32 - 1."""
+    """Return Kafka's 32-bit hash of bytes [start, end), as a number from 0 to 2^32 - 1."""
     length = end - start
     h = (_SEED ^ length) & UINT32_MAX
     at = start
@@ -449,5 +454,8 @@ def murmur2(data: Bytes, start: int, end: int) -> int:
 
 @inlined
 def _times_m(value: int) -> int:
-    """The low 32 bits of value * M; both factors are below 2^32, so the product fits 63 bits."""
+    """Return the low 32 bits of value * M.
+
+    Both factors are below 2^32, so the product fits 63 bits.
+    """
     return value * _M & UINT32_MAX

@@ -1,4 +1,4 @@
-"""Wrapping int64 arithmetic and zig-zag varints, equal compiled and interpreted.
+"""Wrapping int64 arithmetic and zig-zag varints, with equal results compiled and interpreted.
 
 Compiled integers wrap silently where the interpreter's grow, so kernels compare values with their
 bounds before they add. Timestamps wrap on purpose: Kafka's producers compute deltas in machine
@@ -22,7 +22,7 @@ _WORD_MASK: Final = (1 << 64) - 1
 
 
 def add_wrapping(left: int, right: int) -> int:
-    """`left + right` as a signed 64-bit machine word holds it."""
+    """Return `left + right`, wrapped to a signed 64-bit number."""
     return (int(left) + int(right) + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -32,7 +32,7 @@ def _add_wrapping(left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 -
 
 
 def subtract_wrapping(left: int, right: int) -> int:
-    """`left - right` as a signed 64-bit machine word holds it."""
+    """Return `left - right`, wrapped to a signed 64-bit number."""
     return (int(left) - int(right) + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -42,11 +42,11 @@ def _subtract_wrapping(left, right):  # type: ignore[no-untyped-def] # noqa: ARG
 
 
 def rotate_left(value: int, bits: int) -> int:
-    """The 64 bits of `value`, those that leave on the left coming back on the right.
+    """Return the 64 bits of `value`, rotated to the left.
 
     Args:
         value: A signed 64-bit number.
-        bits: How far, 1 to 63.
+        bits: Number of bits, 1 to 63.
     """
     word = int(value) & _WORD_MASK
     count = int(bits)
@@ -60,7 +60,7 @@ def _rotate_left(value, bits):  # type: ignore[no-untyped-def] # noqa: ARG001 - 
 
 @intrinsic
 def _rotate(typing_context, value, bits):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    """Two shifts, which LLVM knows for a rotation."""
+    """Rotate with two shifts, which LLVM compiles to one rotation."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
         word, count = arguments
@@ -71,7 +71,7 @@ def _rotate(typing_context, value, bits):  # type: ignore[no-untyped-def] # noqa
 
 
 def shift_right(value: int, bits: int) -> int:
-    """The 64 bits of `value` moved right by 0 to 63 places, zeros coming in."""
+    """Return the 64 bits of `value`, shifted right by 0 to 63 bits, filled with zeros."""
     return _signed((int(value) & _WORD_MASK) >> int(bits))
 
 
@@ -93,7 +93,7 @@ def _signed(word: int) -> int:
 
 
 def multiply_wrapping(left: int, right: int) -> int:
-    """`left * right` as a signed 64-bit machine word holds it."""
+    """Return `left * right`, wrapped to a signed 64-bit number."""
     return _signed(int(left) * int(right) & _WORD_MASK)
 
 
@@ -103,7 +103,7 @@ def _multiply_wrapping(left, right):  # type: ignore[no-untyped-def] # noqa: ARG
 
 
 def add_product(low: int, high: int, left: int, right: int) -> tuple[int, int]:
-    """A sum of 128 bits, as two signed words, and the product of two words taken as unsigned."""
+    """Add the product of two unsigned words to a sum of 128 bits, which is two signed words."""
     total = (int(low) & _WORD_MASK) | (int(high) & _WORD_MASK) << 64
     total += (int(left) & _WORD_MASK) * (int(right) & _WORD_MASK)
     return _signed(total & _WORD_MASK), _signed(total >> 64 & _WORD_MASK)
@@ -116,7 +116,7 @@ def _add_product(low, high, left, right):  # type: ignore[no-untyped-def] # noqa
 
 @intrinsic
 def _multiply_wide(typing_context, low, high, left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    """One instruction of the machine multiplies, two add."""
+    """Multiply and add with three machine instructions."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         wide, half = ir.IntType(128), ir.Constant(ir.IntType(128), 64)
@@ -131,13 +131,13 @@ def _multiply_wide(typing_context, low, high, left, right):  # type: ignore[no-u
 
 
 def bit_length(value: int) -> int:
-    """How many bits hold `value`, which is not negative; 0 for 0."""
+    """Return the number of bits of `value`, which is not negative; 0 for 0."""
     return int(value).bit_length()
 
 
 @intrinsic
 def _count_bits(typing_context, value):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    """One instruction instead of a search."""
+    """Count with one instruction instead of a search."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
         word = ir.IntType(64)
@@ -152,13 +152,13 @@ def _bit_length(value):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's
     return lambda value: _count_bits(value)  # type: ignore[call-arg] # noqa: PLW0108 - numba's API
 
 
-# A place that no array reaches, with room to add sizes below 2**31 to it many times.
+# A place beyond every array, with room to add sizes below 2**31 many times.
 POISON: Final = 1 << 62
 
 
 @inlined
 def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """An int32 and the place after it; `POISON` as place where there is none before `end`."""
+    """Return an int32 and the place after it; the place is `POISON` if none ends before `end`."""
     if at >= end:
         return 0, POISON
     byte = load_byte(data, at)
@@ -169,7 +169,7 @@ def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @inlined
 def read_varlong(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """An int64 and the place after it; `POISON` as place where there is none before `end`."""
+    """Return an int64 and the place after it; the place is `POISON` if none ends before `end`."""
     if at >= end:
         return 0, POISON
     byte = load_byte(data, at)
@@ -182,10 +182,10 @@ def read_varlong(data: Bytes, at: int, end: int) -> tuple[int, int]:
 def _read_rest(
     data: Bytes, at: int, end: int, bits_limit: int, last_byte_max: int
 ) -> tuple[int, int]:
-    """Numbers of two bytes and more; the last byte possible may only fill up the width.
+    """Read numbers of two or more bytes; the last possible byte must not exceed the width.
 
-    Zig-zag is undone on two halves, because the full 64 bits don't fit a signed number and the
-    interpreter's integers would grow where compiled ones wrap.
+    The zig-zag coding is undone on two halves, because the full 64 bits don't fit into a signed
+    number and the interpreter's integers would grow where compiled ones wrap.
     """
     value = load_byte(data, at) & 0x7F
     shift = 7
@@ -206,7 +206,7 @@ def _read_rest(
 
 @inlined
 def _join_last_bit(value: int, byte: int, at: int) -> tuple[int, int]:
-    """The tenth byte of a varlong: it may only be 0 or 1, and is the sign's neighbour, bit 63."""
+    """Add the tenth byte of a varlong: it must be 0 or 1, and is bit 63, next to the sign."""
     if byte > 1:
         return 0, POISON
     half = (value >> 1) | (byte << 62)
@@ -215,7 +215,10 @@ def _join_last_bit(value: int, byte: int, at: int) -> tuple[int, int]:
 
 @inlined
 def varlong_size(value: int) -> int:
-    """Bytes that `write_varlong` takes for an int64 (1..10); an int32 takes at most 5."""
+    """Return the bytes that `write_varlong` writes for an int64 (1..10).
+
+    An int32 needs at most 5.
+    """
     rest = (-1 - value if value < 0 else value) >> 6
     size = 1
     while rest > 0:
@@ -226,10 +229,10 @@ def varlong_size(value: int) -> int:
 
 @inlined
 def write_varlong(data: Bytes, at: int, value: int) -> int:
-    """Write an int64 (or int32: the bytes are the same) and return the place after it."""
+    """Write an int64 (an int32 has the same bytes) and return the place after it."""
     negative = value < 0
     magnitude = -1 - value if negative else value
-    # Zig-zag is 2 * magnitude, plus 1 for negative ones: the first group takes 6 bits of it.
+    # Zig-zag is 2 * magnitude, plus 1 for negative numbers: the first group has 6 bits of it.
     group = ((magnitude & 0x3F) << 1) | (1 if negative else 0)
     rest = magnitude >> 6
     while rest > 0:

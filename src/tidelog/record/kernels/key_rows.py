@@ -1,14 +1,14 @@
 """Reduces records to one row per key: the key's last record and digests of all its records.
 
 A row has `FIELDS` words (64 bytes, a cache line). Keys are 128 bits of SipHash-2-4 and values 64
-bits of `hashes`, under separate secret seeds; 0 stands for null. The digest of a record mixes
-create time and value. A row's `SET` is the sum of the digests and independent of their order;
-`ORDER` is a polynomial of them and depends on it. `merge` combines rows of one key from several
-splits and partitions.
+bits of `hashes`, with separate secret seeds; 0 stands for null. The digest of a record mixes create
+time and value. A row's `SET` is the sum of the digests and independent of their order; `ORDER` is a
+polynomial of them and depends on it. `merge` combines rows of one key from several splits and
+partitions.
 
-`fold` reads records where they lie in the log and copies nothing. A record's row waits in a window
-while the table's row for its key is prefetched, because the table exceeds the CPU caches. Records
-from brokers arrive as columns and are reduced from these. Plain reference:
+`fold` reads records in place in the log and copies nothing. A record's row waits in a window while
+the table's row for its key is prefetched, because the table exceeds the CPU caches. Records from
+brokers arrive as columns and are reduced from these. Plain reference:
 `tests/worlds/records/plain_digests.py`.
 """
 
@@ -66,7 +66,7 @@ HASH_LOW: Final = 1
 OFFSET: Final = 2  # of the last record
 
 
-TIME: Final = 3  # its create time in ms, -1 unknown
+TIME: Final = 3  # its create time in ms, -1 if unknown
 
 
 VALUE: Final = 4  # digest of its value, 0 for null
@@ -81,26 +81,26 @@ SET: Final = 6
 ORDER: Final = 7
 
 
-PARTITION: Final = 8  # ~partition where other partitions have the key too
+PARTITION: Final = 8  # ~partition if other partitions have the key, too
 
 
 FIELDS: Final = 9
 
 
 # Places in `state` of `merge`.
-NEXT: Final = 0  # the row to go on with
+NEXT: Final = 0  # next row to add
 
 
-END: Final = 1  # where rows end
+END: Final = 1  # end of the rows
 
 
-USED: Final = 2  # rows of the table
+USED: Final = 2  # rows in the table
 
 
 STATE: Final = 3
 
 
-# So many rows ahead a row's place in the index is sent for, and then its row of the table.
+# Distances in rows at which a row's index entry is prefetched, and then its row of the table.
 _FAR: Final = 24
 
 
@@ -110,13 +110,13 @@ _NEAR: Final = 12
 NO_SPAN: Final = -(1 << 62)  # of records without a create time
 
 
-# An odd number without pattern (2^64 / golden ratio), in whose powers `ORDER` is a polynomial.
+# An odd number without a pattern (2^64 / golden ratio), the base of the polynomial `ORDER`.
 STEP: Final = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
 @inlined
 def _find(table: Longs, index: Ints, high: int, low: int) -> tuple[int, int]:
-    """The slot of a key, and its row in the table, -1 where it is not there."""
+    """Return the slot of a key, and its row in the table, -1 if it is missing."""
     mask = index.size - 1
     slot = high & mask
     while index[slot] != 0:
@@ -129,7 +129,7 @@ def _find(table: Longs, index: Ints, high: int, low: int) -> tuple[int, int]:
 
 @kernel
 def index_rows(table: Longs, count: int, index: Ints) -> None:
-    """Enter the first `count` rows, each of another key, into an empty index.
+    """Add the first `count` rows, which have different keys, to an empty index.
 
     Shape:
         index: int32[a power of two over `count`]: 0, or the number of a row plus 1.
@@ -148,20 +148,20 @@ def merge(rows: Longs, across: int, table: Longs, index: Ints, state: Longs) -> 
 
     Args:
         rows: int64[>= state[END], FIELDS].
-        across: 0 where what is added lies behind what the table has, in the same partition; 1 where
-            it is of another partition: then the later create time counts, and of equal ones the
-            higher partition.
+        across: 0 if the added rows are of the same partition and have higher offsets than the
+            table's; 1 if they are of another partition: then the later create time wins, and among
+            equal ones the higher partition.
         table: int64[capacity, FIELDS].
         index: int32[a power of two], see `index_rows`; never more than half full.
         state: int64[STATE].
 
     Returns:
-        DONE; or FULL where the table or the index is, with `state[NEXT]` to go on with.
+        DONE; or FULL if the table or the index is, and `state[NEXT]` is the next row to add.
     """
     limit, mask = min(table.shape[0], index.size // 2), index.size - 1
     end = int(state[END])
     for at in range(int(state[NEXT]), end):
-        # A table is larger than caches: what a later row needs is sent for now.
+        # A table exceeds the CPU caches: data of later rows is prefetched.
         if at + _FAR < end:
             prefetch(index, int(rows[at + _FAR, HASH_HIGH]) & mask)
         if at + _NEAR < end:
@@ -187,7 +187,7 @@ def merge(rows: Longs, across: int, table: Longs, index: Ints, state: Longs) -> 
 
 @inlined
 def _add_row(table: Longs, row: int, rows: Longs, at: int, across: int) -> None:
-    """Add what is known of a key to its row."""
+    """Add a row to the table's row of the same key."""
     count, order = int(rows[at, COUNT]), int(rows[at, ORDER])
     table[row, COUNT] += count
     table[row, SET] = add_wrapping(int(table[row, SET]), int(rows[at, SET]))
@@ -206,13 +206,13 @@ def _add_row(table: Longs, row: int, rows: Longs, at: int, across: int) -> None:
 
 @inlined
 def _plain(partition: int) -> int:
-    """The partition without its mark."""
+    """Return the partition without its mark."""
     return partition if partition >= 0 else ~partition
 
 
 @inlined
 def _beats(rows: Longs, at: int, table: Longs, row: int) -> bool:
-    """Whether a row of another partition is the later one."""
+    """Whether the row of another partition is the later one."""
     if rows[at, TIME] != table[row, TIME]:
         return bool(rows[at, TIME] > table[row, TIME])
     return bool(_plain(rows[at, PARTITION]) > _plain(table[row, PARTITION]))
@@ -220,7 +220,7 @@ def _beats(rows: Longs, at: int, table: Longs, row: int) -> bool:
 
 @inlined
 def _power(count: int) -> int:
-    """`STEP` to the power of a count from 1 on, as a machine word holds it."""
+    """Return `STEP` to the power of a count of at least 1, wrapped to 64 bits."""
     result, base = 1, STEP
     while count > 1:
         if count & 1 != 0:
@@ -232,7 +232,7 @@ def _power(count: int) -> int:
 
 @kernel
 def match(rows: Longs, table: Longs, index: Ints, out: Ints) -> None:
-    """For each row the row of the table that has its key, -1 where none has.
+    """Find the table's row with the key of each row, -1 for none.
 
     Shape:
         rows: int64[n, FIELDS].
@@ -242,11 +242,11 @@ def match(rows: Longs, table: Longs, index: Ints, out: Ints) -> None:
         out[at] = _find(table, index, int(rows[at, HASH_HIGH]), int(rows[at, HASH_LOW]))[1]
 
 
-# Words of a row: the fields of `digests` before the partition.
+# Words of a row: the fields up to the partition, exclusive.
 ROW_WORDS: Final = PARTITION
 
 
-# Words of a row of the window, and how many rows it has.
+# Words of a row of the window, and the number of its rows.
 _DIGEST: Final = COUNT
 
 
@@ -257,13 +257,13 @@ WINDOW_ROWS: Final = 64
 
 
 # Places in `state`.
-ROW_USED: Final = 0  # rows of the table
+ROW_USED: Final = 0  # rows in the table
 
 
 WAITING: Final = 1  # rows in the window
 
 
-TAKEN: Final = 2  # those of them that the table has
+TAKEN: Final = 2  # rows of the window that are already in the table
 
 
 RECORDS: Final = 3
@@ -278,10 +278,10 @@ UNKEYED_SUM: Final = 5  # sum of their digests
 UNTIMED: Final = 6  # records without a create time
 
 
-END_OFFSET: Final = 7  # behind the last record
+END_OFFSET: Final = 7  # after the last record
 
 
-# The span of time of the last record: its slot, and which times are in it; none where last < first.
+# Span of time of the last record: its slot, and its first and last time; no span if last < first.
 SPAN_SLOT: Final = 8
 
 
@@ -294,7 +294,7 @@ SPAN_LAST: Final = 10
 ROW_STATE: Final = 11
 
 
-# Fields of a span of time; a count of 0 says that the slot is free.
+# Fields of a span of time; a count of 0 marks a free slot.
 SPAN: Final = 0
 
 
@@ -307,14 +307,14 @@ SPAN_SUM: Final = 2
 SPAN_FIELDS: Final = 3
 
 
-# Spans that are counted before the caller takes them away; a power of two.
+# Slots for spans, a power of two; the caller takes the spans away when too many are used.
 SPANS: Final = 1024
 
 
 _SPANS_USED_MAX: Final = 512
 
 
-# Those of a usual finalizer.
+# Constants of a usual hash finalizer.
 _MIX_1: Final = 0xBF58476D1CE4E5B9 - (1 << 64)
 
 
@@ -322,15 +322,15 @@ _MIX_2: Final = 0x94D049BB133111EB - (1 << 64)
 
 
 class KeyRows(NamedTuple):
-    """The table, and what goes into it.
+    """The table and its input.
 
     Shape:
         rows: int64[capacity * ROW_WORDS].
-        slots: int32[a power of two], the index, zeros at first: 0, or the number of a row plus 1;
+        slots: int32[a power of two], the index, initially zeros: 0, or the number of a row plus 1;
             never more than half full.
         window: int64[WINDOW_ROWS * WINDOW_WORDS].
-        state: int64[STATE], zeros at first but `SPAN_LAST`, which is -1.
-        spans: int64[SPANS, SPAN_FIELDS], zeros at first.
+        state: int64[STATE], initially zeros except `SPAN_LAST`, which is -1.
+        spans: int64[SPANS, SPAN_FIELDS], initially zeros.
         words: int64[WORDS] of `hashes`.
 
     Attributes:
@@ -348,7 +348,7 @@ class KeyRows(NamedTuple):
 
 @inlined
 def _mixed(word: int) -> int:
-    """A word whose every bit depends on all bits of another; one to one."""
+    """Mix a word one-to-one, so that each bit depends on all bits of the input."""
     word = multiply_wrapping(word ^ shift_right(word, 30), _MIX_1)
     word = multiply_wrapping(word ^ shift_right(word, 27), _MIX_2)
     return word ^ shift_right(word, 31)
@@ -356,7 +356,7 @@ def _mixed(word: int) -> int:
 
 @inlined
 def _span_slot(time: int, into: KeyRows) -> int:
-    """The slot of a time's span; -1 where there are too many of them."""
+    """Return the slot of a time's span; -1 if there are too many spans."""
     state, spans = into.state, into.spans
     if state[SPAN_FIRST] <= time <= state[SPAN_LAST]:
         return int(state[SPAN_SLOT])
@@ -386,10 +386,10 @@ def take_record(  # noqa: PLR0913 - a record
     time: int,
     into: KeyRows,
 ) -> bool:
-    """Take a record, whose key and value are null where their size is -1.
+    """Add a record; key and value are null if their size is -1.
 
-    False where the spans have to be taken away first; nothing was changed then. There is room in
-    the window.
+    Returns False, without a change, if the spans have to be taken away first. The caller ensures
+    room in the window.
     """
     state, spans, words = into.state, into.spans, into.words
     slot = _span_slot(time, into)
@@ -424,10 +424,10 @@ def take_record(  # noqa: PLR0913 - a record
 
 @kernel
 def take_window(into: KeyRows) -> int:
-    """Put the window's rows into the table.
+    """Move the window's rows to the table.
 
     Returns:
-        DONE, and the window is empty; or FULL where the table or the index is.
+        DONE, and the window is empty; or FULL if the table or the index is.
     """
     rows, index, window, state = into.rows, into.slots, into.window, into.state
     mask, limit = index.size - 1, min(rows.size // ROW_WORDS, index.size // 2)
@@ -455,7 +455,7 @@ def take_window(into: KeyRows) -> int:
 
 @inlined
 def _find_row(rows: Longs, index: Ints, window: Longs, place: int) -> tuple[int, int]:
-    """The slot of a key, and its row in the table, -1 where it is not there."""
+    """Return the slot of a key, and its row in the table, -1 if it is missing."""
     mask = index.size - 1
     high, low = get_long(window, place + HASH_HIGH), get_long(window, place + HASH_LOW)
     slot = high & mask
@@ -470,7 +470,7 @@ def _find_row(rows: Longs, index: Ints, window: Longs, place: int) -> tuple[int,
 
 @inlined
 def _begin(rows: Longs, at: int, window: Longs, place: int) -> None:
-    """The row of a key's first record."""
+    """Write the row of a key's first record."""
     for word in range(_DIGEST):
         put_long(rows, at + word, get_long(window, place + word))
     digest = get_long(window, place + _DIGEST)
@@ -481,7 +481,7 @@ def _begin(rows: Longs, at: int, window: Longs, place: int) -> None:
 
 @inlined
 def _add(rows: Longs, at: int, window: Longs, place: int) -> None:
-    """One more record of a key, behind those that it has."""
+    """Add a record to its key's row; its offset is the highest so far."""
     digest = get_long(window, place + _DIGEST)
     for word in range(OFFSET, COUNT):
         put_long(rows, at + word, get_long(window, place + word))
@@ -493,7 +493,7 @@ def _add(rows: Longs, at: int, window: Longs, place: int) -> None:
 
 @kernel
 def index_fold_rows(rows: Longs, count: int, index: Ints) -> None:
-    """Enter the first `count` rows, each of another key, into an empty index."""
+    """Add the first `count` rows, which have different keys, to an empty index."""
     mask = index.size - 1
     for row in range(count):
         slot = get_long(rows, row * ROW_WORDS + HASH_HIGH) & mask
@@ -506,18 +506,18 @@ def index_fold_rows(rows: Longs, count: int, index: Ints) -> None:
 def fold_batches(
     data: Bytes, table: Longs, wanted: Filter, sums: Longs, into: KeyRows, progress: Longs
 ) -> tuple[int, int]:
-    """Take the records of batches from `progress` on.
+    """Add the records of batches from `progress` on.
 
     Shape:
         data: uint8[>= every BODY_END of the table].
-        table: int64[batches, BATCH_FIELDS], magic 2, bodies not compressed.
+        table: int64[batches, BATCH_FIELDS], magic 2, bodies uncompressed.
         sums: Tables of `checksums`, to check each batch's checksum just before its records are
-            read; int64[0] to check none.
-        progress: As `records.decode_batches`, of which the places of columns stay as they are.
+            read; int64[0] for no check.
+        progress: See `records.decode_batches`; the fields of columns stay unchanged.
 
     Returns:
-        A status and a place, as `records.decode_batches`. With FULL the caller makes room in the
-        table and takes the spans away, and calls again.
+        A status and a place, as in `records.decode_batches`. After FULL the caller makes room in
+        the table, takes the spans away, and calls again.
     """
     while progress[BATCH] < table.shape[0]:
         slot = progress[BATCH]
@@ -545,7 +545,7 @@ def fold_batches(
 
 @inlined
 def _fold_records(data: Bytes, batch: Longs, wanted: Filter, into: KeyRows, progress: Longs) -> int:
-    """Take the records of a batch; `progress` is left at the one that it stopped at."""
+    """Add the records of a batch; `progress` is left at the record where it stopped."""
     base_offset, base_timestamp = batch[BASE_OFFSET], batch[BASE_TIMESTAMP]
     delta_max = batch[LAST_OFFSET] - base_offset
     is_append_time = batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
@@ -583,7 +583,7 @@ def _fold_records(data: Bytes, batch: Longs, wanted: Filter, into: KeyRows, prog
 
 
 class Cells(NamedTuple):
-    """A binary column, as Arrow has it.
+    """A binary column in Arrow's layout.
 
     Shape:
         ends: int32[n + 1], places in `data`, ascending.
@@ -597,11 +597,11 @@ class Cells(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """Records, in the order of offsets.
+    """Records in the order of their offsets.
 
     Shape:
         offsets: int64[n].
-        times: int64[n], create times in ms, -1 unknown.
+        times: int64[n], create times in ms, -1 if unknown.
     """
 
     keys: Cells
@@ -612,11 +612,11 @@ class Incoming(NamedTuple):
 
 @kernel
 def fold_columns(records: Incoming, start: int, into: KeyRows) -> int:
-    """Take records from columns, from `start` on.
+    """Add records from columns, from `start` on.
 
     Returns:
-        How many of them are taken; where that is not all of them, the caller makes room in the
-        table and takes the spans away, and calls again.
+        The next record to add; if records are left, the caller makes room in the table, takes the
+        spans away, and calls again.
     """
     keys, values = records.keys, records.values
     for at in range(start, records.offsets.size):

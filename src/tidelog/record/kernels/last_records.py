@@ -1,10 +1,10 @@
 """Finds the last record of each key, in columns of records and in pieces of a log.
 
-Hash tables use open addressing and compare whole keys. For columns, the table holds the hash, the
+Hash tables use open addressing and compare whole keys. For columns, the table has the hash, the
 key's bytes and, for each `side` (a requested point in time), version, offset and kind of the
-winning record. For log bytes, a row holds the positions of key and value. The hash has a secret
-seed against chosen collisions. The caller allocates and grows the tables. Plain references are
-dicts (tests/unit/record/test_winners.py, test_latest.py).
+winning record. For log bytes, a row has the positions of key and value. The hash has a secret seed
+against chosen collisions. The caller allocates and grows the tables. Plain references are dicts
+(tests/unit/record/test_winners.py, test_latest.py).
 """
 
 from typing import Final, NamedTuple
@@ -40,7 +40,7 @@ from tidelog.record.kernels.memory import (
 from tidelog.record.kernels.records import parse_record
 from tidelog.record.record import RECORD_SIZE_MIN
 
-# What `used` counts: entries, and bytes of keys.
+# Places in `used`: entries, and bytes of keys.
 ENTRIES: Final = 0
 
 
@@ -54,16 +54,16 @@ NOTHING: Final = -1
 
 
 class KeyedRows(NamedTuple):
-    """Records to be folded in.
+    """Records to add.
 
     Shape:
         keys: uint8[], all keys back to back.
-        ends: int32[n + 1], where each begins and ends, ascending and within `keys`.
-        hashes: int64[n], of the keys.
-        versions: int64[n], by which records of a key are ranked before their offsets.
+        ends: int32[n + 1], start of each key and end of the last one, ascending and within `keys`.
+        hashes: int64[n], hashes of the keys.
+        versions: int64[n]; records of a key are ranked by version first, then by offset.
         offsets: int64[n], 0 or more.
         is_dead: uint8[n], 1 for a tombstone.
-        sides: uint8[n], bit s is set where the record counts on side s.
+        sides: uint8[n], bit s is set if the record counts on side s.
     """
 
     keys: Bytes
@@ -76,15 +76,15 @@ class KeyedRows(NamedTuple):
 
 
 class WinnerMap(NamedTuple):
-    """The map.
+    """Hash map of winning records.
 
     Shape:
         slots: int32[a power of two, at least twice the entries], number of an entry or -1.
         hashes: int64[entries].
-        key_ends: int64[entries + 1], where each entry's key ends in `keys`; the first is 0.
+        key_ends: int64[entries + 1], end of each entry's key in `keys`; the first is 0.
         keys: uint8[], room for keys.
         versions: int64[sides, entries].
-        offsets: int64[sides, entries], -1 where no record of the key counts on that side.
+        offsets: int64[sides, entries], -1 if no record of the key counts on that side.
         is_dead: uint8[sides, entries].
     """
 
@@ -101,18 +101,18 @@ class WinnerMap(NamedTuple):
 def fold_rows(
     rows: KeyedRows, first: int, mask: int, share: int, into: WinnerMap, used: Longs
 ) -> int:
-    """Fold records in, from row `first` on: the highest (version, offset) of each key wins.
+    """Add records from row `first` on: the highest (version, offset) of each key wins.
 
     Args:
-        rows: The records; those that count on no side are passed over.
-        first: Where to begin.
-        mask: Bits of the hash that choose the keys of this pass.
-        share: What they must be.
+        rows: The records; those that count on no side are skipped.
+        first: First row.
+        mask: Bits of the hash that select the keys of this pass.
+        share: Value that these bits must have.
         into: The map.
-        used: int64[USED_FIELDS], what is used of it; counted up.
+        used: int64[USED_FIELDS], used entries and bytes; updated.
 
     Returns:
-        The row for whose key there is no room; the number of rows where all are folded in.
+        The row for whose key there is no room; the number of rows if all were added.
     """
     for row in range(first, rows.offsets.size):
         if rows.sides[row] == 0 or rows.hashes[row] & mask != share:
@@ -141,7 +141,7 @@ def _take_better(rows: KeyedRows, row: int, into: WinnerMap, side: int, entry: i
 
 @inlined
 def _entry_of(rows: KeyedRows, row: int, into: WinnerMap, used: Longs) -> int:
-    """The entry of a row's key, a new one where it has none; -1 where there is no room for it."""
+    """Return the entry of a row's key, a new one if needed; -1 if there is no room for it."""
     start, end = int(rows.ends[row]), int(rows.ends[row + 1])
     hashed = rows.hashes[row]
     last = into.slots.size - 1
@@ -186,17 +186,17 @@ def _is_key(into: WinnerMap, entry: int, keys: Bytes, start: int, end: int) -> b
 
 @kernel
 def keep_share(into: WinnerMap, used: Longs, mask: int, share: int) -> None:
-    """Drop the entries whose hash is of another share; slots are to be linked again."""
+    """Drop the entries whose hash has another share; `link_slots` must be called afterwards."""
     kept, key_at = 0, 0
     for entry in range(used[ENTRIES]):
         if into.hashes[entry] & mask != share:
             continue
         start, end = int(into.key_ends[entry]), int(into.key_ends[entry + 1])
-        # Downwards onto bytes that were read already; the two ranges may overlap.
+        # Copied to lower places, whose bytes were read already; the two ranges may overlap.
         for at in range(start, end):
             into.keys[key_at + at - start] = into.keys[at]
         key_at += end - start
-        # An end that was not looked at yet lies behind this one.
+        # Ends that are still to be read are at higher indexes.
         into.key_ends[kept + 1] = key_at
         into.hashes[kept] = into.hashes[entry]
         for side in range(into.offsets.shape[0]):
@@ -210,7 +210,7 @@ def keep_share(into: WinnerMap, used: Longs, mask: int, share: int) -> None:
 
 @kernel
 def link_slots(into: WinnerMap, count: int) -> None:
-    """Fill the slots, all of them -1, from the hashes of `count` entries."""
+    """Fill the slots, which must all be -1, from the hashes of `count` entries."""
     last = into.slots.size - 1
     for entry in range(count):
         slot = (into.hashes[entry] >> 32) & last
@@ -219,7 +219,7 @@ def link_slots(into: WinnerMap, count: int) -> None:
         into.slots[slot] = entry
 
 
-# Columns of a row: where the key and the value of its last record lie, and which one that is.
+# Columns of a row: places of key and value of the key's last record, and its offset.
 KEY_AT: Final = 0
 
 
@@ -229,13 +229,13 @@ KEY_END: Final = 1
 VALUE_AT: Final = 2
 
 
-VALUE_END: Final = 3  # below VALUE_AT: it is null
+VALUE_END: Final = 3  # below VALUE_AT for null
 
 
 OFFSET: Final = 4
 
 
-DEAD_OFFSET: Final = 5  # of the key's last record with a null value, -1 where it has none
+DEAD_OFFSET: Final = 5  # of the key's last record with a null value, -1 for none
 
 
 HASH: Final = 6
@@ -268,12 +268,12 @@ _NONE: Final = -1
 
 
 class LatestRows(NamedTuple):
-    """What a call fills; the caller allocates.
+    """Output of a call; the caller allocates it.
 
     Shape:
-        slots: int32[a power of two above the rows], all -1 at first: the row of a key.
-        rows: int64[keys at most, ROW_FIELDS], in the order in which keys are met first.
-        facts: int64[FACT_FIELDS], zeros at first.
+        slots: int32[a power of two above the rows], initially -1: the row of a key.
+        rows: int64[maximum number of keys, ROW_FIELDS], in the order of the keys' first records.
+        facts: int64[FACT_FIELDS], initially zeros.
     """
 
     slots: Ints
@@ -283,17 +283,16 @@ class LatestRows(NamedTuple):
 
 @kernel
 def find_latest(data: Bytes, table: Longs, shifts: Longs, seeds: Longs, out: LatestRows) -> int:
-    """The last record of each key in some batches, whose checksums are verified.
+    """Find the last record of each key in batches, whose checksums are verified.
 
     Shape:
         data: uint8[>= every BODY_END of the table], the batches with their headers.
-        table: int64[batches, BATCH_FIELDS], magic 2, not compressed, in the order of the log.
+        table: int64[batches, BATCH_FIELDS], magic 2, uncompressed, in the order of the log.
         shifts: `checksums.shifts()`.
         seeds: int64[SEED_FIELDS], secret.
 
     Returns:
-        DONE; FULL where there are more keys than rows; or a BAD_ status: then what is in `out`
-        is worth nothing.
+        DONE; FULL if there are more keys than rows; or a BAD_ status: then `out` is invalid.
     """
     for batch in range(table.shape[0]):
         if sum_batch(data, table[batch], shifts) != table[batch, CRC]:
@@ -335,7 +334,7 @@ def _take_batch(data: Bytes, batch: Longs, seeds: Longs, out: LatestRows) -> int
 
 @inlined
 def _row_of(data: Bytes, at: int, size: int, seeds: Longs, out: LatestRows) -> int:
-    """The row of a key, a new one where it has none; -1 where there is no room for it."""
+    """Return the row of a key, a new one if needed; -1 if there is no room for it."""
     hashed, _ = siphash(data, at, size, int(seeds[SEED_LOW]), int(seeds[SEED_HIGH]))
     last = out.slots.size - 1
     slot = hashed & last
@@ -356,7 +355,7 @@ def _row_of(data: Bytes, at: int, size: int, seeds: Longs, out: LatestRows) -> i
 
 @inlined
 def _is_latest_key(data: Bytes, at: int, size: int, row: Longs) -> bool:
-    """Whether a row's key is the one at that place."""
+    """Whether a row's key equals the one at that place."""
     known = int(row[KEY_AT])
     if row[KEY_END] - known != size:
         return False

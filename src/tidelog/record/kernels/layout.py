@@ -2,7 +2,7 @@
 
 A batch table is `int64[n, BATCH_FIELDS]` with one row per batch, made by `scan_batches`; the column
 constants are its second index. `POSITION`, `BODY_START` and `BODY_END` are positions in the array
-that holds the bytes. The body of a decompressed batch lies in another array than its header.
+that holds the bytes. The body of a decompressed batch is in another array than its header.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -65,7 +65,7 @@ BODY_START: Final = 14
 BODY_END: Final = 15
 
 
-# What `createTimestamp` of a LogAppendTime batch is worth: `CREATE_KNOWN` or `CREATE_LOST`.
+# Whether `createTimestamp` of a LogAppendTime batch is usable: `CREATE_KNOWN` or `CREATE_LOST`.
 CREATE_STATE: Final = 16
 
 
@@ -78,7 +78,7 @@ CREATE_KNOWN: Final = 0
 CREATE_LOST: Final = 1
 
 
-# Statuses. Those from BAD_SIZE on mean damage; `reasons` has the words.
+# Statuses. Those from BAD_SIZE on mean damage; `REASONS` has the texts.
 DONE: Final = 0
 
 
@@ -127,7 +127,7 @@ BAD_SUM: Final = 26
 BAD_ORDER: Final = 27
 
 
-# Of the encoder: its input can't be written.
+# Statuses of the encoder: its input can't be written.
 BAD_COLUMN: Final = 24
 
 
@@ -162,16 +162,16 @@ def scan_error(  # noqa: PLR0913 - the arguments of `scan_batches`, and what cam
     next_offset: int = 0,
     end_offset: int = INT64_MAX,
 ) -> CorruptBatch:
-    """The error for a BAD_ status of `scan_batches`, with its place in the bytes.
+    """Return the error for a BAD_ status of `scan_batches`, with its place in the bytes.
 
     Args:
         log: The bytes.
-        table: The table that was to be filled.
-        count: The number of sound batches in it.
+        table: The table that was filled.
+        count: Number of sound batches in it.
         at: Place of the damaged batch.
-        status: What came back.
-        next_offset: Smallest offset that the first batch of the table might have.
-        end_offset: Offset that no batch might reach.
+        status: The returned status.
+        next_offset: Smallest offset that the first batch of the table could have.
+        end_offset: Offset that no batch could reach.
     """
     if count:
         next_offset = int(table[count - 1, LAST_OFFSET]) + 1
@@ -180,7 +180,7 @@ def scan_error(  # noqa: PLR0913 - the arguments of `scan_batches`, and what cam
         reason = f"{REASONS[status]}: {batch.base_offset} to {batch.last_offset}"
         return CorruptBatch(reason, at=at, offset=next_offset)
     if status != BAD_ORDER:
-        try:  # the plain walk says which value is wrong
+        try:  # the plain walk reports the wrong value
             frame_size(log.data, at, log.size)
         except CorruptBatch as error:
             return error

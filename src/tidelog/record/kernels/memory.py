@@ -1,4 +1,4 @@
-"""Loads, stores and copies of raw bytes: a plain function each, and its compiled form.
+"""Loads, stores and copies of raw bytes: each as a plain function and in compiled form.
 
 The plain functions assert that they stay inside their arrays. The compiled ones check nothing: the
 caller compares every position with the end first. They load through the array's data pointer,
@@ -23,76 +23,76 @@ Longs: TypeAlias = "npt.NDArray[np.int64]"
 
 
 def load_byte(data: Bytes, at: int) -> int:
-    """The byte at `at`, 0..255."""
+    """Load the byte at `at`, 0..255."""
     assert 0 <= at < data.size
     return int(data[at])
 
 
 def load_int16(data: Bytes, at: int) -> int:
-    """A big-endian int16."""
+    """Load a big-endian int16."""
     return _load_plain(data, at, 2)
 
 
 def load_int32(data: Bytes, at: int) -> int:
-    """A big-endian int32."""
+    """Load a big-endian int32."""
     return _load_plain(data, at, 4)
 
 
 def load_int64(data: Bytes, at: int) -> int:
-    """A big-endian int64."""
+    """Load a big-endian int64."""
     return _load_plain(data, at, 8)
 
 
 def load_word(data: Bytes, at: int) -> int:
-    """A little-endian int64."""
+    """Load a little-endian int64."""
     assert 0 <= at <= at + 8 <= data.size
     return int.from_bytes(data[at : at + 8].tobytes(), "little", signed=True)
 
 
 def get_long(data: Longs, slot: int) -> int:
-    """An element, `slot` not being counted from the end as an index may be."""
+    """Return an element; a negative `slot` does not count from the end."""
     assert 0 <= slot < data.size
     return int(data[slot])
 
 
 def put_long(data: Longs, slot: int, value: int) -> None:
-    """Set an element, likewise."""
+    """Set an element; a negative `slot` does not count from the end."""
     assert 0 <= slot < data.size
     data[slot] = value
 
 
 def prefetch(data: "Longs | Ints", slot: int) -> None:
-    """Let the machine fetch an element that will be asked for soon."""
+    """Prefetch an element that will be written soon."""
     assert 0 <= slot < data.size
 
 
 def prefetch_many(data: "Longs", slot: int) -> None:
-    """Likewise, no nearer than the second cache: the first can wait for a few places only."""
+    """Prefetch an element into the L2 cache: L1 can wait for only a few at a time."""
     assert 0 <= slot < data.size
 
 
 def fetch(data: Bytes, at: int) -> None:
-    """Let the machine fetch what will be read soon, if there is any at that place."""
+    """Prefetch bytes that will be read soon; `at` may be beyond the array."""
 
 
 def store_byte(data: Bytes, at: int, value: int) -> None:
-    """Write the low 8 bits of `value`."""
+    """Store the low 8 bits of `value`."""
     assert 0 <= at < data.size
     data[at] = value & 0xFF
 
 
 def store_int16(data: Bytes, at: int, value: int) -> None:
-    """Write the low 16 bits of `value`, big-endian."""
+    """Store the low 16 bits of `value`, big-endian."""
     _store_plain(data, at, value, 2)
 
 
 def store_int32(data: Bytes, at: int, value: int) -> None:
-    """Write the low 32 bits of `value`, big-endian."""
+    """Store the low 32 bits of `value`, big-endian."""
     _store_plain(data, at, value, 4)
 
 
 def store_int64(data: Bytes, at: int, value: int) -> None:
-    """Write `value`, big-endian."""
+    """Store `value`, big-endian."""
     _store_plain(data, at, value, 8)
 
 
@@ -191,7 +191,7 @@ def _choose_put_long(data, slot, value):
 
 
 def _hinter(is_write, locality=3):
-    """A hint to bring a place into the caches, 3 for all; it never fails, whatever the place."""
+    """Return a prefetch hint for `locality` (3: all caches); it never fails, whatever the place."""
 
     def hint(typing_context, data, slot):
         def generate(context, builder, signature, arguments):

@@ -1,7 +1,7 @@
 """Passes over a set of uncompressed messages of magic 0 or 1, such as a decompressed wrapper.
 
 The rules are those of `tidelog.storage.log.message_sets`, the plain reference. For a damaged
-message the kernel returns the position, and the plain code makes the error.
+message the kernel returns the position, and the plain code raises the error.
 
 Source: docs/format.md#magic-0-and-1.
 """
@@ -36,7 +36,7 @@ from tidelog.record.kernels.memory import (
 )
 from tidelog.types import NO_TIMESTAMP, UINT32_MAX
 
-# The polynomial of CRC-32 as zlib has it, reflected.
+# Reflected polynomial of CRC-32, as in zlib.
 _POLYNOMIAL: Final = 0xEDB88320
 _STEP: Final = 8
 _KEY_AT_0: Final = KEY_LENGTH_AT[0]
@@ -44,7 +44,7 @@ _KEY_AT_1: Final = KEY_LENGTH_AT[1]
 _LENGTH_MIN_0: Final = MESSAGE_LENGTH_MIN[0]
 _LENGTH_MIN_1: Final = MESSAGE_LENGTH_MIN[1]
 _BROKEN: Final = -1
-# Rows of `rules`, and of `stamp`.
+# Rows of `rules` and of `stamp`.
 NEEDS_KEY: Final = 0
 CHECKS_TIMES: Final = 1
 EARLIEST: Final = 2
@@ -63,7 +63,7 @@ REFUSED_FIELDS: Final = 3
 
 @cache
 def crc32_tables() -> Longs:
-    """int64[8, 256]: what a byte leaves that stands so many bytes before the end."""
+    """Return int64[8, 256]: effect of a byte that is followed by so many further bytes."""
     tables = np.zeros((_STEP, 256), np.int64)
     values = np.arange(256, dtype=np.int64)
     for _ in range(8):
@@ -104,7 +104,7 @@ def _crc32(data: Bytes, start: int, end: int, tables: Longs) -> int:
 
 @inlined
 def _frame_end(data: Bytes, at: int, end: int, magic: int) -> int:
-    """The place behind the frame at `at`, _BROKEN where none of that magic fits in."""
+    """Return the place after the frame at `at`, _BROKEN if no frame of that magic fits."""
     if end - at < MESSAGE_TIMESTAMP_AT:
         return _BROKEN
     size = load_int32(data, at + LENGTH_AT)
@@ -137,20 +137,20 @@ def _is_sound(data: Bytes, at: int, after: int, magic: int, tables: Longs) -> bo
 def check_messages(
     data: Bytes, magic: int, rules: Longs, tables: Longs, refused: Longs
 ) -> tuple[int, int, int, int, int, int, bool, bool]:
-    """Check the messages that should fill `data`, each of that magic and none compressed.
+    """Check the messages that should fill `data`, all of that magic and uncompressed.
 
     Shape:
-        rules: int64[RULES]: whether a key is needed, whether times are checked, the earliest and
-            the latest one in ms, inclusive; -1 is always allowed.
-        tables: What `crc32_tables` gives.
-        refused: int64[n, REFUSED_FIELDS]; the first n messages that the rules refuse are written
-            there: which, its time in ms, 1 where it has a key.
+        rules: int64[RULES]: whether a key is required, whether times are checked, the earliest and
+            the latest time in ms, inclusive; -1 is always allowed.
+        tables: Result of `crc32_tables`.
+        refused: int64[n, REFUSED_FIELDS]; the first n refused messages are written there: number,
+            time in ms, 1 if it has a key.
 
     Returns:
-        DONE, or BAD_RECORD and the place of the message concerned; how many messages; the last
-        one's offset, -1 for none; the largest timestamp in ms, -1 for none; how many are refused;
-        whether any of them for its time alone; whether offsets count 0, 1, 2, ... What comes after
-        the place means nothing unless the status is DONE.
+        DONE, or BAD_RECORD and the place of the bad message; the number of messages; the last one's
+        offset, -1 for none; the largest timestamp in ms, -1 for none; the number of refused ones;
+        whether any of them only for its time; whether offsets are 0, 1, 2, ... All after the place
+        is valid only with status DONE.
     """
     at, end, count, refused_count = 0, data.size, 0, 0
     last, largest, counts_from_0, has_time_error = -1, NO_TIMESTAMP, True, False
@@ -183,14 +183,14 @@ def check_messages(
 
 @kernel
 def assign_messages(data: Bytes, magic: int, first_offset: int, stamp: Longs, tables: Longs) -> int:
-    """Give messages that `check_messages` has passed offsets in a row, and times, in place.
+    """Set consecutive offsets, and times, of messages that `check_messages` has accepted, in place.
 
     Shape:
-        stamp: int64[STAMP_FIELDS]: 1 where all get the time that follows, in ms; attributes of all.
-            Neither concerns magic 0. Checksums follow.
+        stamp: int64[STAMP_FIELDS]: 1 if all get the time that follows, in ms; attributes of all.
+            Neither applies to magic 0. Checksums are updated.
 
     Returns:
-        How many there are.
+        The number of messages.
     """
     at, offset = 0, first_offset
     while at < data.size:
