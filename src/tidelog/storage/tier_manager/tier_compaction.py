@@ -428,10 +428,7 @@ class _TierTarget(PartitionTarget):
 
     def clean(self, job: CleaningJob) -> Cleaned:
         """Carry out the job; each part is in the manifest before the next is made."""
-        bases = {each.base_offset for each in job.sources}
-        remote = (
-            each for each in self._plan.state.log.tiered_segments() if each.base_offset in bases
-        )
+        remote = (each for each in self._plan.sources if isinstance(each, RemoteSegment))
         segments, done = {each.base_offset: each for each in remote}, list[Cleaned]()
         try:
             for part in self._worker.rewrite(job, segments):

@@ -6,11 +6,17 @@ from tests.faults import reopen, seeded_env
 from tests.unit.storage.tiers.tiered import EAGER, NAME, Tiered
 from tests.worlds.directories.logs import PATH, WRITABLE
 
-from tidelog.errors import InvalidRequest, StorageFailure
+from tidelog.errors import CleaningAborted, InvalidRequest, StorageFailure
 from tidelog.record.builder import build_batch
+from tidelog.storage.compaction import cleaner
 from tidelog.storage.compaction.cleaner import CleaningReport
-from tidelog.storage.compaction.cleaning_plan import CleanerOptions
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.compaction.cleaning_plan import (
+    CleanerOptions,
+    CleaningPlan,
+    CleaningState,
+    plan_cleaning,
+)
+from tidelog.storage.directory.log_dir import DirectoryAccess, LogDir
 from tidelog.storage.log.append import AppendTerms
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.compaction_history import read_history
@@ -98,6 +104,30 @@ def test_the_tier_keeps_the_last_record_of_each_key() -> None:
     assert len(keys) == len(set(keys)) > 0
     assert not list(verify(tiered.directory, [NAME]))
     assert not [e for e in tiered.disk.list_dir("/data/t-0") if ".cleaned" in e.name]
+
+
+def test_a_cleaning_is_given_up_where_its_segments_were_deleted_once_it_was_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiered = start(**{"cleanup.policy": "compact,delete"})
+    put_with_transactions(tiered, 120)
+    tiered.move(roll=True)
+
+    def delete_meanwhile(
+        log_dir: DirectoryAccess, state: CleaningState, options: CleanerOptions
+    ) -> CleaningPlan:
+        plan = plan_cleaning(log_dir, state, options)
+        tiered.log.delete_records(plan.sources[1].base_offset)
+        tiered.move(grace_ms=10_000)
+        return plan
+
+    monkeypatch.setattr(cleaner, "plan_cleaning", delete_meanwhile)
+    with pytest.raises(CleaningAborted):
+        compact(tiered)
+    monkeypatch.undo()
+    expected = table(tiered.log)
+    assert compact(tiered).passes > 0
+    assert table(tiered.reopen().log) == expected
 
 
 def test_lookups_by_both_clocks_find_what_is_left() -> None:
