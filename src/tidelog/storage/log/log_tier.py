@@ -142,11 +142,11 @@ class LogTier:
 
     def load(self, bases: list[int], context: SegmentContext) -> list[int]:
         """Read the record; return the bases of the local segments that count."""
-        self.view = None
-        if self._access is None:
-            return bases
-        data = read_record_bytes(context.env.files, context.directory)
-        if data is None:
+        data = None
+        if self._access is not None:
+            data = read_record_bytes(context.env.files, context.directory)
+        if self._access is None or data is None:
+            self.view = None
             return bases
         from tidelog.storage.tier.tier_record import TierView
 

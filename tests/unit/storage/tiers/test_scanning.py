@@ -1,13 +1,16 @@
 """Plans and reads over both tiers: the same rows, and few requests."""
 
 import pytest
-from tests.unit.storage.tiers.tiered import Tiered
+from tests.unit.storage.tiers.tiered import Tiered, values
 from tests.worlds.directories.logs import PATH, TOPIC
 
 from tidelog import scan
-from tidelog.errors import StorageFailure
+from tidelog.errors import CorruptFile, StorageFailure
 from tidelog.scan import ReadOptions, Wanted
 from tidelog.scan.latency import latency
+from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.files import read_file, write_atomically
+from tidelog.storage.tier.tier_files import record_path
 from tidelog.types import ClockName
 
 
@@ -77,6 +80,22 @@ def test_a_missing_object_is_named_with_the_next_step() -> None:
         scan.to_table(plan, options=ReadOptions(env=tiered.env))
     wanted = Wanted(start_offset=40, end_offset=60)
     assert len(_rows(tiered, wanted, ClockName.RECORD)) == 20, "what is elsewhere is read"
+
+
+def test_a_reader_goes_on_with_the_tier_that_it_knows_where_the_record_can_not_be_read() -> None:
+    _, tiered = _pair()
+    reader = LogDir.open(PATH, env=tiered.env).reader(TOPIC, 0)
+    path = record_path(f"{PATH}/{TOPIC}-0")
+    data = read_file(tiered.disk, path)
+    write_atomically(tiered.disk, path, b"{}")
+    with pytest.raises(CorruptFile, match="--restore"):
+        reader.refresh()
+    assert reader.tier is not None
+    assert reader.tiered_segments()
+    assert values(reader) == list(range(80))
+    write_atomically(tiered.disk, path, data)
+    reader.refresh()
+    assert values(reader) == list(range(80))
 
 
 def test_local_offsets_are_read_while_the_store_is_away() -> None:
