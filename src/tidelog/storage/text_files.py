@@ -79,7 +79,7 @@ def decode_checkpoint(data: Buffer, *field_counts: int) -> list[list[str]]:
     for entry in entries:
         if len(entry) not in field_counts:
             numbers = " or ".join(map(str, field_counts))
-            raise CorruptFile(f"checkpoint line {' '.join(entry)[:80]!r}: {numbers} entry")
+            raise CorruptFile(f"checkpoint line {' '.join(entry)[:80]!r}: {numbers} fields")
     return entries
 
 

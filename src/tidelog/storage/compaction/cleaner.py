@@ -298,7 +298,7 @@ class PartitionTarget(ABC):
 
     @abstractmethod
     def clean(self, job: CleaningJob) -> Cleaned:
-        """Move the stored checkpoint to the new first dirty offset."""
+        """Carry out the job of the last inspection, and swap its segments in."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
         """Inspect the target; see `CleaningTarget`. An invalid checkpoint is written again."""

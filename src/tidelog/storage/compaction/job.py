@@ -65,7 +65,7 @@ class CompactionRules:
             highest offset.
         header: Name of the version header for that strategy, else empty. Its last occurrence
             counts, 8 bytes, a big-endian int64; a record without one, or with another length, ranks
-            above all that have one.
+            below all that have one.
         delete_retention_ms: How long tombstones and markers stay after they were first cleaned.
         hash_name: Hash function of keys, `siphash` (with a fresh secret) or `md5`.
         verify_keys: Keep the keys themselves, to distinguish different keys with equal hashes; the

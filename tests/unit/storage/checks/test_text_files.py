@@ -61,6 +61,7 @@ def test_a_partition_of_another_topic(env: SeededEnv) -> None:
     [
         (b"0\n1\n1 0\n", "it says epoch 1 for offset 0, the batch there has 0"),
         (b"0\n2\n0 0\n", "checkpoint of 2 entries has 1"),
+        (b"0\n1\n0 0 0\n", "checkpoint line '0 0 0': 2 fields"),
         (b"0\n1\n0 50\n", "it knows no epoch of offset 0"),
         (b"0\n2\n0 0\n1 100000\n", "epoch 1 begins at 100000"),
     ],
