@@ -1,9 +1,9 @@
 """Offset map of compaction: the latest record of each key, built from whole batches in one pass.
 
 Two parallel arrays hold the key's hash and the number of its record, counted over all records of
-the map. When a record replaces another of its key, the bit of the replaced one is set, so nobody
-searches for winners afterwards. On request there are also versions (the highest wins instead of the
-last record, KIP-280) and the keys themselves (which tell different keys with equal hashes apart).
+the map. When a record replaces another of its key, the bit of the replaced one is set, so no later
+search for winners is needed. On request there are also versions (the highest wins instead of the
+last record, KIP-280) and the keys themselves (which distinguish different keys with equal hashes).
 
 Slots come from the first 32 bits of the hash and are probed linearly until the key or an empty
 slot, so no key is missed. Records wait in a window with two halves: the slots of one half are
@@ -68,7 +68,7 @@ from tidelog.record.kernels.memory import (
 from tidelog.record.kernels.records import NO_HEADERS, parse_record
 from tidelog.record.record import RECORD_SIZE_MIN
 
-# Columns.
+# Columns of the window.
 HASH_LOW: Final = 0
 
 
@@ -105,7 +105,7 @@ _WORD: Final = 10
 _FIELDS: Final = 11
 
 
-# Records of a half: enough that their slots are there when the next half is full.
+# Records of a half: enough that their slots are prefetched when the next half is full.
 HALF_ROWS: Final = 64
 
 
@@ -115,26 +115,26 @@ _ROWS: Final = 2 * HALF_ROWS
 WINDOW_SIZE: Final = _FIELDS * _ROWS
 
 
-# In place of a slot: the record has no key.
+# Instead of a slot: the record has no key.
 NO_SLOT: Final = -1
 
 
 _WORD_SIZE: Final = 8
 
 
-# Keys are hashed side by side where that takes no more than so many times the steps they need.
+# Keys are hashed side by side if that takes at most this factor of the necessary steps.
 _WASTE_MAX: Final = 2
 
 
 @inlined
 def get_fact(window: Longs, column: int, row: int) -> int:
-    """What the window says of a record."""
+    """Return a field of a record in the window."""
     return get_long(window, column * _ROWS + row)
 
 
 @inlined
 def put_fact(window: Longs, column: int, row: int, value: int) -> None:
-    """Set what the window says of a record."""
+    """Set a field of a record in the window."""
     put_long(window, column * _ROWS + row, value)
 
 
@@ -142,13 +142,13 @@ def put_fact(window: Longs, column: int, row: int, value: int) -> None:
 def hash_rows(
     data: Bytes, start: int, count: int, hasher: Hasher, slots: int, window: Longs
 ) -> None:
-    """Hash the keys of some rows, and find the slots where they are looked for.
+    """Hash the keys of some rows, and compute the slots where the search begins.
 
     Shape:
-        data: uint8[...], where the keys lie: KEY_AT and KEY_SIZE, the size being -1 for none.
+        data: uint8[...], contains the keys: KEY_AT and KEY_SIZE, with size -1 for none.
         start: The first row.
-        count: How many rows.
-        slots: How many the map has.
+        count: Number of rows.
+        slots: Number of slots in the map.
         window: int64[WINDOW_SIZE].
     """
     steps = steps_max = 0
@@ -163,7 +163,7 @@ def hash_rows(
     for row in range(start, start + count):
         low = get_fact(window, HASH_LOW, row)
         slot = shift_right(low, 32) * slots >> 32
-        # All ones where there is no key.
+        # All ones if there is no key.
         none = get_fact(window, KEY_SIZE, row) >> 63
         put_fact(window, SLOT, row, slot | none)
 
@@ -181,7 +181,7 @@ def _hash_one_by_one(data: Bytes, start: int, end: int, hasher: Hasher, window: 
 def _hash_side_by_side(
     data: Bytes, start: int, end: int, steps: int, hasher: Hasher, window: Longs
 ) -> None:
-    """As `siphash` for each row. Each loop over rows does the same for all: no branches."""
+    """Compute `siphash` for each row. Each loop over rows does the same for all: no branches."""
     a, b, c, d = begin_sip(hasher.seed_low, hasher.seed_high)
     for row in range(start, end):
         put_fact(window, HASH_LOW, row, a)
@@ -207,7 +207,7 @@ def _hash_side_by_side(
 
 @inlined
 def _word(data: Bytes, row: int, step: int, window: Longs) -> int:
-    """The word of a key that a step takes; anything once the key is through."""
+    """Return the word of a key for a step; arbitrary after the end of the key."""
     size, at = max(get_fact(window, KEY_SIZE, row), 0), get_fact(window, KEY_AT, row)
     left = size - _WORD_SIZE * step
     at += _WORD_SIZE * step
@@ -218,11 +218,11 @@ def _word(data: Bytes, row: int, step: int, window: Longs) -> int:
 
 @inlined
 def _take_word(row: int, step: int, window: Longs) -> None:
-    """Two rounds of a row's state, which stays as it is where its key is through."""
+    """Apply two rounds to a row's state, which stays unchanged after the end of its key."""
     a, b = get_fact(window, HASH_LOW, row), get_fact(window, HASH_HIGH, row)
     c, d = get_fact(window, _THIRD, row), get_fact(window, _FOURTH, row)
     word = get_fact(window, _WORD, row)
-    # All ones where the key has that word.
+    # All ones if the key has that word.
     taken = ~((get_fact(window, KEY_SIZE, row) - _WORD_SIZE * step) >> 63)
     if step == 0:
         taken = -1
@@ -234,7 +234,7 @@ def _take_word(row: int, step: int, window: Longs) -> None:
     put_fact(window, _FOURTH, row, d ^ ((d ^ new_d) & taken))
 
 
-# Which record of a key wins.
+# Strategies: which record of a key wins.
 BY_OFFSET: Final = 0
 
 
@@ -244,7 +244,7 @@ BY_TIMESTAMP: Final = 1
 BY_HEADER: Final = 2
 
 
-# The version of a record without one: below that of all that have one.
+# The version of a record without one: lower than all others.
 NO_VERSION: Final = -(2**63)
 
 
@@ -255,13 +255,13 @@ _VERSION_SIZE: Final = 8
 def record_version(
     data: Bytes, batch: Longs, places: tuple[int, int, int], strategy: int, header: Bytes
 ) -> int:
-    """A record's rank.
+    """Return a record's version.
 
     Args:
-        data: Where the record lies.
+        data: Contains the record.
         batch: Its batch's row of the table.
         places: The record's timestamp delta, the place of its header count (or `NO_HEADERS`), and
-            the place behind it.
+            the place after it.
         strategy: BY_TIMESTAMP or BY_HEADER.
         header: The version header's name, in UTF-8.
     """
@@ -277,7 +277,10 @@ def record_version(
 
 @inlined
 def _header_version(data: Bytes, at: int, end: int, header: Bytes) -> int:
-    """The last header of that name, where it holds 8 bytes; `parse_record` has checked them all."""
+    """Return the value of the last header of that name, if it has 8 bytes.
+
+    `parse_record` has checked all headers.
+    """
     version = NO_VERSION
     count, at = read_varint(data, at, end)
     for _ in range(count):
@@ -303,7 +306,7 @@ def _is_named(data: Bytes, at: int, size: int, name: Bytes) -> bool:
     return same == size and size == name.size
 
 
-# In place of a record's number: the winner lies before the mapped records.
+# Instead of a record's number: the winner is before the mapped records.
 OUTSIDE: Final = -1
 
 
@@ -317,13 +320,13 @@ ARENA_USED: Final = 1  # bytes of keys
 STOP_OFFSET: Final = 2  # with FULL: the first record that is not in the map
 
 
-BAD_SLOT: Final = 3  # with a BAD_ status: the batch concerned, as a row of the table
+BAD_SLOT: Final = 3  # with a BAD_ status: the damaged batch, as a row of the table
 
 
-TOO_LONG: Final = 4  # records whose keys no arena would hold; they stay
+TOO_LONG: Final = 4  # records whose keys exceed any arena; they are kept
 
 
-WAITING: Final = 5  # rows of the window's other half that are hashed, and not yet in the map
+WAITING: Final = 5  # rows of the window's other half that are hashed, but not in the map yet
 
 
 STATE_FIELDS: Final = 6
@@ -333,18 +336,18 @@ _LENGTH_SIZE: Final = 4
 
 
 class KeyMap(NamedTuple):
-    """The map's memory, zeros at first; the caller allocates.
+    """Memory of the map, initially zeros; the caller allocates it.
 
     Shape:
         hashes: int64[2 * slots], both halves of a key's hash; two zeros are an empty slot.
         numbers: int64[slots], the number of the key's latest record, or OUTSIDE.
         versions: int64[slots] of those records, or empty.
         places: int64[slots] of the keys in `arena`, or empty.
-        arena: uint8[...], each key behind its length as an int32; or empty.
+        arena: uint8[...], each key after its length as an int32; or empty.
         state: int64[STATE_FIELDS].
         window: int64[WINDOW_SIZE].
-        key_limit: How many keys may be in it, below the number of slots.
-        hasher: How keys are hashed, always in the same way.
+        key_limit: Maximum number of keys, less than the number of slots.
+        hasher: The hasher, always the same.
     """
 
     hashes: Longs
@@ -359,19 +362,18 @@ class KeyMap(NamedTuple):
 
 
 class KeyRules(NamedTuple):
-    """What is done with the records of a call.
+    """Rules for the records of a call.
 
     Attributes:
         strategy: BY_OFFSET, BY_TIMESTAMP or BY_HEADER.
         header: The version header's name, in UTF-8.
-        offset_start: First offset concerned; records outside are left as they are.
-        offset_end: Offset behind the last one concerned.
+        offset_start: First offset to process; records outside the range are left unchanged.
+        offset_end: End of the offsets to process, exclusive.
         log_start: Records below it lose, whatever their key.
-        is_look_up: 0: put records into the map. 1: only hold them against it; records are then
-            older than all that were put into it.
-        shifts: Tables of `checksums`, to check the checksum of each batch, of one that is left out
-            too, just before its records are read, while they are near: headers and all lie in the
-            data then. int64[0] to check none.
+        is_look_up: 0: put records into the map. 1: only compare them with it; records must be older
+            than all in the map.
+        shifts: Tables of `checksums`, to check each batch's checksum just before its records are
+            read; also of skipped batches. Then headers must be in the data. int64[0] for no check.
     """
 
     strategy: int
@@ -384,12 +386,12 @@ class KeyRules(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """What a call tells.
+    """Output of a call.
 
     Shape:
-        lost: One bit for each record that is or was in the map, set where it lost.
-        own: One bit for each record of this call; `lost` itself where they are put into the map.
-        tombstones: int32[batches], how many there are in each batch.
+        lost: One bit for each record that is or was in the map, set if it lost.
+        own: One bit for each record of this call; the same as `lost` if they are put into the map.
+        tombstones: int32[batches], number of tombstones in each batch.
     """
 
     lost: Bytes
@@ -401,17 +403,17 @@ class Marks(NamedTuple):
 def map_batches(
     data: Bytes, table: Longs, numbers: Longs, rules: KeyRules, keys: KeyMap, marks: Marks
 ) -> int:
-    """Put the records of some batches into the map, or hold them against it.
+    """Put the records of batches into the map, or compare them with it.
 
     Shape:
         data: uint8[>= every BODY_END of the table].
-        table: int64[batches, BATCH_FIELDS], magic 2, bodies not compressed.
+        table: int64[batches, BATCH_FIELDS], magic 2, bodies uncompressed.
         numbers: int64[batches], the number of each batch's first record in `marks.own`; -1 for a
-            batch that is left out.
+            batch to skip.
 
     Returns:
-        DONE; FULL, and the record at `STOP_OFFSET` and all behind it are not in the map; or a
-        BAD_ status of the batch at `BAD_SLOT`.
+        DONE; FULL, and the record at `STOP_OFFSET` and all after it are not in the map; or a BAD_
+        status of the batch at `BAD_SLOT`.
     """
     row = 0
     keys.state[WAITING] = 0
@@ -451,18 +453,18 @@ def _map_batch(
     keys: KeyMap,
     marks: Marks,
 ) -> tuple[int, int, int]:
-    """Take one batch.
+    """Process one batch.
 
     Args:
-        data: Where its body lies.
+        data: Contains its body.
         batch: Its row.
         start: The number of its first record, and the next row of the window.
-        rules: What to do.
+        rules: The rules.
         keys: The map.
-        marks: What to tell.
+        marks: The output.
 
     Returns:
-        A status, the next row then, and how many tombstones there were.
+        A status, the next row of the window, and the number of tombstones.
     """
     number, row = start
     at, end, base = batch[BODY_START], batch[BODY_END], batch[BASE_OFFSET]
@@ -502,15 +504,15 @@ def _map_batch(
 
 @inlined
 def _mark(lost: Bytes, number: int) -> None:
-    """Note that a record has lost."""
+    """Mark a record as lost."""
     store_byte(lost, number >> 3, load_byte(lost, number >> 3) | 1 << (number & 7))
 
 
 @inlined
 def _prefetch_row(row: int, keys: KeyMap) -> None:
-    """Let the slot of a hashed record come into the cache.
+    """Prefetch the slot of a hashed record.
 
-    One for each record that is read: many at once would keep the machine from all other work.
+    One per record that is read: many at once would block the CPU's other memory accesses.
     """
     if row & (HALF_ROWS - 1) < keys.state[WAITING]:
         slot = max(get_fact(keys.window, SLOT, row), 0)
@@ -520,7 +522,7 @@ def _prefetch_row(row: int, keys: KeyMap) -> None:
 
 @kernel
 def _turn(data: Bytes, start: int, count: int, rules: KeyRules, keys: KeyMap, marks: Marks) -> bool:
-    """Hash one half of the window, then take the other; False where the map is full."""
+    """Hash one half of the window, then process the other; return False if the map is full."""
     hash_rows(data, start, count, keys.hasher, keys.numbers.size, keys.window)
     waiting = keys.state[WAITING]
     keys.state[WAITING] = count
@@ -531,7 +533,7 @@ def _turn(data: Bytes, start: int, count: int, rules: KeyRules, keys: KeyMap, ma
 def _take_rows(
     data: Bytes, start: int, count: int, rules: KeyRules, keys: KeyMap, marks: Marks
 ) -> bool:
-    """Take some of the window's records in their order; False where the map is full."""
+    """Process rows of the window in order; return False if the map is full."""
     window = keys.window
     for row in range(start, start + count):
         home = get_fact(window, SLOT, row)
@@ -552,7 +554,7 @@ def _take_rows(
 
 @inlined
 def _find(data: Bytes, row: int, slot: int, keys: KeyMap) -> tuple[int, bool]:
-    """The key's slot, or the empty one that it would take, and whether it is that."""
+    """Return the key's slot and False, or the empty slot for it and True."""
     low, high = get_fact(keys.window, HASH_LOW, row), get_fact(keys.window, HASH_HIGH, row)
     while True:
         found_low, found_high = get_long(keys.hashes, 2 * slot), get_long(keys.hashes, 2 * slot + 1)
@@ -567,7 +569,7 @@ def _find(data: Bytes, row: int, slot: int, keys: KeyMap) -> tuple[int, bool]:
 
 @inlined
 def _is_same_key(data: Bytes, row: int, slot: int, keys: KeyMap) -> bool:
-    """Whether the key itself is the same; true where keys are not kept."""
+    """Whether the key itself is the same; true if the map has no keys."""
     if keys.places.size == 0:
         return True
     at, size = get_fact(keys.window, KEY_AT, row), get_fact(keys.window, KEY_SIZE, row)
@@ -582,7 +584,7 @@ def _is_same_key(data: Bytes, row: int, slot: int, keys: KeyMap) -> bool:
 
 @inlined
 def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> bool:
-    """Give a new key its slot; False where there is no room for it."""
+    """Add a new key at a slot; return False if there is no room for it."""
     window = keys.window
     if keys.state[KEYS] >= keys.key_limit:
         return False
@@ -591,7 +593,7 @@ def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> 
         needed, used = size + _LENGTH_SIZE, keys.state[ARENA_USED]
         if needed > keys.arena.size:
             keys.state[TOO_LONG] += 1
-            return True  # it stays, and so do its older records
+            return True  # it is kept, and so are its older records
         if needed > keys.arena.size - used:
             return False
         store_int32(keys.arena, used, size)
@@ -609,7 +611,7 @@ def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> 
 
 @inlined
 def _replace(row: int, slot: int, rules: KeyRules, keys: KeyMap, lost: Bytes) -> None:
-    """Hold a later record of a key against the one in the map."""
+    """Compare a later record of a key with the one in the map; the loser is marked."""
     number, loser = get_fact(keys.window, NUMBER, row), get_long(keys.numbers, slot)
     if rules.strategy != BY_OFFSET:
         version = get_fact(keys.window, VERSION, row)
@@ -623,14 +625,14 @@ def _replace(row: int, slot: int, rules: KeyRules, keys: KeyMap, lost: Bytes) ->
 
 @inlined
 def _compare(row: int, slot: int, rules: KeyRules, keys: KeyMap, marks: Marks) -> None:
-    """Hold a record from before the mapped ones against its key's latest."""
+    """Compare a record from before the mapped ones with its key's latest; the loser is marked."""
     number, winner = get_fact(keys.window, NUMBER, row), get_long(keys.numbers, slot)
     if rules.strategy == BY_OFFSET:
         _mark(marks.own, number)
         return
     version, winning = get_fact(keys.window, VERSION, row), get_long(keys.versions, slot)
-    # Of equal versions the later record wins: one of the map, or this one if the winner lies
-    # before the mapped ones as well.
+    # Among equal versions the later record wins: one in the map, or this one if the winner is
+    # before the mapped records, too.
     if version < winning or (version == winning and winner != OUTSIDE):
         _mark(marks.own, number)
         return
@@ -640,7 +642,7 @@ def _compare(row: int, slot: int, rules: KeyRules, keys: KeyMap, marks: Marks) -
         _mark(marks.lost, winner)
 
 
-# Columns of what is found.
+# Columns of the sample.
 HASH: Final = 0
 
 
@@ -670,19 +672,19 @@ TOTALS: Final = 3
 def sample_keys(
     data: Bytes, table: Longs, hasher: Hasher, mask: int, out: Longs, totals: Longs
 ) -> tuple[int, int]:
-    """Count the records of a table's batches, and note those whose key is in the sample.
+    """Count the records of a table's batches, and collect those whose key is in the sample.
 
     Args:
         data: uint8[>= every BODY_END of the table].
-        table: int64[batches, BATCH_FIELDS], magic 2, bodies not compressed.
-        hasher: How keys are hashed; the first half of a hash counts.
-        mask: Bits of it that are 0 for a key of the sample.
+        table: int64[batches, BATCH_FIELDS], magic 2, bodies uncompressed.
+        hasher: The hasher; the first half of a hash is used.
+        mask: Bits of the hash that are 0 for a key of the sample.
         out: int64[>= SAMPLED + records of the table, SAMPLE_FIELDS]; rows from `SAMPLED` on are
             written: hash, offset, bytes of the record, negative for a tombstone.
-        totals: int64[TOTALS], added to: records, their bytes, rows of `out`.
+        totals: int64[TOTALS], increased: records, their bytes, rows of `out`.
 
     Returns:
-        DONE, or a BAD_ status and the record or body concerned.
+        DONE, or a BAD_ status and the place of the damaged record or body.
     """
     for slot in range(table.shape[0]):
         status, at = _sample_batch(data, table[slot], hasher, mask, out, totals)

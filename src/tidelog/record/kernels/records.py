@@ -6,8 +6,8 @@ filter are checked like the others and left out.
 
 Counting reads only a record's length and its two deltas; the batch's checksum covers the rest.
 Headers are decoded for records that `decode_batches` accepted. Reads stay bounded by `end`, because
-a file that is truncated under a map can change its bytes. Validation follows
-`tidelog.storage.log.record_rules`, the plain reference; storage calls `check_body` in its place.
+the bytes can change if a mapped file is truncated. Validation follows
+`tidelog.storage.log.record_rules`, the plain reference; storage calls `check_body` instead of that.
 
 Source: docs/format.md#record. Plain reference: `tidelog.record.record`.
 """
@@ -57,15 +57,15 @@ from tidelog.types import INT64_MAX, NO_TIMESTAMP, Buffer
 RECORD_HEADER_SIZE_MIN: Final = 2
 
 
-# In place of the header count's place, where the count is 0.
+# Instead of the header count's place, if the count is 0.
 NO_HEADERS: Final = -1
 
 
-# Ready made: to make it of `np.uint8` takes as long as an array.
+# A constant: creating it from `np.uint8` takes as long as creating an array.
 _BYTE: Final = np.dtype(np.uint8)
 
 
-# Places in `progress`: where to go on, how full the columns are, what was seen on the way.
+# Places in `progress`: where to continue, used bytes of the columns, and counts.
 BATCH: Final = 0
 
 
@@ -112,7 +112,7 @@ PROGRESS_FIELDS: Final = 13
 UNOPENED: Final = -1
 
 
-# What is made of keys and of values: nothing, a column of copies, or one of views.
+# Modes of keys and of values: left out, a column of copies, or one of views.
 LEFT_OUT: Final = 0
 
 
@@ -122,7 +122,7 @@ COPIED: Final = 1
 VIEWED: Final = 2
 
 
-# Arrow's view of a value: four words of 4 bytes, with up to 12 bytes of it inside.
+# Arrow's view of a value: four words of 4 bytes, with values of up to 12 bytes inside.
 VIEW_WORDS: Final = 4
 
 
@@ -136,16 +136,16 @@ _SIGN: Final = 1 << 31
 
 
 class Filter(NamedTuple):
-    """Which rows to take, and what to copy of them.
+    """Rows to select, and modes of their keys and values.
 
     Attributes:
         offset_start: First offset, inclusive.
         offset_end: Last offset, exclusive.
-        by_time: 1 to filter by record time too; records without a time are then left out.
+        by_time: 1 to also filter by record time; records without a time are then left out.
         time_start: First record time in ms, inclusive.
         time_end: Last record time in ms, exclusive; INT64_MAX for no end.
         keys: `LEFT_OUT`, `COPIED` or `VIEWED`.
-        values: Likewise.
+        values: `LEFT_OUT`, `COPIED` or `VIEWED`.
     """
 
     offset_start: int
@@ -158,13 +158,13 @@ class Filter(NamedTuple):
 
 
 class Binary(NamedTuple):
-    """An Arrow binary column that is being filled; the caller allocates.
+    """An Arrow binary column to fill; the caller allocates it.
 
     Shape:
-        ends: int32[rows + 1], the first is 0; nothing is written of a column of views.
-        data: uint8[capacity in bytes], likewise.
+        ends: int32[rows + 1], the first is 0; not written for a column of views.
+        data: uint8[capacity in bytes]; not written for a column of views.
         valid: uint8[(rows + 7) // 8], all bits set by the caller; a null clears its own.
-        views: int32[rows * VIEW_WORDS] of a column of views, int32[0] of others.
+        views: int32[rows * VIEW_WORDS] for a column of views, int32[0] for others.
     """
 
     ends: Ints
@@ -174,16 +174,16 @@ class Binary(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What `decode_batches` fills; the caller allocates.
+    """Output columns of `decode_batches`; the caller allocates them.
 
     Shape:
-        offsets: int64[rows]; its length is the number of rows to stop at.
-        timestamps: int64[rows], -1 for none; int64[0] where nobody asks. May be the same array as
-            `creates` where no batch is LogAppendTime and no create time is lost.
-        creates: int64[rows], -1 for none or lost; int64[0] where nobody asks.
-        headers_at: int64[rows], place of the header count, `NO_HEADERS` where that is 0; int64[0]
-            where nobody asks.
-        rows_end: int64[batches], number of rows when the batch of the table was left.
+        offsets: int64[rows]; its length is the maximum number of rows.
+        timestamps: int64[rows], -1 for none; int64[0] if not requested. May be the same array as
+            `creates` if no batch is LogAppendTime and no create time is lost.
+        creates: int64[rows], -1 for none or lost; int64[0] if not requested.
+        headers_at: int64[rows], place of the header count, `NO_HEADERS` if that is 0; int64[0] if
+            not requested.
+        rows_end: int64[batches], number of rows at the end of each batch of the table.
     """
 
     offsets: Longs
@@ -197,12 +197,12 @@ class Columns(NamedTuple):
 
 @inlined
 def parse_record(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int, int, int, int]:
-    """The record at `at` of a body that ends at `end`.
+    """Parse the record at `at` of a body that ends at `end`.
 
     Returns:
-        The place behind it or `POISON`; timestamp delta; offset delta; the key's place and size;
-        the value's place and size; place of the header count or `NO_HEADERS`. A size of -1 is
-        null. Nothing but the first means anything where that is `POISON`.
+        The place after it or `POISON`; timestamp delta; offset delta; the key's place and size; the
+        value's place and size; place of the header count or `NO_HEADERS`. A size of -1 is null.
+        After `POISON` the other values are invalid.
     """
     size, at = read_varint(data, at, end)
     if size < 0 or size > end - at:
@@ -225,7 +225,7 @@ def parse_record(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, in
 
 @inlined
 def skip_headers(data: Bytes, at: int, end: int, count: int) -> int:
-    """The place behind `count` headers, `POISON` where one of them breaks a rule."""
+    """Return the place after `count` headers, `POISON` if one of them breaks a rule."""
     if count < 0 or count > min((end - at) // RECORD_HEADER_SIZE_MIN, HEADERS_MAX):
         return POISON
     for _ in range(count):
@@ -241,19 +241,19 @@ def skip_headers(data: Bytes, at: int, end: int, count: int) -> int:
 def decode_batches(
     data: Bytes, table: Longs, rows: Filter, out: Columns, progress: Longs, shifts: Longs
 ) -> tuple[int, int]:
-    """Decode the batches of `table` from `progress` on, until they or the columns are through.
+    """Decode the batches of `table` from `progress` on, until the end or full columns.
 
     Shape:
         data: uint8[>= every BODY_END of the table].
-        table: int64[batches, BATCH_FIELDS], magic 2, bodies not compressed.
-        progress: int64[PROGRESS_FIELDS], for the first call zeros but `UNOPENED` in `AT`. Before
-            another call the caller empties the columns and everything from `ROWS` on.
+        table: int64[batches, BATCH_FIELDS], magic 2, bodies uncompressed.
+        progress: int64[PROGRESS_FIELDS], for the first call zeros except `UNOPENED` in `AT`. Before
+            another call the caller clears the columns and everything from `ROWS` on.
         shifts: Tables of `checksums`, to check each batch's checksum just before its records are
-            read, while they are near: headers and all lie in `data` then. int64[0] to check none.
+            read; then headers must be in `data`. int64[0] for no check.
 
     Returns:
-        A status and a place: DONE; FULL and the record that does not fit; BAD_SUM and the
-        checksum of the batch's bytes; or another BAD_ status and the record or body concerned.
+        A status and a place: DONE; FULL and the record that does not fit; BAD_SUM and the checksum
+            of the batch's bytes; or another BAD_ status and the damaged record or body.
     """
     while progress[BATCH] < table.shape[0]:
         slot = progress[BATCH]
@@ -275,7 +275,7 @@ def decode_batches(
 def _decode_batch(
     data: Bytes, batch: Longs, rows: Filter, out: Columns, progress: Longs, view_start: int
 ) -> int:
-    """Decode one batch, or what is left of it."""
+    """Decode one batch, or the rest of it."""
     if progress[AT] == UNOPENED:
         progress[AT] = batch[BODY_START]
         progress[RECORD] = 0
@@ -293,7 +293,7 @@ def _decode_batch(
 def _decode_records(
     data: Bytes, batch: Longs, rows: Filter, out: Columns, progress: Longs, view_start: int
 ) -> int:
-    """Decode records; `progress` is left at the one that it stopped at."""
+    """Decode records; `progress` is left at the record where it stopped."""
     base_offset, base_timestamp = batch[BASE_OFFSET], batch[BASE_TIMESTAMP]
     delta_max = batch[LAST_OFFSET] - base_offset
     is_append_time = batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
@@ -342,7 +342,7 @@ def _decode_records(
 def _count_oddities(
     progress: Longs, key_size: int, value_size: int, timestamp: int, created: int, headers_at: int
 ) -> None:
-    """Count what is rare, so that nobody has to look for it in columns that have none."""
+    """Count rare values, so that columns without them need no search for them."""
     if key_size < 0:
         progress[KEY_NULLS] += 1
     if value_size < 0:
@@ -363,7 +363,7 @@ def is_inside(offset: int, rows: Filter) -> bool:
 
 @inlined
 def is_wanted(offset: int, timestamp: int, rows: Filter) -> bool:
-    """Whether the filter takes a record of this offset and time."""
+    """Whether the filter selects a record of this offset and time."""
     if not is_inside(offset, rows):
         return False
     if not rows.by_time:
@@ -374,7 +374,7 @@ def is_wanted(offset: int, timestamp: int, rows: Filter) -> bool:
 
 @inlined
 def _keep(column: Longs, row: int, value: int) -> None:
-    """Set a row of a column that somebody asked for."""
+    """Set a row of a column, if the column is requested."""
     if row < column.size:
         put_long(column, row, value)
 
@@ -383,7 +383,7 @@ def _keep(column: Longs, row: int, value: int) -> None:
 def _put(  # noqa: PLR0913 - a value's place, and where it goes
     mode: int, column: Binary, row: int, used: int, data: Bytes, at: int, size: int, start: int
 ) -> int:
-    """Set a row of a column as `Filter` asks for it; the bytes of copies that it then holds."""
+    """Set a row of a column by its mode; return the column's used bytes."""
     if mode == COPIED:
         used = append_binary(column, row, used, data, at, size)
     elif mode == VIEWED:
@@ -393,7 +393,7 @@ def _put(  # noqa: PLR0913 - a value's place, and where it goes
 
 @inlined
 def append_binary(column: Binary, row: int, used: int, data: Bytes, at: int, size: int) -> int:
-    """Append one value, null where `size` is -1; the bytes that the column then holds."""
+    """Append one value, null if `size` is -1; return the column's used bytes."""
     if size > 0:
         copy_bytes(column.data, used, data, at, size)
         used += size
@@ -405,10 +405,10 @@ def append_binary(column: Binary, row: int, used: int, data: Bytes, at: int, siz
 
 @inlined
 def put_view(column: Binary, row: int, data: Bytes, at: int, size: int, start: int) -> None:
-    """Set one view, null where `size` is -1.
+    """Set one view, null if `size` is -1.
 
-    Arrow's layout: the size and the first 4 bytes, then 8 more bytes of a small value; of another
-    the number of its buffer, 0 here, and its place there, less than 2^31. The buffer begins at
+    Arrow's layout: the size and the first 4 bytes, then 8 more bytes of a small value. For a large
+    one, the number of its buffer, 0 here, and its place there, less than 2^31. The buffer begins at
     `start` of `data`.
     """
     place = VIEW_WORDS * row
@@ -427,7 +427,7 @@ def put_view(column: Binary, row: int, data: Bytes, at: int, size: int, start: i
 
 @inlined
 def _load_few(data: Bytes, at: int, size: int) -> int:
-    """The first 4 of `size` bytes as a little-endian int32, zeros behind the last one."""
+    """Return the first 4 of `size` bytes as a little-endian int32, filled with zeros."""
     count = min(size, _WORD_SIZE)
     if count <= 0:
         return 0
@@ -442,15 +442,16 @@ def _load_few(data: Bytes, at: int, size: int) -> int:
 
 @kernel
 def count_matches(data: Bytes, table: Longs, rows: Filter) -> tuple[int, int, int, int]:
-    """Count the records that a filter takes.
+    """Count the records that a filter selects.
 
     Shape:
         data: uint8[>= every BODY_END of the table].
-        table: int64[batches, BATCH_FIELDS], magic 2, bodies not compressed.
+        table: int64[batches, BATCH_FIELDS], magic 2, bodies uncompressed.
 
     Returns:
-        The number of records taken; of those inside the offset range that have no time, under a
-        filter by time; DONE, or a BAD_ status and the record or body concerned.
+        The number of selected records; with a filter by time, the number of records inside the
+        offset range that have no time; DONE, or a BAD_ status; the place of the damaged record or
+        body.
     """
     taken = without_time = 0
     for slot in range(table.shape[0]):
@@ -487,7 +488,7 @@ def _count_batch(data: Bytes, batch: Longs, rows: Filter) -> tuple[int, int, int
 
 @inlined
 def _deltas(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
-    """The place behind a record or `POISON`, its timestamp delta, its offset delta."""
+    """Return the place after a record or `POISON`, its timestamp delta, its offset delta."""
     size, at = read_varint(data, at, end)
     if size < RECORD_SIZE_MIN - 1 or size > end - at:
         return POISON, 0, 0
@@ -498,7 +499,7 @@ def _deltas(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
 
 
 class HeaderColumns(NamedTuple):
-    """What `fill_headers` fills; the caller allocates from `count_headers`.
+    """Output columns of `fill_headers`; the caller allocates them from `count_headers`.
 
     Shape:
         ends: int32[rows + 1], number of headers up to each row.
@@ -513,7 +514,7 @@ class HeaderColumns(NamedTuple):
 
 @kernel
 def count_headers(data: Bytes, end: int, headers_at: Longs) -> tuple[int, int, int]:
-    """The number of headers of all rows, and the bytes of their keys and of their values."""
+    """Return the number of headers of all rows, and the bytes of their keys and of their values."""
     headers, key_bytes, value_bytes = 0, 0, 0
     for row in range(headers_at.size):
         if headers_at[row] == NO_HEADERS:
@@ -530,7 +531,7 @@ def count_headers(data: Bytes, end: int, headers_at: Longs) -> tuple[int, int, i
 
 @kernel
 def fill_headers(data: Bytes, end: int, headers_at: Longs, out: HeaderColumns) -> bool:
-    """Fill the columns; whether all keys are ASCII, so that nobody has to check them for UTF-8."""
+    """Fill the columns; return whether all keys are ASCII, which need no check for UTF-8."""
     slot, key_used, value_used, seen = 0, 0, 0, 0
     for row in range(headers_at.size):
         if headers_at[row] != NO_HEADERS:
@@ -556,7 +557,7 @@ def _fits(out: HeaderColumns, slot: int, key_end: int, value_end: int) -> bool:
 
 @inlined
 def _join_bits(data: Bytes, at: int, size: int) -> int:
-    """All bits that are set in any of the bytes."""
+    """Return the bitwise OR of the bytes."""
     seen = 0
     for place in range(at, at + size):
         seen |= load_byte(data, place)
@@ -565,7 +566,7 @@ def _join_bits(data: Bytes, at: int, size: int) -> int:
 
 @inlined
 def _read_header(data: Bytes, at: int, end: int) -> tuple[int, int, int, int]:
-    """Place and size of key and value; sizes 0 where they would lead over `end`."""
+    """Return place and size of key and value; sizes are 0 if they would exceed `end`."""
     key_size, key_at = read_varint(data, at, end)
     if key_size < 0 or key_size > end - key_at:
         return at, 0, end, 0
@@ -582,10 +583,10 @@ def validate_batch_body(
     """Check the `record_count` records that should fill `body` exactly.
 
     Returns:
-        A status (DONE, BAD_COUNT, BAD_RECORD, BAD_REST) and the place concerned; the largest
-        timestamp in ms, -1 where none is larger; the smallest other than -1, 2^63-1 where there is
-        none; whether any record has no key; whether the offset deltas are 0, 1, 2, ... What comes
-        after the place means nothing unless the status is DONE.
+        A status (DONE, BAD_COUNT, BAD_RECORD, BAD_REST) and the damaged place; the largest
+        timestamp in ms, at least -1; the smallest other than -1, 2^63-1 for none; whether any
+        record has no key; whether the offset deltas are 0, 1, 2, ... All after the place is valid
+        only with status DONE.
     """
     largest, smallest = NO_TIMESTAMP, INT64_MAX
     has_null_key, in_order = False, True
@@ -609,11 +610,11 @@ def validate_batch_body(
 def check_body(
     body: Buffer, record_count: int, base_timestamp: int, /
 ) -> tuple[int, int, bool, bool]:
-    """The facts of the records that fill `body`: `storage.log.record_rules.BodyFacts` in order.
+    """Return the facts of the records in `body`, in the order of `record_rules.BodyFacts`.
 
     Args:
         body: An uncompressed records section.
-        record_count: As the batch declares.
+        record_count: Number of records in the batch's header.
         base_timestamp: In ms; timestamps are base + delta, wrapped to 64 bits.
 
     Raises:

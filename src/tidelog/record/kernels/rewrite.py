@@ -76,7 +76,7 @@ from tidelog.record.kernels.memory import (
 from tidelog.record.kernels.records import parse_record
 from tidelog.types import NO_TIMESTAMP
 
-# What to do with a batch.
+# Actions for a batch.
 DROP: Final = 0
 
 
@@ -96,22 +96,22 @@ ACTION: Final = 0
 NUMBER: Final = 1  # the first record's number in `lost`; -1: none has lost
 
 
-HORIZON: Final = 2  # delete horizon to set where a tombstone is left, -1 for none
+HORIZON: Final = 2  # delete horizon to set if a tombstone is left, -1 for none
 
 
-FORCES_HORIZON: Final = 3  # 1: set it whatever is left
+FORCES_HORIZON: Final = 3  # 1: set the horizon in any case
 
 
-DROPS_TOMBSTONES: Final = 4  # 1: tombstones go too
+DROPS_TOMBSTONES: Final = 4  # 1: remove tombstones, too
 
 
-KEEPS_EMPTY: Final = 5  # 1: where no record is left, an empty batch stays
+KEEPS_EMPTY: Final = 5  # 1: if no record is left, keep an empty batch
 
 
 PLAN_FIELDS: Final = 6
 
 
-# Columns of the table of batches that were written.
+# Columns of the table of written batches.
 WRITTEN_AT: Final = 0
 
 
@@ -133,20 +133,20 @@ WRITTEN_SLOT: Final = 5  # its row in the table
 WRITTEN_RECORDS: Final = 6
 
 
-WRITTEN_TOMBSTONES: Final = 7  # of a copy: 0, its caller knows
+WRITTEN_TOMBSTONES: Final = 7  # 0 for a copy, whose caller knows the number
 
 
-IS_NEW: Final = 8  # 1: not a copy, so it needs a checksum, and compression where it says so
+IS_NEW: Final = 8  # 1: not a copy, so it needs a checksum, and compression by its codec
 
 
 WRITTEN_FIELDS: Final = 9
 
 
-# A time takes up to 10 bytes where it took 1 before, and so the record's length one more.
+# A time may grow from 1 byte to 10, and then the record's length field by one.
 GROWTH_MAX: Final = 10
 
 
-# Facts on what is left of a batch.
+# Facts about the remaining records of a batch.
 _LEFT: Final = 0
 
 
@@ -166,8 +166,8 @@ class Sources(NamedTuple):
     """The batches to write.
 
     Shape:
-        log: uint8[...], where POSITION and SIZE lead.
-        bodies: uint8[...], where BODY_START and BODY_END lead, for batches to filter.
+        log: uint8[...], contains the batches at POSITION and SIZE.
+        bodies: uint8[...], contains the bodies at BODY_START and BODY_END, of batches to filter.
         table: int64[batches, BATCH_FIELDS].
         plan: int64[batches, PLAN_FIELDS].
         lost: One bit for each record.
@@ -182,7 +182,7 @@ class Sources(NamedTuple):
 
 @kernel
 def count_left(counts: Longs, numbers: Longs, lost: Bytes, out: Longs) -> None:
-    """How many records of each batch have not lost.
+    """Count the records of each batch that have not lost.
 
     Shape:
         counts: int64[batches], records of each.
@@ -197,7 +197,7 @@ def count_left(counts: Longs, numbers: Longs, lost: Bytes, out: Longs) -> None:
 
 @inlined
 def _count_bits(lost: Bytes, start: int, end: int) -> int:
-    """How many of the bits from `start` to `end` are set."""
+    """Return the number of set bits from `start` to `end` (exclusive)."""
     found = 0
     while start < end and start & 7 != 0:
         found += (lost[start >> 3] >> (start & 7)) & 1
@@ -220,18 +220,18 @@ def _byte_bits(value: int) -> int:
 
 @kernel
 def write_batches(sources: Sources, out: Bytes, written: Longs, facts: Longs) -> tuple[int, int]:
-    """Write what is to be left of some batches, in their order.
+    """Write the remaining records of batches, in order.
 
     Shape:
-        out: uint8[capacity]: for a copy its size; to filter the same, or `HEADER_SIZE`, the body
+        out: uint8[capacity]: for a copy its size; to filter, the same or `HEADER_SIZE`, the body
             and `GROWTH_MAX` bytes for each record, whichever is more.
         written: int64[batches, WRITTEN_FIELDS].
         facts: int64[FACT_FIELDS], for the kernel's own use.
 
     Returns:
-        A status, and how many batches were written. With FULL (`out` is too small) and BAD_RECORD
-        (the bodies are not those that were looked at) what was written is worth nothing; the
-        number is then that of the batch concerned.
+        A status, and the number of written batches. With FULL (`out` is too small) and BAD_RECORD
+        (the bodies differ from those examined before) the output is invalid; the number is then
+        that of the batch concerned.
     """
     used, count = 0, 0
     for slot in range(sources.table.shape[0]):
@@ -263,7 +263,7 @@ def write_batches(sources: Sources, out: Bytes, written: Longs, facts: Longs) ->
 
 @inlined
 def _room(sources: Sources, slot: int) -> int:
-    """The most that a batch can come to."""
+    """Return the maximum size of a written batch."""
     batch = sources.table[slot]
     action = sources.plan[slot, ACTION]
     size = int(batch[SIZE])
@@ -297,7 +297,7 @@ def _is_left(sources: Sources, slot: int, record: int) -> bool:
 def _write_filtered(
     sources: Sources, slot: int, out: Bytes, start: int, row: Longs, facts: Longs
 ) -> int:
-    """Write the records of a batch that are left: its size, 0 for none, -1 for a bad record."""
+    """Write the remaining records of a batch; return its size, 0 for none, -1 for a bad record."""
     batch, plan = sources.table[slot], sources.plan[slot]
     fetch_body(sources.bodies, batch[BODY_START], batch[BODY_END])
     if not _look_at(sources, slot, facts):
@@ -335,7 +335,7 @@ def _write_filtered(
 
 @inlined
 def _look_at(sources: Sources, slot: int, facts: Longs) -> bool:
-    """Gather facts on the records that are left; False where a record is bad."""
+    """Collect facts about the remaining records; return False if a record is bad."""
     batch, data = sources.table[slot], sources.bodies
     at, end = batch[BODY_START], batch[BODY_END]
     left = tombstones = 0
@@ -369,7 +369,7 @@ def _look_at(sources: Sources, slot: int, facts: Longs) -> bool:
 def _write_records(
     sources: Sources, slot: int, base: int, out: Bytes, used: int, drops_tombstones: int
 ) -> int:
-    """Write the records that are left, their times counted from `base`; the place behind them."""
+    """Write the remaining records, with times relative to `base`; return the place after them."""
     batch, data = sources.table[slot], sources.bodies
     at, end = batch[BODY_START], batch[BODY_END]
     is_same_base = base == batch[BASE_TIMESTAMP]
@@ -397,15 +397,15 @@ def _write_records(
 def _write_record(
     data: Bytes, rest_at: int, end: int, time_delta: int, out: Bytes, used: int
 ) -> int:
-    """Write a record with another timestamp delta; the place behind it.
+    """Write a record with another timestamp delta; return the place after it.
 
     Args:
-        data: Where the rest of the record lies, from its offset delta on.
-        rest_at: Where that begins.
-        end: Where it ends.
+        data: Contains the rest of the record, from its offset delta on.
+        rest_at: Start of that rest.
+        end: End of it.
         time_delta: The new delta.
-        out: Where to write.
-        used: Where to begin.
+        out: The output.
+        used: Place in the output.
     """
     used = write_varlong(out, used, 1 + varlong_size(time_delta) + end - rest_at)
     store_byte(out, used, 0)
@@ -416,7 +416,7 @@ def _write_record(
 
 @inlined
 def _write_empty(batch: Longs, out: Bytes, start: int, row: Longs) -> int:
-    """Write a header without records; its size."""
+    """Write a header without records; return its size."""
     kept = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
     row[WRITTEN_BASE] = batch[BASE_OFFSET]
     row[WRITTEN_LAST] = batch[LAST_OFFSET]
@@ -431,7 +431,7 @@ def _write_empty(batch: Longs, out: Bytes, start: int, row: Longs) -> int:
 def _write_header(
     batch: Longs, attributes: int, base_timestamp: int, row: Longs, out: Bytes, start: int
 ) -> None:
-    """Write all fields but the checksum, the length being that of a header alone."""
+    """Write all fields except the checksum; the length is that of a header alone."""
     store_int64(out, start, batch[BASE_OFFSET])
     store_int32(out, start + LENGTH_AT, HEADER_SIZE - LOG_OVERHEAD)
     store_int32(out, start + LEADER_EPOCH_AT, batch[LEADER_EPOCH])
@@ -460,7 +460,7 @@ LARGEST_OFFSET: Final = 2
 ENTRY_TIMESTAMP: Final = 3  # of the last time index entry
 
 
-OFFSET_ENTRIES: Final = 4  # in the whole index
+OFFSET_ENTRIES: Final = 4  # entries in the whole index
 
 
 TIME_ENTRIES: Final = 5
@@ -470,12 +470,12 @@ INDEX_FIELDS: Final = 6
 
 
 class IndexRules(NamedTuple):
-    """When an entry is made.
+    """Rules of index entries.
 
     Attributes:
-        interval_bytes: More than this must lie behind the last indexed position.
-        offset_entry_limit: Entries that the offset index may have.
-        time_entry_limit: Entries that the time index may have, the closing one left out.
+        interval_bytes: An entry is made after more than this since the last indexed position.
+        offset_entry_limit: Maximum number of entries in the offset index.
+        time_entry_limit: Maximum number of entries in the time index, without the closing one.
     """
 
     interval_bytes: int
@@ -487,17 +487,17 @@ class IndexRules(NamedTuple):
 def index_batches(
     written: Longs, position: int, rules: IndexRules, state: Longs, offsets: Longs, times: Longs
 ) -> tuple[int, int]:
-    """Index entries of batches that follow each other in a log file.
+    """Make the index entries of consecutive batches in a log file.
 
     Shape:
         written: int64[batches, WRITTEN_FIELDS].
-        position: Where the place 0 of WRITTEN_AT lies in the file.
+        position: Position in the file of place 0 of WRITTEN_AT.
         state: int64[INDEX_FIELDS], of the whole segment.
         offsets: int64[batches, 2], written: last offset and position.
         times: int64[batches, 2], written: timestamp and offset.
 
     Returns:
-        How many entries of each there are.
+        The number of entries of each index.
     """
     offset_count = time_count = 0
     for slot in range(written.shape[0]):

@@ -1,9 +1,9 @@
 """Searches one segment by record time: time index, offset index, batch headers, records.
 
-Works on the bytes of the segment's three files and keeps no state. A compressed or legacy batch is
-returned by its position for the caller to open. The CRC is checked for the first `PASSED_BYTES` of
-batches that are skipped by the largest timestamp of their header, but not for a batch that a time
-index entry confirms. The caller checks the batch that holds the result.
+Works on the bytes of the segment's three files and keeps no state. For a compressed or legacy batch
+it returns the position, and the caller decompresses the batch. The CRC is checked for the first
+`PASSED_BYTES` of batches that are skipped by the largest timestamp of their header, but not for a
+batch that a time index entry confirms. The caller checks the batch that holds the result.
 
 Index entries are big-endian and sorted. Offset index: int32 relative offset, int32 position. Time
 index: int64 timestamp, int32 relative offset. A floor search returns the last entry at or below the
@@ -67,25 +67,24 @@ def find_time_in_segment(
     target: int,
     floor_offset: int,
 ) -> tuple[int, int, int, int]:
-    """The first record of a segment with timestamp >= `target` and offset >= `floor_offset`.
+    """Find the first record of a segment with timestamp >= `target` and offset >= `floor_offset`.
 
     Args:
         log: All whole batches of the log file.
-        index: The entries of the offset index and nothing behind them.
-        time_index: Likewise of the time index.
+        index: Exactly the entries of the offset index.
+        time_index: Exactly the entries of the time index.
         between: The segment's base offset, and the offset that no batch of it reaches.
         target: Time in ms.
-        floor_offset: First offset to take, inclusive.
+        floor_offset: First offset, inclusive.
 
     Returns:
-        A status, offset, timestamp in ms, and the position of the batch concerned. FOUND; NOT_FOUND
-        (position: end of the log); NEED_PLAIN where the batch at that position has to be opened by
-        other means, and the search goes on behind it with `find_time`; BAD_INDEX where an index
-        entry says what its batch does not; BAD_ORDER where offsets are not in order up to that
-        batch and the one behind it; BAD_RECORD where the checksum of a batch that was to be
-        passed over is wrong; PARTIAL or another BAD_ status of the batch there.
-        The timestamp is -1 with every status but FOUND; the offset is then the smallest that the
-        batch at that position may have, -1 where that is not known.
+        A status, offset, timestamp in ms, and the position of a batch. FOUND; NOT_FOUND (position:
+        end of the log); NEED_PLAIN if plain code must read the batch there, and then continue after
+        it with `find_time`; BAD_INDEX if an index entry contradicts its batch; BAD_ORDER if offsets
+        are out of order up to the batch after that one; BAD_RECORD if the checksum of a batch to
+        skip is wrong; PARTIAL or another BAD_ status of the batch. The timestamp is -1 with every
+        status but FOUND; the offset is then the smallest that the batch at that position may have,
+        -1 if unknown.
     """
     return _search_segment(log, index, time_index, between, target, floor_offset)
 
@@ -94,21 +93,21 @@ def find_time_in_segment(
 def find_time(
     log: Bytes, position: int, between: tuple[int, int], target: int, floor_offset: int
 ) -> tuple[int, int, int, int]:
-    """The search from the batch at `position` on, without indexes; else as above.
+    """Search from the batch at `position` on, without indexes; see `find_time_in_segment`.
 
     Args:
         log: Bytes.
         position: Place of a batch.
         between: Smallest offset that this batch may have, and the offset that none reaches.
         target: Time in ms.
-        floor_offset: First offset to take, inclusive.
+        floor_offset: First offset, inclusive.
     """
     return _search_batches(log, position, between, target, floor_offset, NOTHING)
 
 
 @inlined
 def _floor_time_entry(time_index: Bytes, base_offset: int, target: int) -> tuple[int, int]:
-    """The last time index entry with timestamp <= `target`, else (-1, base_offset)."""
+    """Return the last time index entry with timestamp <= `target`, else (-1, base_offset)."""
     low, high = 0, time_index.size // TIME_ENTRY_SIZE
     while low < high:
         middle = (low + high) >> 1
@@ -124,7 +123,7 @@ def _floor_time_entry(time_index: Bytes, base_offset: int, target: int) -> tuple
 
 @inlined
 def floor_position_for(index: Bytes, base_offset: int, offset: int) -> tuple[int, int]:
-    """The last offset index entry with offset <= `offset`, else (base_offset, 0)."""
+    """Return the last offset index entry with offset <= `offset`, else (base_offset, 0)."""
     low, high = 0, index.size // OFFSET_ENTRY_SIZE
     relative = offset - base_offset
     while low < high:
@@ -155,12 +154,12 @@ def _search_segment(
     if position != 0 and not _leads_to_batch(log, position, offset):
         return BAD_INDEX, NOTHING, NOTHING, position
     if position != 0 and not _ends_at(log, position, offset):
-        # Old brokers made one entry for an append of several batches. The entry before it, then,
-        # so that the batch that is looked for is not the first one, which nothing vouches for.
+        # Old brokers made one entry for an append of several batches. The search then begins at the
+        # entry before, so that the result is not the first batch, whose offsets nothing confirms.
         offset, position = floor_position_for(index, base_offset, min(offset, first) - 1)
         if position != 0 and not _leads_to_batch(log, position, offset):
             return BAD_INDEX, NOTHING, NOTHING, position
-    # Where records are passed over because of a time entry, its batch must say the same.
+    # If a time entry is used to skip records, its batch must confirm it.
     is_used = indexed != NOTHING and wanted >= floor_offset
     if is_used and not _has_largest(log, position, wanted, indexed):
         return BAD_INDEX, NOTHING, NOTHING, position
@@ -170,7 +169,7 @@ def _search_segment(
 
 @inlined
 def _ends_at(log: Bytes, position: int, offset: int) -> bool:
-    """Whether a batch lies at a position whose last offset is this one."""
+    """Whether the batch at a position has this last offset."""
     if position < 0 or position >= log.size or frame_status(log, position, log.size)[0] != DONE:
         return False
     base = load_int64(log, position)
@@ -182,9 +181,9 @@ def _ends_at(log: Bytes, position: int, offset: int) -> bool:
 
 @inlined
 def _leads_to_batch(log: Bytes, position: int, offset: int) -> bool:
-    """Whether a batch lies at an entry's position that ends at or before the entry's offset.
+    """Whether an entry's position has a batch that ends at or before the entry's offset.
 
-    Before it, because old brokers made one entry for an append of several batches.
+    It may end before it, because old brokers made one entry for an append of several batches.
     """
     if position < 0 or position >= log.size:
         return False
@@ -199,7 +198,7 @@ def _leads_to_batch(log: Bytes, position: int, offset: int) -> bool:
 
 @inlined
 def _has_largest(log: Bytes, position: int, offset: int, timestamp: int) -> bool:
-    """Whether `timestamp` is the largest of the first batch from `position` on with the offset."""
+    """Whether the first batch from `position` on that reaches the offset has this max timestamp."""
     at = position
     while at < log.size:
         status, size = frame_status(log, at, log.size)
@@ -229,7 +228,7 @@ def _search_batches(
     floor_offset: int,
     confirmed: int,
 ) -> tuple[int, int, int, int]:
-    """Search from a batch on; a time entry confirms what is said up to offset `confirmed`."""
+    """Search from a batch on; a time entry confirms the headers up to offset `confirmed`."""
     if position < 0:
         return BAD_INDEX, NOTHING, NOTHING, position
     at, last, (next_offset, end_offset) = position, NOTHING, between
@@ -246,10 +245,10 @@ def _search_batches(
             if status == FOUND:
                 return FOUND, offset, timestamp, at
             if status == NOT_FOUND and load_int64(log, at) >= floor_offset:
-                # The header promises a match: the records are damaged, or a cleaner took them.
+                # The header promises a match: the records are damaged, or a cleaner removed them.
                 status = NEED_PLAIN
         elif status == NOT_FOUND and last >= floor_offset and last > confirmed and unchecked > 0:
-            # By its largest timestamp, which the checksum covers.
+            # Skipped by its largest timestamp, which the checksum covers.
             unchecked -= size
             status = NOT_FOUND if has_right_sum(log, at, size) else BAD_RECORD
         if status != NOT_FOUND:
@@ -263,9 +262,9 @@ def _search_batches(
 def _held_to_order(
     log: Bytes, at: int, size: int, status: int, next_offset: int, end_offset: int
 ) -> tuple[int, int]:
-    """A batch's status, or BAD_ORDER; and its last offset.
+    """Return a batch's status, or BAD_ORDER; and its last offset.
 
-    One that may be the answer is held against the batch behind it, too.
+    A batch that may contain the result is also compared with the batch after it.
     """
     first = last = load_int64(log, at)
     if load_byte(log, at + MAGIC_AT) >= MAGIC_2:
@@ -281,7 +280,7 @@ def _held_to_order(
 
 @inlined
 def _judge(log: Bytes, at: int, target: int, floor_offset: int) -> int:
-    """What the header says of a batch: FOUND where it may hold a match, NOT_FOUND, NEED_PLAIN."""
+    """Judge a batch by its header: FOUND if it may contain a match, NOT_FOUND, or NEED_PLAIN."""
     offset = load_int64(log, at)
     if load_byte(log, at + MAGIC_AT) < MAGIC_2:
         # The offset of a legacy message or wrapper is its last record's.
@@ -298,7 +297,7 @@ def _judge(log: Bytes, at: int, target: int, floor_offset: int) -> int:
 def _search_records(
     log: Bytes, at: int, size: int, target: int, floor_offset: int
 ) -> tuple[int, int, int]:
-    """The first match among a plain batch's records; reads no more of them than it needs."""
+    """Find the first match among a plain batch's records; reads only as many as needed."""
     base_offset = load_int64(log, at)
     base_timestamp = load_int64(log, at + BASE_TIMESTAMP_AT)
     delta_max = load_int32(log, at + LAST_OFFSET_DELTA_AT)
@@ -319,7 +318,7 @@ def _search_records(
 
 @inlined
 def _read_deltas(log: Bytes, at: int, end: int) -> tuple[int, int, int]:
-    """The place behind a record or `POISON`, its timestamp delta and offset delta."""
+    """Return the place after a record or `POISON`, its timestamp delta and offset delta."""
     size, at = read_varint(log, at, end)
     if size < 0 or size > end - at:
         return POISON, 0, 0

@@ -1,7 +1,7 @@
 """Append times of rows, overwritten create times, and latency and lateness of records.
 
-Latency per hour on both clocks and lateness per bucket are computed from arrays of both times,
-where no zone map can answer: lateness depends on the order of records. Plain reference:
+Latency per hour on both clocks and lateness per bucket are computed from arrays of both times, for
+cases that no zone map covers: lateness depends on the order of records. Plain reference:
 `scan.latency`.
 
 Source: docs/format.md#record.
@@ -38,16 +38,16 @@ from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP
 
 @kernel
 def fill_append_times(offsets: Longs, run_starts: Longs, run_times: Longs, out: Longs) -> int:
-    """Fill in the time of the run that each offset lies in, -1 before the first run.
+    """Fill in the append time of each offset's run, -1 before the first run.
 
     Shape:
-        offsets: int64[rows]; quickest where they ascend.
+        offsets: int64[rows]; fastest if ascending.
         run_starts: int64[runs], first offset of each run, ascending.
         run_times: int64[runs], append time in ms, -1 for unknown.
         out: int64[rows].
 
     Returns:
-        How many rows got -1.
+        The number of rows with -1.
     """
     rows, row, missing = offsets.size, 0, 0
     while row < rows:
@@ -67,7 +67,7 @@ def fill_append_times(offsets: Longs, run_starts: Longs, run_times: Longs, out: 
 
 @inlined
 def _count_starts(run_starts: Longs, offset: int) -> int:
-    """How many runs begin at or before an offset, by binary search."""
+    """Return the number of runs that begin at or before an offset, by binary search."""
     low, high = 0, run_starts.size
     while low < high:
         middle = (low + high) >> 1
@@ -82,12 +82,12 @@ def _count_starts(run_starts: Longs, offset: int) -> int:
 def mark_lost_creates(data: Bytes, table: Longs) -> None:
     """Set `CREATE_STATE` of the batches whose create times a foreign cleaner has overwritten.
 
-    Kafka's cleaner writes the time that readers see into the records of a LogAppendTime batch. A
-    batch that a cleaner may have written (gaps, or a delete horizon) and whose create times all
-    equal the append time is taken for one of those.
+    Kafka's cleaner writes the visible time into the records of a LogAppendTime batch. A batch that
+    a cleaner may have written (gaps, or a delete horizon) and whose create times all equal the
+    append time is assumed to be one of those.
 
     Shape:
-        data, table: as `decode_batches`.
+        data, table: See `decode_batches`.
     """
     for slot in range(table.shape[0]):
         if _may_be_rewritten(table, slot) and _all_creates_equal(data, table, slot):
@@ -116,8 +116,8 @@ def _all_creates_equal(data: Bytes, table: Longs, slot: int) -> bool:
     return bool(append_time != NO_TIMESTAMP)
 
 
-# Spans of time counted before the caller takes them away; a power of two, since a span's number
-# says where to look for it.
+# Slots for spans of time, a power of two; the caller takes the spans away when it is full. A span's
+# number determines its slot.
 SLOTS: Final = 256
 
 
@@ -133,13 +133,13 @@ SPAN_MIN: Final = 1
 SPAN_MAX: Final = 2
 
 
-SPAN_COUNT: Final = 3  # 0 says that the slot is free
+SPAN_COUNT: Final = 3  # 0 marks a free slot
 
 
 SPAN_FIELDS: Final = 4
 
 
-# Places in `facts`: the record to go on with, and what has been met so far.
+# Places in `facts`: the next record, and counts.
 AT: Final = 0
 
 
@@ -149,7 +149,7 @@ BOTH: Final = 1  # records with both times
 TIMED: Final = 2  # records with a create time
 
 
-LATE: Final = 3  # records with an earlier create time than one before them
+LATE: Final = 3  # records with an earlier create time than some record before
 
 
 LATE_MIN: Final = 4
@@ -158,7 +158,7 @@ LATE_MIN: Final = 4
 LATE_MAX: Final = 5
 
 
-LARGEST: Final = 6  # create times; goes in as that of the records before
+LARGEST: Final = 6  # create times; initially that of the records before
 
 
 SMALLEST: Final = 7
@@ -173,7 +173,7 @@ class HourCounts(NamedTuple):
     Attributes:
         step_ms: Length of a span.
         spans: int64[SLOTS, SPAN_FIELDS]: number of the span, smallest, largest, count.
-        buckets: int64[SLOTS, BUCKETS]: how many fell into each.
+        buckets: int64[SLOTS, BUCKETS]: number of latencies in each bucket.
     """
 
     step_ms: int
@@ -182,12 +182,12 @@ class HourCounts(NamedTuple):
 
 
 class LateCounts(NamedTuple):
-    """Late records.
+    """Counts of late records.
 
     Attributes:
         buckets: int64[BUCKETS]: lateness in ms of the records out of order.
         delays: int64[d], ascending, in ms.
-        passed: int64[d + 1]: how many are late by more than so many of the delays, and no more.
+        passed: int64[d + 1]: number of records whose lateness exceeds exactly so many delays.
     """
 
     buckets: Longs
@@ -204,19 +204,19 @@ def count_times(
     late: LateCounts,
     facts: Longs,
 ) -> int:
-    """Count records from `facts[AT]` on, in their order.
+    """Count records from `facts[AT]` on, in order.
 
     Shape:
         append_ms, create_ms: int64[n], -1 for unknown.
         facts: int64[FACTS].
 
     Returns:
-        DONE; FULL where one clock's spans have no room: the caller takes both away and goes on.
+        DONE; FULL if one clock's spans have no room: the caller takes both away and calls again.
     """
     number, largest = facts[AT], facts[LARGEST]
     smallest, timed, both = facts[SMALLEST], 0, 0
     append_slot, create_slot, status = -1, -1, DONE
-    # The spans [start, end) that were met last: most records lie in those.
+    # The last spans used, [start, end): most records are in these.
     append_start = append_end = create_start = create_end = 0
     while number < append_ms.size:
         append, create = append_ms[number], create_ms[number]
@@ -251,7 +251,7 @@ def count_times(
 
 @inlined
 def _slot_of(time_ms: int, hours: HourCounts) -> int:
-    """The slot of the span that a time lies in; -1 without room."""
+    """Return the slot of a time's span; -1 without room."""
     number, spans = time_ms // hours.step_ms, hours.spans
     for probe in range(_PROBES):
         slot = (number + probe) & (SLOTS - 1)
@@ -266,7 +266,7 @@ def _slot_of(time_ms: int, hours: HourCounts) -> int:
 
 @inlined
 def _span_of(time_ms: int, step_ms: int) -> tuple[int, int]:
-    """Start and end of the span that a time lies in; one that int64 can't hold contains nothing."""
+    """Return start and end of a time's span; an empty one if it exceeds int64."""
     start = subtract_wrapping(time_ms, time_ms % step_ms)
     return start, add_wrapping(start, step_ms)
 
@@ -287,12 +287,12 @@ def _count_late(late: LateCounts, facts: Longs, late_ms: int) -> None:
     facts[LATE_MAX] = max(facts[LATE_MAX], late_ms)
     late.buckets[BUCKET_MAX + bucket_of(late_ms)] += 1
     passed = 0
-    for slot in range(late.delays.size):  # to the end: a branch that is guessed wrong takes longer
+    for slot in range(late.delays.size):  # without break: a mispredicted branch costs more
         passed += late_ms > late.delays[slot]
     late.passed[passed] += 1
 
 
-# Larger latencies count as this one, in ms (2,200 years), so that no sum leaves 63 bits.
+# Larger latencies count as this one, in ms (2,200 years), so that no sum exceeds 63 bits.
 LATENCY_MAX = 1 << 46
 
 
@@ -305,17 +305,17 @@ def count_latencies(
     bounds: Longs,
     counts: Longs,
 ) -> tuple[int, int, int]:
-    """Count append time less create time of the `record_count` records that fill `body`.
+    """Count append time minus create time of the `record_count` records in `body`.
 
     Records without a create time, or with one below 0, are left out.
 
     Shape:
         bounds: int64[n], upper bound of each bucket in ms, inclusive, ascending.
-        counts: int64[n + 1], counted up; the last one is for what lies above all bounds.
+        counts: int64[n + 1], increased; the last one is for latencies above all bounds.
 
     Returns:
-        A status (DONE, BAD_COUNT, BAD_RECORD, BAD_REST), the place concerned, and the sum of the
-        latencies in ms. Unless the status is DONE some of the records may be counted.
+        A status (DONE, BAD_COUNT, BAD_RECORD, BAD_REST), the damaged place, and the sum of the
+        latencies in ms. Unless the status is DONE, only some records may be counted.
     """
     total, at, end = 0, 0, body.size
     if record_count < 0 or record_count * RECORD_SIZE_MIN > end:

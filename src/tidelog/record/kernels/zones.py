@@ -60,14 +60,14 @@ SPAN: Final = 0
 SPAN_MIN: Final = 1
 SPAN_MAX: Final = 2
 SPAN_FIELDS: Final = 3
-# Buckets from -1887 to 1887, as `storage.clocks.latency.bucket_of` has them.
+# Buckets from -1887 to 1887, as in `storage.clocks.latency.bucket_of`.
 BUCKET_MAX: Final = 1887
 BUCKETS: Final = 2 * BUCKET_MAX + 1
 _EXACT_BITS: Final = 6
 _PER_DOUBLING: Final = 32
 
-# Places in `progress`: the batch to go on with, its record, where that lies, the delta before it,
-# the run of append times it is in, the number of spans in use.
+# Places in `progress`: the next batch, its next record, the place of that, the delta before it, the
+# current run of append times, the number of used spans.
 BATCH: Final = 0
 RECORD: Final = 1
 AT: Final = 2
@@ -78,7 +78,7 @@ PROGRESS_FIELDS: Final = 6
 
 
 class Runs(NamedTuple):
-    """When records were appended: for each run of offsets, to the end of all of them.
+    """Append times: for each run of offsets, up to the end of all runs.
 
     Shape:
         starts: int64[runs], first offset of each run, ascending; the first is at or below all.
@@ -95,7 +95,7 @@ class Spans(NamedTuple):
     Attributes:
         step_ms: Length of a span.
         facts: int64[SPANS, SPAN_FIELDS]: number of the span, smallest, largest.
-        buckets: int64[SPANS, BUCKETS]: how many fell into each.
+        buckets: int64[SPANS, BUCKETS]: number of latencies in each bucket.
     """
 
     step_ms: int
@@ -104,7 +104,7 @@ class Spans(NamedTuple):
 
 
 class SumTables(NamedTuple):
-    """See `sums.sum_tables`."""
+    """Tables of `checksums.sum_tables`."""
 
     powers: Longs
     table: Longs
@@ -118,13 +118,14 @@ def describe_batches(
 
     Shape:
         data: uint8[>= every BODY_END of the table].
-        table: int64[batches, BATCH_FIELDS], magic 2, bodies not compressed.
-        out: int64[batches, ZONE_FIELDS]; checksums are left as they are.
-        progress: int64[PROGRESS_FIELDS], zeros for the first call of a table but `RUN`, which goes
-            on where the last one ended, and `USED_SPANS`, which who takes latencies away resets.
+        table: int64[batches, BATCH_FIELDS], magic 2, bodies uncompressed.
+        out: int64[batches, ZONE_FIELDS]; checksums are left unchanged.
+        progress: int64[PROGRESS_FIELDS], for the first call of a table zeros except `RUN`, which
+            continues from the last table, and `USED_SPANS`, which the caller resets when it takes
+            latencies away.
 
     Returns:
-        DONE; FULL where there is no room for another span; else a BAD_ status.
+        DONE; FULL if there is no room for another span; else a BAD_ status.
     """
     while progress[BATCH] < table.shape[0]:
         slot = progress[BATCH]
@@ -140,7 +141,7 @@ def describe_batches(
 def _describe(
     data: Bytes, batch: Longs, runs: Runs, spans: Spans, row: Longs, progress: Longs
 ) -> int:
-    """Describe one batch, or what is left of it."""
+    """Describe one batch, or the rest of it."""
     if progress[RECORD] == 0:
         _begin(batch, row)
         progress[AT], progress[LAST_DELTA] = batch[BODY_START], -1
@@ -155,7 +156,7 @@ def _describe(
 
 @inlined
 def _begin(batch: Longs, row: Longs) -> None:
-    """What the header alone says."""
+    """Fill in the facts from the header."""
     is_control = batch[ATTRIBUTES] & CONTROL_BIT != 0
     is_transactional = batch[ATTRIBUTES] & TRANSACTIONAL_BIT != 0
     row[ZONE_POSITION], row[ZONE_SIZE] = batch[POSITION], batch[SIZE]
@@ -172,7 +173,7 @@ def _begin(batch: Longs, row: Longs) -> None:
 def _take_records(
     data: Bytes, batch: Longs, runs: Runs, spans: Spans, row: Longs, progress: Longs
 ) -> int:
-    """Take records; `progress` is left at the one that it stopped at."""
+    """Add records; `progress` is left at the record where it stopped."""
     base_offset, base_ms, stamp = batch[BASE_OFFSET], batch[BASE_TIMESTAMP], batch[MAX_TIMESTAMP]
     delta_max, end = batch[LAST_OFFSET] - base_offset, batch[BODY_END]
     is_stamped, is_lost = batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0, batch[CREATE_STATE]
@@ -217,7 +218,7 @@ def _take_records(
 
 @inlined
 def _add_times(row: Longs, field: int, count: int, low: int, high: int) -> None:
-    """Count times, and hold the extremes in the two fields behind the count."""
+    """Add a number of times, and update the extremes in the next two fields."""
     row[field] += count
     row[field + 1] = min(row[field + 1], low)
     row[field + 2] = max(row[field + 2], high)
@@ -225,7 +226,7 @@ def _add_times(row: Longs, field: int, count: int, low: int, high: int) -> None:
 
 @inlined
 def _run_at(offset: int, runs: Runs, progress: Longs) -> tuple[int, int]:
-    """Time of the run that an offset lies in, and where it ends; offsets ascend, so do runs."""
+    """Return append time and end offset of an offset's run; offsets must ascend, as runs do."""
     run = progress[RUN]
     while run + 1 < runs.starts.size and runs.starts[run + 1] <= offset:
         run += 1
@@ -235,7 +236,7 @@ def _run_at(offset: int, runs: Runs, progress: Longs) -> tuple[int, int]:
 
 @inlined
 def _span_of(append_ms: int, spans: Spans, progress: Longs) -> int:
-    """Slot of the span of an append time, -1 where all slots are taken by others."""
+    """Return the slot of an append time's span, -1 if all slots are used for others."""
     number = append_ms // spans.step_ms
     used = progress[USED_SPANS]
     for slot in range(used):
@@ -259,7 +260,7 @@ def _count_latency(spans: Spans, span: int, append_ms: int, create_ms: int) -> N
 
 @inlined
 def distance(later_ms: int, earlier_ms: int) -> int:
-    """The difference, held within 63 bits."""
+    """Return the difference, limited to 63 bits."""
     if earlier_ms < 0 and later_ms > INT64_MAX + earlier_ms:
         return INT64_MAX
     if earlier_ms > 0 and later_ms < -INT64_MAX + earlier_ms:
@@ -269,7 +270,7 @@ def distance(later_ms: int, earlier_ms: int) -> int:
 
 @inlined
 def bucket_of(latency_ms: int) -> int:
-    """The bucket of a latency, as `storage.clocks.latency.bucket_of` says."""
+    """Return the bucket of a latency, as `storage.clocks.latency.bucket_of` does."""
     size = abs(latency_ms)
     bits = bit_length(size)
     if bits > _EXACT_BITS:
@@ -280,12 +281,12 @@ def bucket_of(latency_ms: int) -> int:
 
 @kernel
 def sum_batches(log: Bytes, table: Longs, rows: Longs, sums: SumTables) -> None:
-    """Fill in each batch's checksum over all of its bytes, from that in its header.
+    """Fill in each batch's checksum over all of its bytes, using the one in its header.
 
-    The header's must have been verified: it is taken for the bytes that it covers.
+    The header's must have been verified: it stands for the bytes that it covers.
 
     Shape:
-        log: uint8[>= every POSITION + SIZE], where the batches lie.
+        log: uint8[>= every POSITION + SIZE], contains the batches.
         table: int64[batches, BATCH_FIELDS], magic 2.
         rows: int64[batches, ZONE_FIELDS].
     """
@@ -298,13 +299,13 @@ def sum_batches(log: Bytes, table: Longs, rows: Longs, sums: SumTables) -> None:
 
 @kernel
 def fold_zones(rows: Longs, zones: Longs, count: int, limits: Longs, powers: Longs) -> int:
-    """Put batches together to zones, the first of them to the last zone so far; how many there are.
+    """Merge batches to zones, the first ones to the last existing zone; return the number of zones.
 
     Shape:
         rows: int64[batches, ZONE_FIELDS], in order.
         zones: int64[>= count + batches, ZONE_FIELDS], of which `count` are filled; the last one is
             still open.
-        limits: int64[2], most bytes and most data records of a zone that has more than one batch.
+        limits: int64[2], maximum bytes and data records of a zone with more than one batch.
     """
     for slot in range(rows.shape[0]):
         row = rows[slot]
@@ -321,7 +322,7 @@ def fold_zones(rows: Longs, zones: Longs, count: int, limits: Longs, powers: Lon
 
 @kernel
 def sum_zones(zones: Longs, width: int, out: Longs, powers: Longs) -> None:
-    """What each `width` zones come to.
+    """Merge every `width` zones to one.
 
     Shape:
         zones: int64[n, ZONE_FIELDS].
@@ -343,7 +344,7 @@ def _copy(zone: Longs, row: Longs) -> None:
 
 @inlined
 def _merge(zone: Longs, row: Longs, powers: Longs) -> None:
-    """Add what follows."""
+    """Merge the following zone into a zone."""
     zone[ZONE_CRC] = join_sums(zone[ZONE_CRC], row[ZONE_CRC], row[ZONE_SIZE], powers)
     zone[ZONE_SIZE] += row[ZONE_SIZE]
     zone[ZONE_FIRST] = min(zone[ZONE_FIRST], row[ZONE_FIRST])
