@@ -478,7 +478,7 @@ class Copy:
         return offset
 
     def agree(self, parting: int | None) -> None:
-        """Truncate at `parting`, which is proven to be where the logs diverge; None if they don't.
+        """Accept the log as checked, after truncating at the proven divergence; None for none.
 
         Raises:
             StorageFailure: The disk failed.

@@ -17,7 +17,7 @@ from tidelog.types import INT32_MAX
 
 _NULL: Final = -1
 _BAD: Final = -2
-# So negative that adding sizes of valid columns never gives a positive number.
+# A number so negative that adding sizes of valid columns never gives a positive one.
 _BAD_FIELD: Final = -(1 << 60)
 
 # Columns of the table of written batches.

@@ -610,7 +610,7 @@ def validate_batch_body(
 def check_body(
     body: Buffer, record_count: int, base_timestamp: int, /
 ) -> tuple[int, int, bool, bool]:
-    """Return the facts of the records in `body`, in the order of `record_rules.BodyFacts`.
+    """Return the facts of the records in `body`, fields of `storage.log.record_rules.BodyFacts`.
 
     Args:
         body: An uncompressed records section.

@@ -178,7 +178,7 @@ def reads_of(
 
 
 def unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[str, int]]:
-    """Yield the name and number of each partition that no request of this session has found yet."""
+    """Yield name and number of each partition that this session has not found, or that is gone."""
     for cached in partitions:
         if cached.partition is None or cached.partition.is_gone:
             topic, number = cached.key

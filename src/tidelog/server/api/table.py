@@ -80,7 +80,7 @@ class Row:
 
 
 ROWS: Final = (
-    # As Kafka: librdkafka compresses only for brokers that announce version 0.
+    # As in Kafka, since librdkafka compresses only for brokers that announce version 0.
     Row(
         0,
         "produce",

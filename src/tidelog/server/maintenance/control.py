@@ -202,7 +202,7 @@ class Control:
 
         name, options = read_tier_wishes(arguments, self._on_copied)
         if options.url is not None:
-            # As the command does without a broker: later runs and readers then know the tier.
+            # The command without a broker does the same: later runs and readers then know the tier.
             enabled = {"remote.storage.enable": "true", "tidelog.tier.url": options.url}
             await topic_changes.alter(self._node, name.topic, lambda _: enabled)
         async with self._node.partitions.holds.hold([name.topic], stops_appends=False):

@@ -181,7 +181,7 @@ class Gate:
         if exchange is None:
             return start(self._unsupported(request))
         is_another = self._login is not None and handshake.mechanism != self._login_mechanism
-        # As in Kafka, a change of the mechanism is reported only at the next token.
+        # A change of the mechanism is reported only at the next token, as in Kafka.
         self._exchange, self._mechanism = None if is_another else exchange, handshake.mechanism
         self._has_bare_tokens = request.version == 0
         self._state = State.WANTS_TOKENS

@@ -139,7 +139,7 @@ class FilePiece:
 
 
 class SegmentBytes:
-    """A way to read a log's segments, for one read or for all reads of a partition on the loop.
+    """Source of a log's bytes, for one read or for all reads of a partition on the event loop.
 
     One read continues in the file in which it began, even if its segment is deleted meanwhile.
     Reads on the loop share the file that was read last, until the pool closes it.
@@ -152,7 +152,7 @@ class SegmentBytes:
     __slots__ = ("_is_one_read", "_kept", "_pool", "may_block")
 
     def __init__(self, pool: FilePool, *, may_block: bool, is_one_read: bool = False) -> None:
-        """Open nothing yet; a source that may block is always for one read."""
+        """Create it without an open file; a source that may block is always for one read."""
         self._pool = pool
         self.may_block = may_block
         self._is_one_read = may_block or is_one_read
@@ -196,7 +196,7 @@ class SegmentBytes:
         last = self._kept
         if last is not None and last[0]() is segment:
             held = last[1]
-            file = held.file  # a thread may make the pool let go of it
+            file = held.file  # a thread may make the pool close it
             if file is not None:
                 held.is_used = True
                 return file

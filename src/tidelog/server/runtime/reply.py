@@ -184,7 +184,7 @@ class Reply(Generic[T]):
             self._job.watch = watch
 
     def _go_on_with(self, job: _Job | None) -> None:
-        """Let another task work on it, and on what is made of it; the watch goes along."""
+        """Let another task compute the reply and its mapped replies; the watch moves along."""
         if self._job is None or job is None:
             self._job = job
         else:
