@@ -7,7 +7,7 @@ by the calls that name them, numpy, pyarrow and numba by all that read.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -204,7 +204,13 @@ class Scan(ArrowSource):
         )
 
     def count(self) -> RecordCount:
-        """How many records there are: in a directory mostly by zone maps alone, see `counts`."""
+        """How many records there are: in a directory mostly by zone maps alone, see `counts`.
+
+        With `strict` all records are read, and MissingTimestamps is raised as by a read.
+        """
+        if self.strict:
+            batches = replace(self, columns=("offset",)).to_arrow()
+            return RecordCount(sum(batch.num_rows for batch in batches))
         counts = self.counts()
         parts = counts.partitions.values()
         if any(part.without_time is None for part in parts):
@@ -216,7 +222,8 @@ class Scan(ArrowSource):
     def counts(self, *, zone_cache: str | None = None) -> Count:
         """How many records there are by partition, and what was read to know it.
 
-        From a cluster all records are fetched. For `zone_cache` see `tidelog.scan.count`.
+        From a cluster all records are fetched. Records without a time are counted, also with
+        `strict`. For `zone_cache` see `tidelog.scan.count`.
         """
         return self.source.count(
             self.topics,

@@ -318,6 +318,8 @@ class Suite:
         assert log.count(name, end=T0 + 1) == 1
         with pytest.raises(MissingTimestamps):
             log.read(name, end=T0 + 1, strict=True).read_all()
+        with pytest.raises(MissingTimestamps):
+            log.scan(name, end=T0 + 1, strict=True).count()
 
     # -- tables by key -----------------------------------------------------------------------
 

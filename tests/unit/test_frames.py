@@ -244,8 +244,11 @@ class TestErrors:
 
     def test_records_without_a_time_under_strict(self, directory: Directory) -> None:
         found = directory.scan(TOPIC, start=MIDDLE[0], end=MIDDLE[1], strict=True)
-        with pytest.raises(MissingTimestamps):
-            found.to_table()
+        for take in (Scan.to_table, Scan.count):
+            with pytest.raises(MissingTimestamps):
+                take(found)
+        everything = directory.scan(TOPIC, strict=True)
+        assert everything.count() == everything.to_table().num_rows
 
     def test_what_can_not_be_asked(self, directory: Directory) -> None:
         for take in (Scan.to_arrow, Scan.to_table, Scan.to_duckdb, Scan.count):
