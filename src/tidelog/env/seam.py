@@ -72,7 +72,7 @@ class LocalFile(Protocol):
     def is_cached(self, positions: Iterable[int]) -> bool:
         """Whether the bytes at these positions are in memory.
 
-        Also true if the system can't tell.
+        The result is also true if the system can't tell.
         """
         ...
 
@@ -168,9 +168,8 @@ class FileSystem(Protocol):
     def map(self, path: str, size: int | None = None) -> memoryview:
         """Return a read-only view of the first `size` bytes (None for all).
 
-        Empty for an empty file.
-
-        For finished files: whether later writes to those bytes are visible is unspecified.
+        It is empty for an empty file. For finished files: whether later writes to those bytes are
+        visible is unspecified.
         """
         ...
 

@@ -290,7 +290,7 @@ class OsFileSystem:
     def map(self, path: str, size: int | None = None) -> memoryview:
         """Return a read-only view of the first `size` bytes (None for all).
 
-        Empty for an empty file.
+        B"" for an empty file.
         """
         fd = _open_regular(path, os.O_RDONLY)
         try:

@@ -285,7 +285,7 @@ class RecordBatch:
     ) -> bytes | memoryview:
         """Return the records section, decompressed to at most `limit` bytes.
 
-        A view if uncompressed.
+        If it is uncompressed, the result is a view.
 
         Args:
             limit: Maximum number of decompressed bytes, inclusive.

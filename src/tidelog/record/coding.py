@@ -34,7 +34,7 @@ def crc32c_spans(data: memoryview, starts: Sequence[int], ends: Sequence[int]) -
 def crc32(data: Buffer, value: int = 0) -> int:
     """Return the CRC-32 (IEEE, as in zlib) of `data`, continuing from `value`.
 
-    Used by magic 0 and 1.
+    For magic 0 and 1.
     """
     return zlib.crc32(data, value)
 

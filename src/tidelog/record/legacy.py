@@ -401,7 +401,7 @@ class LegacyBatch:
     def body(self, limit: int = DEFAULT_DECOMPRESSION_LIMIT) -> bytes | memoryview:
         """Return a wrapper's message set, decompressed to at most `limit` bytes.
 
-        A message unchanged.
+        A message that is no wrapper is returned unchanged.
 
         Raises:
             CorruptStream: It does not decompress within the limit.

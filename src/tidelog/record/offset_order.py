@@ -89,10 +89,7 @@ def segment_limit(base_offset: int, end_offset: int = INT64_MAX) -> int:
 
 
 def first_known_offset(batch: HasOffsets) -> int:
-    """Return the base offset.
-
-    For a legacy wrapper its last offset, since it is not decompressed.
-    """
+    """Return the base offset; for a legacy wrapper, which isn't decompressed, the last offset."""
     return batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset
 
 

@@ -395,9 +395,9 @@ def pack_end_marker(kind: ControlType, coordinator_epoch: int) -> bytes:
 
 
 def unpack_end_marker(body: Buffer) -> EndMarker | None:
-    """Return the marker in a batch's body.
+    """Return the marker in a batch's body, or None.
 
-    None if it isn't exactly as `pack_end_marker` writes it.
+    The result is None if the body isn't exactly as `pack_end_marker` writes it.
     """
     if len(body) != _PLAIN_MARKER.size:
         return None

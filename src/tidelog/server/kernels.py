@@ -1,10 +1,9 @@
 """Loads the numba kernels in a thread once the broker listens.
 
-Until then plain Python does the work.
-
-Loading takes half a second from compiled code. Without compiled code another process compiles it,
-because a compiling thread blocks all others for seconds. A loading thread also blocks others
-wherever Python holds its lock, so the work is cut into small pieces:
+Until then plain Python does the work. Loading takes half a second from compiled code. Without
+compiled code another process compiles it, because a compiling thread blocks all others for seconds.
+A loading thread also blocks others wherever Python holds its lock, so the work is cut into small
+pieces:
 - Shared libraries are loaded by dlopen, without Python's lock, before Python needs them: Python
   stops all threads for 40 ms or more while LLVM's library is relocated.
 - The garbage collector is paused, and loaded objects are moved to the oldest generation afterwards:

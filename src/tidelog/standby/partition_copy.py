@@ -386,9 +386,9 @@ class Copy:
         return is_here and self._said is None
 
     def probe(self) -> Position | None:
-        """Return the position for fetching the last local batch again.
+        """Return the position for fetching the last local batch again, or None.
 
-        None if the leader can't have it.
+        The result is None if the leader can't have the batch.
 
         Raises:
             CorruptData: The local batch is damaged, so it proves nothing.
@@ -455,9 +455,7 @@ class Copy:
     ) -> int | None:
         """Return the offset from which on the leader claims not to have the local records.
 
-        None if none.
-
-        Nothing is truncated yet: `check_copies` has to prove the claim.
+        None if there are none. Nothing is truncated yet: `check_copies` has to prove the claim.
 
         Args:
             leader: The leader's ends of epochs, for `own_epochs`.
@@ -649,10 +647,9 @@ class Copy:
     ) -> bool:
         """Whether the next batch denies that the leader wrote the local records.
 
-        If so, it is not copied.
-
-        A flipped bit could cause this, so it is no proof alone: the logs are compared again. If the
-        leader has deleted the offsets that could be compared, two facts are compared instead:
+        If so, it is not copied. A flipped bit could cause this, so it is no proof alone: the logs
+        are compared again. If the leader has deleted the offsets that could be compared, two facts
+        are compared instead:
         - Epochs grow in a log. If the leader's next record has an older epoch than the last local
           record, and the leader confirms that this epoch extends so far, it never had the newest
           local epoch.

@@ -201,7 +201,7 @@ def _sync_settings(
 ) -> None:
     """Set the settings that differ.
 
-    Tidelog's own, and those that the leader does not name, stay.
+    Settings of tidelog itself, and those that the leader does not name, stay.
     """
     changes: dict[str, str | None] = {
         key: value for key, value in own_settings.items() if here.given.get(key) != value

@@ -331,9 +331,9 @@ def _per_batch(kind: pa.DataType, field: int, chunk: Chunk) -> "Column":
 
 
 def _timestamp_types(chunk: Chunk) -> "Column":
-    """Return 0 for CreateTime, 1 for LogAppendTime, -1 for magic 0 without timestamps.
+    """Return the column of timestamp types, without nulls.
 
-    Never null.
+    0 is CreateTime, 1 is LogAppendTime, -1 is magic 0, which has no timestamps.
     """
     table = chunk.table
     if chunk.is_uniform(layout.ATTRIBUTES) and chunk.is_uniform(layout.MAGIC):

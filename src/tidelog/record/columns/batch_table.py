@@ -97,10 +97,7 @@ def _joined(parts: list[Buffer], rows: list["Longs"]) -> tuple["Bytes", "Longs"]
 
 
 def _open(view: memoryview, batch: "Longs", *, check_crc: bool) -> Iterator[tuple["Longs", Buffer]]:
-    """Yield the batch's row and plain body.
-
-    For a legacy batch, a row and a body for each record.
-    """
+    """Yield a batch's row and plain body; for a legacy batch, those of each record."""
     at = int(batch[layout.POSITION])
     if batch[layout.MAGIC] == MAGIC_2:
         yield batch, RecordBatch(view, at).body()

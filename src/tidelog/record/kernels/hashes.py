@@ -380,7 +380,7 @@ def _add_pair(
 def _last_pair(data: Bytes, at: int, end: int, size: int) -> tuple[int, int]:
     """Return the last 16 bytes of a value, which may overlap the pair before.
 
-    All of a short one.
+    A shorter value is returned whole, in two words.
     """
     if size >= PAIR_BYTES:
         return load_word(data, end - PAIR_BYTES), load_word(data, end - _WORD_BYTES)

@@ -215,10 +215,7 @@ def _join_last_bit(value: int, byte: int, at: int) -> tuple[int, int]:
 
 @inlined
 def varlong_size(value: int) -> int:
-    """Return the bytes that `write_varlong` writes for an int64 (1..10).
-
-    An int32 needs at most 5.
-    """
+    """Return the number of bytes of an int64 as a varlong: 1 to 10, for an int32 at most 5."""
     rest = (-1 - value if value < 0 else value) >> 6
     size = 1
     while rest > 0:

@@ -262,7 +262,7 @@ def _search_batches(
 def _held_to_order(
     log: Bytes, at: int, size: int, status: int, next_offset: int, end_offset: int
 ) -> tuple[int, int]:
-    """Return a batch's status, or BAD_ORDER; and its last offset.
+    """Return a batch's status, which may become BAD_ORDER, and its last offset.
 
     A batch that may contain the result is also compared with the batch after it.
     """

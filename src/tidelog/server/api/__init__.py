@@ -1,4 +1,1 @@
-"""Handlers of requests, one module for each family of APIs.
-
-The table of APIs, dispatch, and quota charges.
-"""
+"""Handlers of requests, one module for each family of APIs; table of APIs, dispatch, charges."""

@@ -144,10 +144,7 @@ Handler: TypeAlias = Callable[[RequestContext, "DataclassInstance"], Answer]
 
 
 def may_topic(node: Node, connection: ConnectionFacts, operation: Operation, topic: str) -> bool:
-    """Whether the client of a connection has the right to an operation on a topic.
-
-    Checked for each request.
-    """
+    """Whether a connection's client may perform an operation on a topic; checked anew each time."""
     authorizer = node.authorizer
     if authorizer is None:
         return True
@@ -183,8 +180,8 @@ class RowFunctions(NamedTuple):
 
 
 def sees_topics(context: RequestContext) -> Callable[[str], bool]:
-    """Return whether the client may describe a topic, as a function of its name.
+    """Return a function that tells whether the client may describe a topic.
 
-    Always true without an authorizer.
+    Without an authorizer it is true for every topic.
     """
     return partial(may_topic, context.node, context.connection, Operation.DESCRIBE)

@@ -150,9 +150,8 @@ def _answer_rows(
 ) -> Outcome:
     """Answer a request that matches a template.
 
-    Return None if it must be handled as an ordinary request.
-
-    Rights are checked and quotas charged for each request, as for an ordinary one.
+    The result is None if it must be handled as an ordinary request. Rights are checked and quotas
+    charged for each request, as for an ordinary one.
     """
     templates = connection.templates
     template = None if templates is None else templates.find(key_of(frame))
@@ -192,7 +191,7 @@ def _usable_topics(
 ) -> list[TopicRows] | None:
     """Return the topics by name.
 
-    None if one is unknown, named twice, or the client has no right to it.
+    The result is None if one is unknown, named twice, or the client has no right to it.
     """
     node, named = context.node, []
     if len(topics) > 1 and len({key for key, _ in topics}) < len(topics):

@@ -191,10 +191,8 @@ def unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[
 def _name(node: Node, cached: CachedPartition) -> str | None:
     """Return the topic's name, or None for an unknown id.
 
-    Once found, it is kept for the whole session.
-
-    So a client that reads on after its topic was deleted learns that the topic is gone, and not
-    that its id is unknown.
+    Once found, it is kept for the whole session. So a client that reads on after its topic was
+    deleted learns that the topic is gone, and not that its id is unknown.
     """
     topic = cached.key[0]
     if isinstance(topic, str):

@@ -109,7 +109,7 @@ def _unopened(
 ) -> list[TopicPartition]:
     """Return the unopened partitions that hold these keys.
 
-    Otherwise the first write would open them on the event loop.
+    If they aren't opened before, the first write opens them on the event loop.
     """
     is_batch = context.version >= BATCHED_FIRST_VERSION
     keys = request.coordinator_keys[:OPENED_KEYS_MAX] if is_batch else [request.key]

@@ -150,7 +150,8 @@ async def _group(
 async def _all(node: Node, told: _Told) -> list[OffsetFetchGroupTopicResponse]:
     """Return all committed offsets.
 
-    By id only those of existing topics, committed for the same id.
+    If topics are named by id, only those of existing topics are returned that were committed for
+    the same id.
     """
     topics: list[OffsetFetchGroupTopicResponse] = []
     slices = Slices(node.env.clock)

@@ -100,7 +100,7 @@ class Access:
     def cluster_bits(self, possible: int) -> int:
         """Return the allowed operations on the cluster as bits.
 
-        0 for a client that may not describe it.
+        0 without the right to describe it.
         """
         if not self.may_cluster(Operation.DESCRIBE):
             return 0

@@ -176,10 +176,7 @@ def find_row(
 
 
 def _problem(log: Log, version: int, epoch: int, time_ms: int) -> int:
-    """Return the error code for a special time that the version lacks or for another leader epoch.
-
-    0 for none.
-    """
+    """Return the error code for an unknown special time or another leader epoch; 0 for none."""
     if time_ms < 0 and _is_unknown_time(time_ms, version):
         return ErrorCode.UNSUPPORTED_VERSION
     return epoch_problem(log, epoch)

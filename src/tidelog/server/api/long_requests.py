@@ -303,7 +303,7 @@ def _with(blank: "DataclassInstance", name: str, items: list[object] | None) -> 
 def items_in(item: object, limit: int) -> int:
     """Return the number of list elements nested in an object.
 
-    If it exceeds `limit`, any number above.
+    If there are more than `limit`, counting stops early, and the result is some number above it.
     """
     names = _nested(type(item))
     count = 0
@@ -347,7 +347,7 @@ _NESTED: Final[dict[type, tuple[str, ...]]] = {}
 def _nested(kind: type) -> tuple[str, ...]:
     """Return the fields of a message class that are lists or contain some.
 
-    Empty for any other type.
+    The result is empty for any other type.
     """
     names = _NESTED.get(kind)
     if names is None:
@@ -426,10 +426,7 @@ def _code(response: "DataclassInstance") -> int:
 def _joined(
     last: "DataclassInstance", more: "DataclassInstance", path: tuple[str, ...], joins: int
 ) -> bool:
-    """Append the lists of `more` to those of `last`, if both are the same element.
-
-    Return whether they are.
-    """
+    """Append the lists of `more` to those of `last` if both are the same element; return if so."""
     if not path:
         return False
     name = path[0]

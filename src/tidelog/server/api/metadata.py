@@ -105,10 +105,8 @@ async def _later(
 ) -> MetadataResponse | Long:
     """Create topics and read leader epochs, then respond.
 
-    New topics are reported only to later requests.
-
-    Kafka does the same: some clients expect the response to show the state when they sent the
-    request.
+    New topics are reported only to later requests. Kafka does the same: some clients expect the
+    response to show the state when they sent the request.
     """
     node = context.node
     for name in new_topics:
@@ -178,7 +176,7 @@ def _has_no_name(topic: MetadataRequestTopic) -> bool:
 def _refused(topics: Iterable[MetadataRequestTopic]) -> MetadataResponse:
     """Refuse topics without a name or with an id, before version 12.
 
-    As in Kafka, the response has nothing else.
+    As in Kafka, all other fields of the response are empty.
     """
     return MetadataResponse(
         topics=[

@@ -208,7 +208,7 @@ class Node(Services):
     def rules(self) -> "Rules":
         """Users and ACLs.
 
-        Created at the first use, which is at the start if the broker authenticates clients.
+        They are read at the first use, which is at the start if the broker authenticates clients.
 
         Raises:
             CorruptFile, ConfigError: See `Rules`.

@@ -1,6 +1,6 @@
 """Produce: append a request's batches to the logs of their partitions.
 
-Owns the way of the records from the request to the logs (`AppendPlan`), in four steps:
+`AppendPlan` takes the records from the request to the logs, in four steps:
 1. Plan (`rows_of`): make one row for each partition. If a partition is named twice, the last
    records win, as in Kafka. But refused records win over others: their error is the response (Kafka
    silently appends the last valid ones).

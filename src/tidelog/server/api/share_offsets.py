@@ -63,9 +63,8 @@ async def describe_share_group_offsets(
 ) -> DescribeShareGroupOffsetsResponse:
     """Return start offsets of groups.
 
-    -1 for a partition that the group has not started, even in missing topics.
-
-    Each partition is reported once, however often it is named.
+    The offset is -1 for a partition that the group has not started, even in missing topics. Each
+    partition is reported once, however often it is named.
     """
     slices = Slices(context.node.env.clock)
     groups = [await _described_group(context.node, group, slices) for group in request.groups]
@@ -145,7 +144,7 @@ async def _described(
 def _lag(node: Node, name: str, number: int, state: PersistedState) -> int:
     """Return the number of records from the start offset on that are not completed; -1 if unknown.
 
-    Negative if an administrator has set the start offset behind the log end.
+    The number is negative if an administrator has set the start offset after the log end.
     """
     if state.complete_count == UNKNOWN_COUNT:
         return -1

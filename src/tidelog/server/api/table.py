@@ -633,7 +633,7 @@ def _after_load(key: int, handler: Handler) -> Handler:
 def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_StateLog, str | None]]":
     """Return the logs that a request depends on, each with its group or transactional id.
 
-    None for several ids.
+    The id is None if the request names several.
     """
     if key in _OF_TRANSACTIONS:
         # Without one transactional id (an idempotent producer, or a batch of several) there is no
@@ -695,7 +695,7 @@ def import_for(key: int, coordinators: "Iterable[str]" = ()) -> None:
 def import_coordinators(with_transactions: bool) -> None:
     """Import the modules for consumer groups, and for transactions if there are some.
 
-    Safe in any thread.
+    Any thread may call it.
     """
     for key in _OF_MEMBERS:
         import_for(key, _BY_KEY_TYPE[0])

@@ -345,9 +345,8 @@ def guard_create_topics(
 ) -> Guarded[CreateTopicsRequest]:
     """Require CREATE on the cluster or on each topic.
 
-    Settings are returned only with DESCRIBE_CONFIGS.
-
-    A topic that is named twice, or that can't be created by anyone, gets that error instead.
+    Settings are returned only with DESCRIBE_CONFIGS. A topic that is named twice, or that can't be
+    created by anyone, gets that error instead.
     """
     times = Counter(topic.name for topic in request.topics)
 

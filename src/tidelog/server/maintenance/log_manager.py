@@ -37,9 +37,9 @@ NEVER_MS: Final = INT64_MAX
 
 
 class Background:
-    """Periodic tasks.
+    """Periodic tasks. Belongs to the event loop's thread. start -> ...
 
-    Belongs to the event loop's thread. start -> ...; timers end with the broker.
+    The timers end with the broker.
     """
 
     def __init__(self, node: Node) -> None:

@@ -214,7 +214,7 @@ class MetricsServer:
 def read_head(head: bytes) -> tuple[str, str, dict[str, str]]:
     """Return method, path without its query, and headers by lower-case names.
 
-    "" if it is not HTTP.
+    The method is "" if it is not HTTP.
     """
     lines = head.decode("latin-1").split("\r\n")
     parts = lines[0].split(" ")

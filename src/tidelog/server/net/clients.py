@@ -390,9 +390,8 @@ class Clients:
     def _make_room(self, now_ms: int) -> None:
         """At the bound, close clients that don't read their responses, until there is room.
 
-        Clients that hold most come first.
-
-        A client that holds almost nothing is spared, as when its response lies in files.
+        Clients that hold most come first. A client that holds almost nothing is spared, as when its
+        response lies in files.
         """
         least = self.in_flight.small_bytes
         slow = [each for each in self._clients if _takes_too_long(each, now_ms)]

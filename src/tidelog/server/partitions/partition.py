@@ -299,10 +299,7 @@ class Partition(Watched):
                 self.notify()
 
     def advance(self) -> None:
-        """Advance the high watermark to the log end and notify watchers.
-
-        After a sync if one is due.
-        """
+        """Advance the high watermark to the log end and notify watchers, after any due sync."""
         if self._syncs_all or self.log.is_flush_due:
             self._is_sync_due |= self.log.log_end_offset > self.high_watermark
             self._sync()

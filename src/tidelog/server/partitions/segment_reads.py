@@ -631,7 +631,7 @@ def frames(
 ) -> Iterator[Frame]:
     """Iterate over the batches in bytes [position, end), by their frames.
 
-    Stops at an incomplete one.
+    The iteration stops at an incomplete batch.
 
     Args:
         segment: The segment.

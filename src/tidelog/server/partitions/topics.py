@@ -193,9 +193,7 @@ class Removals:
     async def stop(self) -> None:
         """Stop: return when no removal is running.
 
-        Directories left are removed after the next start.
-
-        Callers of `wait_for_room` are released.
+        Directories left are removed after the next start. Callers of `wait_for_room` are released.
         """
         self._is_over = True
         self._paths.clear()

@@ -128,10 +128,8 @@ class Reply(Generic[T]):
     def map(self, make: "Callable[[T], R | Reply[R]]") -> "R | Reply[R]":
         """Return `make(value)`, at once if the reply is done, else as a reply.
 
-        `make` may return a reply.
-
-        `cancel` of the result cancels the task that is running then: this reply's or that of
-        `make`.
+        `make` may return a reply. `cancel` of the result cancels the task that is running then:
+        this reply's or that of `make`.
         """
         if self.is_done:
             return make(self.value)
