@@ -1,1 +1,1 @@
-"""Append times, the append clock, zone maps and latency, as data. Knows no segment."""
+"""Append times, the append clock, zone maps and latency, as data. Independent of segments."""

@@ -3,7 +3,7 @@
 `ClockWatch` (one per directory) compares wall time with monotonic time. A wall clock that jumps
 ahead by more than the limit would give every later record a wrong time until real time catches up.
 `AppendClock` (one per partition) returns max(last, now), also after a restart with a slower clock.
-If either is ahead by more than the limit, appends raise `ClockJump` until somebody accepts the
+If either is ahead by more than the limit, appends raise `ClockJump` until an operator accepts the
 clock: a guess could freeze the append time for years. The acceptance covers append times up to the
 last one at that moment, and the directory remembers it.
 
@@ -31,19 +31,19 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 class ClockWatch:
-    """Wall time, checked against monotonic time since it was last looked at.
+    """Wall time, compared with monotonic time since the last call.
 
-    Safe for several threads.
+    Thread-safe.
     """
 
     def __init__(
         self, clock: Clock, *, limit_ms: int = 3_600_000, accepted_ms: int = NEVER
     ) -> None:
-        """Begin to watch.
+        """Start watching.
 
         Args:
             clock: The clock to watch.
-            limit_ms: How far wall time may run ahead of monotonic time.
+            limit_ms: Maximum by which wall time may run ahead of monotonic time.
             accepted_ms: Append times up to this one, inclusive, may lie ahead of the clock.
         """
         self._clock = clock
@@ -55,10 +55,10 @@ class ClockWatch:
         self._jump: tuple[int, int] | None = None
 
     def now_ms(self, limit_ms: int | None = None) -> int:
-        """Wall time in ms.
+        """Return wall time in ms.
 
         Args:
-            limit_ms: How far it may have run ahead; the watch's own limit where None.
+            limit_ms: Maximum by which it may have run ahead; the watch's own limit if None.
 
         Raises:
             ClockJump: It ran ahead of monotonic time by more than the limit; raised at every call
@@ -78,7 +78,7 @@ class ClockWatch:
             return now
 
     def accept(self, up_to_ms: int = NEVER) -> None:
-        """Take the wall clock as it is now for right.
+        """Accept the wall clock as it is now.
 
         Args:
             up_to_ms: Append times up to this one, inclusive, may lie ahead of the clock.
@@ -91,7 +91,7 @@ class ClockWatch:
 
     @property
     def problem(self) -> str | None:
-        """What `now_ms` would refuse with, None where the clock runs well."""
+        """The error that `now_ms` would raise, None if it would not."""
         return None if self._jump is None else str(_jumped(*self._jump))
 
 
@@ -105,7 +105,7 @@ def _jumped(expected_ms: int, now_ms: int) -> ClockJump:
 
 
 class TrustedClock(ClockWatch):
-    """A clock that is believed whatever it says: for logs whose appends must never wait."""
+    """A clock that is trusted without a check: for logs whose appends must never wait."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock, accepted_ms=INT64_MAX)
@@ -116,17 +116,17 @@ class TrustedClock(ClockWatch):
 
 
 class Moment:
-    """When appends are that are made together: all clocks that ask alike ask but once."""
+    """Time of appends that are made together: clocks with the same limit are read only once."""
 
     __slots__ = ("_limit_ms", "_now_ms", "_watch")
 
     def __init__(self) -> None:
-        """Nobody has asked yet."""
+        """Create a moment at which no clock has been read yet."""
         self._watch: ClockWatch | None = None
         self._limit_ms = self._now_ms = NEVER
 
     def now_ms(self, watch: ClockWatch, limit_ms: int) -> int:
-        """As `ClockWatch.now_ms` said first; raises ClockJump as it does."""
+        """Return the first result of `ClockWatch.now_ms`; raises ClockJump as that does."""
         if watch is not self._watch or limit_ms != self._limit_ms:
             self._now_ms = watch.now_ms(limit_ms)
             self._watch, self._limit_ms = watch, limit_ms
@@ -134,7 +134,7 @@ class Moment:
 
 
 class AppendClock:
-    """Append times of one partition. Not safe for two threads that append."""
+    """Append times of one partition. Concurrent appends are not safe."""
 
     def __init__(self, watch: ClockWatch, *, last_ms: int, limit_ms: int) -> None:
         self._watch = watch
@@ -144,11 +144,11 @@ class AppendClock:
 
     @property
     def last_ms(self) -> int:
-        """Last append time given out or found on disk, -1 where there is none."""
+        """Last append time assigned or found on disk, -1 if there is none."""
         return self._last_ms
 
     def next_ms(self) -> int:
-        """max(last, now) in ms.
+        """Return max(last, now) in ms.
 
         Raises:
             ClockJump: The wall clock jumped ahead, or the last append time on disk lies more than
@@ -157,7 +157,7 @@ class AppendClock:
         return self.next_and_now_ms()[0]
 
     def next_and_now_ms(self, moment: Moment | None = None) -> tuple[int, int]:
-        """The same, and what the wall clock said; of appends that are made together at a moment."""
+        """Return `next_ms` and the wall time, for appends that are made together."""
         if moment is None:
             now = self._watch.now_ms(self._limit_ms)
         else:
@@ -169,7 +169,7 @@ class AppendClock:
         return self._last_ms, now
 
     def _check_start(self, now_ms: int) -> None:
-        """A last row far ahead: the clock was wrong when it was written, or it is wrong now."""
+        """Check a last row far ahead: the clock was wrong when it was written, or is wrong now."""
         ahead = self._last_ms - now_ms
         if ahead > self._limit_ms and self._last_ms > self._watch.accepted_ms:
             error = ClockJump(
@@ -184,23 +184,23 @@ class AppendClock:
         self._checked = True
 
     def held_ms(self, jump: ClockJump) -> int:
-        """The time of an append that no clock may stop: the last one, or what the clock should say.
+        """Return an append time despite a clock jump: the last one, or the expected clock time.
 
         Args:
-            jump: Why `next_ms` has no other. It stays so for the next append.
+            jump: The error of `next_ms`. The next append raises it again.
         """
         self._last_ms = max(self._last_ms, jump.last_ms)
         return self._last_ms
 
     def observe(self, append_ms: int) -> None:
-        """Another clock, the leader's, gave records this append time: never run back behind it.
+        """Continue from an append time of the leader's clock: later ones are never below it.
 
-        Where it lies far ahead of our own clock, the next append asks first, as after a start.
+        If it lies far ahead of our own clock, the next append checks it, as after a start.
         """
         if append_ms > self._last_ms:
             self._last_ms = append_ms
             self._checked = False
 
     def rewind(self, last_ms: int) -> None:
-        """After a truncation: the last append time that is still in the log."""
+        """Set the last append time to that of the remaining log, after a truncation."""
         self._last_ms = last_ms

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs
 
 
-# As `AppendTimes` says.
+# The same value as in `AppendTimes`.
 ROW_TYPE: Final = np.dtype(
     [("ms", ">i8"), ("relative", ">i4"), ("batch_crc", ">u4"), ("crc", ">u4")]
 )
 
 
-# As `segment.append_time_trust.fingerprint_of` says.
+# The same value as in `segment.append_time_trust.fingerprint_of`.
 _NAMED: Final = np.dtype([("crc", ">u4"), ("epoch", ">i4"), ("base", ">i8")])
 
 
@@ -39,7 +39,7 @@ assert ROW_TYPE.itemsize == ROW_SIZE
 
 
 def sound_rows(data: bytes, base_offset: int, topic_id: UUID) -> "tuple[Longs, Longs] | None":
-    """Offsets and times of a file that breaks no rule of `AppendTimes`; else None."""
+    """Decode offsets and times of a file that is valid for `AppendTimes`; else None."""
     header = encode_header(base_offset, owner_of(data, topic_id))
     body = np.frombuffer(data, np.uint8)[HEADER_SIZE:]
     if data[:HEADER_SIZE] != header or not body.size or body.size % ROW_SIZE:
@@ -59,7 +59,7 @@ def sound_rows(data: bytes, base_offset: int, topic_id: UUID) -> "tuple[Longs, L
 
 
 def fingerprints(crcs: "Longs", epochs: "Longs", bases: "Longs") -> "Longs":
-    """What `segment.append_time_trust.fingerprint_of` says of each batch."""
+    """Return the result of `segment.append_time_trust.fingerprint_of` for each batch."""
     rows = np.empty(len(crcs), _NAMED)
     rows["crc"], rows["epoch"], rows["base"] = crcs, epochs, bases
     out: Longs = np.empty(len(crcs), np.int64)
@@ -68,7 +68,7 @@ def fingerprints(crcs: "Longs", epochs: "Longs", bases: "Longs") -> "Longs":
 
 
 def encode(times: AppendTimes) -> bytes:
-    """As `AppendTimes.encode`, by kernel."""
+    """Return the result of `AppendTimes.encode`, by kernel."""
     header = times.encode_header()
     offsets, append_ms, batch_crcs = (np.asarray(column) for column in times.rows().columns)
     return (
@@ -80,11 +80,11 @@ def encode(times: AppendTimes) -> bytes:
 
 
 def add_known(times: AppendTimes, offsets: "Longs", known: "Longs", batch_crcs: "Longs") -> None:
-    """Note rows behind those that are there, as `times.note` would.
+    """Append rows, as `times.note` would.
 
     Args:
-        times: Where; with a granularity of 1 ms and no floor.
-        offsets: First offset of each, as `note` asks.
+        times: Receives the rows; with a granularity of 1 ms and no floor.
+        offsets: First offset of each row, under the rules of `note`.
         known: Append times in ms, each later than the one before.
         batch_crcs: Checksum field of the batch at each offset.
     """
@@ -99,7 +99,7 @@ def add_known(times: AppendTimes, offsets: "Longs", known: "Longs", batch_crcs: 
 def _sealed(
     crc: int, relative: "Longs", append_ms: "Longs", batch_crcs: "Longs"
 ) -> tuple[bytes, int]:
-    """Rows with their checksums, which go on from one, and the last checksum."""
+    """Return rows with their checksums, chained from an initial one, and the last checksum."""
     rows = np.zeros(len(relative), ROW_TYPE)
     rows["ms"], rows["relative"], rows["batch_crc"] = append_ms, relative, batch_crcs
     packed: Bytes = rows.view(np.uint8)

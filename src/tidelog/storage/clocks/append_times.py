@@ -40,7 +40,7 @@ from tidelog.types import INT32_MAX, INT64_MAX, UNKNOWN_MS, Buffer
 __all__ = ["AppendTimeRows", "AppendTimes", "encode_header"]
 
 
-# From so many rows on, columns are cut out of them byte by byte of a row: a tenth of the work.
+# From this many rows on, columns are extracted by byte slices, ten times faster.
 _MANY_ROWS: Final = 64
 
 
@@ -59,14 +59,14 @@ class AppendTimeRow(NamedTuple):
 
 
 class AppendTimeRows(Sequence[AppendTimeRow]):
-    """The rows of an `AppendTimes`, oldest first; each is made when it is asked for."""
+    """The rows of an `AppendTimes`, oldest first; each is created on access."""
 
     def __init__(self, *columns: Sequence[int]) -> None:
         self._columns = columns
 
     @property
     def columns(self) -> tuple[Sequence[int], ...]:
-        """Offsets, append times and checksums, for who takes all at once; they are not copied."""
+        """Offsets, append times and checksums as whole columns, without a copy."""
         return self._columns
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class AppendTimeRows(Sequence[AppendTimeRow]):
 
 
 def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
-    """The columns of big-endian rows, at least one of them, without padding between numbers."""
+    """Return the columns of big-endian rows, at least one, without padding between numbers."""
     count = len(data) // row.size
     if count < _MANY_ROWS:
         return tuple(zip(*row.iter_unpack(data), strict=True))
@@ -102,7 +102,7 @@ def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
 
 
 def gaps(spans: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """What the sorted `spans` leave of [start, end), as ranges of that kind."""
+    """Yield the parts of [start, end) outside of the sorted `spans`, as ranges of that kind."""
     for span_start, span_end in spans:
         if start < span_start:
             yield start, span_start
@@ -153,19 +153,19 @@ assert (_HEADER.size, _ROW.size, _ROW_FACTS.size) == (HEADER_SIZE, ROW_SIZE, _FA
 
 @lru_cache(maxsize=8)
 def encode_header(base_offset: int, topic_id: UUID) -> bytes:
-    """The header of a segment's file; its checksum also covers the base offset."""
+    """Encode the header of a segment's file; its checksum also covers the base offset."""
     head = _HEADER.pack(MAGIC, VERSION, ROW_SIZE, topic_id.bytes, 0)[:-4]
     return head + crc32c(_BASE_OFFSET.pack(base_offset), crc32c(head)).to_bytes(4, "big")
 
 
 class AppendTimes:
-    """Append times of one segment. One thread changes it; others may ask meanwhile.
+    """Append times of one segment. One thread changes it; others may read meanwhile.
 
     Attributes:
         base_offset: The segment's base offset.
-        topic_id: The topic's id, without which a file is not believed.
-        granularity_ms: A time is rounded down to a multiple of this, so a row's `ms` promises
-            ms <= append time < ms + granularity. May be changed between two appends.
+        topic_id: The topic's id; a file with another one is not trusted.
+        granularity_ms: Times are rounded down to a multiple of this, so for a row's `ms`: ms <=
+            append time < ms + granularity. May be changed between two appends.
         floor_ms: No row is written with a time below this; -1 for no bound.
     """
 
@@ -200,7 +200,7 @@ class AppendTimes:
         self.floor_ms = floor_ms
         self._offsets = array("q")
         self._times = array("q")
-        self._floors = array("q")  # the last known time at each row, so that it can be searched
+        self._floors = array("q")  # the last known time at each row, for binary search
         self._batch_crcs = array("I")
         self._crc = self._header_crc()  # of the last row, or of the header
         self._unknown_slots: list[int] = []
@@ -217,12 +217,12 @@ class AppendTimes:
 
     @property
     def last_known_ms(self) -> int | None:
-        """The largest append time of the segment, None where none is known."""
+        """Largest append time of the segment, None if none is known."""
         return self._floors[-1] if self._floors else None
 
     @property
     def digest(self) -> tuple[int, int]:
-        """Number of rows, and a checksum over all of them: equal where equal times are known."""
+        """Number of rows, and a checksum over them: equal if the known times are equal."""
         return len(self._offsets), self._crc
 
     @property
@@ -231,19 +231,19 @@ class AppendTimes:
         return bool(self._times) and self._times[-1] != UNKNOWN_MS
 
     def ends_at(self, offset: int) -> bool:
-        """Whether the last row ends a known run at `offset`, and somebody vouches for it."""
+        """Return whether the last row ends a known run at `offset`, and names the batch there."""
         if not self._times or self._times[-1] != UNKNOWN_MS or not self._batch_crcs[-1]:
             return False
         return self._offsets[-1] == offset
 
     def rows(self) -> AppendTimeRows:
-        """All rows, oldest first; they change with the times."""
+        """Return all rows, oldest first; a live view of the times."""
         return AppendTimeRows(self._offsets, self._times, self._batch_crcs)
 
     def note(self, offset: int, append_ms: int, batch_crc: int) -> bytes:
-        """Records from `offset` on are appended at `append_ms`; the bytes for the file's end.
+        """Note the append time of records from `offset` on; return the bytes for the file's end.
 
-        Where the log then fails to take the records, go back with `truncate_to`.
+        If the log then fails to store the records, revert with `truncate_to`.
 
         Args:
             offset: First offset of the append, above the last row's (or at an unknown row's).
@@ -251,7 +251,7 @@ class AppendTimes:
             batch_crc: Checksum field of the record batch at `offset`.
 
         Returns:
-            b"" where the time, rounded, did not move: the last run goes on.
+            b"" if the rounded time is unchanged: the last run continues.
         """
         floors, floor_ms = self._floors, self.floor_ms
         last_ms = floors[-1] if floors and floors[-1] > floor_ms else floor_ms
@@ -263,11 +263,11 @@ class AppendTimes:
         return self._append(append_ms, offset, batch_crc)
 
     def goes_on_at(self, append_ms: int) -> bool:
-        """Whether the last run is of that time: `note` makes no row."""
+        """Return whether the last run has that time, so that `note` makes no row."""
         return bool(self._times) and self._times[-1] == append_ms
 
     def extend(self, rows: AppendTimeRows, crc: int) -> None:
-        """Take rows, at least one, as `note` would have made them; see `append_time_columns`."""
+        """Append rows, at least one, as `note` would have made them; see `append_time_columns`."""
         offsets, times, batch_crcs = rows.columns
         assert offsets[0] >= (self._offsets[-1] + self.is_open if self._offsets else 0)
         assert times[0] >= max(self._floors[-1] if self._floors else 0, self.floor_ms)
@@ -278,30 +278,30 @@ class AppendTimes:
         self._crc = crc
 
     def mark_unknown(self, offset: int, batch_crc: int = 0) -> bytes:
-        """Nothing is known from `offset` on; the bytes for the file's end.
+        """Mark times from `offset` on as unknown; return the bytes for the file's end.
 
         Args:
-            offset: Above the last row's offset where that row is known.
+            offset: Above the last row's offset if that row is known.
             batch_crc: Checksum field of the record batch that ends at `offset`, which proves later
-                that the last run ended there; 0 where nobody vouches for that.
+                that the last run ended there; 0 if that is not proven.
 
         Returns:
-            b"" where nothing was known from there on anyhow, or no record of the segment can lie
-            there.
+            b"" if the times from there on were unknown already, or the segment can't have that
+            offset.
         """
         if not self.is_open or offset - self.base_offset > INT32_MAX:
             return b""
         return self._append(UNKNOWN_MS, offset, batch_crc)
 
     def close(self, end_offset: int, last_batch_crc: int = 0) -> bytes:
-        """End the last run at the log end, exclusive; the bytes for the file's end."""
+        """End the last run at the log end, exclusive; return the bytes for the file's end."""
         return self.mark_unknown(end_offset, last_batch_crc)
 
     def truncate_to(self, offset: int) -> int:
-        """Drop rows from `offset` on; the size in bytes to which the file must be cut.
+        """Drop rows from `offset` on; return the size in bytes to truncate the file to.
 
-        The last run then has no end. The cut must be durable before anything is appended to the
-        log, or rows of records that are gone could speak for new ones.
+        The last run then has no end. The truncation must be durable before anything is appended to
+        the log, or rows of removed records could be taken for rows of new ones.
         """
         count = bisect_left(self._offsets, offset)
         if count < len(self._offsets):
@@ -314,9 +314,9 @@ class AppendTimes:
         return self.size_bytes
 
     def time_at(self, offset: int) -> int | None:
-        """When the record at `offset` was appended, in ms; None where nobody knows.
+        """Return when the record at `offset` was appended, in ms; None if unknown.
 
-        The answer holds for records of the log only: an open run has no end here.
+        Valid for offsets in the log only: an open run has no end here.
         """
         slot = bisect_right(self._offsets, offset) - 1
         if slot < 0 or self._times[slot] == UNKNOWN_MS:
@@ -324,7 +324,7 @@ class AppendTimes:
         return self._times[slot]
 
     def runs(self, start: int, end: int) -> list[tuple[int, int, int | None]]:
-        """All of [start, end) as (first offset, end offset, append ms or None), without gaps."""
+        """Return [start, end) as (first offset, end offset, append ms or None), without gaps."""
         runs: list[tuple[int, int, int | None]] = []
         for run_start, run_end, ms in self._runs_from(start):
             if run_start >= end:
@@ -337,11 +337,11 @@ class AppendTimes:
         return runs
 
     def first_at_or_after(self, ms: int, from_offset: int) -> tuple[int, int] | None:
-        """The first offset >= `from_offset` that is known to be appended at `ms` or later.
+        """Return the first offset >= `from_offset` known to be appended at `ms` or later.
 
         Returns:
-            (offset, its append ms). The offset may be beyond the log end, or be gone by
-            compaction; None where there is no such row.
+            (offset, its append ms). The offset may be beyond the log end, or be removed by
+            compaction; None if there is no such row.
         """
         count = len(self._offsets)
         slot = max(bisect_left(self._floors, ms), bisect_right(self._offsets, from_offset) - 1)
@@ -352,7 +352,7 @@ class AppendTimes:
         return max(self._offsets[slot], from_offset), self._times[slot]
 
     def ranges(self, a: int, b: int, start: int, end: int) -> list[tuple[int, int]]:
-        """Ranges of offsets in [start, end) whose known append time lies in [a, b)."""
+        """Return ranges of offsets in [start, end) whose known append time lies in [a, b)."""
         first = bisect_left(self._floors, a)
         last = min(bisect_left(self._floors, b), len(self._offsets))
         if first >= last:
@@ -362,7 +362,7 @@ class AppendTimes:
         return list(gaps(self.unknown_in(start, end), start, end))
 
     def unknown_in(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Ranges of offsets in [start, end) whose append time nobody knows."""
+        """Return ranges of offsets in [start, end) whose append time is unknown."""
         first_known = self._offsets[0] if self._offsets else INT64_MAX
         spans = [(start, min(end, first_known))]
         from_slot = bisect_right(self._offsets, start) - 1
@@ -374,11 +374,11 @@ class AppendTimes:
         return [span for span in spans if span[0] < span[1]]
 
     def encode_header(self) -> bytes:
-        """The file without rows."""
+        """Encode the file without rows."""
         return encode_header(self.base_offset, self._owner)
 
     def encode(self) -> bytes:
-        """The whole file: header and rows."""
+        """Encode the whole file: header and rows."""
         rows = (facts + crc.to_bytes(4, "big") for facts, crc in self._sealed_rows())
         return b"".join((self.encode_header(), *rows))
 
@@ -391,19 +391,19 @@ class AppendTimes:
         *,
         open_end: bool = False,
     ) -> tuple[Self, str | None]:
-        """What a file is believed to say, and what is wrong with it.
+        """Decode the trusted part of a file, and its problem.
 
         Args:
             data: The file's bytes.
-            base_offset: The segment's base offset; a file of another segment is not believed.
-            topic_id: The topic's id; a file of another topic is not believed (see `owner_of`).
-            open_end: The caller knows that no row is missing at the end: a writer is alive, and
+            base_offset: The segment's base offset; a file of another segment is not trusted.
+            topic_id: The topic's id; a file of another topic is not trusted (see `owner_of`).
+            open_end: The caller knows that no row is missing at the end: a writer is active, and
                 the log's end was read before the file. Else a file without an end row counts as
-                damaged, which after a hard stop it may well be.
+                damaged, because a hard stop may have lost rows.
 
         Returns:
-            The times, and None for a whole file or what is damaged. A damaged file must be
-            replaced by `encode()` before rows are added.
+            The times, and the damage; None for a whole file. A damaged file must be replaced by
+            `encode()` before rows are added.
         """
         times = cls(base_offset, topic_id, owner=owner_of(data, topic_id))
         damage = times._header_damage(data)
@@ -413,7 +413,7 @@ class AppendTimes:
         if damage is None and times.is_open and not open_end:
             damage = f"no end row behind row {times.row_count - 1}: later rows may be lost"
         if damage is not None and times.is_open:
-            times.mark_unknown(times._offsets[-1] + 1)  # the last row is believed for one record
+            times.mark_unknown(times._offsets[-1] + 1)  # the last row is trusted for one record
         return times, damage
 
     def _append(self, ms: int, offset: int, batch_crc: int) -> bytes:
@@ -426,14 +426,14 @@ class AppendTimes:
         self._floors.append(self._floors[-1] if ms == UNKNOWN_MS else ms)
         times.append(ms)
         self._batch_crcs.append(batch_crc)
-        offsets.append(offset)  # last: what a search in another thread looks at first
+        offsets.append(offset)  # last: a search in another thread reads it first
         return _ROW.pack(ms, relative, batch_crc, crc)
 
     def _header_crc(self) -> int:
         return int.from_bytes(self.encode_header()[-4:], "big")
 
     def _sealed_rows(self) -> Iterator[tuple[bytes, int]]:
-        """Each row without its checksum, and the checksum, computed anew from the header on."""
+        """Yield each row without its checksum, and the checksum computed from the header on."""
         crc, base = self._header_crc(), self.base_offset
         for offset, ms, batch_crc in zip(self._offsets, self._times, self._batch_crcs, strict=True):
             facts = _ROW_FACTS.pack(ms, offset - base, batch_crc)
@@ -455,7 +455,7 @@ class AppendTimes:
         return f"header checksum is wrong for base offset {self.base_offset}"
 
     def _read_rows(self, data: bytes) -> str | None:
-        """Take rows up to the first that can't be believed, and say what is wrong with that."""
+        """Add rows up to the first untrusted one; return what is wrong with that one."""
         count, rest = divmod(len(data), ROW_SIZE)
         valid, damage = self._count_valid(data[: count * ROW_SIZE])
         if valid:
@@ -465,7 +465,7 @@ class AppendTimes:
             self._batch_crcs = array("I", batch_crcs)
             self._offsets = array("q", map(base.__add__, relatives))
             self._unknown_slots = [slot for slot, ms in enumerate(times) if ms == UNKNOWN_MS]
-            self._floors = array("q", times)  # known ones never fall
+            self._floors = array("q", times)  # known ones never decrease
             for slot in self._unknown_slots:
                 self._floors[slot] = self._floors[slot - 1]
             self._crc = crcs[-1]
@@ -474,7 +474,7 @@ class AppendTimes:
         return damage
 
     def _count_valid(self, data: bytes) -> tuple[int, str | None]:
-        """How many rows can be believed, and what is wrong with the one behind them, if any."""
+        """Return how many rows can be trusted, and what is wrong with the next one, if any."""
         crc, last, floor_ms, is_open = self._crc, 0, 0, False
         for slot, (ms, relative, _, stored) in enumerate(_ROW.iter_unpack(data)):
             at = slot * ROW_SIZE
@@ -491,7 +491,7 @@ class AppendTimes:
         return self._offsets[slot + 1] if slot + 1 < len(self._offsets) else INT64_MAX
 
     def _runs_from(self, start: int) -> Iterator[tuple[int, int, int]]:
-        """Runs from the one that holds `start` on, the unknown one before all rows included."""
+        """Yield runs from the one that holds `start` on; the first may be the unknown one."""
         slot = bisect_right(self._offsets, start) - 1
         if slot < 0:
             yield start, self._offsets[0] if self._offsets else INT64_MAX, UNKNOWN_MS

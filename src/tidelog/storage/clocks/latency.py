@@ -22,19 +22,18 @@ from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, MINUTE_MS, Buffer
 HOURS_LIMIT: Final = 2048
 
 
-# Half a bucket's width against the smallest value in it.
+# Half a bucket's width, relative to the smallest value in it.
 RELATIVE_ERROR: Final = 1 / 64
 
 
-# What reports of latencies show: percentiles, and shares of records that a watermark may be
-# allowed to lose.
+# Columns of latency reports: percentiles, and shares of records that a watermark may lose.
 PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
 
 
 LOST_SHARES: Final = (0.0, 0.0001, 0.001, 0.01)
 
 
-# Watermark delays that people choose, from none to a day.
+# Common watermark delays, from none to a day.
 DELAYS_MS: Final = (
     0,
     1_000,
@@ -52,7 +51,7 @@ EXACT_LIMIT: Final = 64
 PER_DOUBLING: Final = 32
 
 
-# The bucket of INT64_MAX; those of negative values are the same with a minus.
+# Bucket of INT64_MAX; buckets of negative values are mirrored, with negative numbers.
 BUCKET_MAX: Final = 57 * PER_DOUBLING + 63
 
 
@@ -75,7 +74,7 @@ assert _SPAN.size == SPAN_SIZE
 
 
 def bucket_of(latency_ms: int) -> int:
-    """The bucket that a latency falls into; ascending with it."""
+    """Return the bucket of a latency; buckets ascend with latencies."""
     size = abs(latency_ms)
     if size >= EXACT_LIMIT:
         doublings = size.bit_length() - 6
@@ -84,7 +83,7 @@ def bucket_of(latency_ms: int) -> int:
 
 
 def bucket_bounds(bucket: int) -> tuple[int, int]:
-    """The smallest and the largest latency in ms that fall into a bucket, both inclusive."""
+    """Return the smallest and the largest latency of a bucket in ms, both inclusive."""
     size = abs(bucket)
     low = high = size
     if size >= EXACT_LIMIT:
@@ -95,18 +94,18 @@ def bucket_bounds(bucket: int) -> tuple[int, int]:
 
 
 def latency_of(append_ms: int, create_ms: int) -> int:
-    """Append time - create time in ms, held within 63 bits, as what is counted must be."""
+    """Return append time - create time in ms, limited to 63 bits for the counters."""
     return max(-INT64_MAX, min(append_ms - create_ms, INT64_MAX))
 
 
 class LatencyHistogram:
-    """Latencies of some records. Not for two threads that change it.
+    """Histogram of latencies. Concurrent changes are not safe.
 
     Attributes:
-        count: How many.
-        min_ms: The smallest, exactly; INT64_MAX where there is none.
-        max_ms: The largest, exactly; INT64_MIN where there is none.
-        buckets: How many fell into each bucket (`bucket_bounds`), none of them 0.
+        count: Number of latencies.
+        min_ms: The smallest, exactly; INT64_MAX if there is none.
+        max_ms: The largest, exactly; INT64_MIN if there is none.
+        buckets: Number of latencies in each bucket (`bucket_bounds`), none of them 0.
     """
 
     __slots__ = ("buckets", "count", "max_ms", "min_ms")
@@ -131,18 +130,18 @@ class LatencyHistogram:
         return self.count, self.min_ms, self.max_ms, self.buckets
 
     def add(self, latency_ms: int, count: int = 1) -> None:
-        """Count a latency `count` times."""
+        """Add a latency `count` times."""
         self.add_bucket(bucket_of(latency_ms), count)
         self.min_ms = min(self.min_ms, latency_ms)
         self.max_ms = max(self.max_ms, latency_ms)
 
     def add_bucket(self, bucket: int, count: int) -> None:
-        """Count `count` latencies of a bucket; the caller sees to `min_ms` and `max_ms`."""
+        """Add `count` latencies of a bucket; the caller updates `min_ms` and `max_ms`."""
         self.count += count
         self.buckets[bucket] = self.buckets.get(bucket, 0) + count
 
     def add_buckets(self, counts: Mapping[int, int]) -> None:
-        """Count so many latencies of each bucket, none of them 0; else as `add_bucket`."""
+        """Add these numbers of latencies to each bucket, none of them 0; see `add_bucket`."""
         self.count += sum(counts.values())
         if not self.buckets:
             self.buckets = dict(counts)
@@ -152,20 +151,20 @@ class LatencyHistogram:
             buckets[bucket] = buckets.get(bucket, 0) + count
 
     def merge(self, other: "LatencyHistogram") -> None:
-        """Count what `other` counted too."""
+        """Add the latencies of `other`."""
         self.add_buckets(other.buckets)
         self.min_ms = min(self.min_ms, other.min_ms)
         self.max_ms = max(self.max_ms, other.max_ms)
 
     def percentile(self, percent: float) -> int | None:
-        """The latency in ms that `percent` of the records do not exceed; None where none counts.
+        """Return the latency in ms that `percent` of the records do not exceed; else None.
 
         Off by at most `RELATIVE_ERROR` of its value (and half a ms); 0 and 100 are exact.
         """
         return self.percentiles((percent,))[0]
 
     def percentiles(self, percents: Sequence[float]) -> list[int | None]:
-        """What `percentile` says of each; quicker, for many."""
+        """Return `percentile` of each value; faster for many."""
         assert all(0 <= percent <= 100 for percent in percents)
         if not self.count:
             return [None] * len(percents)
@@ -174,7 +173,7 @@ class LatencyHistogram:
         return [self._percentile(percent, buckets, cumulative) for percent in percents]
 
     def _percentile(self, percent: float, buckets: Sequence[int], cumulative: Sequence[int]) -> int:
-        """Of buckets in order, and how many latencies there are up to the end of each."""
+        """Compute a percentile from buckets in order, and the cumulative counts of each."""
         rank = max(1, -(-percent * self.count // 100))  # rounded up
         if rank == 1:
             return self.min_ms
@@ -185,10 +184,10 @@ class LatencyHistogram:
 
 
 class LatencyByHour(Mapping[int, LatencyHistogram]):
-    """Latencies by the hour of append time, which is the key: its first ms since the epoch.
+    """Latencies by hour of append time; the key is the hour's first ms since the epoch.
 
     Attributes:
-        step_ms: Length of each span in ms: an hour, or more where there were too many.
+        step_ms: Length of each span in ms: an hour, or more if there were too many.
     """
 
     def __init__(self, step_ms: int = HOUR_MS) -> None:
@@ -208,11 +207,11 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         return len(self._spans)
 
     def add(self, append_ms: int, latency_ms: int, count: int = 1) -> None:
-        """Count a latency under the hour of an append time."""
+        """Add a latency under the hour of an append time."""
         self.at(append_ms).add(latency_ms, count)
 
     def at(self, append_ms: int) -> LatencyHistogram:
-        """The histogram to count latencies of that append time in; ask anew for each hour."""
+        """Return the histogram for an append time; it is valid for that hour only."""
         histogram = self._spans.get(append_ms // self.step_ms)
         if histogram is not None:
             return histogram
@@ -221,28 +220,28 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         return self._spans.setdefault(append_ms // self.step_ms, LatencyHistogram())
 
     def widen(self) -> None:
-        """Put each two neighbouring spans together."""
+        """Merge each two neighboring spans."""
         narrow, self._spans = self._spans, {}
         self.step_ms *= 2
         for number, histogram in narrow.items():
             self._spans.setdefault(number // 2, LatencyHistogram()).merge(histogram)
 
     def merge(self, other: "LatencyByHour") -> None:
-        """Count what `other` counted too; the wider step of both is taken."""
+        """Add the latencies of `other`; the larger step of both is used."""
         while self.step_ms < other.step_ms:
             self.widen()
         for hour_ms, histogram in other.items():
             self.at(hour_ms).merge(histogram)
 
     def total(self) -> LatencyHistogram:
-        """All hours together."""
+        """Return the histogram of all hours together."""
         total = LatencyHistogram()
         for histogram in self._spans.values():
             total.merge(histogram)
         return total
 
     def encode(self) -> bytes:
-        """The section of the file: hours ascending, their buckets as differences."""
+        """Encode the section of the file: hours ascending, their buckets as differences."""
         out = bytearray(_HEAD.pack(self.step_ms, len(self._spans)))
         for number, histogram in sorted(self._spans.items()):
             out += _SPAN.pack(
@@ -257,10 +256,10 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
 
     @classmethod
     def decode(cls, data: Buffer) -> "LatencyByHour":
-        """What `encode` wrote.
+        """Decode the result of `encode`.
 
         Raises:
-            CorruptIndex: A rule is broken; `at` counts from the section's first byte.
+            CorruptIndex: The content is invalid; `at` counts from the section's first byte.
         """
         try:
             return _decode(bytes(data))
@@ -283,7 +282,7 @@ def _decode(data: bytes) -> LatencyByHour:
 
 
 def _decode_span(data: bytes, at: int, by_hour: LatencyByHour) -> int:
-    """Take one span; the place behind it."""
+    """Decode one span; return the position after it."""
     if len(data) - at < SPAN_SIZE:
         raise CorruptIndex(f"a span in {len(data) - at} bytes, {SPAN_SIZE} expected", at=at)
     start = at

@@ -55,19 +55,19 @@ END_MAGIC: Final = b"TLZE"
 VERSION: Final = 1
 
 
-# Whole batches up to this size make a zone, and a larger batch one of its own: about 16 KB.
+# Maximum size of a zone with several batches, about 16 KB; a larger batch is a zone of its own.
 ZONE_BYTES: Final = 20 << 10
 
 
-# Records of a zone: small batches may expand to very many, and their number takes 32 bits.
+# Maximum records of a zone: small batches may expand to very many, and their number takes 32 bits.
 ZONE_RECORDS: Final = 1 << 30
 
 
-# Rows of a block: what a search reads at least.
+# Rows of a block, the minimum that a search reads.
 BLOCK_ROWS: Final = 64
 
 
-# The fields of a row: the number that stands for each in the header, and its code.
+# Fields of a row: each one's number in the header, and its code.
 ROW_FIELDS: Final = (
     ("size", 1, "I"),
     ("first offset", 2, "I"),
@@ -98,7 +98,7 @@ CRC: Final = struct.Struct(">I")
 ROW: Final = struct.Struct(">" + "".join(code for _, _, code in ROW_FIELDS))
 
 
-# A zone in full width, the number of its rows, and what checks these rows.
+# A zone in full width, its number of rows, and the checksum of these rows.
 ENTRY: Final = struct.Struct(">qqqqqqq?qqqqqqIII")
 
 
@@ -160,23 +160,23 @@ LATENCY_SECTION: Final = 2
 
 
 class Zone(NamedTuple):
-    """Some whole batches of a segment that follow each other: a zone, a block of them, or all.
+    """Consecutive whole batches of a segment: a zone, a block of zones, or all.
 
     Attributes:
-        position: Place of the first batch in the log file.
-        size_bytes: Bytes of the batches.
+        position: Position of the first batch in the log file.
+        size_bytes: Size of the batches.
         first_offset: First offset, inclusive.
         last_offset: Last offset, inclusive.
         data_records: Records that a consumer may see.
         control_records: Records of control batches.
         tombstones: Data records without a value.
-        is_transactional: Whether a data batch of a transaction is among them.
+        is_transactional: Whether it has a data batch of a transaction.
         timed_records: Data records that have a record timestamp.
-        min_record_ms: The smallest of these, INT64_MAX where there is none.
-        max_record_ms: The largest of these, INT64_MIN where there is none.
+        min_record_ms: The smallest of these, INT64_MAX if there is none.
+        max_record_ms: The largest of these, INT64_MIN if there is none.
         stamped_records: Data records whose append time is known.
-        min_append_ms: The smallest of these, INT64_MAX where there is none.
-        max_append_ms: The largest of these, INT64_MIN where there is none.
+        min_append_ms: The smallest of these, INT64_MAX if there is none.
+        max_append_ms: The largest of these, INT64_MIN if there is none.
         crc: CRC-32C of all bytes.
     """
 
@@ -198,22 +198,22 @@ class Zone(NamedTuple):
 
     @property
     def end_position(self) -> int:
-        """Place behind the last batch in the log file."""
+        """Position after the last batch in the log file."""
         return self.position + self.size_bytes
 
     def times(self, clock: ClockName) -> tuple[int, int, int]:
-        """How many data records have a time on that clock, the smallest and the largest in ms."""
+        """Return how many data records have a time on that clock, the smallest and the largest."""
         if clock is ClockName.RECORD:
             return self.timed_records, self.min_record_ms, self.max_record_ms
         return self.stamped_records, self.min_append_ms, self.max_append_ms
 
 
 class Limits(NamedTuple):
-    """How zones and blocks are cut; a reader takes any.
+    """Limits of zones and blocks; a reader accepts any.
 
     Attributes:
-        zone_bytes: Most bytes of a zone that has more than one batch.
-        zone_records: Most data records of such a zone.
+        zone_bytes: Maximum size of a zone that has more than one batch.
+        zone_records: Maximum data records of such a zone.
         block_rows: Rows of a block.
     """
 
@@ -236,7 +236,7 @@ class Question(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows that are read together: what they come to, how many they are, their bytes."""
+    """Rows that are read together: their total, their number, their bytes."""
 
     total: Zone
     row_count: int
@@ -251,17 +251,17 @@ class FileSum(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """What a map belongs to: topic, segment, the log as it was, what was known of append times.
+    """Identity of a map: topic, segment, state of the log, and the append times used.
 
     Attributes:
-        topic_id: All zero where the directory had none.
-        base_offset: The segment's.
-        end_offset: Offset behind the segment.
-        log_size: Bytes of the log file.
-        last_position: Place of the last batch in it, -1 where it has none.
-        first_fingerprint: CRC-32C of the first batch's first 61 bytes, 0 where there is none.
-        last_fingerprint: That of the last one.
-        append_rows: Rows of append times that were believed.
+        topic_id: All zero if the directory had none.
+        base_offset: The segment's base offset.
+        end_offset: Offset after the segment, exclusive.
+        log_size: Size of the log file in bytes.
+        last_position: Position of the last batch in it, -1 if it has none.
+        first_fingerprint: CRC-32C of the first batch's first 61 bytes, 0 if there is none.
+        last_fingerprint: CRC-32C of the last batch's first 61 bytes, 0 if there is none.
+        append_rows: Number of append-time rows that were trusted.
         append_crc: `AppendTimes.digest` of these.
     """
 
@@ -277,7 +277,7 @@ class Identity(NamedTuple):
 
 
 def sum_zones(zones: Sequence[Zone], crc: int) -> Zone:
-    """What zones that follow each other come to; `crc` is that of all their bytes."""
+    """Return the total of consecutive zones; `crc` is that of all their bytes."""
     first, last = zones[0], zones[-1]
     return Zone(
         first.position,
@@ -299,20 +299,20 @@ def sum_zones(zones: Sequence[Zone], crc: int) -> Zone:
 
 
 def no_zones(base_offset: int) -> Zone:
-    """What a segment without batches comes to."""
+    """Return the total of a segment without batches."""
     nothing = (0, 0, 0, False, 0, INT64_MAX, INT64_MIN, 0, INT64_MAX, INT64_MIN, 0)
     return Zone(0, 0, base_offset, base_offset - 1, *nothing)
 
 
 def encode_rows(zones: Iterable[Zone], base_offset: int) -> bytes:
-    """The rows of a block; positions follow from the sizes."""
+    """Encode the rows of a block; positions follow from the sizes."""
     return b"".join(
         ROW.pack(zone[1], zone[2] - base_offset, zone[3] - base_offset, *zone[4:]) for zone in zones
     )
 
 
 def encode_header() -> bytes:
-    """The header: which fields a row has, in their order."""
+    """Encode the header: the fields of a row, in their order."""
     fields = b"".join(
         FIELD.pack(number, struct.calcsize(f">{code}")) for _, number, code in ROW_FIELDS
     )
@@ -327,7 +327,7 @@ def encode_zones(
     siblings: Mapping[str, FileSum],
     latency: LatencyByHour,
 ) -> bytes:
-    """The whole file."""
+    """Encode the whole file."""
     table = b"".join(
         ENTRY.pack(*block.total, block.row_count, crc32c(block.rows)) for block in blocks
     )
@@ -367,16 +367,16 @@ def _encode_siblings(siblings: Mapping[str, FileSum]) -> bytes:
     )
 
 
-# What is read at first: all of a small map, the end of a large one.
+# Size of the first read: all of a small map, the end of a large one.
 TAIL_BYTES: Final = 8 << 10
 
 
-# Like `File.pread`: at most so many bytes from a position.
+# Like `File.pread`: reads at most this many bytes from a position.
 ReadBytes: TypeAlias = Callable[[int, int], bytes]
 
 
 class _Trailer(NamedTuple):
-    """The end of the file."""
+    """Parse the end of the file."""
 
     total: Zone
     identity: Identity
@@ -388,7 +388,7 @@ class _Trailer(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A block as the table has it, and where its rows lie."""
+    """A block in the table, with the position of its rows."""
 
     total: Zone
     row_count: int
@@ -399,12 +399,12 @@ class Entry(NamedTuple):
 class ZoneMap:
     """A zone map over a function that reads bytes of its file.
 
-    Safe for several threads. Keeps the footer in memory, no rows.
+    Thread-safe. Keeps the footer in memory, no rows.
 
     Attributes:
-        identity: What it belongs to.
+        identity: Log that it belongs to.
         total: All zones together.
-        zone_count: How many zones there are.
+        zone_count: Number of zones.
         bytes_read: Bytes read of the file so far.
     """
 
@@ -414,12 +414,12 @@ class ZoneMap:
         """Read and check the footer.
 
         Args:
-            read: Hands out at most so many bytes from a position, like `File.pread`.
+            read: Reads at most this many bytes from a position, like `File.pread`.
             size_bytes: Size of the whole file.
-            report: Called with one line where rows turn out to be damaged later.
+            report: Called with one line if rows turn out to be damaged later.
 
         Raises:
-            CorruptIndex: It is damaged, cut, or something else.
+            CorruptIndex: It is damaged, truncated, or not a zone map.
             UnsupportedVersion: A later release wrote it.
         """
         self._read_bytes = read
@@ -446,12 +446,12 @@ class ZoneMap:
 
     @classmethod
     def decode(cls, data: bytes, *, report: Callable[[str], None] | None = None) -> "ZoneMap":
-        """The map in `data`, the whole file; raises as `ZoneMap` does."""
+        """Create the map of `data`, the whole file; raises the errors of `ZoneMap`."""
         return cls(lambda size, at: data[at : at + size], len(data), report=report)
 
     @property
     def topic_id(self) -> UUID:
-        """Of the topic, all zero where the directory had none."""
+        """Id of the topic, all zero if the directory had none."""
         return self.identity.topic_id
 
     @property
@@ -461,7 +461,7 @@ class ZoneMap:
 
     @property
     def end_offset(self) -> int:
-        """Offset behind the segment."""
+        """Offset after the segment, exclusive."""
         return self.identity.end_offset
 
     @property
@@ -481,16 +481,16 @@ class ZoneMap:
         return LatencyByHour() if content is None else LatencyByHour.decode(content)
 
     def zones(self) -> Iterator[Zone]:
-        """All zones, ascending; in place of a damaged block's zones the block as one."""
+        """Yield all zones, ascending; for a damaged block, the block as one zone."""
         for entry in self._entries:
             yield from self._zones_of(entry)
 
     def blocks(self) -> Iterator[Zone]:
-        """What each block of zones comes to, from the footer alone."""
+        """Return the total of each block of zones, from the footer alone."""
         return (entry.total for entry in self._entries)
 
     def select(self, is_enough: Callable[[Zone], bool]) -> Iterator[Zone]:
-        """Blocks where `is_enough` says so of the block as a whole, else its zones; ascending."""
+        """Yield each block for which `is_enough` is true, else its zones; ascending."""
         for entry in self._entries:
             if is_enough(entry.total):
                 yield entry.total
@@ -498,10 +498,10 @@ class ZoneMap:
                 yield from self._zones_of(entry)
 
     def verify(self) -> None:
-        """Read and check all of the file.
+        """Read and check the whole file.
 
         Raises:
-            CorruptIndex: A header or rows that are damaged, with their place.
+            CorruptIndex: A header or rows are damaged; with their position.
         """
         fields = self._read_header()
         for entry in self._entries:
@@ -528,11 +528,11 @@ class ZoneMap:
 
     @cached_property
     def _entries(self) -> list[Entry]:
-        """The table of blocks."""
+        """Encode the table of blocks."""
         return self.read_entries()
 
     def read_entries(self) -> list[Entry]:
-        """The table of blocks, decoded; raises CorruptIndex."""
+        """Decode the table of blocks; raises CorruptIndex."""
         rows = [
             (Zone._make(fields[:15]), fields[15], fields[16])
             for fields in ENTRY.iter_unpack(self._table)
@@ -564,10 +564,10 @@ class ZoneMap:
 
 
 class _RowFields:
-    """How to read rows: by their layout as this release writes it, or by the header's."""
+    """Decoder of rows: by this release's layout, or by the header's."""
 
     def __init__(self, fields: list[tuple[int, int]]) -> None:
-        """Take (number, size) of each field; raises CorruptIndex where one is missing or odd."""
+        """Use (number, size) of each field; raises CorruptIndex if one is missing or invalid."""
         codes_by_number = {number: code for _, number, code in ROW_FIELDS}
         codes = [codes_by_number.get(number, f"{size}x") for number, size in fields]
         self._struct = Struct(">" + "".join(codes))
@@ -581,9 +581,9 @@ class _RowFields:
             self._order = itemgetter(*(numbers.index(number) for number in codes_by_number))
 
     def decode(self, rows: bytes, position: int, base_offset: int) -> list[Zone]:
-        """The zones of a block."""
+        """Return the zones of a block."""
         zones: list[Zone] = []
-        order, new = self._order, tuple.__new__  # a tenth of what `Zone(...)` takes
+        order, new = self._order, tuple.__new__  # ten times faster than `Zone(...)`
         for values in self._struct.iter_unpack(rows):
             row = values if order is None else order(values)
             size, first, last = row[:3]
@@ -622,7 +622,7 @@ def _check_footer(footer: bytes, at: int) -> None:
 
 
 def _decode_sections(data: bytes) -> dict[int, bytes]:
-    """The sections by number; one that nobody here knows does no harm."""
+    """Decode the sections by number; unknown ones are ignored."""
     sections, at = {}, 0
     while at < len(data):
         if len(data) - at < SECTION_HEAD_SIZE:

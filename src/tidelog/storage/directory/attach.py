@@ -1,19 +1,20 @@
-"""Staged segments join partitions behind their end, or replace finished ones.
+"""Attaches staged segments at the end of partitions, or replaces finished segments.
 
-`attach` takes what `StagedWriter` has written: every partition is made ready
+`attach` adds the segments that `StagedWriter` has written: every partition is prepared
 (`SegmentSwaps.prepare_adoption`: its last segment is finished, the leader epoch is on disk, one
 append time is drawn), each staged file becomes a segment (`AppendedPass`), and all of them, of all
-partitions, are published by one commit, which also says how far the writer has come. A version that
-a writer has committed before adds nothing.
+partitions, are published by one commit, which also records the writer's version. A version that a
+writer has committed before adds nothing.
 
-`exchange` puts new segments in the place of finished ones that cover the same offsets, for whoever
-rewrites segments (an erasure takes records out, many small segments become a large one). The new
-log files are staged beside the partition with the offsets that their batches are to have. Indexes,
-append times and aborted transactions are made here, as the old segments have them. That the new
-records are those that should be left is the caller's word.
+`exchange` replaces finished segments by new ones that cover the same offsets, for code that
+rewrites segments (an erasure removes records, many small segments become a large one). The new log
+files are staged beside the partition with the final offsets of their batches. Indexes, append times
+and aborted transactions are made here, from the old segments. The caller guarantees that the new
+records are the right ones.
 
-Owns what both check and make; the order of publishing is `publication`'s. A disk that fails before
-the commit record is there fails the call alone; later it takes the partitions offline.
+Owns the checks and files of both; `publication` owns the order of publishing. If a disk fails
+before the commit record is there, only the call fails; a later failure takes the partitions
+offline.
 
 Needs the directory's lock (a `LogDir` open for writing). Source: docs/spark.md#commit; Kafka 4.x
 LogCleaner, LocalLog.replaceSegments.
@@ -55,13 +56,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AttachedRange:
-    """What became of a partition's staged segments.
+    """Result for a partition's staged segments.
 
     Attributes:
         first_offset: Offset of the first record.
-        end_offset: Offset behind the last one.
-        append_time_ms: Append time of them all, -1 where the append clock is off.
-        segments: How many there were.
+        end_offset: Offset after the last one, exclusive.
+        append_time_ms: Append time of them all, -1 if the append clock is off.
+        segments: Number of segments.
     """
 
     first_offset: int
@@ -72,16 +73,16 @@ class AttachedRange:
 
 @dataclass(frozen=True, slots=True)
 class AttachResult:
-    """What an attach has made visible.
+    """Result of an attach.
 
     Attributes:
-        commit_id: Of its record.
-        partitions: What became of each partition's segments.
-        record_count: Records.
-        size_bytes: Of log files.
+        commit_id: Id of its record.
+        partitions: Result for each partition's segments.
+        record_count: Number of records.
+        size_bytes: Size of the log files.
         was_done: The writer had committed this version, or a later one, before: nothing was done.
-            Of this very version `partitions` tells what became of it then (without segments).
-        note: What the writer noted with it; of what was done before, where it was this version.
+            For this very version, `partitions` holds its earlier result (without segments).
+        note: The writer's note; for an earlier commit of this version, the note of that.
         skipped: Topics that had this version, or a later one, before (`WriterVersion.topics`), and
             the last version of each. Nothing was added to them.
     """
@@ -97,14 +98,14 @@ class AttachResult:
 
 @dataclass(frozen=True, slots=True)
 class WriterVersion:
-    """A version of a writer's, which is attached at most once.
+    """A version of a writer, which is attached at most once.
 
     Attributes:
         writer: Its name.
-        version: From 0 on; a writer's versions grow.
-        note: To be remembered with it, such as what the records were made of.
-        topics: Topics of the write, each of which counts versions by itself; None where the
-            writer counts all topics of the directory together.
+        version: 0 or more; a writer's versions increase.
+        note: Stored with it, for example the source of the records.
+        topics: Topics of the write, each of which counts versions separately; None if the writer
+            counts versions for all topics of the directory together.
     """
 
     writer: str
@@ -120,24 +121,24 @@ def attach(
     commit_id: str | None = None,
     version: WriterVersion | None = None,
 ) -> AttachResult:
-    """Make staged segments part of their partitions, all together.
+    """Attach staged segments to their partitions, all together.
 
     Args:
         log_dir: Open for writing.
-        staged: Each once, in any order; `order` tells their place in the partition.
-        commit_id: 32 hexadecimal digits; drawn where None.
-        version: Whose version it is. Where the directory has it already, or a later one of that
-            writer, nothing is done; the staged files stay, and are the caller's to drop. With
-            `topics` that goes for each topic.
+        staged: Each once, in any order; `order` gives their place in the partition.
+        commit_id: 32 hexadecimal digits; drawn if None.
+        version: The writer's version. If the directory has it already, or a later one of that
+            writer, nothing is done; the staged files stay, and the caller has to drop them. With
+            `topics` this holds for each topic.
 
     Raises:
-        UnknownTopic, ReadOnly: As their names say; nothing is visible.
+        UnknownTopic, ReadOnly: Nothing is visible.
         MessageTooLarge, RecordListTooLarge, InvalidRecord, InvalidTimestamp, InvalidRequest: The
-            topic's rules refuse a segment, or its file has gone; nothing is visible.
-        CorruptData: A staged file is not what its writer said; nothing is visible.
+            topic's rules refuse a segment, or its file is missing; nothing is visible.
+        CorruptData: A staged file is not as its writer described it; nothing is visible.
         ClockJump: The clock jumped; nothing is visible.
-        StorageFailure: The disk failed. Where partitions are offline then, reopening tells
-            whether the segments are visible; else they are not.
+        StorageFailure: The disk failed. If partitions are offline then, reopening tells whether the
+            segments are visible; else they are not.
     """
     commit_id = commit_id or draw_commit_id(log_dir)
     ensure_finished(log_dir)
@@ -155,7 +156,7 @@ def attach(
     partitions = {change.log.topic_partition: change.result() for change in changes}
     marks = {} if version is None else _marks(log_dir, version, partitions, skipped)
     publish(log_dir, changes, "attach", commit_id=commit_id, marks=marks)
-    # Files that jobs staged which ended long ago without attaching them.
+    # Staged files of jobs that ended long ago without attaching them.
     oldest_ms = log_dir.env.clock.now_ms() - STAGING_AGE_MS
     drop_staging(log_dir.env.files, log_dir.path, older_than_ms=oldest_ms)
     return AttachResult(
@@ -169,18 +170,18 @@ def attach(
 
 
 def ensure_finished(log_dir: DirectoryAccess) -> None:
-    """Look whether the directory takes another commit.
+    """Check whether the directory takes another commit.
 
-    What a thread of this process is swapping in on another topic is no hindrance.
+    A swap of another topic in a thread of this process does not prevent it.
 
     Raises:
         ReadOnly: It was opened for reading.
-        StorageFailure: A commit was left unfinished by a failure; only reopening finishes it.
+        StorageFailure: A failure has left an unfinished commit; only reopening finishes it.
     """
     if not log_dir.is_writable:
         raise ReadOnly(f"{log_dir.path}: opened for reading; open it with writable=True")
     try:
-        # One that is not under way any more is either carried out by now, or was left.
+        # A record that is no longer under way has been carried out by now, or was left.
         unfinished = [
             path
             for path in commits.find_commits(log_dir.env.files, log_dir.path)
@@ -193,11 +194,11 @@ def ensure_finished(log_dir: DirectoryAccess) -> None:
 
 
 def find_done(log_dir: DirectoryAccess, version: WriterVersion) -> AttachResult | None:
-    """What became of a version that the writer has committed before; None where it has not.
+    """Return the result of a version that was committed before; None if it was not.
 
     Raises:
-        InvalidRequest: A name, version or note that can't be kept.
-        CorruptFile, UnsupportedVersion, StorageFailure: What is known can't be read.
+        InvalidRequest: An invalid name, version or note.
+        CorruptFile, UnsupportedVersion, StorageFailure: The writers' file is unreadable.
     """
     writers.ensure_version(version.writer, version.version, version.note)
     marks = marks_of(log_dir)
@@ -218,7 +219,7 @@ def find_done(log_dir: DirectoryAccess, version: WriterVersion) -> AttachResult 
 
 
 def marks_of(log_dir: DirectoryAccess) -> dict[str, writers.Mark]:
-    """Return how far writers have come; raises CorruptFile, UnsupportedVersion, StorageFailure."""
+    """Return the writers' last versions; raises CorruptFile, UnsupportedVersion, StorageFailure."""
     try:
         return writers.read_marks(log_dir.env.files, log_dir.path)
     except OSError as error:
@@ -259,7 +260,7 @@ def _marks(
 
 
 def _group(log_dir: DirectoryAccess, staged: Iterable[StagedSegment]) -> "list[_Attachment]":
-    """The attachment to each partition, in order of their names."""
+    """Return the attachment to each partition, in order of their names."""
     by_partition: dict[TopicPartition, list[StagedSegment]] = defaultdict(list)
     for segment in staged:
         by_partition[segment.topic_partition].append(segment)
@@ -285,10 +286,10 @@ class _StagedChange(Change):
 
     @abstractmethod
     def _passes(self) -> Iterator[SegmentPass]:
-        """The pass over each of them, in order; made one at a time, since each holds indexes."""
+        """Yield the pass over each of them, in order; one at a time, since each holds indexes."""
 
     def stage(self) -> list[Move]:
-        """See `Change`."""
+        """Stage the files; see `Change`."""
         staged = zip(self._names, self.bases, self._passes(), strict=True)
         moves = [move for each in staged for move in self._stage(*each)]
         self._fs.sync_dir(self._directory)
@@ -318,7 +319,7 @@ class _StagedChange(Change):
         return Move(self._partition_dir, staged, files.file_name(base_offset, suffix))
 
     def discard(self) -> None:
-        """See `Change`: no opening takes what may be left for a part of the log."""
+        """Discard the files; see `Change`. Openings ignore any that remain."""
         for name in self._names:
             for suffix in files.SEGMENT_SUFFIXES:
                 staged = f"{name}{suffix}{commits.STAGED_SUFFIX}"
@@ -326,7 +327,7 @@ class _StagedChange(Change):
 
 
 class _Attachment(_StagedChange):
-    """The staged segments of one partition on their way behind its end."""
+    """The staged segments of one partition that are being attached at its end."""
 
     def __init__(self, root: str, log: LogAccess, segments: Sequence[StagedSegment]) -> None:
         super().__init__(root, log)
@@ -335,7 +336,7 @@ class _Attachment(_StagedChange):
         self._config = log.context.config
 
     def check(self) -> None:
-        """Hold every segment against the topic's rules, before anything is changed."""
+        """Check every segment against the topic's rules, before anything is changed."""
         now_ms = self.log.context.env.clock.now_ms()
         for segment in self.segments:
             check_staged(segment, self._config, now_ms)
@@ -353,7 +354,7 @@ class _Attachment(_StagedChange):
             )
 
     def prepare(self) -> None:
-        """Make the partition ready, and give every segment its offsets."""
+        """Prepare the partition, and assign offsets to every segment."""
         self._adoption = self.log.swaps.prepare_adoption()
         self.end_offset = self._adoption.base_offset
         for segment in self.segments:
@@ -370,7 +371,7 @@ class _Attachment(_StagedChange):
             yield AppendedPass(self.log.context, segment, base, self._adoption)
 
     def result(self) -> AttachedRange:
-        """Where the records go, once they are published."""
+        """Return the result for the partition, valid once the segments are published."""
         assert self._adoption is not None
         return AttachedRange(
             self._adoption.base_offset,
@@ -382,7 +383,7 @@ class _Attachment(_StagedChange):
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """What an exchange has done: segments, and bytes of log files, before and after."""
+    """Result of an exchange: number of segments, and size of log files, before and after."""
 
     segments_before: int
     segments_after: int
@@ -398,24 +399,24 @@ def exchange(
     *,
     commit_id: str | None = None,
 ) -> Exchanged:
-    """Put new segments in the place of old ones.
+    """Replace old segments by new ones.
 
     Args:
         log_dir: Open for writing.
-        partition: Which partition.
-        bases: Base offsets of finished segments that follow each other.
-        new: What comes in their place: the first has the base offset of the first old one, and
-            no batch reaches beyond the old ones' end.
-        commit_id: 32 hexadecimal digits; drawn where None.
+        partition: The partition.
+        bases: Base offsets of consecutive finished segments.
+        new: Their replacements: the first has the base offset of the first old one, and no batch
+            reaches beyond the old ones' end.
+        commit_id: 32 hexadecimal digits; drawn if None.
 
     Raises:
-        UnknownTopic, ReadOnly: As their names say; nothing was changed.
-        InvalidRequest: No such run of finished segments, some of them lie in a tier, or the new
-            ones do not fit into their place; nothing was changed.
-        CorruptData: A staged file is not sound, or what is known of old ones can't be read;
+        UnknownTopic, ReadOnly: Nothing was changed.
+        InvalidRequest: There is no such run of finished segments, some of them lie in a tier, or
+            the new ones do not fit into their place; nothing was changed.
+        CorruptData: A staged file is not sound, or files of the old segments are unreadable;
             nothing was changed.
-        StorageFailure: The disk failed. Where the partition is offline then, reopening tells
-            which segments are there; else the old ones.
+        StorageFailure: The disk failed. If the partition is offline then, reopening tells which
+            segments are there; else the old ones.
     """
     ensure_finished(log_dir)
     log = log_dir.log(partition.topic, partition.partition)
@@ -428,7 +429,7 @@ def exchange(
 
 
 class _Exchange(_StagedChange):
-    """One exchange on its way."""
+    """One exchange in progress."""
 
     def __init__(
         self, root: str, log: LogAccess, old: Sequence[ClosedSegment], new: Sequence[NewSegment]
@@ -438,7 +439,7 @@ class _Exchange(_StagedChange):
         self.bases = [segment.base_offset for segment in new]
 
     def check(self) -> None:
-        """Look whether the new segments have the old ones' place; raises InvalidRequest."""
+        """Check that the new segments fit into the old ones' place; raises InvalidRequest."""
         where, first = self.log.topic_partition, self.old[0].base_offset
         if not self.bases or self.bases[0] != first:
             raise InvalidRequest(f"{where}: the first new segment has to begin at offset {first}")
@@ -458,7 +459,7 @@ class _Exchange(_StagedChange):
             yield ReplacementPass(self.log.context, self.old, segment, end)
 
     def result(self) -> Exchanged:
-        """What it does."""
+        """Return the result of the exchange."""
         return Exchanged(
             len(self.old),
             len(self._new),

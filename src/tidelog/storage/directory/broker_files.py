@@ -18,7 +18,7 @@ The JSON files are replaced atomically and are durable before the change is ackn
   null), "metadata"}]}}`. Offsets are the leader's, which are the standby's too.
 - Producer ids: `{"next": ID}`, written before the first id of a block is used. A kill loses at most
   the rest of a block, and no id is assigned twice. If a directory with topics lacks the file or has
-  a damaged one, ids start at a random number, because its logs may remember earlier ids.
+  a damaged one, ids start at a random number, because its logs may contain earlier ids.
 - Metadata log: batches of format 2 from offset 0 on, one per change, synced before the change is
   acknowledged. A file in which most records are superseded is replaced by a shorter one. A torn
   last change after a hard stop was never acknowledged and is dropped; other damage is an error,
@@ -55,7 +55,7 @@ CLUSTER_FILE: Final = "tidelog-cluster.json"
 CLUSTER_VERSION: Final = 1
 
 
-# Whose settings are those of all brokers that have none of their own.
+# Key of the settings of all brokers, which apply unless a broker has its own.
 ALL_BROKERS: Final = ""
 
 
@@ -71,14 +71,14 @@ Settings: TypeAlias = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """All of it.
+    """Contents of the cluster file.
 
     Attributes:
-        quotas: Values by Kafka's names, of each entity that has some. The file has none of them.
+        quotas: Values by Kafka's names, by entity. The file has none of them.
         settings: Texts by Kafka's names, by the broker's number or `ALL_BROKERS`.
-        groups: Texts by Kafka's names, by the group.
-        topic_defaults: What topics without settings of their own had at the broker that was here
-            last, under a broker's names, changes in its course included; None where none noted it.
+        groups: Texts by Kafka's names, by group.
+        topic_defaults: Defaults of topics at the directory's last broker, under a broker's names,
+            including changes at run time; None if no broker stored them.
     """
 
     quotas: Quotas = field(default_factory=dict)
@@ -88,20 +88,20 @@ class ClusterState:
 
 
 def settings_of(state: ClusterState, broker: int) -> Mapping[str, str]:
-    """What was changed of a broker's settings; its own win over those of all."""
+    """Return the changed settings of a broker; its own override those of all."""
     settings = state.settings
     return {**settings.get(ALL_BROKERS, {}), **settings.get(str(broker), {})}
 
 
 def kept_defaults(state: ClusterState) -> Mapping[str, str]:
-    """What topics' defaults were at the directory's broker, for who is not that broker.
+    """Return the topic defaults of the directory's broker, for tools other than that broker.
 
-    Where none noted them, what it keeps of changes tells. It takes those for its own number alone;
-    where there are several numbers, it was renumbered, and nothing is told.
+    If no broker stored them, its changed settings are used. Those apply to its own number alone;
+    with several numbers the broker was renumbered, and nothing is returned.
     """
     if state.topic_defaults is not None:
         return state.topic_defaults
-    from tidelog.config.broker import TOPIC_DEFAULTS  # few directories keep any
+    from tidelog.config.broker import TOPIC_DEFAULTS  # most directories have none
 
     numbers = state.settings.keys() - {ALL_BROKERS}
     if len(numbers) > 1:
@@ -111,17 +111,16 @@ def kept_defaults(state: ClusterState) -> Mapping[str, str]:
 
 
 def with_defaults(state: ClusterState, defaults: Mapping[str, str]) -> ClusterState:
-    """A state that notes a broker's defaults for topics.
+    """Return a state that stores a broker's defaults for topics.
 
-    None are noted where nothing else says any: a directory whose broker has nothing to say needs no
-    file.
+    None are stored if they would be the only content: a broker without settings needs no file.
     """
     noted = dict(defaults) if defaults or state.settings else None
     return replace(state, topic_defaults=noted)
 
 
 def encode_cluster(state: ClusterState) -> bytes:
-    """The file's text, sorted."""
+    """Encode the file's text, sorted."""
     content = {
         "version": CLUSTER_VERSION,
         "quotas": [],
@@ -139,10 +138,10 @@ def _sorted(settings: Settings) -> Settings:
 
 
 def decode_cluster(data: Buffer) -> ClusterState:
-    """The state in a file's text.
+    """Decode the state in a file's text.
 
     Raises:
-        CorruptFile: It is not what `encode_cluster` writes.
+        CorruptFile: It is not a result of `encode_cluster`.
         UnsupportedVersion: A later release wrote it.
     """
     content = read_versioned(data, CLUSTER_FILE, CLUSTER_VERSION).content
@@ -183,11 +182,11 @@ def _defaults(value: object) -> Mapping[str, str] | None:
 
 
 def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
-    """What a directory's file says; nothing where there is none.
+    """Read a directory's file; an empty state if there is none.
 
     Raises:
-        CorruptFile, UnsupportedVersion: As `decode_cluster`, with the path.
-        OSError: A call failed.
+        CorruptFile, UnsupportedVersion: From `decode_cluster`, with the path.
+        OSError: A system call failed.
     """
     path = f"{directory}/{CLUSTER_FILE}"
     try:
@@ -201,12 +200,12 @@ def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
 def read_kept_defaults(
     fs: FileSystem, directory: str, report: Callable[[str], None]
 ) -> Mapping[str, str]:
-    """`kept_defaults` of a directory; nothing, and a report, where the file can't be read.
+    """Return `kept_defaults` of a directory; none, and a report, if the file is unreadable.
 
-    Nothing is deleted by age then but by a topic's own setting.
+    Then nothing is deleted by age except by a topic's own setting.
 
     Raises:
-        OSError: A call failed.
+        OSError: A system call failed.
     """
     try:
         return kept_defaults(read_cluster(fs, directory))
@@ -216,7 +215,7 @@ def read_kept_defaults(
 
 
 def write_cluster(fs: FileSystem, directory: str, state: ClusterState) -> None:
-    """Replace a directory's file, durably; raises OSError, and then the old or the new is there."""
+    """Replace a directory's file, durably; on OSError the old or the new one is there."""
     files.write_atomically(fs, f"{directory}/{CLUSTER_FILE}", encode_cluster(state))
 
 
@@ -228,7 +227,7 @@ GROUPS_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """One commit: the next offset that the group reads of a partition."""
+    """One commit: the next offset of a partition that the group reads."""
 
     topic: str
     partition: int
@@ -239,7 +238,7 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """All groups' commits as of one moment.
+    """All groups' commits at one moment.
 
     Attributes:
         fetched_ms: When they were fetched, by the standby's clock.
@@ -251,7 +250,7 @@ class GroupOffsets:
 
 
 def encode_group_offsets(offsets: GroupOffsets) -> bytes:
-    """The file's text, groups and partitions in order."""
+    """Encode the file's text, groups and partitions in order."""
     groups = {
         name: [
             {
@@ -270,10 +269,10 @@ def encode_group_offsets(offsets: GroupOffsets) -> bytes:
 
 
 def decode_group_offsets(data: Buffer) -> GroupOffsets:
-    """The commits in a file's text.
+    """Decode the commits in a file's text.
 
     Raises:
-        CorruptFile: It is not what `encode_group_offsets` writes.
+        CorruptFile: It is not a result of `encode_group_offsets`.
         UnsupportedVersion: A later release wrote it.
     """
     content = read_versioned(data, GROUPS_FILE, GROUPS_VERSION)
@@ -304,11 +303,11 @@ def _commit(group: str, entry: object) -> GroupOffset:
 
 
 def read_group_offsets(files: FileSystem, directory: str) -> GroupOffsets | None:
-    """What the directory knows of groups, None where it has no such file.
+    """Read the groups' commits in a directory, None if it has no such file.
 
     Raises:
-        CorruptFile, UnsupportedVersion: As `decode_group_offsets`, with the path.
-        OSError: A call failed.
+        CorruptFile, UnsupportedVersion: From `decode_group_offsets`, with the path.
+        OSError: A system call failed.
     """
     path = posixpath.join(directory, GROUPS_FILE)
     try:
@@ -333,7 +332,8 @@ BLOCK_SIZE: Final = 1000
 _VERSION: Final = 1
 
 
-# Above what Kafka counts up to in practice, below where 64 bits or JSON's readers come to an end.
+# Range of random starts: above the ids that Kafka reaches in practice, below the limits of 64 bits
+# and of JSON's readers.
 _RANDOM_FIRST: Final = 1 << 40
 
 
@@ -341,17 +341,17 @@ _RANDOM_LAST: Final = 1 << 52
 
 
 def encode_next(next_id: int) -> bytes:
-    """The file's text."""
+    """Encode the file's text."""
     return f"{json.dumps({'version': _VERSION, 'next': next_id})}\n".encode()
 
 
 def read_next(fs: FileSystem, directory: str) -> int | None:
-    """The first id that no block has; None where there is no file.
+    """Read the first id that no block has; None if there is no file.
 
     Raises:
-        CorruptFile: Not what `encode_next` writes.
+        CorruptFile: It is not a result of `encode_next`.
         UnsupportedVersion: A later release wrote it.
-        OSError: A call failed.
+        OSError: A system call failed.
     """
     path = f"{directory}/{PRODUCER_IDS_FILE}"
     try:
@@ -367,17 +367,17 @@ def read_next(fs: FileSystem, directory: str) -> int | None:
 
 
 def take_block(env: Env, directory: str, *, is_new: bool, first: int | None = None) -> range:
-    """Note the next block of ids as taken, durably, and hand it out. May run in any thread.
+    """Reserve the next block of ids, durably, and return it. May run in any thread.
 
     Args:
         env: Files and randomness.
-        directory: Whose ids.
-        is_new: Whether the directory had no topics, so that nobody can remember any id.
-        first: Where the last block ended, None to read it.
+        directory: Directory of the ids.
+        is_new: Whether the directory had no topics, so that no log contains an id.
+        first: End of the last block, None to read it.
 
     Raises:
         UnsupportedVersion: A later release wrote the file.
-        OSError: A call failed; no id was handed out.
+        OSError: A system call failed; no id was assigned.
     """
     if first is None:
         first = _first_free(env, directory, is_new=is_new)
@@ -400,14 +400,14 @@ def _first_free(env: Env, directory: str, *, is_new: bool) -> int:
 METADATA_FILE: Final = "tidelog-metadata.log"
 
 
-# Records of one batch where a file is replaced; a change is one batch, however large.
+# Records of one batch when a file is replaced; a change is one batch of any size.
 _BATCH_RECORDS: Final = 1_000
 
 
 _MAGIC: Final = 2
 
 
-# Far above what all users and rules that are allowed take, twice.
+# Maximum size of the file, far above twice the size of all users and rules that are allowed.
 LIMIT_BYTES: Final = 1 << 30
 
 
@@ -417,13 +417,13 @@ AclRow: TypeAlias = tuple[int, str, int, str, str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What is kept of a user's password, for one mechanism (RFC 5802).
+    """Stored credential of a user's password, for one mechanism (RFC 5802).
 
     Attributes:
         salt: Put before the password.
-        iterations: How often it was hashed.
-        stored_key: What a client's proof is checked by.
-        server_key: What the server proves itself by.
+        iterations: Number of hash iterations.
+        stored_key: Verifies a client's proof.
+        server_key: Proves the server's identity.
     """
 
     salt: bytes = field(repr=False)
@@ -449,13 +449,13 @@ class MetadataFile:
     """The file. One call at a time; holds no handle between calls.
 
     Attributes:
-        is_certain: Whether it surely ends with the last change that was told to be written; before
-            the next one it is to be replaced where not.
-        record_count: How many records it has.
+        is_certain: Whether the file certainly ends with the last change that was written; if not,
+            it has to be replaced before the next one.
+        record_count: Number of its records.
     """
 
     def __init__(self, env: Env, directory: str) -> None:
-        """Nothing is read yet."""
+        """Create it without reading the file."""
         self.path = f"{directory}/{METADATA_FILE}"
         self._env = env
         self._end = 0
@@ -463,14 +463,14 @@ class MetadataFile:
         self.is_certain = False
 
     def read(self, *, may_be_torn: bool) -> list[bytes] | None:
-        """The records' values in order; None where there is no such file.
+        """Read the records' values in order; None if there is no such file.
 
         Args:
-            may_be_torn: Whether it may end with a change that a hard stop has cut.
+            may_be_torn: Whether it may end with an incomplete change after a hard stop.
 
         Raises:
-            CorruptFile: It is damaged; no part of the content is shown.
-            OSError: A call failed.
+            CorruptFile: It is damaged; the error shows none of the content.
+            OSError: A system call failed.
         """
         try:
             data = files.read_file(self._env.files, self.path, limit=LIMIT_BYTES)
@@ -501,10 +501,11 @@ class MetadataFile:
             raise CorruptFile(text, path=self.path, position=batch.at) from None
 
     def append(self, values: Sequence[bytes]) -> None:
-        """Write a change, durably; the file must be there, and certain.
+        """Append a change, durably; the file must exist, and be certain.
 
         Raises:
-            OSError: It may be there or not, in part or whole: the file is not certain any more.
+            OSError: The change may be there completely, partly or not at all: the file is no longer
+                certain.
         """
         assert self.is_certain
         assert values
@@ -522,7 +523,7 @@ class MetadataFile:
         """Replace the file, durably.
 
         Raises:
-            OSError: The old one or the new one is there, whole, and it is not certain which.
+            OSError: Either the old or the new one is there, complete, and it is unknown which.
         """
         data, count, rest = bytearray(), 0, iter(values)
         while some := list(islice(rest, _BATCH_RECORDS)):
@@ -542,7 +543,7 @@ class MetadataFile:
 
 
 def batch_at(data: bytes, at: int) -> RecordBatch | None:
-    """The batch that is at a place of the file's bytes, whole; None for anything else."""
+    """Return the complete batch at a position of the file's bytes; None for anything else."""
     if len(data) - at < HEADER_SIZE:
         return None
     batch = RecordBatch(data, at)
@@ -558,11 +559,11 @@ def _whole_batches(data: bytes) -> Iterator[RecordBatch]:
 
 
 def next_change(data: bytes, start: int, offset: int) -> RecordBatch | None:
-    """The first whole change behind what is none, at `start` in place of the one at `offset`.
+    """Return the first whole change after an invalid one, at `start` for the one at `offset`.
 
-    Where there is none, what begins there can be one change that was cut.
+    If there is none, the bytes there may be one incomplete change.
     """
-    # A later change has a larger offset; its first bytes are zeros, so few places are looked at.
+    # A later change has a larger offset; its first bytes are zeros, so few places have to be tried.
     zeros = bytes(4)
     at = data.find(zeros, start + 1)
     while at >= 0:

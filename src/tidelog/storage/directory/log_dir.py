@@ -1,9 +1,9 @@
 """An open directory of partitions: lock, clean-stop marker, clock, opening and closing.
 
 `LogDir` combines `TopicAdmin` (topics), `OpenPartitions` (open logs and readers),
-`OffsetCheckpoints` and `CommitRecords`. It owns what concerns the whole directory. Only the holder
-of the lock changes a directory; readers need no lock. After a clean stop partitions are opened at
-first use, after a hard stop all at once, because each needs recovery.
+`OffsetCheckpoints` and `CommitRecords`. It owns everything that concerns the whole directory. Only
+the holder of the lock changes a directory; readers need no lock. After a clean stop partitions are
+opened at first use, after a hard stop all at once, because each needs recovery.
 
 The files at the top are Kafka's own (`meta.properties`, the checkpoints, `.lock`,
 `.kafka_cleanshutdown`) and `tidelog-topics.json` with the topics' settings.
@@ -47,21 +47,21 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirOptions:
-    """How a directory is opened.
+    """Options of opening a directory.
 
     Attributes:
-        writable: Take the lock, recover where needed, allow changes; else only read.
-        create: Make the directory where it is missing (implies `writable`).
+        writable: Take the lock, recover if needed, allow changes; else only read.
+        create: Create the directory if it is missing (implies `writable`).
         body_check: The validator's pass over records, plain or a kernel.
-        topic_defaults: Settings, under a broker's names, of topics that have none of their own,
-            for writing. None where no broker says them: then what it keeps here holds.
-        prepare: Called under the lock before any partition is opened, to mend what would keep one
-            from it.
-        deferrals: Makes what does the work that a log leaves for later; None to do it at once.
-        producer_expiration_ms: `producer.id.expiration.ms`: producers that were silent for so long
-            are forgotten when a partition is opened. A broker's may change.
-        leaves_set_aside: Whether directories that deleted topics have left are only found, for
-            `TopicAdmin.remove_set_aside`, and don't hold the opening up.
+        topic_defaults: Settings, under a broker's names, of topics that have none of their own, for
+            writing. None if no broker gives them: then those stored in the directory apply.
+        prepare: Called under the lock before any partition is opened, to repair what would keep one
+            from being opened.
+        deferrals: Creates a log's deferral; None to run deferred work immediately.
+        producer_expiration_ms: `producer.id.expiration.ms`: producers idle for so long are dropped
+            when a partition is opened. A broker's may change.
+        leaves_set_aside: Whether directories of deleted topics are only found, for
+            `TopicAdmin.remove_set_aside`, so that they don't delay the opening.
     """
 
     writable: bool = False
@@ -75,10 +75,10 @@ class LogDirOptions:
 
 
 def reach(path: str, env: Env | None) -> tuple[str, Env]:
-    """The path of a URL of a file, else the path as it is, and surroundings that can read it."""
+    """Return the path of a file URL, else the path unchanged, and an Env that can read it."""
     if "://" not in path:
         return path, os_env() if env is None else env
-    from tidelog.objects import env_for, local_path  # a start without a store needs none of it
+    from tidelog.objects import env_for, local_path  # not imported at a start without a store
 
     path = local_path(path)
     return path, env_for(path, env)
@@ -88,12 +88,12 @@ class DirectoryAccess(Protocol):
     """The calls that long jobs (attach, cleaner, mover, erasure) make on an open directory.
 
     `LogDir` has them for its own thread. A broker, whose `LogDir` belongs to the event loop, has a
-    stand-in for other threads, so a job must not use anything else of a directory.
+    proxy for other threads, so a job must not use anything else of a directory.
     """
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """Path of the directory."""
 
     @property
     def env(self) -> Env:
@@ -105,57 +105,57 @@ class DirectoryAccess(Protocol):
 
     @property
     def commit_records(self) -> commits.CommitRecords:
-        """The commits under way."""
+        """The commits in progress."""
 
     @property
     def tier_files(self) -> "TierFiles":
-        """Reads what lies in tiers, and opens their stores."""
+        """Reads data in tiers, and opens their stores."""
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """All topics by name."""
+        """Return all topics by name."""
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic; raises UnknownTopic."""
+        """Return one topic; raises UnknownTopic."""
 
     def knows_age_limit(self, name: str) -> bool:
-        """Whether a topic's `retention.ms` is its own or a broker's."""
+        """Return whether a topic's `retention.ms` is its own or a broker's."""
 
     def reader(self, topic: str, partition: int) -> LogView:
-        """The partition for reading."""
+        """Return the partition for reading."""
 
     def log(self, topic: str, partition: int) -> LogAccess:
-        """The partition for writing, opened at first use."""
+        """Return the partition for writing, opened at first use."""
 
     def flush(self) -> None:
         """Make everything that was appended durable."""
 
     def accept_clock(self) -> int:
-        """Let appends go on although the clock jumped, durably."""
+        """Allow appends after a clock jump, durably."""
 
     def cleaner_offset(self, name: TopicPartition) -> int | None:
-        """Offset below which a partition was compacted."""
+        """Return the offset below which a partition was compacted."""
 
     def note_cleaned(self, name: TopicPartition, offset: int | None) -> None:
-        """Keep up to where a partition is compacted."""
+        """Store up to which offset a partition is compacted."""
 
 
 class LogDir(Closing):
     """A directory of partitions, open for reading or for writing.
 
     Attributes:
-        path: Where it is.
+        path: Path of the directory.
         env: Files, clock and randomness.
         is_writable: Whether it is open for writing.
         reports: Notes on damage that was found, and on recovery.
         was_stopped_cleanly: Whether the last writer left the mark of a clean stop.
-        doubts: Files of which it is not known what the disk has; with any, `close` leaves no mark.
-        commit_records: The commits of several files, unfinished ones and those under way.
+        doubts: Files whose content on disk is unknown; with any, `close` leaves no mark.
+        commit_records: The commits of several files, unfinished ones and those in progress.
         topic_admin: The topics: found, created, grown, altered, deleted.
         open_partitions: The open logs and readers.
     """
 
     def __init__(self, path: str, env: Env, options: LogDirOptions) -> None:
-        """Touch nothing yet; `open` does."""
+        """Create it without reading; `open` does the rest."""
         self.path = path
         self.env = env
         self.is_writable = options.writable or options.create
@@ -202,16 +202,16 @@ class LogDir(Closing):
         """Open a directory of partitions.
 
         Args:
-            path: Where it is: a path, or the URL of an object store (docs/objects.md).
-            env: Files, clock and randomness; the machine's where None.
-            options: What for; reading where None.
+            path: A path, or the URL of an object store (docs/objects.md).
+            env: Files, clock and randomness; the local machine's if None.
+            options: Options; for reading if None.
 
         Raises:
             DirectoryLocked: Another process has it open for writing.
             InvalidRequest: There is no such directory.
             ReadOnly: A directory in an object store can't be opened for writing.
-            CorruptFile: The list of topics can't be read.
-            StorageFailure: The disk failed during recovery, or the store did not answer.
+            CorruptFile: The list of topics is unreadable.
+            StorageFailure: The disk failed during recovery, or the store did not respond.
         """
         path, env = reach(path, env)
         directory = cls(path.rstrip("/") or "/", env, options or LogDirOptions())
@@ -246,7 +246,7 @@ class LogDir(Closing):
             raise as_storage_failure(error, self.path, "open") from error
 
     def _make_durably(self) -> None:
-        """Make the directory and the parents it lacks, their names synced."""
+        """Create the directory and its missing parents, with their names synced."""
         missing = []
         path = self.path
         while path and not self.env.files.exists(path):
@@ -298,7 +298,7 @@ class LogDir(Closing):
         }
 
     def _take_clean_marker(self) -> bool:
-        """Whether nothing needs recovery: the marker was there, or there are no partitions yet."""
+        """Return whether nothing needs recovery: a marker was there, or there are no partitions."""
         self.was_stopped_cleanly = text_files.take_clean_shutdown(self.env.files, self.path)
         if self.was_stopped_cleanly:
             return True
@@ -309,7 +309,7 @@ class LogDir(Closing):
         """Open, and so recover, every partition."""
         for name in self.topic_admin.present():
             self.open_partitions.log(name)
-        self.env.files.sync_dir(self.path)  # a partition's name may be as new as what is in it
+        self.env.files.sync_dir(self.path)  # a partition's name may not be synced either
 
     @property
     def was_clean(self) -> bool:
@@ -318,16 +318,16 @@ class LogDir(Closing):
 
     @property
     def tier_files(self) -> "TierFiles":
-        """Reads what lies in tiers, and opens their stores."""
+        """Reads data in tiers, and opens their stores."""
         return self.open_partitions.tier_files
 
     def report(self, line: str) -> None:
-        """Note what was found damaged and made good, or what recovery did; it is logged, too."""
+        """Record and log damage that was found and repaired, or an action of recovery."""
         self.reports.append(line)
         _LOGGER.warning("%s", line)
 
     def refresh(self) -> None:
-        """See what is on disk now: topics, log starts, and new records in every open reader."""
+        """Read the current topics and log starts from disk, and new records in open readers."""
         if self.is_writable:
             return
         self.topic_admin.refresh()
@@ -345,19 +345,19 @@ class LogDir(Closing):
     # -- topics and partitions ---------------------------------------------------------------
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """All topics by name; see `TopicAdmin.all`."""
+        """Return all topics by name; see `TopicAdmin.all`."""
         return self.topic_admin.all()
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic; raises UnknownTopic, which names the nearest one."""
+        """Return one topic; raises UnknownTopic, which names the nearest one."""
         return self.topic_admin.get(name)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic, ascending; see `TopicAdmin.partitions`."""
+        """Return the partitions of a topic, ascending; see `TopicAdmin.partitions`."""
         return self.topic_admin.partitions(topic)
 
     def knows_age_limit(self, name: str) -> bool:
-        """Whether a topic's age limit is its own; see `TopicAdmin.knows_age_limit`."""
+        """Return whether a topic's age limit is its own; see `TopicAdmin.knows_age_limit`."""
         return self.topic_admin.knows_age_limit(name)
 
     def create_topic(
@@ -382,7 +382,7 @@ class LogDir(Closing):
         return made
 
     def add_partitions(self, name: str, partitions: int) -> TopicInfo:
-        """Raise a topic's number of partitions to `partitions`.
+        """Increase a topic's number of partitions to `partitions`.
 
         Raises:
             UnknownTopic, InvalidPartitions, ReadOnly: Refused; nothing changed.
@@ -394,7 +394,7 @@ class LogDir(Closing):
         return grown
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Change a topic's settings, None for back to the default; open partitions follow.
+        """Change a topic's settings, None to reset to the default; open partitions use them.
 
         Raises:
             UnknownTopic, ConfigError, ReadOnly, StorageFailure: Nothing was changed.
@@ -408,15 +408,15 @@ class LogDir(Closing):
         self.topic_admin.delete([name])
 
     def reader(self, topic: str, partition: int) -> LogView:
-        """The partition for reading; see `OpenPartitions.reader`."""
+        """Return the partition for reading; see `OpenPartitions.reader`."""
         return self.open_partitions.reader(TopicPartition(topic, partition))
 
     def log(self, topic: str, partition: int) -> Log:
-        """The partition for writing, opened at first use; see `OpenPartitions.log`."""
+        """Return the partition for writing, opened at first use; see `OpenPartitions.log`."""
         return self.open_partitions.log(TopicPartition(topic, partition))
 
     def reopen(self, topic: str, partition: int) -> Log:
-        """Open an offline partition anew; see `OpenPartitions.reopen`."""
+        """Reopen an offline partition; see `OpenPartitions.reopen`."""
         return self.open_partitions.reopen(TopicPartition(topic, partition))
 
     # -- KIP-79 ------------------------------------------------------------------------------
@@ -424,14 +424,14 @@ class LogDir(Closing):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], *, clock: ClockName = ClockName.RECORD
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition the earliest record whose time is the given one or later.
+        """Return for each partition the earliest record whose time is the given one or later.
 
         Args:
-            times: Time in ms for each partition asked.
+            times: Time in ms for each partition.
             clock: Which of a record's two times is meant.
 
         Returns:
-            Every partition asked, None where no record is that late. On the append clock with
+            Every requested partition, None if no record is that late. On the append clock with
             the number of records before it that have no time. Source: KIP-79.
 
         Raises:
@@ -452,7 +452,7 @@ class LogDir(Closing):
         return offsets
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that can be read of each partition. Source: KIP-79."""
+        """Return the first readable offset of each partition. Source: KIP-79."""
         return {p: self.reader(p.topic, p.partition).log_start_offset for p in partitions}
 
     def end_offsets(
@@ -461,24 +461,24 @@ class LogDir(Closing):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
-        """The offset behind the last visible record of each partition. Source: KIP-79."""
+        """Return the offset after the last visible record of each partition. Source: KIP-79."""
         return {p: self.reader(p.topic, p.partition).end_offset(isolation) for p in partitions}
 
     # -- clock and reserve -------------------------------------------------------------------
 
     def accept_clock(self) -> int:
-        """Let appends go on although the clock jumped, durably.
+        """Allow appends after a clock jump, durably.
 
         See `tidelog.storage.clocks.append_clock`.
 
-        Opens all partitions. One that can't be opened counts for nothing here.
+        Opens all partitions. Those that can't be opened are ignored here.
 
         Returns:
-            The last append time that is accepted, in ms; -1 where none is known.
+            The last append time that is accepted, in ms; -1 if none is known.
 
         Raises:
             ReadOnly: The directory was opened for reading.
-            StorageFailure: It can't be kept; nothing was accepted.
+            StorageFailure: It can't be stored; nothing was accepted.
         """
         self._ensure_writable()
         for name in self.topic_admin.present():
@@ -490,11 +490,11 @@ class LogDir(Closing):
         return accepted_ms
 
     def append_time_to_accept(self) -> int:
-        """Return the last append time of all open partitions in ms, -1 where none is known."""
+        """Return the last append time of all open partitions in ms, -1 if none is known."""
         return max(self._watch.accepted_ms, self.open_partitions.last_append_ms)
 
     def keep_accepted_clock(self, accepted_ms: int) -> None:
-        """Write down, durably and in any thread, up to which append time the clock is accepted.
+        """Store, durably and in any thread, up to which append time the clock is accepted.
 
         Raises:
             StorageFailure: The disk failed.
@@ -505,11 +505,11 @@ class LogDir(Closing):
             raise as_storage_failure(error, self.path, "accept the clock") from error
 
     def take_clock(self, accepted_ms: int) -> None:
-        """Let appends go on with append times up to this one, and with the wall clock as it is."""
+        """Allow appends with append times up to this one, and with the wall clock as it is."""
         self._watch.accept(accepted_ms)
 
     def keep_reserve(self) -> None:
-        """Keep room aside for changes on a full disk, in any thread; see `files.RESERVE_FILE`.
+        """Reserve space for changes on a full disk, in any thread; see `files.RESERVE_FILE`.
 
         Raises:
             StorageFailure: The disk failed, other than by being full.
@@ -531,7 +531,7 @@ class LogDir(Closing):
         self.open_partitions.flush()
 
     def checkpoint(self) -> None:
-        """Write recovery points and log starts, so that a hard stop costs less recovery.
+        """Write recovery points and log starts, so that a hard stop needs less recovery.
 
         Raises:
             StorageFailure: The disk failed.
@@ -539,7 +539,7 @@ class LogDir(Closing):
         self.note_checkpoints()()
 
     def note_checkpoints(self) -> Callable[[], None]:
-        """Note recovery points and log starts as they are now.
+        """Set the present recovery points and log starts.
 
         Returns:
             A function for any thread that writes them; raises StorageFailure.
@@ -556,15 +556,15 @@ class LogDir(Closing):
         return save
 
     def cleaner_offset(self, name: TopicPartition) -> int | None:
-        """Offset below which a partition was compacted; see `OffsetCheckpoints.cleaner_offset`."""
+        """Return a partition's cleaner offset; see `OffsetCheckpoints.cleaner_offset`."""
         return self._checkpoints.cleaner_offset(name)
 
     def note_cleaned(self, name: TopicPartition, offset: int | None) -> None:
-        """Keep up to where a partition is compacted; see `OffsetCheckpoints.note_cleaned`."""
+        """Store a partition's cleaner offset; see `OffsetCheckpoints.note_cleaned`."""
         self._checkpoints.note_cleaned(name, offset)
 
     def close(self) -> None:
-        """Close every partition; where all went well, leave the mark of a clean stop.
+        """Close every partition; if all succeed, write the mark of a clean stop.
 
         Raises:
             StorageFailure: A partition could not be closed; the next start recovers.

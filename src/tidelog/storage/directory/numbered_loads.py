@@ -1,4 +1,4 @@
-"""Idempotent loads: a named source with numbered rows, of which no row is added twice.
+"""Idempotent loads: a named source with numbered rows, none of which is added twice.
 
 A load stages the rows that the directory lacks (`staging`) and attaches them by one commit, which
 also records how many rows of the source are present. So a failed load leaves nothing behind, and a
@@ -26,7 +26,7 @@ ROWS_AT_ONCE: Final = 5_000
 _ID_BITS: Final = 128
 
 
-# As of a writer's name, of which the topic and more take a part.
+# Shorter than a writer's name, which also includes the topic and more.
 SOURCE_CHARACTERS_MAX: Final = 200
 
 
@@ -34,10 +34,10 @@ class LoadedRange(NamedTuple):
     """Offsets of the rows of one partition.
 
     Attributes:
-        rows: How many there are. At brokers, records of others may lie between them.
+        rows: Number of rows. At brokers, records of other producers may lie between them.
         first_offset: Offset of the first one.
-        last_offset: Offset of the last one.
-        append_time_ms: When the log took them, -1 where unknown.
+        last_offset: Offset of the last one, inclusive.
+        append_time_ms: Their append time, -1 if unknown.
     """
 
     rows: int
@@ -47,12 +47,12 @@ class LoadedRange(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """How a numbered load ended.
+    """Result of a numbered load.
 
     Attributes:
-        partitions: Where the rows went, by partition.
-        rows: How many were appended.
-        skipped: How many the topic had before.
+        partitions: Offsets of the rows, by partition.
+        rows: Number of rows appended.
+        skipped: Number of rows that the topic had before.
     """
 
     partitions: Mapping[int, LoadedRange]
@@ -61,7 +61,7 @@ class Loaded(NamedTuple):
 
 
 def check_source(source: str) -> None:
-    """Raise InvalidRequest for a name that can't be kept."""
+    """Raise InvalidRequest for an invalid name."""
     if not 0 < len(source) <= SOURCE_CHARACTERS_MAX or not source.isprintable():
         raise InvalidRequest(
             f"the source's name {source!r:.60}: 1 to {SOURCE_CHARACTERS_MAX} printable characters"
@@ -69,7 +69,7 @@ def check_source(source: str) -> None:
 
 
 def rows_gone(source: str, topic: str, skipped: int, rows: int) -> InvalidRequest:
-    """Return the error of a source that has fewer rows than were loaded of it."""
+    """Return the error for a source that has fewer rows than were loaded from it."""
     return InvalidRequest(
         f"{topic} has {skipped} rows of {source!r}, and this input has {rows}: nothing was"
         " appended; give another source another name"
@@ -121,15 +121,15 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
         topic: Its name.
         records: All rows of the source, from the first one.
         source: Its name.
-        group: From rows to the rows of each partition.
-        codec: Compression, unless the topic's `compression.type` says another.
-        batch_bytes: Where a batch is closed, before compression.
+        group: Groups rows by partition.
+        codec: Compression, unless the topic's `compression.type` sets another.
+        batch_bytes: Size at which a batch is closed, before compression.
 
     Raises:
-        InvalidRequest: The first rows are not those that were loaded under this name, or fewer.
-            Nothing was appended.
-        StorageFailure: The disk can't take the rows; nothing was appended.
-        TidelogError: What `attach` raises; nothing was appended.
+        InvalidRequest: The first rows differ from those that were loaded under this name, or are
+            fewer. Nothing was appended.
+        StorageFailure: The disk can't store the rows; nothing was appended.
+        TidelogError: Raised by `attach`; nothing was appended.
     """
     check_source(source)
     writer = f"load/{source}"
@@ -211,14 +211,14 @@ class _Stage:
         writer = self._writers.get(partition)
         if writer is None:
             name = TopicPartition(self._topic, partition)
-            self._log_dir.log(self._topic, partition)  # raises where there is no such partition
+            self._log_dir.log(self._topic, partition)  # raises if there is no such partition
             path = self._log_dir.path
             writer = StagedWriter(self._pool, path, name, self._config, name=self._name)
             self._writers[partition] = writer
         return writer
 
     def finish(self) -> list[StagedSegment]:
-        """Return the segments, held against the topic's rules."""
+        """Return the segments, checked against the topic's rules."""
         now_ms = self._log_dir.env.clock.now_ms()
         with typed_failures(self._log_dir.path, "stage"):
             return [one for writer in self._writers.values() for one in writer.finish(now_ms)]

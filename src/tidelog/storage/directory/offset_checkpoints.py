@@ -1,7 +1,7 @@
 """Checkpoints of a directory: log start offsets, recovery points and cleaner offsets of its logs.
 
 Each is one of Kafka's text files with an offset for each partition. Log starts and recovery points
-are kept in memory and written from there. Cleaner offsets are read anew each time, because other
+are kept in memory and written from there. Cleaner offsets are read each time, because other
 processes change them, too.
 
 Source: Kafka 4.x OffsetCheckpointFile, LogManager, LogCleanerManager.
@@ -30,16 +30,16 @@ class OffsetCheckpoints:
     """The checkpoints of one directory. The methods that write may be called from any thread.
 
     Attributes:
-        starts: Log starts, where they lie behind the first segment's base.
+        starts: Log starts that lie after the first segment's base.
         recovery_points: Offsets below which logs are durable.
-        given_up: Recovery points of logs that were given up for the deletion of their topics, while
-            their directories may still be there.
+        given_up: Recovery points of logs that were closed without a sync for the deletion of their
+            topics, while their directories may still be there.
         was_clean: Whether the last writer closed the directory, or it is new. Recovery points are
             then the ends of the logs, and no log needs recovery.
     """
 
     def __init__(self, fs: FileSystem, directory: str, report: Callable[[str], None]) -> None:
-        """Read nothing yet; `report` receives notes on damage."""
+        """Create it without reading; `report` receives notes on damage."""
         self._fs = fs
         self._directory = directory
         self._report = report
@@ -48,7 +48,7 @@ class OffsetCheckpoints:
         self.recovery_points: dict[TopicPartition, int] = {}
         self.given_up: dict[TopicPartition, int] = {}
         self.was_clean = True
-        # Of a reader: whether recovery points were read, and the mark of a clean stop was there.
+        # For a reader: whether recovery points were read, and the mark of a clean stop was there.
         self._knows_ends = self._has_clean_mark = False
 
     def load(self, *, was_clean: bool) -> None:
@@ -58,24 +58,24 @@ class OffsetCheckpoints:
         self.recovery_points = self._read(files.RECOVERY_POINT_CHECKPOINT_FILE)
 
     def refresh(self) -> None:
-        """Read log starts for a reader, recovery points once they are needed; raises OSError."""
+        """Read log starts for a reader, recovery points at their first use; raises OSError."""
         self._knows_ends = False
         self.starts = self._read(files.LOG_START_CHECKPOINT_FILE)
 
     def recovery_point(self, name: TopicPartition) -> int | None:
-        """Offset from which a log is recovered when it is opened; None where it was closed."""
-        # A log that was given up for a deletion that then failed was not closed.
+        """Return the offset to recover a log from; None if it was closed cleanly."""
+        # The log was not closed if it was given up for a deletion that then failed.
         given_up = self.given_up.get(name)
         if given_up is not None or self.was_clean:
             return given_up
         return self.recovery_points.get(name, 0)
 
     def recorded_end(self, name: TopicPartition, *, is_dense: bool, fresh: bool) -> RecordedEnd:
-        """The end of a log by its checkpoint, for readers; `fresh` reads the checkpoint again."""
+        """Return the end of a log by its checkpoint, for readers; `fresh` reads it again."""
         with typed_reads(self._directory):
             if fresh or not self._knows_ends:
                 self.recovery_points = self._read(files.RECOVERY_POINT_CHECKPOINT_FILE)
-                # Behind them: where the mark is there now, no writer has begun since they were
+                # Read after them: if the mark is there now, no writer has started since they were
                 # written, and each is its log's end.
                 mark = f"{self._directory}/{files.CLEAN_SHUTDOWN_FILE}"
                 self._has_clean_mark = self._fs.exists(mark)
@@ -85,7 +85,7 @@ class OffsetCheckpoints:
         return RecordedEnd(point, is_end=is_end, is_dense=is_dense)
 
     def start_of(self, name: TopicPartition, recorded: RecordedEnd) -> int:
-        """A log's start by its checkpoint; 0 where the end of a clean stop contradicts it."""
+        """Return a log's start by its checkpoint; 0 if the end of a clean stop contradicts it."""
         start = self.starts.get(name, 0)
         if not recorded.is_end or start <= recorded.recovery_point:
             return start
@@ -96,7 +96,7 @@ class OffsetCheckpoints:
         return 0
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint's offsets; a damaged one counts as empty, as in Kafka, and is reported."""
+        """Read a checkpoint's offsets; a damaged one counts as empty and is reported."""
         try:
             return text_files.read_offset_checkpoint(self._fs, f"{self._directory}/{name}")
         except CorruptFile as error:
@@ -104,7 +104,7 @@ class OffsetCheckpoints:
             return {}
 
     def note(self, name: TopicPartition, log: Log) -> None:
-        """Note a log's start and recovery point; Kafka lists only starts behind the first base.
+        """Set a log's start and recovery point; like Kafka, list only starts after the first base.
 
         A listed start stays until no deletion is pending: deleted segments may still have their
         names, and an opening after a kill would find them.
@@ -121,23 +121,23 @@ class OffsetCheckpoints:
         self._write(files.LOG_START_CHECKPOINT_FILE, self.starts)
 
     def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        """Replace a checkpoint: what is written last is what was known last."""
+        """Replace a checkpoint with the values at the time of the write."""
         with self._writing:
             ordered = dict(sorted(offsets.copy().items()))
             text_files.write_offset_checkpoint(self._fs, f"{self._directory}/{name}", ordered)
 
     def save_start(self, name: TopicPartition, offset: int) -> None:
-        """A log starts there from now on; raises OSError."""
+        """Store a log's new start; raises OSError."""
         self.starts[name] = offset
         self._write(files.LOG_START_CHECKPOINT_FILE, self.starts)
 
     def lower(self, name: TopicPartition, offset: int, end_offset: int) -> None:
-        """Before a log is cut: nothing that is said of it may lie beyond.
+        """Lower a log's checkpoints before it is truncated, so that none lies beyond its end.
 
         Args:
-            name: Whose log.
-            offset: Where it is cut; the batch that holds it goes as a whole.
-            end_offset: Where the log then ends.
+            name: The partition.
+            offset: Offset of the truncation; a batch that holds it is removed whole.
+            end_offset: Resulting log end.
 
         Raises:
             OSError, StorageFailure: The disk failed.
@@ -151,7 +151,7 @@ class OffsetCheckpoints:
             self.note_cleaned(name, offset)
 
     def cleaner_offset(self, name: TopicPartition) -> int | None:
-        """Offset below which a partition was compacted, None where it never was.
+        """Return the offset below which a partition was compacted, None if it never was.
 
         Raises:
             StorageFailure: The disk failed.
@@ -160,7 +160,7 @@ class OffsetCheckpoints:
             return self._read(files.CLEANER_CHECKPOINT_FILE).get(name)
 
     def note_cleaned(self, name: TopicPartition, offset: int | None) -> None:
-        """Write durably up to where a partition is compacted; None forgets it.
+        """Store durably up to which offset a partition is compacted; None removes it.
 
         Raises:
             StorageFailure: The disk failed.
@@ -180,7 +180,7 @@ class OffsetCheckpoints:
             raise as_storage_failure(error, path, "note cleaned") from error
 
     def forget(self, topics: Collection[str]) -> None:
-        """Forget all offsets of deleted topics' partitions; a topic of that name begins anew.
+        """Remove all offsets of deleted topics' partitions; new topics start without them.
 
         The caller syncs the names of the files. Raises OSError.
         """

@@ -1,10 +1,10 @@
 """Open logs and readers of a directory: opened at first use or in threads, reopened, detached.
 
-`OpenPartitions` alone holds open logs, readers, their handles and maps. It knows no lock, registry
-or checkpoint file: `TopicAdmin` names the partitions and `OffsetCheckpoints` keeps their offsets.
-Opening a log reads, may recover and syncs, which is too long for an event loop, so a thread can do
-it. Such a log counts as open only once the directory's thread has taken it, which waits if the log
-is not open yet. So no partition is ever opened twice.
+`OpenPartitions` alone holds open logs, readers, their handles and maps. It has no access to lock,
+registry or checkpoint files: `TopicAdmin` names the partitions and `OffsetCheckpoints` keeps their
+offsets. Opening a log reads, may recover and syncs, which takes too long for an event loop, so a
+thread can do it. Such a log counts as open only once the directory's thread has taken it, which
+waits if the log is not open yet. So no partition is ever opened twice.
 
 A partition has at most one open log. A log that is offline because its disk failed stays until
 `reopen` replaces it.
@@ -45,18 +45,18 @@ if TYPE_CHECKING:
 NO_TOPIC_ID: Final = uuid.UUID(int=0)
 
 
-# Begins a call in another thread.
+# Starts a call in another thread.
 Submit: TypeAlias = "Callable[[Callable[[], Log]], Future[Log]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpeningRules:
-    """How the logs of a directory are opened for writing.
+    """Options for opening the logs of a directory for writing.
 
     Attributes:
         watch: The clock of their append times.
         body_check: The validator's pass over records.
-        deferrals: Makes what does the work that a log leaves for later; None to do it at once.
+        deferrals: Creates a log's deferral; None to run deferred work immediately.
     """
 
     watch: ClockWatch
@@ -68,8 +68,8 @@ class OpenPartitions:
     """The open logs and readers of a directory, by partition. Belongs to the directory's thread.
 
     Attributes:
-        producer_expiration_ms: `producer.id.expiration.ms`: producers that were silent for so long
-            are forgotten when a partition is opened.
+        producer_expiration_ms: `producer.id.expiration.ms`: producers idle for so long are dropped
+            when a partition is opened.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class OpenPartitions:
         rules: OpeningRules,
         producer_expiration_ms: int,
     ) -> None:
-        """Open nothing yet."""
+        """Create it without opening any partition."""
         self._context = context
         self._fs = context.env.files
         self._topics = topics
@@ -93,19 +93,19 @@ class OpenPartitions:
         self._tiers = TierAccess.over(tier_files_of(context.env))
         self._logs: dict[TopicPartition, Log] = {}
         self._readers: dict[TopicPartition, LogReader] = {}
-        # Logs that threads are opening. Such a thread touches nothing but the partition's own files
-        # and what all logs may use from any thread.
+        # Logs that threads are opening. Such a thread uses only the partition's own files and state
+        # of all logs that is thread-safe.
         self._openings: dict[TopicPartition, Future[Log]] = {}
 
     @property
     def tier_files(self) -> TierFiles:
-        """Reads what lies in tiers, and opens their stores."""
+        """Reads data in tiers, and opens their stores."""
         return self._tiers.files
 
     # -- opening -----------------------------------------------------------------------------
 
     def reader(self, name: TopicPartition) -> LogView:
-        """The partition for reading; the open log itself where the directory is writable.
+        """Return the partition for reading; the open log itself if the directory is writable.
 
         Raises:
             UnknownTopic: No such topic or partition.
@@ -125,7 +125,7 @@ class OpenPartitions:
         return reader
 
     def log(self, name: TopicPartition) -> Log:
-        """The partition for writing, opened (and recovered where needed) at first use.
+        """Return the partition for writing, opened (and recovered if needed) at first use.
 
         Raises:
             UnknownTopic: No such topic or partition.
@@ -138,14 +138,14 @@ class OpenPartitions:
             log = self._take(name)
             if log is None:
                 log = self._logs[name] = self._open(name)
-            else:  # the settings may be others by now
+            else:  # the settings may have changed since
                 log.configure(self._topics.topic_of(name).config)
         return log
 
     def _take(self, name: TopicPartition) -> Log | None:
-        """Wait for a log that a thread opens; None where no opening has begun, or ever will.
+        """Wait for a log that a thread opens; None if no opening has begun, or it was given up.
 
-        Errors as of `log`: why it could not be opened is raised once.
+        Errors as in `log`: the error of an opening is raised once.
         """
         opening = self._openings.pop(name, None)
         if opening is None or opening.cancel() or opening.cancelled():
@@ -156,7 +156,7 @@ class OpenPartitions:
     def open_in_thread(
         self, name: TopicPartition, submit: Submit, *, to_write: bool = False
     ) -> "Future[Log] | None":
-        """Begin to open a partition in another thread; `log` takes it afterwards.
+        """Start opening a partition in another thread; `log` takes it afterwards.
 
         Args:
             name: The partition.
@@ -164,8 +164,8 @@ class OpenPartitions:
             to_write: Let the thread also write and sync what the first append would.
 
         Returns:
-            A future that is done when the partition is open, or could not be opened; None where it
-            is open already.
+            A future that is done when the partition is open, or could not be opened; None if it is
+            open already.
 
         Raises:
             UnknownTopic: No such topic or partition.
@@ -184,12 +184,12 @@ class OpenPartitions:
     def _open_to_write(self, name: TopicPartition) -> Log:
         log = self._open(name)
         if log.failure is None:
-            with suppress(StorageFailure):  # it is offline then, and says so
+            with suppress(StorageFailure):  # it is offline then, and reports it
                 log.swaps.begin_epoch()
         return log
 
     def is_opened(self, name: TopicPartition) -> bool:
-        """Whether `log` need open nothing: it is open, or a thread has ended opening it."""
+        """Return whether `log` would not open: it is open, or a thread has finished opening it."""
         opening = self._openings.get(name)
         return name in self._logs or (opening is not None and opening.done())
 
@@ -205,7 +205,8 @@ class OpenPartitions:
         recorded = RecordedEnd(recovery_point or clean_end or 0, is_end=is_end)
         is_internal = name.topic in INTERNAL_TOPICS
         options = LogOptions(
-            # Groups and transactions must go on; no answer depends on these topics' append times.
+            # Groups and transactions must continue; no result depends on these topics' append
+            # times.
             watch=TrustedClock(self._context.env.clock) if is_internal else rules.watch,
             recovery_point=recovery_point,
             clean_end=clean_end,
@@ -223,7 +224,8 @@ class OpenPartitions:
         checkpoints.given_up.pop(name, None)
         if rules.deferrals is not None:
             with typed_reads(context.directory):
-                # So that recovery can tell a gap from a loss; of a partition made by others.
+                # So that recovery can tell a gap from a loss, in a partition that another program
+                # created.
                 begin_notes(self._fs, context.directory)
         for line in log.recovery_report.actions:
             self._context.report(line)
@@ -251,24 +253,25 @@ class OpenPartitions:
         return f"{self._context.path}/{files.partition_dir_name(name)}"
 
     def _is_dense(self, name: TopicPartition, info: TopicInfo) -> bool:
-        """Whether all appends to a partition are those of a leader, which leave no gap."""
+        """Return whether all appends to a partition are a leader's, which leave no gap."""
         return not info.foreign and not has_copied_gaps(self._fs, self._directory(name))
 
     # -- reopening and detaching -------------------------------------------------------------
 
     def reopen(self, name: TopicPartition) -> Log:
-        """Open a partition anew that is offline since its disk failed; another stays as it is.
+        """Reopen a partition that is offline since its disk failed; others stay as they are.
 
-        A commit of files that the failure has left halfway is carried out first. What was not
-        synced is written anew before it is recovered: where a sync has failed, the system may hold
-        pages for written that never came to the disk.
+        A commit of files that the failure interrupted is completed first. Unsynced data is
+        rewritten before the recovery: after a failed sync, the system may report pages as written
+        that never reached the disk.
 
         Raises:
             UnknownTopic: No such topic or partition.
             ReadOnly: The directory was opened for reading.
-            StorageFailure: The disk fails still, or a swap is under way yet; the partition stays
+            StorageFailure: The disk fails still, or a swap is in progress; the partition stays
                 offline.
-            CorruptFile, UnsupportedVersion: A commit record is damaged; likewise.
+            CorruptFile, UnsupportedVersion: A commit record is damaged; the partition stays
+                offline.
         """
         failed = self.log(name)
         if failed.failure is None:
@@ -286,7 +289,7 @@ class OpenPartitions:
         return log
 
     def _finish_commits(self, name: TopicPartition) -> None:
-        """Carry out unfinished commits of a partition that concern no log that is in use."""
+        """Carry out unfinished commits of a partition that affect no log in use."""
         root, own = self._context.path, files.partition_dir_name(name)
         for path in commits.find_commits(self._fs, root):
             try:
@@ -302,7 +305,7 @@ class OpenPartitions:
                 self._context.report(f"{path}: finished a commit that a failure had left")
 
     def detach(self, topics: Collection[str]) -> Callable[[], None]:
-        """Give up the logs of topics that are going to be deleted, open ones and opening ones.
+        """Give up the open and opening logs of topics that will be deleted.
 
         Returns:
             A function for any thread that waits until no thread works on one of these logs.
@@ -328,16 +331,16 @@ class OpenPartitions:
 
     @property
     def last_append_ms(self) -> int:
-        """The last append time of all open logs in ms, -1 where none is known."""
+        """Last append time of all open logs in ms, -1 if none is known."""
         return max((log.last_append_ms for log in self._logs.values()), default=NO_TIMESTAMP)
 
     def damage(self) -> DamagedLog | None:
-        """Why a partition takes no appends since its opening, the first one's; None for no such."""
+        """Return why a partition takes no appends since its opening; None if all take them."""
         failures = (log.failure for log in self._logs.values())
         return next((each.again() for each in failures if isinstance(each, DamagedLog)), None)
 
     def follow_settings(self, topic: str | None = None) -> None:
-        """Let open logs go by the present settings of their topics: of one topic, or all."""
+        """Make open logs use the present settings of one topic, or of all."""
         topics = self._topics.all()
         for name, log in self._logs.items():
             info = topics.get(name.topic) if topic in (None, name.topic) else None
@@ -355,28 +358,29 @@ class OpenPartitions:
                 log.flush()
 
     def note_checkpoints(self) -> None:
-        """Note recovery points and starts of all open logs in the checkpoints, not on disk."""
+        """Set recovery points and starts of all open logs in the checkpoints, not on disk."""
         for name, log in self._logs.items():
             if log.failure is None:
                 self._checkpoints.note(name, log)
 
     def refresh(self) -> None:
-        """Close readers and files: their names may stand for other files now."""
+        """Close readers and files: their names may refer to other files now."""
         self._readers.clear()
         self._pool.close()
         self._maps.clear()
 
     def close(self) -> tuple[StorageFailure | None, bool]:
-        """Close every log, whatever fails.
+        """Close every log, even if some fail.
 
         Returns:
             The first failure of a disk, and whether the directory may count as cleanly stopped.
         """
         failure: StorageFailure | None = None
-        # Damage that a clean stop has left changes nothing; other damage is met again by recovery.
+        # Damage that was there at the last clean stop changes nothing; recovery finds other damage
+        # again.
         has_new_damage = False
         for name in list(self._openings):
-            with suppress(TidelogError, OSError):  # nobody has seen it open
+            with suppress(TidelogError, OSError):  # never used as an open log
                 self._take(name)
         for log in self._logs.values():
             try:
@@ -393,7 +397,7 @@ class OpenPartitions:
     def release(self) -> None:
         """Drop all handles and maps without writing anything."""
         for log in self._logs.values():
-            log.drop_caches()  # whoever opens it next may cut the last segment
+            log.drop_caches()  # the next opening may truncate the last segment
         for reader in self._readers.values():
             reader.close()
         self._pool.close()

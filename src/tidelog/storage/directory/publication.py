@@ -1,24 +1,24 @@
 """The one procedure by which files of segments become part of partitions, all together or not.
 
 An attach, an exchange and a cleaning make their files in their own ways (`Change.stage`); from
-there on the order of calls is the same, and stands here alone:
+there on the order of calls is the same, and only here:
 
 1. The record's path is entered in `CommitRecords.under_way`: none of these partitions is reopened
    until the procedure ends.
 2. Each change stages its files: they are durable under staged names.
 3. The commit record is renamed into place (`commits.publish`). Before it readers without a lock see
    the old segments, after it the new ones.
-4. Each log gives the files their final names and shows the segments (`SegmentSwaps.show`).
-5. The names are synced, marks of writers noted, and the record removed (`commits.conclude`).
-6. Files of old segments that nothing waits for are removed.
+4. Each log renames the files into place and shows the segments (`SegmentSwaps.show`).
+5. The names are synced, marks of writers stored, and the record removed (`commits.conclude`).
+6. Files of old segments that are no longer needed are removed.
 
-A failure before the record is there is undone: the partitions go on as if nothing had been begun. A
-later one takes all of them offline, since only an opening can tell. A crash at any call leaves the
-old segments before 3, and the new ones after it: the next opening for writing carries the record
-out again.
+A failure before the record is there is undone: the partitions continue unchanged. A later one takes
+all of them offline, since only an opening can tell their state. A crash at any call leaves the old
+segments before 3, and the new ones after it: the next opening for writing carries the record out
+again.
 
-Needs the directory's lock. While a change with old segments is under way nobody else may cut,
-delete or exchange segments of its partition. Source: Kafka 4.x LocalLog.replaceSegments.
+Needs the directory's lock. While a change with old segments is in progress, segments of its
+partition must not be truncated, deleted or replaced. Source: Kafka 4.x LocalLog.replaceSegments.
 """
 
 import uuid
@@ -38,13 +38,13 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 
 
 class Change(ABC):
-    """New segments of one partition, and the finished ones whose place they take.
+    """New segments of one partition, and the finished ones that they replace.
 
     Attributes:
         log: The partition.
-        old: The segments that go, as the log shows them.
+        old: The segments to replace, as the log shows them.
         bases: Base offsets of the new ones, known when `stage` returns.
-        end_offset: Offset behind the new ones, exclusive; known when `stage` returns.
+        end_offset: Offset after the new ones, exclusive; known when `stage` returns.
         keeps_old: Whether files of old segments stay until `file.delete.delay.ms` is over.
     """
 
@@ -66,10 +66,10 @@ class Change(ABC):
 
     @abstractmethod
     def discard(self) -> None:
-        """Take back what `stage` has made, however far it came.
+        """Remove the files of `stage`, however many it has made.
 
         Raises:
-            OSError: An opening might take what is left for a part of the log.
+            OSError: An opening might take the remaining files for a part of the log.
         """
 
     @property
@@ -85,10 +85,10 @@ class Change(ABC):
         return files.partition_dir_name(self.log.topic_partition)
 
     def removals(self, moves: Sequence[Move]) -> Iterator[Removal]:
-        """The old segments' files whose names the new ones don't take; raises OSError."""
+        """Remove the old segments' files whose names the new ones don't use; raises OSError."""
         new_names = {move.final for move in moves}
         for base in (segment.base_offset for segment in self.old):
-            # A snapshot at a base that stays tells of what lies before it, which is as it was.
+            # A snapshot at a base that stays describes earlier records, which are unchanged.
             for suffix in files.SEGMENT_SUFFIXES if base in self.bases else files.LOG_FIRST:
                 name = files.file_name(base, suffix)
                 if name not in new_names and self._fs.exists(f"{self._directory}/{name}"):
@@ -96,12 +96,12 @@ class Change(ABC):
 
     @property
     def swap(self) -> Swap:
-        """What the log is to show."""
+        """Swap for the log to show."""
         return Swap(self.bases, self.end_offset, self.old, self.keeps_old)
 
 
 def draw_commit_id(log_dir: DirectoryAccess) -> str:
-    """An id that no commit had: 32 hexadecimal digits."""
+    """Draw a unique commit id: 32 hexadecimal digits."""
     return uuid.UUID(int=log_dir.env.random.getrandbits(128)).hex
 
 
@@ -118,14 +118,14 @@ def publish(
     Args:
         log_dir: Open for writing.
         changes: One for each partition.
-        operation: What a failure is called by.
-        commit_id: See `draw_commit_id`; drawn where None.
-        marks: How far writers have come with it.
+        operation: Name of the operation, for errors.
+        commit_id: See `draw_commit_id`; drawn if None.
+        marks: The writers' new versions.
 
     Raises:
-        TidelogError: What a change's `stage` raises; nothing was changed.
-        StorageFailure: The disk failed, or old segments are not shown any more. Where partitions
-            are offline then, reopening tells which segments they have; else the old ones.
+        TidelogError: Raised by a change's `stage`; nothing was changed.
+        StorageFailure: The disk failed, or old segments are not shown any more. If partitions are
+            offline then, reopening tells which segments they have; else the old ones.
     """
     fs, root = log_dir.env.files, log_dir.path
     commit_id = commit_id or draw_commit_id(log_dir)
@@ -166,7 +166,7 @@ def _stage(
     changes: Sequence[Change], marks: Mapping[str, Mark], path: str, operation: str
 ) -> Commit:
     for change in changes:
-        # Who reopens a partition looks at `under_way`; who has reopened it before is seen here.
+        # A later reopening checks `under_way`; an earlier one is detected here.
         if change.old and not change.log.swaps.still_has(change.old):
             raise StorageFailure(path, operation, "segments have changed meanwhile")
     moves, removes = list[Move](), list[Removal]()
@@ -180,7 +180,7 @@ def _stage(
 def _undo(
     fs: FileSystem, record: str, changes: Sequence[Change], operation: str, reason: str
 ) -> None:
-    """Take back what was staged; partitions go offline where that can't be known to work."""
+    """Remove the staged files; partitions go offline if it is unknown whether that worked."""
     try:
         if fs.exists(record):
             _go_offline(changes, operation, reason)  # it is visible, and may be durable

@@ -1,15 +1,15 @@
 """Staged log files: written beside a partition, and turned into segments of it.
 
 Many writers may stage at once, in other processes or on other machines, without the directory's
-lock: a staged file is called `NAME.log.staging`, which neither we nor Kafka take for a part of the
-log. Nothing is visible until the file is attached or exchanged (`attach`, which needs the lock).
-What a job that died has left behind is dropped when it is old.
+lock: a staged file is called `NAME.log.staging`, which neither tidelog nor Kafka takes for a part
+of the log. Nothing is visible until the file is attached or exchanged (`attach`, which needs the
+lock). Old files of crashed jobs are dropped.
 
-Owns the writer of files that are to be attached (`StagedWriter`: open -> append* -> finish or
-discard, not safe for two threads; offsets count from 0), the topic's rules for them, and the one
-walk over a staged file that makes a segment of it (`SegmentPass`): every batch is checked, an
-attached one gets its offset, leader epoch and time, and the indexes and append times of the new
-segment are made. Not owned: names, syncs and the commit (`publication`).
+Owns the writer of files to attach (`StagedWriter`: open -> append* -> finish or discard, not
+thread-safe; offsets count from 0), the topic's rules for them, and the one walk over a staged file
+that makes a segment of it (`SegmentPass`): every batch is checked, an attached one gets its offset,
+leader epoch and time, and the indexes and append times of the new segment are made. Not owned:
+names, syncs and the commit (`publication`).
 
 Source: docs/spark.md#commit.
 """
@@ -56,28 +56,28 @@ from tidelog.types import (
 STAGING_SUFFIX: Final = ".staging"
 
 
-# A job may run for days; what is older than this was left behind by one that died.
+# A job may run for days; an older file is from a job that crashed.
 STAGING_AGE_MS: Final = 7 * 24 * 3_600_000
 
 
-# Batches are gathered to writes of this size.
+# Batches are collected into writes of this size.
 WRITE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedSegment:
-    """One staged log file and what the topic's rules need to know of its records.
+    """One staged log file and the facts about its records that the topic's rules need.
 
     Attributes:
-        topic: Where it belongs.
-        partition: Where it belongs.
+        topic: Topic of the segment.
+        partition: Partition number of the segment.
         name: Its file is `NAME.log.staging` in the partition's directory.
         order: Its place among the staged segments of the partition.
-        record_count: Records; their offsets are 0 to that, exclusive.
+        record_count: Number of records; their offsets are 0 to that, exclusive.
         size_bytes: Size of the file.
         batch_bytes_max: Size of the largest batch.
-        min_timestamp: Smallest create time in ms other than -1; 2^63-1 where there is none.
-        max_timestamp: Largest create time in ms, -1 where there is none.
+        min_timestamp: Smallest create time in ms other than -1; 2^63-1 if there is none.
+        max_timestamp: Largest create time in ms, -1 if there is none.
         has_null_key: Whether any record has no key.
     """
 
@@ -94,30 +94,30 @@ class StagedSegment:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Where it belongs."""
+        """Partition of the segment."""
         return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(slots=True)
 class RowFacts:
-    """What batch headers don't say of their records."""
+    """Facts about records that batch headers don't contain."""
 
     min_timestamp: int = INT64_MAX
     has_null_key: bool = False
 
 
 def staging_path(directory: str, partition: TopicPartition, name: str) -> str:
-    """Path of a staged log file."""
+    """Return the path of a staged log file."""
     stem = f"{directory}/{files.partition_dir_name(partition)}/{name}"
     return f"{stem}{files.LOG_SUFFIX}{STAGING_SUFFIX}"
 
 
 def check_staged(segment: StagedSegment, config: TopicConfig, now_ms: int) -> None:
-    """Hold a segment against the topic's rules, as an append would.
+    """Check a segment against the topic's rules, as an append would.
 
     Raises:
-        MessageTooLarge: A batch over max.message.bytes.
-        RecordListTooLarge: A segment over segment.bytes.
+        MessageTooLarge: A batch exceeds max.message.bytes.
+        RecordListTooLarge: A segment exceeds segment.bytes.
         InvalidRecord: A record without a key in a compacted topic.
         InvalidTimestamp: A create time outside the topic's limits.
     """
@@ -162,14 +162,14 @@ class StagedWriter:
         name: str,
         order: tuple[int, ...] = (),
     ) -> None:
-        """Begin; no file is made before there are records.
+        """Create a writer; no file is created before there are records.
 
         Args:
             pool: Open files, for writing.
             directory: The directory of topics; the partition's own must exist.
-            partition: Where the segments belong.
+            partition: Partition of the segments.
             config: The topic's settings.
-            name: Beginning of the files' names, not used by any other writer or attempt.
+            name: Prefix of the files' names, unique among all writers and attempts.
             order: Place of this writer among those of the partition.
         """
         self._pool = pool
@@ -192,11 +192,11 @@ class StagedWriter:
 
         Args:
             batches: Sealed; the buffers are kept and changed.
-            facts: Of all their records together.
+            facts: Facts about all their records together.
 
         Raises:
-            MessageTooLarge, RecordListTooLarge: A batch that the topic does not take.
-            OSError: The disk failed; `discard` what was written.
+            MessageTooLarge, RecordListTooLarge: The topic refuses a batch.
+            OSError: The disk failed; call `discard`.
         """
         self._take_facts(facts)
         for batch in batches:
@@ -219,7 +219,7 @@ class StagedWriter:
         total.has_null_key |= facts.has_null_key
 
     def _has_room(self, size_bytes: int, count: int) -> bool:
-        """Whether the segment takes another batch; an empty one takes any, the check judges it."""
+        """Return whether the segment takes another batch; an empty one takes any, checked later."""
         size = self._written + self._pending_bytes
         fits = size + size_bytes <= self._config.segment_size_limit
         return not size or (fits and self._count + count <= INT32_MAX)
@@ -259,11 +259,11 @@ class StagedWriter:
         self._begin()
 
     def finish(self, now_ms: int) -> list[StagedSegment]:
-        """The staged segments, held against the topic's rules as they are now.
+        """Return the staged segments, checked against the topic's current rules.
 
         Raises:
-            MessageTooLarge, RecordListTooLarge, InvalidRecord, InvalidTimestamp: As
-                `check_staged`; `discard` what was written.
+            MessageTooLarge, RecordListTooLarge, InvalidRecord, InvalidTimestamp: From
+                `check_staged`; call `discard`.
         """
         self._finish_segment()
         for segment in self._done:
@@ -271,7 +271,7 @@ class StagedWriter:
         return list(self._done)
 
     def discard(self, fs: FileSystem) -> None:
-        """Remove what was written; never raises, since it runs when something else failed."""
+        """Remove the written files; never raises, since it runs after another failure."""
         names = [*(segment.name for segment in self._done), self._segment_name]
         for name in names:
             path = staging_path(self._directory, self._partition, name)
@@ -280,9 +280,9 @@ class StagedWriter:
 
 
 def write_staged(fs: FileSystem, path: str, content: Buffer) -> None:
-    """Write a file whole and durably under a name that nobody reads yet; raises OSError.
+    """Write a whole file durably under a name that has no readers yet; raises OSError.
 
-    What stood there of an earlier attempt is gone. The name itself is not synced.
+    A file of an earlier attempt is replaced. The name itself is not synced.
     """
     file = fs.open(path, create=True)
     try:
@@ -302,16 +302,16 @@ def remove_quietly(fs: FileSystem, path: str) -> None:
 
 
 def drop_staging(fs: FileSystem, directory: str, *, prefix: str = "", older_than_ms: int) -> int:
-    """Remove staged log files that nobody will attach any more; how many there were.
+    """Remove abandoned staged log files; return how many there were.
 
-    Never raises OSError, since it runs when a commit is made, or something else failed: what can't
-    be looked at stays until it is old. Writers may remove their own files at the same time.
+    Never raises OSError, since it runs with a commit, or after another failure: files that can't be
+    inspected stay until they are old. Writers may remove their own files at the same time.
 
     Args:
         fs: Files.
         directory: The directory of topics.
-        prefix: Only files whose names begin so.
-        older_than_ms: Only files whose last change lies before this, in ms.
+        prefix: Only files whose names begin with it.
+        older_than_ms: Only files last modified before this, in ms.
     """
     entries = _list_quietly(fs, directory)
     folders = [entry.name for entry in entries if entry.is_dir]
@@ -347,11 +347,11 @@ CHUNK_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSegment:
-    """A staged log file that takes the place of finished segments.
+    """A staged log file that replaces finished segments.
 
     Attributes:
         name: Its file is `NAME.log.staging` in the partition's directory.
-        base_offset: Of the segment that it becomes.
+        base_offset: Base offset of the segment that it becomes.
         size_bytes: Size of the file.
     """
 
@@ -364,7 +364,7 @@ class SegmentPass(ABC):
     """One walk over a staged log file: checks it, and makes the files beside it.
 
     Attributes:
-        next_offset: Offset behind the last batch that was taken.
+        next_offset: Offset after the last batch so far.
     """
 
     _changes_headers = False
@@ -378,10 +378,10 @@ class SegmentPass(ABC):
         self.next_offset = base_offset
 
     def run(self, file: File, path: str) -> None:
-        """Check every batch, and write those back that get another header.
+        """Check every batch, and write back those that get another header.
 
         Raises:
-            CorruptData: The file is not sound, or not what its writer said.
+            CorruptData: The file is not sound, or not as its writer described it.
             InvalidRequest: The topic's rules refuse a batch.
             OSError: The disk failed.
         """
@@ -401,7 +401,7 @@ class SegmentPass(ABC):
         self._times.close(self.next_offset, self._last_batch_crc)
 
     def _take_chunk(self, chunk: bytearray, path: str, position: int) -> int:
-        """Take the whole batches of a chunk; the bytes that they fill."""
+        """Process the whole batches of a chunk; return their size in bytes."""
         used = 0
         try:
             for batch in walk(chunk):
@@ -426,14 +426,14 @@ class SegmentPass(ABC):
 
     @abstractmethod
     def _note_time(self, batch: RecordBatch, crc: int) -> None:
-        """Note when a batch was appended; `crc` names it (`fingerprint`)."""
+        """Note when a batch was appended; `crc` is its `fingerprint`."""
 
     def _final(self, _chunk: bytearray, batch: RecordBatch) -> RecordBatch:
-        """The batch as the segment has it."""
+        """Return the batch in its final form."""
         return batch
 
     def sidecars(self) -> list[tuple[str, Buffer]]:
-        """Suffix and content of the files beside the log file."""
+        """Return suffix and content of the files beside the log file."""
         offset_index, time_index = self._indexes.finish()
         contents: list[tuple[str, Buffer]] = [
             (files.OFFSET_INDEX_SUFFIX, offset_index.encoded),
@@ -445,7 +445,7 @@ class SegmentPass(ABC):
 
 
 class AppendedPass(SegmentPass):
-    """Walk over a file of `StagedWriter` that is to follow the log end."""
+    """Walk over a file of `StagedWriter` that will follow the log end."""
 
     _changes_headers = True
 
@@ -460,7 +460,7 @@ class AppendedPass(SegmentPass):
         self._stamp_ms = adoption.stamp_ms if stamp else None
 
     def run(self, file: File, path: str) -> None:
-        """See `SegmentPass`; the count of records is checked, too."""
+        """Check the file; see `SegmentPass`. The number of records is checked, too."""
         super().run(file, path)
         count = self.next_offset - self._base_offset
         if count != self._segment.record_count:
@@ -483,20 +483,20 @@ class AppendedPass(SegmentPass):
             )
 
     def _final(self, chunk: bytearray, batch: RecordBatch) -> RecordBatch:
-        """The batch with its offset, its leader epoch and, where the topic stamps, its time."""
+        """Return the batch with its offset, its leader epoch and, if the topic stamps, its time."""
         assign_offset(chunk, batch.at, self.next_offset, self._adoption.leader_epoch)
         if self._stamp_ms is not None:
             stamp_append_time(chunk, batch.at, self._stamp_ms)
         return RecordBatch(chunk, batch.at)
 
     def _note_time(self, batch: RecordBatch, crc: int) -> None:
-        """All records have one time: the first batch's row stands for those behind it."""
+        """Note the one time of all records: the first batch's row applies to all later ones."""
         if batch.base_offset == self._base_offset and self._adoption.append_ms != UNKNOWN_MS:
             self._times.note(batch.base_offset, self._adoption.append_ms, crc)
 
 
 class ReplacementPass(SegmentPass):
-    """Walk over a log file that is to stand for finished segments."""
+    """Walk over a log file that will replace finished segments."""
 
     def __init__(
         self,
@@ -505,13 +505,13 @@ class ReplacementPass(SegmentPass):
         segment: NewSegment,
         end_offset: int,
     ) -> None:
-        """Begin.
+        """Create the walk.
 
         Args:
-            context: Of the partition.
-            old: Neighbours whose records the file has, or some of them.
+            context: Shared state of the partition's segments.
+            old: Neighbors whose records, or some of them, the file has.
             segment: The file.
-            end_offset: Offset that no batch reaches.
+            end_offset: Upper bound of the batches' offsets, exclusive.
         """
         super().__init__(context, segment.base_offset, segment.size_bytes)
         self._old = old
@@ -527,7 +527,7 @@ class ReplacementPass(SegmentPass):
             )
 
     def _note_time(self, batch: RecordBatch, crc: int) -> None:
-        """When the batch was appended, as the old segments know it."""
+        """Note when the batch was appended, by the old segments."""
         offset = batch.base_offset
         source = next(segment for segment in self._old if offset < segment.end_offset)
         append_ms = source.append_times.time_at(offset)
@@ -537,7 +537,7 @@ class ReplacementPass(SegmentPass):
             self._times.note(offset, append_ms, crc)
 
     def sidecars(self) -> list[tuple[str, Buffer]]:
-        """See `SegmentPass`; aborted transactions are those of the old segments."""
+        """Return the files; see `SegmentPass`. Aborted transactions come from the old segments."""
         contents, start = super().sidecars(), self._base_offset
         aborted = [
             entry

@@ -1,22 +1,22 @@
 """Topics of an open directory: found, created, grown, altered, deleted, with their directories.
 
 `TopicAdmin` owns the registry of topics, the directories of their partitions, and the lock that
-lets one change happen at a time. It opens no log: `OpenPartitions` does, and gives up logs of
-topics that are deleted.
+serializes changes. It opens no log: `OpenPartitions` does, and gives up logs of topics that are
+deleted.
 
-Creating a directory costs no sync. The registry's file says that a topic is there, with its id; a
-directory that is missing is made when the partition is opened. `partition.metadata` is written
-durably before the partition takes its first record, as in Kafka, and before a directory is left as
-cleanly stopped. After a loss of power before that, the file is missing or torn, and is written anew
-from the registry.
+Creating a directory costs no sync. The registry's file lists the topic with its id; a missing
+directory is created when the partition is opened. `partition.metadata` is written durably before
+the partition takes its first record, as in Kafka, and before a directory is marked as cleanly
+stopped. After a power loss before that, the file is missing or torn, and is written again from the
+registry.
 
-Topics of one call are deleted by one write of the registry. It says that they are gone, and that
-directories of their names count for nothing until these are renamed, durably. So a crash leaves
-each of them whole or gone, whatever it did to the renames; the next opening removes directories
-that kept their names. The content of a renamed directory is removed afterwards.
+Topics of one call are deleted by one write of the registry. It states that they are deleted, and
+that directories of their names are ignored until these are renamed, durably. So a crash leaves each
+of them whole or deleted, whatever it did to the renames; the next opening removes directories that
+kept their names. The content of a renamed directory is removed afterwards.
 
-Source: Kafka 4.x LogManager (a deleted partition's directory is renamed first; the checkpoints
-forget it).
+Source: Kafka 4.x LogManager (a deleted partition's directory is renamed first; the checkpoints drop
+it).
 """
 
 import re
@@ -54,17 +54,18 @@ _Result = TypeVar("_Result")
 DELETED_DIR_SUFFIX: Final = "-delete"
 
 
-# Nothing else is ours to remove, whatever people keep beside the partitions.
+# Only these names are removed; other files beside the partitions belong to the user.
 _DELETED_DIR: Final = re.compile(r".+-[0-9]{1,10}\.[0-9a-f]{32}-delete", re.ASCII)
 
 
-# Gives up the open logs of topics; returns a function for any thread that waits until they rest.
+# Gives up the open logs of topics; returns a function for any thread that waits until no thread
+# uses them.
 Detach = Callable[[Collection[str]], Callable[[], None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryContext:
-    """What the parts of an open directory share.
+    """Shared state of the parts of an open directory.
 
     Attributes:
         env: Files, clock and randomness.
@@ -84,7 +85,7 @@ class DirectoryContext:
 
 
 class TopicAdmin:
-    """The topics of an open directory. Its holder's thread calls it, except where a method says so.
+    """The topics of an open directory. For its holder's thread, unless a method says otherwise.
 
     A writer calls `remove_deleted`, `load` and `remove_leftovers` in this order.
 
@@ -101,14 +102,14 @@ class TopicAdmin:
         keeps_notes: bool,
         leaves_set_aside: bool,
     ) -> None:
-        """Read nothing yet.
+        """Create it without reading.
 
         Args:
-            context: What the parts of the directory share.
+            context: Shared state of the directory's parts.
             detach: Gives up the open logs of topics that are deleted.
             defaults: Settings, under a broker's names, of topics that have none of their own; None
-                for the settings that a broker keeps in the directory.
-            keeps_notes: Whether partitions note why their segments were rolled, from the start.
+                for the settings that a broker stored in the directory.
+            keeps_notes: Whether new partitions note from the start why their segments were rolled.
             leaves_set_aside: Whether `remove_deleted` only finds directories.
         """
         self._context = context
@@ -119,16 +120,16 @@ class TopicAdmin:
         self._leaves_set_aside = leaves_set_aside
         self.set_aside: list[str] = []
         self._dirs = PartitionDirs(self._fs, self._path, keeps_notes=keeps_notes)
-        # Topics are created beside the thread that has the directory, one change at a time.
+        # Topics are created in other threads than the directory's, one change at a time.
         self._changing = threading.Lock()
-        # Of a reader: the topics, and the settings of those that have none of their own.
+        # For a reader: the topics, and the settings of those that have none of their own.
         self._found_topics: Mapping[str, TopicInfo] | None = None
         self._found_defaults: Mapping[str, str] = {}
 
     # -- opening -----------------------------------------------------------------------------
 
     def remove_deleted(self) -> None:
-        """Remove what deleted topics have left under other names, or only find it."""
+        """Remove the renamed directories of deleted topics, or only find them."""
         entries = self._fs.list_dir(self._path)
         names = [each.name for each in entries if each.is_dir and _DELETED_DIR.fullmatch(each.name)]
         paths = [f"{self._path}/{name}" for name in names]
@@ -152,7 +153,7 @@ class TopicAdmin:
         return read_kept_defaults(self._fs, self._path, self._context.report)
 
     def remove_leftovers(self) -> None:
-        """Remove what deleted topics have left under their own names, and forget these."""
+        """Remove directories of deleted topics that kept their names, and drop those names."""
         deleted = self._registry.deleted - self._registry.topics.keys()
         if deleted:
             for partition in self._registry.leftovers:
@@ -163,7 +164,7 @@ class TopicAdmin:
         self._registry.tidy()
 
     def _remove_tree(self, path: str) -> None:
-        """Remove a directory and all in it; of a link only the link, never what it leads to."""
+        """Remove a directory and its content; for a link, only the link, never its target."""
         with suppress(IsADirectoryError, PermissionError):
             self._fs.remove(path)
             return
@@ -177,7 +178,7 @@ class TopicAdmin:
     # -- reading -----------------------------------------------------------------------------
 
     def all(self) -> Mapping[str, TopicInfo]:
-        """All topics by name, foreign ones included; a reader's as of its opening or `refresh`."""
+        """Return all topics by name, with foreign ones; a reader's as of its last `refresh`."""
         if self._context.is_writable:
             return self._registry.topics
         if self._found_topics is None:
@@ -188,18 +189,18 @@ class TopicAdmin:
         return self._found_topics
 
     def refresh(self) -> None:
-        """Find the topics of a reader anew at the next call."""
+        """Find the topics of a reader again at the next call."""
         self._found_topics = None
 
     def get(self, name: str) -> TopicInfo:
-        """One topic; raises UnknownTopic, which names the nearest one."""
+        """Return one topic; raises UnknownTopic, which names the nearest one."""
         topics = self.all()
         if name not in topics:
             raise unknown_topic(name, topics)
         return topics[name]
 
     def topic_of(self, name: TopicPartition) -> TopicInfo:
-        """The topic of a partition; raises UnknownTopic where there is no such partition."""
+        """Return the topic of a partition; raises UnknownTopic if there is no such partition."""
         info = self.get(name.topic)
         if info.foreign and name.partition not in info.present:
             raise UnknownTopic(
@@ -214,18 +215,18 @@ class TopicAdmin:
         return info
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic, ascending; raises UnknownTopic.
+        """Return the partitions of a topic, ascending; raises UnknownTopic.
 
-        Of a foreign topic those that are here: a broker of a cluster holds only some.
+        For a foreign topic, only those that are here: a broker of a cluster holds only some.
         """
         info = self.get(topic)
-        # A stray directory may claim any number: what nobody could have created is not counted up.
+        # A stray directory may have any number: a count that no topic may have is not used.
         is_counted = not info.foreign and info.partitions <= PARTITION_COUNT_LIMIT
         numbers = range(info.partitions) if is_counted else info.present
         return [TopicPartition(topic, number) for number in numbers]
 
     def present(self) -> list[TopicPartition]:
-        """All partitions of a writer that had a directory when the registry was read or changed."""
+        """Return a writer's partitions with a directory when the registry was read or changed."""
         return [
             TopicPartition(info.name, number)
             for info in self._registry.topics.values()
@@ -233,7 +234,7 @@ class TopicAdmin:
         ]
 
     def knows_age_limit(self, name: str) -> bool:
-        """Whether a topic's `retention.ms` is its own or a broker's, not our default alone."""
+        """Return whether a topic's `retention.ms` is its own or a broker's, not the default."""
         if self._given_defaults is not None or "retention.ms" in self.get(name).given:
             return True
         names = {synonym.name for synonym in TOPIC_CONFIG_BY_NAME["retention.ms"].synonyms}
@@ -250,13 +251,13 @@ class TopicAdmin:
 
         Returns:
             For each topic the topic with notes on its settings, or the error that refuses it:
-            InvalidTopic, TopicExists, InvalidPartitions, ConfigError, StorageFailure. Where power
-            is lost meanwhile, each of them is there whole or is not there.
+                InvalidTopic, TopicExists, InvalidPartitions, ConfigError, StorageFailure. A power
+                loss meanwhile leaves each of them whole or absent.
 
         Raises:
             ReadOnly: The directory was opened for reading.
-            StorageFailure: What a deleted topic of such a name left can't be moved out of the way,
-                or what its writers had committed can't be forgotten.
+            StorageFailure: The directories of a deleted topic of such a name can't be moved away,
+                or its writers' commits can't be removed.
         """
         self._context.ensure_writable()
         names = [each.name for each in new]
@@ -268,7 +269,7 @@ class TopicAdmin:
         return self._typed(made, [f"create topic {each.name}" for each in new])
 
     def _forget_writers(self, names: Iterable[str]) -> None:
-        """Forget what was committed to earlier topics of these names."""
+        """Remove the commits of writers to earlier topics of these names."""
         try:
             deleted = [name for name in names if name not in self._registry.topics]
             commits.forget_topics(self._fs, self._path, deleted)
@@ -276,13 +277,13 @@ class TopicAdmin:
             raise as_storage_failure(error, self._path, "create topics") from error
 
     def grow(self, counts: Mapping[str, int]) -> list[TopicInfo | TidelogError]:
-        """Raise the numbers of partitions of topics, with one write of the registry.
+        """Increase the numbers of partitions of topics, with one write of the registry.
 
         For any thread.
 
         Returns:
             For each topic the grown topic, or the error that refuses it: UnknownTopic,
-            InvalidPartitions, StorageFailure.
+                InvalidPartitions, StorageFailure.
 
         Raises:
             ReadOnly: The directory was opened for reading.
@@ -301,9 +302,9 @@ class TopicAdmin:
         ]
 
     def alter(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Write a topic's changed settings, None for back to the default. For any thread.
+        """Store a topic's changed settings, None to reset to the default. For any thread.
 
-        Open partitions follow by `OpenPartitions.follow_settings`.
+        Open partitions use them after `OpenPartitions.follow_settings`.
 
         Raises:
             UnknownTopic, ConfigError, ReadOnly, StorageFailure: Nothing was changed.
@@ -316,12 +317,12 @@ class TopicAdmin:
             raise as_storage_failure(error, self._path, f"alter topic {name}") from error
 
     def use_defaults(self, defaults: Mapping[str, str]) -> None:
-        """Give topics other defaults. For any thread.
+        """Set other defaults of topics. For any thread.
 
-        Open partitions follow by `OpenPartitions.follow_settings`.
+        Open partitions use them after `OpenPartitions.follow_settings`.
 
         Raises:
-            ConfigError: With these a topic's own settings contradict; nothing was changed.
+            ConfigError: They conflict with a topic's own settings; nothing was changed.
             ReadOnly: The directory was opened for reading.
         """
         self._context.ensure_writable()
@@ -331,7 +332,7 @@ class TopicAdmin:
     # -- directories of partitions -----------------------------------------------------------
 
     def settle(self, name: TopicPartition) -> None:
-        """Make durable now what a new partition needs, not when it is opened. For any thread.
+        """Make durable now what a new partition needs, instead of at its opening. For any thread.
 
         Raises:
             StorageFailure: The disk failed; opening a partition tries again.
@@ -340,7 +341,7 @@ class TopicAdmin:
             self._dirs.settle(name)
 
     def ensure_directory(self, name: TopicPartition, info: TopicInfo) -> None:
-        """Make sure that a partition's directory is there, and durably has its topic's id.
+        """Ensure that a partition's directory exists, and durably has its topic's id.
 
         For any thread; raises StorageFailure.
         """
@@ -356,11 +357,11 @@ class TopicAdmin:
             self._dirs.settle(name)
 
     def settle_all(self) -> None:
-        """Settle all partitions that nobody has opened; raises OSError."""
+        """Settle all partitions that were never opened; raises OSError."""
         self._dirs.settle_all()
 
     def tidy(self) -> None:
-        """Take forgotten topics out of the registry's file; raises OSError."""
+        """Remove dropped topics from the registry's file; raises OSError."""
         self._registry.tidy()
 
     # -- deleting ----------------------------------------------------------------------------
@@ -368,29 +369,30 @@ class TopicAdmin:
     def delete(self, names: Sequence[str]) -> None:
         """Delete topics and all their records, with one write of the registry.
 
-        Where power is lost meanwhile, each of them is whole or gone.
+        A power loss meanwhile leaves each of them whole or deleted.
 
         Raises:
-            UnknownTopic: One of them is not there; nothing was deleted.
+            UnknownTopic: One of them does not exist; nothing was deleted.
             ReadOnly: The directory was opened for reading.
-            StorageFailure: Nothing was deleted; or all of them are, and what is left of them is
-                removed by the next opening.
+            StorageFailure: Nothing was deleted; or all of them are, and the next opening removes
+                their remaining directories.
         """
         set_aside = self.hide(names)()
         self.remove_set_aside(set_aside)
         self._ensure_free(names)
 
     def hide(self, names: Sequence[str]) -> Callable[[], list[str]]:
-        """The part of `delete` that takes no time: nobody finds these topics any more.
+        """Hide topics and give up their logs: the quick part of `delete`.
 
-        Their logs are given up. No topic may be changed before the returned function has returned.
+        No topic may be changed before the returned function has returned.
 
         Returns:
-            A function that deletes them, for any thread, once. It returns the directories that are
-            left, for `remove_set_aside`. Where it raises StorageFailure all topics are there again.
+            A function that deletes them, for any thread, once. It returns the remaining
+            directories, for `remove_set_aside`. If it raises StorageFailure, all topics are shown
+            again.
 
         Raises:
-            UnknownTopic, ReadOnly: As their names say; nothing was hidden.
+            UnknownTopic, ReadOnly: Nothing was hidden.
         """
         self._context.ensure_writable()
         hidden = self._registry.hide(names)
@@ -399,7 +401,7 @@ class TopicAdmin:
 
         def delete() -> list[str]:
             try:
-                wait()  # else a log might make a file or a directory behind us
+                wait()  # else a log might create a file or directory afterwards
                 partitions = self._delete_hidden(hidden)
             except BaseException as error:
                 with self._changing:
@@ -412,7 +414,7 @@ class TopicAdmin:
         return delete
 
     def _delete_hidden(self, hidden: Collection[TopicInfo]) -> list[TopicPartition]:
-        """Delete hidden topics; the partitions that have a directory. Raises OSError: none is."""
+        """Delete hidden topics, all or none on OSError; return their partition directories."""
         partitions = self._partition_dirs_of({info.name for info in hidden})
         names = map(files.partition_dir_name, partitions)
         from tidelog.storage.tier.tier_record import note_partitions
@@ -425,7 +427,7 @@ class TopicAdmin:
     def _set_deleted_aside(
         self, topics: Collection[str], partitions: Iterable[TopicPartition]
     ) -> list[str]:
-        """Rename directories of deleted topics, and forget their offsets in the checkpoints.
+        """Rename directories of deleted topics, and remove their offsets from the checkpoints.
 
         A failure of the disk is only reported: a new topic of that name, or the next opening, tries
         again.
@@ -453,12 +455,12 @@ class TopicAdmin:
             self._dirs.forget(partition)
 
     def _partition_dirs_of(self, topics: Collection[str]) -> list[TopicPartition]:
-        """The partitions of topics that have a directory now."""
+        """Return the partitions of topics that have a directory now."""
         parsed = (files.parse_partition_dir(e.name) for e in self._fs.list_dir(self._path))
         return sorted(p for p in parsed if p is not None and p.topic in topics)
 
     def _clear_names(self, names: Iterable[str]) -> None:
-        """Set aside what deleted topics of these names have left; raises StorageFailure."""
+        """Rename leftover directories of deleted topics of these names; raises StorageFailure."""
         stuck = set(names).intersection(self._registry.deleted)
         if not stuck:
             return
@@ -474,10 +476,10 @@ class TopicAdmin:
             raise StorageFailure(self._path, "free names", what)
 
     def remove_set_aside(self, paths: Iterable[str]) -> None:
-        """The part of `delete` that takes long: remove renamed directories. For any thread.
+        """Remove renamed directories: the slow part of `delete`. For any thread.
 
         Raises:
-            StorageFailure: The disk failed; the next opening removes what is left.
+            StorageFailure: The disk failed; the next opening removes the rest.
         """
         try:
             for path in paths:
@@ -487,18 +489,18 @@ class TopicAdmin:
 
 
 class PartitionDirs:
-    """Those of one directory that is open for writing.
+    """Partition directories of a directory that is open for writing.
 
     `make` is for one thread at a time; the rest for any thread.
     """
 
     def __init__(self, fs: FileSystem, root: str, *, keeps_notes: bool) -> None:
-        """Nothing is made yet.
+        """Create it without making any directory.
 
         Args:
-            fs: Where the directory is.
+            fs: File system of the directory.
             root: Its path.
-            keeps_notes: Whether partitions note why their segments were rolled, from the start.
+            keeps_notes: Whether new partitions note from the start why their segments were rolled.
         """
         self._fs = fs
         self._root = root
@@ -507,14 +509,14 @@ class PartitionDirs:
         self._settling = threading.Lock()
 
     def path(self, partition: TopicPartition) -> str:
-        """Where a partition's directory is."""
+        """Return the path of a partition's directory."""
         return f"{self._root}/{files.partition_dir_name(partition)}"
 
     def make(self, topics: Collection[TopicInfo]) -> Mapping[str, OSError]:
-        """Make the directories that topics lack; their names are durable then.
+        """Create the missing directories of topics; their names are durable then.
 
         Returns:
-            Why that could not be, by topic; of such a one no new directory is left.
+            The error by topic; a topic with an error has no new directory.
 
         Raises:
             OSError: Names could not be synced; no new directory is left.
@@ -536,7 +538,7 @@ class PartitionDirs:
         return failed
 
     def make_again(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> None:
-        """Make one that is gone, durably; raises OSError."""
+        """Create a missing directory, durably; raises OSError."""
         self._make(partition, topic_id)
         self._fs.sync_dir(self._root)
 
@@ -548,7 +550,7 @@ class PartitionDirs:
             text_files.write_partition_metadata(self._fs, path, topic_id, is_durable=False)
 
     def _unmake(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove what was just made, as far as the disk lets it be."""
+        """Remove directories that were just created, ignoring errors of the disk."""
         for partition in partitions:
             path = self.path(partition)
             self.forget(partition)
@@ -558,18 +560,18 @@ class PartitionDirs:
                 self._fs.remove_dir(path)
 
     def forget(self, partition: TopicPartition) -> None:
-        """A partition's directory is gone."""
+        """Drop a partition whose directory is removed."""
         self._unsettled.pop(partition, None)
 
     def settle(self, partition: TopicPartition) -> None:
-        """Make durable whose directory it is, where it was just made; before records go there.
+        """Make a new directory's topic id durable, before records are written to it.
 
         Raises:
             OSError: The disk failed; the next call tries again, with new files.
         """
         if partition not in self._unsettled:
             return
-        with self._settling:  # whoever comes second goes on when it is durable
+        with self._settling:  # a second caller waits until it is durable
             if partition in self._unsettled:
                 self._write(self.path(partition), self._unsettled[partition])
                 self.forget(partition)
@@ -580,16 +582,16 @@ class PartitionDirs:
             text_files.write_partition_metadata(
                 self._fs, path, topic_id, sync_name=not begins_notes
             )
-        if begins_notes:  # which syncs both names
+        if begins_notes:  # syncs both names
             begin_notes(self._fs, path)
 
     def settle_all(self) -> None:
-        """Settle what nobody has opened; raises OSError."""
+        """Settle all partitions that were never opened; raises OSError."""
         for partition in list(self._unsettled):
             self.settle(partition)
 
     def mend(self, partition: TopicPartition, topic_id: uuid.UUID) -> None:
-        """Write a partition's id anew where a loss of power has left none that can be read.
+        """Write a partition's id again if a power loss has left no readable one.
 
         Raises:
             OSError: The disk failed.

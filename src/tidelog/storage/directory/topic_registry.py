@@ -1,22 +1,20 @@
-"""`tidelog-topics.json` and what the partition directories say: the topics of a directory.
+"""The topics of a directory, from `tidelog-topics.json` and the partition directories.
 
-Kafka keeps names, ids, partition counts and settings of topics in its metadata log, which a
-directory of ours does not have. So they are in a small file at the top of the directory, replaced
-atomically. `TopicRegistry` changes it, for the holder of the directory's lock alone; it makes no
+Kafka keeps names, ids, partition counts and settings of topics in its metadata log, which a tidelog
+directory does not have. So they are in a small file at the top of the directory, replaced
+atomically. `TopicRegistry` changes it, for the holder of the directory's lock alone; it creates no
 partition directory and takes no lock. The other functions only read, except `give_ids`.
 
-The partition directories are the truth on what exists. A topic that the file does not list (a
-directory that Kafka wrote) is found by its partition directories, gets the default settings and is
-called foreign. A topic id in `partition.metadata` takes precedence over the file's id, since Kafka
-goes by the former.
+The partition directories decide what exists. A topic that the file does not list (a directory that
+Kafka wrote) is found by its partition directories, gets the default settings and is called foreign.
+A topic id in `partition.metadata` takes precedence over the file's id, since Kafka uses the former.
 
-Text of the file, format version 1:
-`{"version": 1, "topics": {NAME: {"id": 22 characters, "partitions": N, "config": {KEY: TEXT}}},
-"deleted": {NAME: 22 characters or null}}`
+Text of the file, format version 1: `{"version": 1, "topics": {NAME: {"id": 22 characters,
+"partitions": N, "config": {KEY: TEXT}}}, "deleted": {NAME: 22 characters or null}}`
 
 `deleted` is present only while directories of deleted topics may still have their old names. One
-write of the file deletes all topics listed there. A directory of such a name counts for nothing if
-its `partition.metadata` has the listed id, or no id that can be read.
+write of the file deletes all topics listed there. A directory of such a name is ignored if its
+`partition.metadata` has the listed id, or no readable id.
 
 Source: Kafka 4.x LogManager (a log without a topic id has taken no record yet).
 """
@@ -65,13 +63,13 @@ from tidelog.types import Buffer, TopicPartition
 TOPICS_VERSION: Final = 1
 
 
-# Each partition is a directory: more of them in one topic is a slip of the keyboard.
+# Each partition is a directory: a larger number in one topic is almost certainly a typing error.
 PARTITION_COUNT_LIMIT: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """What the file says of one topic."""
+    """Entry of one topic in the file."""
 
     topic_id: uuid.UUID
     partitions: int
@@ -80,11 +78,11 @@ class TopicEntry:
 
 @dataclass(frozen=True, slots=True)
 class TopicsText:
-    """What the file says.
+    """Contents of the file.
 
     Attributes:
-        topics: Those that are there, by name.
-        deleted: Ids of those whose directories may have their names yet; None had no id.
+        topics: Existing topics, by name.
+        deleted: Ids of deleted topics whose directories may still have their names; None had no id.
     """
 
     topics: dict[str, TopicEntry] = field(default_factory=dict)
@@ -94,9 +92,10 @@ class TopicsText:
 def encode_topics(
     entries: Mapping[str, TopicEntry], deleted: Mapping[str, uuid.UUID | None] | None = None
 ) -> bytes:
-    """The file's text for these topics, sorted by name.
+    """Encode the file's text for these topics, sorted by name.
 
-    Each new topic writes all of it: by hand in a quarter of the time that `json` takes to indent.
+    Each new topic rewrites all of it: formatting by hand takes a quarter of the time that `json`
+    takes to indent.
     """
     rows = ",".join(_row(name, entry) for name, entry in sorted(entries.items()))
     end = "\n " if rows else ""
@@ -127,10 +126,10 @@ def _row(name: str, entry: TopicEntry) -> str:
 
 
 def decode_topics(data: Buffer) -> TopicsText:
-    """What a file's text says.
+    """Decode a file's text.
 
     Raises:
-        CorruptFile: It is not what `encode_topics` writes.
+        CorruptFile: It is not a result of `encode_topics`.
         UnsupportedVersion: A later release wrote it.
     """
     content = read_versioned(data, TOPICS_FILE, TOPICS_VERSION)
@@ -167,11 +166,11 @@ def _decode_deleted(name: str, value: object) -> uuid.UUID | None:
 
 
 def read_topics(files: FileSystem, directory: str) -> TopicsText:
-    """What the directory's file says; no topics where it has no such file.
+    """Read the directory's file; no topics if there is none.
 
     Raises:
-        CorruptFile, UnsupportedVersion: As `decode_topics`, with the path.
-        OSError: A call failed.
+        CorruptFile, UnsupportedVersion: From `decode_topics`, with the path.
+        OSError: A system call failed.
     """
     path = posixpath.join(directory, TOPICS_FILE)
     try:
@@ -191,12 +190,12 @@ class TopicInfo:
 
     Attributes:
         name: As in the directories' names.
-        topic_id: None where neither the file nor any directory has one.
-        partitions: How many there are, those without a directory included.
+        topic_id: None if neither the file nor any directory has one.
+        partitions: Number of partitions, including those without a directory.
         present: Numbers of those that have a directory, ascending.
         given: The settings that were set, under Kafka's names; the rest is default.
         config: All settings.
-        foreign: The directory's own file does not know the topic, so its settings are unknown.
+        foreign: The directory's own file does not list the topic, so its settings are unknown.
     """
 
     name: str
@@ -211,27 +210,27 @@ class TopicInfo:
 def find_topics(
     files: FileSystem, directory: str, defaults: Mapping[str, str] | None = None
 ) -> tuple[dict[str, TopicInfo], list[str]]:
-    """All topics of a directory by name, from its file and its partition directories.
+    """Find all topics of a directory by name, from its file and its partition directories.
 
     Args:
-        files: Where the directory is.
+        files: File system of the directory.
         directory: Its path.
         defaults: Settings, under a broker's names, of topics that have none of their own.
 
     Returns:
-        The topics, sorted by name, and one line for each thing that does not fit together.
+        The topics, sorted by name, and one line for each inconsistency.
 
     Raises:
-        CorruptFile, UnsupportedVersion: The topics file can't be read, or holds settings that
-            this release does not know.
-        OSError: A call failed.
+        CorruptFile, UnsupportedVersion: The topics file is unreadable, or holds settings that this
+            release does not know.
+        OSError: A system call failed.
     """
     found = find_all(files, directory, defaults)
     return found.topics, found.notes
 
 
 def find_leftovers(files: FileSystem, directory: str) -> list[TopicPartition]:
-    """Directories that deleted topics have left under their own names; errors as `find_topics`."""
+    """Find directories of deleted topics that kept their names; errors as in `find_topics`."""
     return _take_leftovers(
         files, directory, read_topics(files, directory), _find_partitions(files, directory)
     )
@@ -239,13 +238,13 @@ def find_leftovers(files: FileSystem, directory: str) -> list[TopicPartition]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All that the file and the directories say.
+    """Contents of the file and the directories together.
 
     Attributes:
         topics: By name, sorted.
-        notes: What does not fit together.
-        deleted: As the file has it.
-        leftovers: Directories of deleted topics that have their names yet.
+        notes: Inconsistencies.
+        deleted: As in the file.
+        leftovers: Directories of deleted topics that still have their names.
     """
 
     topics: dict[str, TopicInfo]
@@ -255,7 +254,7 @@ class Found:
 
 
 def find_all(files: FileSystem, directory: str, defaults: Mapping[str, str] | None) -> Found:
-    """The same with what deleted topics have left; arguments and errors as `find_topics`."""
+    """Find topics and leftovers of deleted ones; arguments and errors as in `find_topics`."""
     text = read_topics(files, directory)
     entries, present = text.topics, _find_partitions(files, directory)
     notes: list[str] = []
@@ -276,11 +275,11 @@ def give_ids(
     topics: MutableMapping[str, TopicInfo],
     source: random.Random,
 ) -> None:
-    """Give topics without an id one, in their partition directories, as a Kafka broker does.
+    """Assign ids to topics without one, in their partition directories, as a Kafka broker does.
 
     Kafka before 2.8, and a copy of the logs alone, leave no id. Clients need one: consumers of the
-    new group protocol, share groups and standbys find topics by id only. A topic with a
-    `partition.metadata` that can't be read, or whose directories can't be written, stays as it is.
+    new group protocol, share groups and standbys find topics by id only. A topic with an unreadable
+    `partition.metadata`, or whose directories can't be written, stays as it is.
     """
     for name, info in topics.items():
         partitions = (TopicPartition(name, number) for number in info.present)
@@ -296,14 +295,14 @@ def give_ids(
             for path in paths:
                 write_partition_metadata(files, path, topic_id)
         except OSError:
-            continue  # the next opening takes the id from the directories that have one
+            continue  # the next opening uses the id of the directories that have one
         topics[name] = replace(info, topic_id=topic_id)
 
 
 def _take_leftovers(
     files: FileSystem, directory: str, text: TopicsText, present: dict[str, tuple[int, ...]]
 ) -> list[TopicPartition]:
-    """Take what deleted topics have left out of `present`; the rule stands at the file's top."""
+    """Remove leftovers of deleted topics from `present`; see the module for the rule."""
     leftovers = []
     for name in text.deleted.keys() & present.keys() - text.topics.keys():
         numbers = present.pop(name)
@@ -316,7 +315,7 @@ def _take_leftovers(
             if found_id in theirs
         ]
         leftovers += stale
-        if len(stale) < len(partitions):  # somebody else has made a topic of that name
+        if len(stale) < len(partitions):  # another program has created a topic of that name
             present[name] = tuple(
                 partition.partition for partition in partitions if partition not in stale
             )
@@ -324,7 +323,7 @@ def _take_leftovers(
 
 
 def _find_partitions(files: FileSystem, directory: str) -> defaultdict[str, tuple[int, ...]]:
-    """The partition numbers of each topic that has a directory, ascending."""
+    """Return the partition numbers of each topic that has a directory, ascending."""
     numbers = defaultdict(list)
     for item in files.list_dir(directory):
         partition = parse_partition_dir(item.name) if item.is_dir else None
@@ -336,7 +335,7 @@ def _find_partitions(files: FileSystem, directory: str) -> defaultdict[str, tupl
 def _read_ids(
     files: FileSystem, directory: str, name: str, numbers: Iterable[int], notes: list[str]
 ) -> list[uuid.UUID]:
-    """The distinct topic ids in the partitions' metadata, in the partitions' order."""
+    """Return the distinct topic ids in the partitions' metadata, in the partitions' order."""
     read = (_read_id(files, directory, TopicPartition(name, number), notes) for number in numbers)
     return list({topic_id: None for topic_id in read if topic_id is not None})
 
@@ -344,7 +343,7 @@ def _read_ids(
 def _read_id(
     files: FileSystem, directory: str, partition: TopicPartition, notes: list[str]
 ) -> uuid.UUID | None:
-    """The topic id in a partition's metadata, None where none can be read."""
+    """Return the topic id in a partition's metadata, None if there is no readable one."""
     try:
         path = posixpath.join(directory, partition_dir_name(partition))
         return read_partition_metadata(files, path)
@@ -361,7 +360,7 @@ def _merge(
     config: TopicConfig,
     notes: list[str],
 ) -> TopicInfo:
-    """One topic out of what the file (`entry`) and the directories (`present`, `ids`) say."""
+    """Create one topic from the file (`entry`) and the directories (`present`, `ids`)."""
     if len(ids) > 1:
         notes.append(f"topic {name}: its partitions have {len(ids)} different topic ids")
     count = present[-1] + 1 if present else 0
@@ -407,13 +406,13 @@ def named_few(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic that is to be.
+    """A topic to create.
 
     Attributes:
-        name: By Kafka's rules.
-        partitions: From 1 on.
-        config: Settings; other names of a setting are taken and reported.
-        topic_id: The id to take instead of a new one.
+        name: A name that Kafka allows.
+        partitions: Number of partitions, 1 or more.
+        config: Settings; other names of a setting are accepted and reported.
+        topic_id: The id to use instead of a new one.
     """
 
     name: str
@@ -422,21 +421,21 @@ class NewTopic:
     topic_id: uuid.UUID | None = None
 
 
-# A new topic, and what to tell about its settings.
+# A new topic, and notes on its settings.
 Made: TypeAlias = tuple[TopicInfo, list[ConfigNote]]
 
 
-# Makes directories; gives, by topic, why some could not be made.
+# Creates directories; returns, by topic, why some could not be created.
 Make: TypeAlias = Callable[[Collection[TopicInfo]], Mapping[str, OSError]]
 
 
 class TopicRegistry:
-    """The topics of a directory that we may change. One change at a time; others may look on.
+    """The topics of a writable directory. One change at a time; others may read.
 
-    Each change is in the file, durably, before its method returns. Where that raises OSError the
-    change counts as not done here; the file has its old or its new content, never half of one.
-    Partition directories are the caller's business (`make`): they are there before anybody sees
-    the topic, and after it is in the file.
+    Each change is in the file, durably, before its method returns. If that raises OSError, the
+    change counts as not done here; the file has its old or its new content, never a mix. The caller
+    creates partition directories (`make`): they exist before the topic is visible, and after it is
+    in the file.
     """
 
     def __init__(
@@ -446,20 +445,21 @@ class TopicRegistry:
         defaults: Mapping[str, str] | None = None,
         source: random.Random | None = None,
     ) -> None:
-        """Read what is there, as `find_topics`; with a `source`, draw ids where none is there."""
+        """Read the topics, as `find_topics`; with a `source`, assign missing ids."""
         self._files = files
         self._directory = directory
         self._defaults = dict(defaults or {})
         read = find_all(files, directory, self._defaults)
         self._topics, self.notes, self.leftovers = read.topics, read.notes, read.leftovers
-        # Deleted topics whose directories may have their names yet; the file's as it was written.
+        # Deleted topics whose directories may still have their names, as in the file.
         self._deleted, self._is_stale = read.deleted, bool(read.deleted)
-        # Whether the file may say of topics that they are deleted which are not.
+        # Whether the file may list topics as deleted that are not.
         self.is_doubtful = False
         if (
             metadata_topic := self._topics.get(CLUSTER_METADATA_TOPIC)
         ) is not None and metadata_topic.foreign:
-            # A log of Kafka's own controller: nobody else recovers, shortens or serves it.
+            # The log of Kafka's own controller: tidelog neither recovers, deletes from nor serves
+            # it.
             del self._topics[CLUSTER_METADATA_TOPIC]
         if source is not None:
             give_ids(files, directory, self._topics, source)
@@ -475,17 +475,17 @@ class TopicRegistry:
         return self._defaults
 
     def get(self, name: str) -> TopicInfo:
-        """One topic; raises UnknownTopic, which names the nearest one."""
+        """Return one topic; raises UnknownTopic, which names the nearest one."""
         topic = self._topics.get(name)
         if topic is None:
             raise unknown_topic(name, self._topics)
         return topic
 
     def use_defaults(self, defaults: Mapping[str, str]) -> None:
-        """Give topics other defaults, under a broker's names; nothing is written.
+        """Set other defaults of topics, under a broker's names; nothing is written.
 
         Raises:
-            ConfigError: With these a topic's own settings contradict; nothing was changed.
+            ConfigError: They conflict with a topic's own settings; nothing was changed.
         """
         made = {
             name: replace(info, config=TopicConfig.parse(info.given, broker=defaults)[0])
@@ -497,16 +497,16 @@ class TopicRegistry:
     def create(
         self, new: Iterable[NewTopic], *, source: random.Random, make: Make | None = None
     ) -> list[Made | TidelogError | OSError]:
-        """Add topics, in one write of the file, but for those that can't be.
+        """Add all valid topics, in one write of the file.
 
         Args:
-            new: What is to be added.
-            source: Where new topic ids are drawn from.
-            make: Makes the directories of all their partitions.
+            new: The topics to add.
+            source: Random source of new topic ids.
+            make: Creates the directories of all their partitions.
 
         Returns:
-            For each the topic, or why it is not there: InvalidTopic, TopicExists,
-            InvalidPartitions, ConfigError, OSError.
+            For each the topic, or the error: InvalidTopic, TopicExists, InvalidPartitions,
+                ConfigError, OSError.
         """
         names = _Names(self._topics)
         outcomes: list[Made | TidelogError | OSError] = []
@@ -536,11 +536,11 @@ class TopicRegistry:
 
     @property
     def deleted(self) -> Set[str]:
-        """Names of deleted topics whose directories may have these names yet."""
+        """Names of deleted topics whose directories may still have these names."""
         return self._deleted.keys()
 
     def hide(self, names: Iterable[str]) -> list[TopicInfo]:
-        """Show topics no more; they are in the file still. Raises UnknownTopic: none is hidden.
+        """Hide topics, which stay in the file. On UnknownTopic, none is hidden.
 
         Until `delete_hidden` nothing else may be changed.
         """
@@ -549,9 +549,9 @@ class TopicRegistry:
         return list(hidden.values())
 
     def delete_hidden(self, hidden: Iterable[TopicInfo]) -> None:
-        """Delete what was hidden, in one write of the file: all of it, or nothing.
+        """Delete the hidden topics, in one write of the file: all of them, or none.
 
-        Their directories count for nothing from then on; `forget_deleted` when they are gone.
+        Their directories are ignored from then on; call `forget_deleted` when they are removed.
 
         Raises:
             OSError: The file could not be written.
@@ -565,9 +565,9 @@ class TopicRegistry:
             raise
 
     def show_again(self, hidden: Iterable[TopicInfo]) -> None:
-        """Show what was hidden; where the file might say that it is deleted, mend that.
+        """Show the hidden topics again; if the file may list them as deleted, correct it.
 
-        Where that fails, `settle` tries again.
+        If that fails, `settle` tries again.
         """
         self._show({**self._topics, **{info.name: info for info in hidden}})
         self.is_doubtful = True
@@ -575,23 +575,23 @@ class TopicRegistry:
             self.settle()
 
     def settle(self) -> None:
-        """Let the file say what is shown, before more is built on that; raises OSError."""
+        """Write the visible state to the file if it may differ; raises OSError."""
         if self.is_doubtful:
             self._write(self._topics)
 
     def forget_deleted(self, names: Collection[str]) -> None:
-        """Deleted topics have no directory of their names any more, durably."""
+        """Drop deleted topics whose directories durably no longer have their names."""
         self._deleted = {n: gone for n, gone in self._deleted.items() if n not in names}
 
     def tidy(self) -> None:
-        """Take out of the file what is forgotten; raises OSError."""
+        """Remove dropped topics from the file; raises OSError."""
         if self._is_stale and not self._deleted:
             self._write(self._topics)
 
     def alter(
         self, name: str, changes: Mapping[str, str | None], *, source: random.Random
     ) -> tuple[TopicInfo, list[ConfigNote]]:
-        """Change settings; None goes back to the default. A foreign topic becomes ours by it.
+        """Change settings; None resets to the default. A foreign topic is added to the file by it.
 
         Raises:
             UnknownTopic, ConfigError, OSError: Nothing was changed.
@@ -613,14 +613,14 @@ class TopicRegistry:
     def grow(
         self, counts: Mapping[str, int], *, make: Make | None = None
     ) -> list[TopicInfo | TidelogError | OSError]:
-        """Raise numbers of partitions, in one write of the file, where that can be.
+        """Increase numbers of partitions if allowed, in one write of the file.
 
         Args:
-            counts: How many partitions there shall be in all, by topic.
-            make: Makes the directories that they lack.
+            counts: New total number of partitions, by topic.
+            make: Creates the missing directories.
 
         Returns:
-            For each the topic, or why it has not grown: UnknownTopic, InvalidPartitions, OSError.
+            For each the topic, or the error: UnknownTopic, InvalidPartitions, OSError.
         """
         outcomes: list[TopicInfo | TidelogError | OSError] = []
         for name, count in counts.items():
@@ -643,7 +643,7 @@ class TopicRegistry:
     def _save_made(
         self, infos: Sequence[TopicInfo], make: Make | None
     ) -> list[TopicInfo | OSError]:
-        """Write topics, make their directories, then show them; for each that, or what failed."""
+        """Write topics, create directories, then show them; return each topic or its error."""
         if not infos:
             return []
         try:
@@ -665,7 +665,7 @@ class TopicRegistry:
         return [failed.get(info.name, info) for info in infos]
 
     def _save(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Write the file, then take its content."""
+        """Write the file, then use its content."""
         self._write(topics)
         self._show(topics)
 
@@ -685,13 +685,13 @@ class TopicRegistry:
 
 
 def check_new(new: NewTopic) -> tuple[dict[str, str], list[ConfigNote]]:
-    """Check a topic that is to be made, without looking at what is there.
+    """Check a topic to create, independently of existing ones.
 
     Returns:
         Its settings under their proper names, and notes on them.
 
     Raises:
-        InvalidTopic, InvalidPartitions, ConfigError: It can't be made anywhere.
+        InvalidTopic, InvalidPartitions, ConfigError: It can't be created in any directory.
     """
     check_topic_name(new.name)
     _check_count(new.partitions)
@@ -701,8 +701,8 @@ def check_new(new: NewTopic) -> tuple[dict[str, str], list[ConfigNote]]:
 
 
 def unknown_topic(name: str, known: Iterable[str]) -> UnknownTopic:
-    """The error for a topic that is not there, with the nearest name, or the first names there."""
-    import difflib  # only for errors: it costs 3 ms
+    """Return the error for an unknown topic, with the nearest name, or the first existing names."""
+    import difflib  # only for errors: it takes 3 ms
 
     names = sorted(known)
     words = difflib.get_close_matches(name, names, n=1)
@@ -711,15 +711,15 @@ def unknown_topic(name: str, known: Iterable[str]) -> UnknownTopic:
 
 
 class _Names:
-    """Names that are taken."""
+    """Names of existing topics."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = set(names)
-        # Kafka's metrics write both as `_`, so it refuses two topics that differ only in that.
+        # Kafka's metrics write both as `_`, so it refuses two topics that differ only in these.
         self._twins = {name.replace(".", "_"): name for name in self._names}
 
     def check(self, name: str) -> None:
-        """Raises TopicExists, InvalidTopic where a topic of that name can't be added."""
+        """Raise TopicExists or InvalidTopic if a topic of that name can't be added."""
         if name in self._names:
             raise TopicExists(f"topic {name} exists already")
         other = self._twins.get(name.replace(".", "_"))
@@ -727,7 +727,7 @@ class _Names:
             raise InvalidTopic(f"topic {name} differs from {other} only in '.' and '_'")
 
     def take(self, name: str) -> None:
-        """The name is taken from now on."""
+        """Add a name to the existing ones."""
         self._names.add(name)
         self._twins[name.replace(".", "_")] = name
 

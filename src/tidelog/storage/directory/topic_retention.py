@@ -20,7 +20,7 @@ class DueSegment:
     Attributes:
         partition: Its partition.
         base_offset: Its base offset.
-        end_offset: Offset behind its last record.
+        end_offset: Offset after its last record, exclusive.
         size_bytes: Size of its log file.
         rule: The rule that deletes it.
         reason: The rule with its figures.
@@ -35,7 +35,7 @@ class DueSegment:
 
 
 def retain(log_dir: LogDir, topic: str, *, dry_run: bool) -> list[DueSegment]:
-    """Delete what a topic's settings let go, or with `dry_run` only find it; in order of offsets.
+    """Delete a topic's expired segments, or with `dry_run` only find them; in order of offsets.
 
     Raises:
         UnknownTopic: No such topic.
@@ -60,7 +60,7 @@ def retain(log_dir: LogDir, topic: str, *, dry_run: bool) -> list[DueSegment]:
 def _named(
     partition: TopicPartition, segments: Sequence[Segment], deletions: Sequence[Deletion]
 ) -> list[DueSegment]:
-    """Deletions with the segments, as they were before."""
+    """Return deletions with the segments before the deletion."""
     by_base = {segment.base_offset: segment for segment in segments}
     return [
         DueSegment(
