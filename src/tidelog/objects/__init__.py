@@ -1,8 +1,8 @@
 """Object stores: S3, Google and Azure by obstore, folders, any other URL by fsspec.
 
-Defines the operations on a store and its errors; knows nothing about logs. Settings come from the
-usual environment variables (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, ...) or from options. They
-never appear in a URL or an error message, and only options are sent to Spark workers. See
+Defines the operations on a store and its errors; independent of logs. Settings come from the usual
+environment variables (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, ...) or from options. They never
+appear in a URL or an error message, and only options are sent to Spark workers. See
 docs/objects.md.
 """
 

@@ -1,17 +1,17 @@
-"""Blocks of objects that were read before, and the reading of an object by blocks.
+"""Cached blocks of objects, and reading an object by blocks.
 
-A look-up reads a header here and an index entry there; each costs a request, so what lies around is
-read with it, a block at least. `BlockReader` reads one object at any position in as few requests as
-the cached blocks allow; `BlockCache` keeps blocks by name, in memory and, where one is given, in a
-folder. Both bounds are in bytes, and the least recently used block goes first.
+A lookup reads a header here and an index entry there; each costs a request, so at least the whole
+block around it is read. `BlockReader` reads one object at any position in as few requests as the
+cached blocks allow; `BlockCache` keeps blocks by name, in memory and, if one is given, in a folder.
+Both bounds are in bytes, and the least recently used block is evicted first.
 
-A block in the folder carries its name and a checksum over all; one that does not fit is removed and
-read from the store again, so damage costs time and never an answer. The folder holds nothing else
-and may be deleted at any time. Processes may share it, each of which looks now and then at what the
-others have put there.
+A block in the folder has its name and a checksum over all; an invalid one is removed and read from
+the store again, so damage costs time and never a wrong result. The folder holds nothing else and
+may be deleted at any time. Processes may share it, and each lists it now and then for blocks that
+others have added.
 
 Invariant: a block's name belongs to bytes that never change, so no block is ever stale. Owns no
-store: a reader calls what fetches a range. Safe for several threads.
+store: a reader gets a function that fetches a range. Thread-safe.
 """
 
 import hashlib
@@ -25,14 +25,14 @@ from typing import Final
 from tidelog.env import FileSystem
 from tidelog.record.coding import crc32c
 
-# Blocks in one request, at most.
+# Maximum blocks in one request.
 RUN_MAX: Final = 64
 
 MAGIC: Final = b"TLCB"
 _HEAD: Final = struct.Struct(">4sIII")
 _BLOCK_SUFFIX: Final = ".block"
 _TMP_SUFFIX: Final = ".tmp"
-# After so many new blocks the folder is listed again, for what other processes have put there.
+# After this many new blocks the folder is listed again, for blocks that other processes have added.
 _LIST_AGAIN: Final = 256
 
 
@@ -47,11 +47,11 @@ class MemoryBlocks:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that are held."""
+        """Bytes of all blocks held."""
         return self._size_bytes
 
     def get(self, name: str) -> bytes | None:
-        """A block, None where it is not held."""
+        """Return a block, None if it is not held."""
         with self._lock:
             block = self._blocks.get(name)
             if block is not None:
@@ -59,7 +59,7 @@ class MemoryBlocks:
             return block
 
     def put(self, name: str, data: bytes) -> None:
-        """Hold a block; one that is larger than the limit is passed over."""
+        """Hold a block; one that is larger than the limit is ignored."""
         if len(data) > self.limit_bytes:
             return
         with self._lock:
@@ -70,7 +70,7 @@ class MemoryBlocks:
                 self._size_bytes -= len(self._blocks.popitem(last=False)[1])
 
     def drop(self, name: str) -> None:
-        """Let go of a block."""
+        """Drop a block."""
         with self._lock:
             self._size_bytes -= len(self._blocks.pop(name, b""))
 
@@ -89,12 +89,12 @@ class FolderBlocks:
         self._lock = threading.Lock()
 
     def get(self, name: str) -> bytes | None:
-        """A block as it was put, None where there is none; a damaged one is removed."""
+        """Return a block as it was put, None if there is none; a damaged one is removed."""
         file_name = _file_name(name)
         try:
             data = self._read(file_name)
         except OSError:
-            return None  # a cache that can't be read is as good as empty
+            return None  # treat an unreadable cache as empty
         block = None if data is None else decode_block(data, name)
         with self._lock:
             if block is None:
@@ -104,7 +104,7 @@ class FolderBlocks:
         return block
 
     def _read(self, file_name: str) -> bytes | None:
-        """A file's bytes, None of one that is larger than any that was put."""
+        """Read a file, None if it is larger than any block that was put."""
         file = self._fs.open(f"{self._folder}/{file_name}")
         try:
             size = file.size()
@@ -113,7 +113,7 @@ class FolderBlocks:
             file.close()
 
     def put(self, name: str, data: bytes) -> None:
-        """Keep a block; where the disk refuses, it is not kept."""
+        """Keep a block; if the disk fails, it is not kept."""
         content = encode_block(data, name)
         if len(content) > self._limit_bytes:
             return
@@ -129,7 +129,7 @@ class FolderBlocks:
             self._remove(_file_name(name))
 
     def _list(self) -> None:
-        """Count what is there, the oldest first."""
+        """Count the present files, the oldest first."""
         self._until_listing = _LIST_AGAIN
         self._fs.make_dirs(self._folder)
         entries = []
@@ -139,7 +139,7 @@ class FolderBlocks:
                     stat = self._fs.stat(f"{self._folder}/{entry.name}")
                     entries.append((stat.mtime_ms, entry.name, stat.size))
             elif entry.name.endswith(_TMP_SUFFIX) and entry.name not in self._sizes:
-                with suppress(OSError):  # another process may be about to rename it: it tries again
+                with suppress(OSError):  # another process that is about to rename it will retry
                     self._fs.remove(f"{self._folder}/{entry.name}")
         used = {name: number for number, name in enumerate(self._sizes)}
         entries.sort(key=lambda each: (used.get(each[1], -1), each[0]))
@@ -156,7 +156,7 @@ class FolderBlocks:
             self._fs.remove(f"{self._folder}/{file_name}")
 
     def _write(self, file_name: str, content: bytes) -> None:
-        """Not synced: what a crash leaves of it is recognized, as is a write that stops short."""
+        """Write a file without a sync: a torn file after a crash is recognized."""
         self._until_listing -= 1
         self._number += 1
         temporary = f"{self._folder}/{file_name}-{id(self):x}-{self._number}{_TMP_SUFFIX}"
@@ -172,14 +172,14 @@ class FolderBlocks:
 
 
 class BlockCache:
-    """Blocks by name, in memory first."""
+    """Cache of blocks by name, in memory first, then in a folder."""
 
     def __init__(self, memory: MemoryBlocks, folder: FolderBlocks | None = None) -> None:
         self.memory = memory
         self._folder = folder
 
     def get(self, name: str) -> bytes | None:
-        """A block, None where it is not there, or damaged."""
+        """Return a block, None if it is missing or damaged."""
         block = self.memory.get(name)
         if block is None and self._folder is not None:
             block = self._folder.get(name)
@@ -194,14 +194,14 @@ class BlockCache:
             self._folder.put(name, data)
 
     def drop(self, name: str) -> None:
-        """Forget a block, as where what it is part of turned out to be damaged."""
+        """Drop a block, for example when the object turned out to be damaged."""
         self.memory.drop(name)
         if self._folder is not None:
             self._folder.drop(name)
 
 
 class BlockReader:
-    """One object that never changes, for reading at any position.
+    """An immutable object, read at any position.
 
     Attributes:
         size_bytes: Its size.
@@ -218,17 +218,17 @@ class BlockReader:
         run_max: int = RUN_MAX,
         reads_ahead: bool = False,
     ) -> None:
-        """Nothing is read yet.
+        """Create a reader without a request.
 
         Args:
-            cache: Where blocks are kept.
-            name: The object's, which no other bytes have.
+            cache: Cache of the blocks.
+            name: Unique name of the object.
             size_bytes: Its size.
-            fetch: Reads so many bytes from a position on, all of them; one request.
+            fetch: Reads exactly this many bytes from a position in one request.
             block_bytes: Size of a block; the last one may be shorter.
-            run_max: So many blocks are fetched at once, at most.
-            reads_ahead: Whether a read that goes on where the last one ended fetches more than it
-                needs, twice as much each time.
+            run_max: Maximum blocks fetched at once.
+            reads_ahead: Whether a read that continues where the last one ended fetches more than
+                needed, twice as much each time.
         """
         self.size_bytes = size_bytes
         self._cache = cache
@@ -238,10 +238,10 @@ class BlockReader:
         self._run_max = run_max
         self._reads_ahead = reads_ahead
         self._run = 1
-        self._behind = -1  # number of the block behind the last one fetched
+        self._behind = -1  # number of the block after the last one fetched
 
     def pread(self, size: int, position: int) -> bytes:
-        """At most `size` bytes; fewer only where the object ends. Raises what `fetch` raises."""
+        """Return at most `size` bytes; fewer only at the object's end. Raises errors of `fetch`."""
         end, block_bytes = min(position + size, self.size_bytes), self._block_bytes
         if end <= position:
             return b""
@@ -258,7 +258,7 @@ class BlockReader:
         return data[position - first * block_bytes : end - first * block_bytes]
 
     def _fetch(self, first: int, last: int) -> bytes:
-        """Blocks from `first` up to the next one that is cached: one request."""
+        """Fetch blocks from `first` up to the next one that is cached, in one request."""
         block_bytes, run_max = self._block_bytes, self._run_max
         is_next = self._reads_ahead and first == self._behind
         self._run = min(self._run * 2, run_max) if is_next else 1
@@ -276,19 +276,19 @@ class BlockReader:
         return data
 
     def drop_cached(self) -> None:
-        """Let go of all blocks that are kept of it."""
+        """Drop all its cached blocks."""
         for number in range(-(-self.size_bytes // self._block_bytes)):
             self._cache.drop(f"{self._name}@{number}")
 
 
 def encode_block(data: bytes, name: str) -> bytes:
-    """A block's file: magic, lengths of name and data, CRC-32C over both; name; data."""
+    """Encode a block's file: magic, lengths of name and data, CRC-32C over both; name; data."""
     named = name.encode()
     return _HEAD.pack(MAGIC, len(named), len(data), crc32c(data, crc32c(named))) + named + data
 
 
 def decode_block(content: bytes, name: str) -> bytes | None:
-    """The data of a block's file, None where it is damaged or another block's."""
+    """Decode the data of a block's file, None if it is damaged or another block's."""
     if len(content) < _HEAD.size:
         return None
     magic, name_size, size, crc = _HEAD.unpack_from(content)

@@ -1,7 +1,7 @@
 """`ObjectStore` over a local or mounted folder: `file:///path`.
 
 Puts are durable: write a temporary file, sync, rename. Compare-and-swap works between users of this
-module, through a lock file; an attempt that finds the lock taken fails, as if it had come second.
+module, through a lock file; an attempt that finds the lock taken fails, as if it had lost the race.
 """
 
 import errno
@@ -27,17 +27,17 @@ PART_SUFFIX: Final = ".tidelog-part"
 
 
 def open_folder(url: str, options: Mapping[str, str]) -> "FolderStore":
-    """The store of a `file://` URL; see `open_store`."""
+    """Create the store of a `file://` URL; see `open_store`."""
     if options:
         raise ConfigError(f"store.{min(options)}", None, "a folder (file://) has no settings")
     return FolderStore(url, OsFileSystem())
 
 
 class FolderStore(TwoRequestStore):
-    """See `ObjectStore`.
+    """An `ObjectStore` in a folder.
 
     Attributes:
-        url: Where it is.
+        url: URL of the folder.
     """
 
     def __init__(self, url: str, fs: FileSystem) -> None:
@@ -59,7 +59,7 @@ class FolderStore(TwoRequestStore):
             raise failure(where, operation, error) from error
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Facts on an object, None where there is none."""
+        """Return the properties of an object, None if there is none."""
         try:
             with self._typed("head", key):
                 meta = self._fs.stat(self._path(key))
@@ -71,7 +71,7 @@ class FolderStore(TwoRequestStore):
         return ObjectInfo(key, meta.size, etag, meta.mtime_ms)
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Bytes from `start`, all where `size` is None; fewer only where the object ends."""
+        """Return bytes from `start`, all if `size` is None; fewer only at the object's end."""
         with self._typed("read", key):
             file = self._fs.open(self._path(key))
             try:
@@ -80,14 +80,14 @@ class FolderStore(TwoRequestStore):
                 file.close()
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """All objects in the folder and below it."""
+        """Yield all objects in the folder and below it."""
         objects, folders = self.list_dir(prefix)
         yield from objects
         for name in folders:
             yield from self.list(join_key(prefix, name))
 
     def list_dir(self, prefix: str) -> tuple[InfoList, NameList]:
-        """Objects right in the folder, and the names of its subfolders; both sorted."""
+        """Return the objects directly in the folder, and its subfolders' names; both sorted."""
         try:
             with self._typed("list", prefix):
                 entries = self._fs.list_dir(self._path(prefix))
@@ -102,7 +102,7 @@ class FolderStore(TwoRequestStore):
         return infos, [entry.name for entry in entries if entry.is_dir]
 
     def put(self, key: str, data: bytes) -> ObjectInfo:
-        """Write an object, in the place of an older one if there is; durable when it returns."""
+        """Write an object, replacing an older one; durable on return."""
         return self._put(key, iter((data,)))
 
     def _put(self, key: str, parts: Iterator[bytes]) -> ObjectInfo:
@@ -110,7 +110,7 @@ class FolderStore(TwoRequestStore):
         part_path = f"{path}{PART_SUFFIX}"
         try:
             self._make_folder(path.rpartition("/")[0])
-            # Locked: of two that put one key the one that comes later must not write into this.
+            # Locked, so that a second put of the same key does not write into this file.
             lock = self._fs.lock(part_path)
             try:
                 self._write_part(part_path, parts)
@@ -132,7 +132,7 @@ class FolderStore(TwoRequestStore):
             file.close()
 
     def _make_folder(self, path: str) -> None:
-        """The folder and its parents, their names durable too."""
+        """Create the folder and its parents, with durable names."""
         missing = []
         while path and not self._fs.exists(path):
             missing.append(path)
@@ -142,7 +142,7 @@ class FolderStore(TwoRequestStore):
             self._fs.sync_dir(folder.rpartition("/")[0] or "/")
 
     def put_file(self, key: str, fs: FileSystem, path: str) -> ObjectInfo:
-        """Copy a finished file, in parts; visible when it is whole."""
+        """Copy a finished file, in parts; visible when it is complete."""
         size = fs.stat(path).size
         return self._put(key, file_parts(fs, path, size))
 
@@ -163,7 +163,7 @@ class FolderStore(TwoRequestStore):
             lock.close()
 
     def delete(self, key: str) -> None:
-        """Remove an object; fine where there is none."""
+        """Remove an object; a missing one is ignored."""
         try:
             with self._typed("delete", key):
                 self._fs.remove(self._path(key))

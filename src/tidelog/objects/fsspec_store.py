@@ -1,7 +1,7 @@
 """`ObjectStore` over fsspec, for URL schemes that obstore doesn't have (hdfs://, sftp://, ...).
 
-Compare-and-swap is refused, because fsspec has no such operation. Time-outs and retries are those
-of the fsspec file system and its options.
+Compare-and-swap is refused, because fsspec has no such operation. Timeouts and retries are those of
+the fsspec file system and its options.
 """
 
 import errno
@@ -32,12 +32,12 @@ _TIME_NAMES: Final = ("mtime", "LastModified", "last_modified", "updated", "modi
 
 
 def open_fsspec(url: str, options: Mapping[str, str]) -> "FsspecStore":
-    """The store at a URL that fsspec knows; see `open_store`."""
+    """Create the store at a URL that fsspec knows; see `open_store`."""
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped]
     except ImportError as error:
         raise MissingDependency(f"{url} needs fsspec: pip install 'tidelog[objects]'") from error
-    # No cache of listings or of stores: a log changes under its readers.
+    # No cache of listings or of stores, because a log changes while it is read.
     fresh = {"use_listings_cache": False, "skip_instance_cache": True}
     try:
         handle, root = url_to_fs(url, **fresh, **options)
@@ -51,10 +51,10 @@ def open_fsspec(url: str, options: Mapping[str, str]) -> "FsspecStore":
 
 
 class FsspecStore(TwoRequestStore):
-    """See `ObjectStore`.
+    """An `ObjectStore` over an fsspec file system.
 
     Attributes:
-        url: Where it is.
+        url: URL of the store.
     """
 
     def __init__(self, url: str, handle: "AbstractFileSystem", root: str) -> None:
@@ -86,7 +86,7 @@ class FsspecStore(TwoRequestStore):
         return ObjectInfo(key, size, etag, _ms(times[0]) if times else NO_MODIFIED)
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Facts on an object, None where there is none."""
+        """Return the properties of an object, None if there is none."""
         try:
             with self._typed("head", key):
                 facts = self._fs.info(self._path(key))
@@ -95,13 +95,13 @@ class FsspecStore(TwoRequestStore):
         return self._info(facts) if facts["type"] == "file" else None
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Bytes from `start`, all where `size` is None; fewer only where the object ends."""
+        """Return bytes from `start`, all if `size` is None; fewer only at the object's end."""
         end = None if size is None else start + size
         with self._typed("read", key):
             return bytes(self._fs.cat_file(self._path(key), start=start, end=end))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """All objects in the folder and below it."""
+        """Yield all objects in the folder and below it."""
         try:
             with self._typed("list", prefix):
                 by_path = self._fs.find(self._path(prefix), detail=True)
@@ -111,7 +111,7 @@ class FsspecStore(TwoRequestStore):
             yield self._info(facts)
 
     def list_dir(self, prefix: str) -> tuple[InfoList, NameList]:
-        """Objects right in the folder, and the names of its subfolders; both sorted."""
+        """Return the objects directly in the folder, and its subfolders' names; both sorted."""
         try:
             with self._typed("list", prefix):
                 entries = self._fs.ls(self._path(prefix), detail=True)
@@ -122,7 +122,7 @@ class FsspecStore(TwoRequestStore):
         return sorted(objects), sorted(name.rstrip("/").rpartition("/")[2] for name in names)
 
     def put(self, key: str, data: bytes) -> ObjectInfo:
-        """Write an object, in the place of an older one if there is."""
+        """Write an object, replacing an older one."""
         with self._typed("put", key):
             self._make_folder(key)
             self._fs.pipe_file(self._path(key), data)
@@ -134,7 +134,7 @@ class FsspecStore(TwoRequestStore):
     def put_file(self, key: str, fs: FileSystem, path: str) -> ObjectInfo:
         """Copy a finished file, in parts and with bounded memory.
 
-        Visible when it is whole where the file system behind has such puts (stores do).
+        Visible only when complete if the underlying file system has such puts (stores do).
         """
         size = fs.stat(path).size
         with self._typed("put", key):
@@ -155,7 +155,7 @@ class FsspecStore(TwoRequestStore):
         *,
         etag: str | None,  # noqa: ARG002 - the seam has it
     ) -> ObjectInfo | None:
-        """Refused: fsspec has no put under a condition."""
+        """Raise StorageFailure: fsspec has no conditional put."""
         raise StorageFailure(
             join_key(self.url, key),
             "compare and swap",
@@ -163,7 +163,7 @@ class FsspecStore(TwoRequestStore):
         )
 
     def delete(self, key: str) -> None:
-        """Remove an object; fine where there is none."""
+        """Remove an object; a missing one is ignored."""
         try:
             with self._typed("delete", key):
                 self._fs.rm_file(self._path(key))

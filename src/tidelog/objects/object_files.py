@@ -1,10 +1,11 @@
 """A read-only `FileSystem` over an object store, and the choice of store for a URL.
 
 A path below the store's URL is an object; any other path is a local file, so a reader's caches stay
-on local disk. A folder is listed once. The listing then answers sizes, times and identities until
+on local disk. A folder is listed once. The listing then provides sizes, times and identities until
 `tidelog.env.forget` drops it; the number of listed objects is bounded and the newest listing always
 stays. Large objects are read by blocks, and only as the version that was listed: a replaced object
-counts as gone, and the reader lists again. Small objects are read whole in their current version.
+counts as missing, and the reader lists again. Small objects are read whole in their current
+version.
 """
 
 import dataclasses
@@ -43,7 +44,7 @@ OBJECTS_MAX: Final = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One folder: its objects by name (not by key), and the names of its folders."""
+    """One folder: its objects by name (not by key), and the names of its subfolders."""
 
     objects: Mapping[str, ObjectInfo]
     folders: frozenset[str]
@@ -53,7 +54,7 @@ class Listing:
 
 
 class Listings:
-    """Listings of one store, by folder. Safe for several threads."""
+    """Listings of one store, by folder. Thread-safe."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -61,12 +62,12 @@ class Listings:
         self._lock = threading.Lock()
 
     def known(self, folder: str) -> Listing | None:
-        """The listing of a folder where it was asked for before."""
+        """Return the cached listing of a folder, None without one."""
         with self._lock:
             return self._found.get(folder)
 
     def get(self, folder: str) -> Listing:
-        """The listing of a folder, asked for at most once; empty where it does not exist."""
+        """Return the listing of a folder, requested at most once; empty if it does not exist."""
         listing = self.known(folder)
         if listing is None:
             objects, folders = self._store.list_dir(folder)
@@ -82,24 +83,24 @@ class Listings:
         return sum(map(len, self._found.values()))
 
     def forget(self, folder: str) -> None:
-        """Ask anew for the folder and for what is below it."""
+        """Drop the listings of the folder and of those below it."""
         with self._lock:
             for name in list(self._found):
                 if not folder or name == folder or name.startswith(f"{folder}/"):
                     del self._found[name]
 
 
-# Below it an object is read in one request, whole.
+# Size below which an object is read whole, in one request.
 SMALL_BYTES: Final = 256 << 10
 
 
 # Size of a block of a large one.
 BLOCK_BYTES: Final = 64 << 10
-# How much is kept of them.
+# Maximum bytes of cached blocks.
 CACHE_BYTES: Final = 64 << 20
 
 
-# A larger map is a file in the machine's folder for such, not memory.
+# Size from which a map is a file in the local temporary folder, instead of memory.
 SPOOL_BYTES: Final = 16 << 20
 
 
@@ -113,7 +114,7 @@ _THREADS: Final = 16
 
 
 def identity_of(info: ObjectInfo) -> tuple[int, int]:
-    """What `FileStat.identity` is of an object: its etag, as a number, and its size."""
+    """Return an object's `FileStat.identity`: its etag, as a number, and its size."""
     digest = hashlib.sha256(info.etag.encode()).digest()
     return int.from_bytes(digest[:12], "big"), info.size
 
@@ -123,7 +124,7 @@ def _refuse(path: str) -> NoReturn:
 
 
 def _block_name(info: ObjectInfo) -> str:
-    """Name of a small object in the cache of blocks."""
+    """Return the name of a small object in the cache of blocks."""
     return f"{info.key}#{info.etag}"
 
 
@@ -136,7 +137,7 @@ class _ObjectReadOnly(ReadOnlyFile):
 
 
 class _ObjectFile(_ObjectReadOnly):
-    """A large object, by blocks."""
+    """A large object, read by blocks."""
 
     def __init__(self, path: str, reader: BlockReader) -> None:
         super().__init__(path)
@@ -164,10 +165,10 @@ class _SmallFile(_ObjectReadOnly):
 
 
 class ObjectFiles(LayeredFiles):
-    """See the module. Safe for several threads.
+    """File system over an object store; see the module. Thread-safe.
 
     Attributes:
-        store: Where the objects are; `below` has all other paths.
+        store: Store of the objects; `below` has all other paths.
     """
 
     def __init__(
@@ -188,19 +189,19 @@ class ObjectFiles(LayeredFiles):
         self._fetched: OrderedDict[str, bytes | None] = OrderedDict()
         self._lock = threading.Lock()
 
-    # -- where a path lies -------------------------------------------------------------------
+    # -- paths -------------------------------------------------------------------------------
 
     def is_remote(self, path: str) -> bool:
-        """Whether the path lies in the store."""
+        """Return whether the path lies in the store."""
         return path == self.store.url or path.startswith(f"{self.store.url}/")
 
     def key_of(self, path: str) -> str:
-        """The key of a path in the store."""
+        """Return the key of a path in the store."""
         assert self.is_remote(path)
         return path[len(self.store.url) :].strip("/")
 
     def forget(self, path: str) -> None:
-        """Ask anew what is in that folder and below it."""
+        """List that folder and those below it again at the next use."""
         if not self.is_remote(path):
             return
         key = self.key_of(path)
@@ -211,7 +212,7 @@ class ObjectFiles(LayeredFiles):
                     del self._fetched[name]
 
     def prefetch(self, paths: Iterable[str]) -> None:
-        """Small files that will be read soon, side by side; missing ones are noted."""
+        """Prefetch small files in parallel; missing ones are remembered."""
         keys = [self.key_of(path) for path in paths if self.is_remote(path)][:_FETCHED_MAX]
         with self._lock:
             keys = [key for key in keys if key not in self._fetched]
@@ -223,7 +224,7 @@ class ObjectFiles(LayeredFiles):
                 self._keep(key, data)
 
     def _is_large(self, key: str) -> bool:
-        """Whether it is known to be, or known not to be there: neither is fetched ahead."""
+        """Return whether an object is known to exist or to be missing: neither is prefetched."""
         folder, _, name = key.rpartition("/")
         listing = self._listings.known(folder)
         if listing is None:
@@ -233,7 +234,7 @@ class ObjectFiles(LayeredFiles):
 
     def _read_small(self, key: str) -> bytes | None:
         try:
-            return self.store.read(key, 0, SMALL_BYTES + 1)  # one byte more tells a large one
+            return self.store.read(key, 0, SMALL_BYTES + 1)  # one byte more shows that it is large
         except FileNotFoundError:
             return None
 
@@ -246,10 +247,10 @@ class ObjectFiles(LayeredFiles):
             while held > _FETCHED_BYTES_MAX or len(self._fetched) > _FETCHED_MAX:
                 held -= len(self._fetched.popitem(last=False)[1] or b"")
 
-    # -- looking -----------------------------------------------------------------------------
+    # -- status and listings -----------------------------------------------------------------
 
     def _info(self, key: str) -> ObjectInfo | None:
-        """Facts on an object: of the folder's listing where there is one, else asked for."""
+        """Return an object's status, from its folder's listing or by a request."""
         folder, _, name = key.rpartition("/")
         listing = self._listings.known(folder)
         return self.store.head(key) if listing is None else listing.objects.get(name)
@@ -262,7 +263,7 @@ class ObjectFiles(LayeredFiles):
         return len(self._listings.get(key)) > 0
 
     def stat(self, path: str) -> FileStat:
-        """Facts on a name, as last listed; raises `FileNotFoundError` where there is none."""
+        """Return the status of a name, as last listed; raises `FileNotFoundError`."""
         if not self.is_remote(path):
             return self.below.stat(path)
         key = self.key_of(path)
@@ -274,14 +275,14 @@ class ObjectFiles(LayeredFiles):
         raise FileNotFoundError(errno.ENOENT, "No such object", path)
 
     def exists(self, path: str) -> bool:
-        """Whether the name exists, as last listed."""
+        """Return whether the name exists, as last listed."""
         if not self.is_remote(path):
             return self.below.exists(path)
         key = self.key_of(path)
         return bool(key and self._info(key) is not None) or self._is_folder(key)
 
     def list_dir(self, path: str) -> list[DirEntry]:
-        """The names in a folder, sorted; raises `FileNotFoundError` where it holds nothing."""
+        """Return the names in a folder, sorted; raises `FileNotFoundError` if it is empty."""
         if not self.is_remote(path):
             return self.below.list_dir(path)
         listing = self._listings.get(self.key_of(path))
@@ -323,7 +324,7 @@ class ObjectFiles(LayeredFiles):
         return _SmallFile(path, data)
 
     def _reader(self, info: ObjectInfo) -> BlockReader:
-        """Reads exactly the object that was listed."""
+        """Return a reader of exactly the object that was listed."""
 
         def fetch(position: int, size: int) -> bytes:
             data, _ = self.store.read_range(info.key, position, size, etag=info.etag)
@@ -343,7 +344,7 @@ class ObjectFiles(LayeredFiles):
         )
 
     def map(self, path: str, size: int | None = None) -> memoryview:
-        """A copy of the first `size` bytes: in memory, a large one in a file without a name."""
+        """Copy the first `size` bytes: into memory, or a large object into an unnamed file."""
         if not self.is_remote(path):
             return self.below.map(path, size)
         file = self.open(path)
@@ -372,14 +373,14 @@ class ObjectFiles(LayeredFiles):
     # -- changes -----------------------------------------------------------------------------
 
     def _below(self, *paths: str) -> FileSystem:
-        """The machine's files, for paths outside of the store; a store's are read-only."""
+        """Return the local files, for paths outside of the store; a store's are read-only."""
         if any(map(self.is_remote, paths)):
             _refuse(paths[-1])
         return self.below
 
 
 def _is_log(key: str) -> bool:
-    """Whether it holds records: these must be of the one object that was listed."""
+    """Return whether a file holds records, which must come from the one object that was listed."""
     return key.endswith(".log")
 
 
@@ -387,16 +388,16 @@ OBSTORE_FAMILIES: Final = frozenset({"s3", "gs", "az", "memory"})
 
 
 def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
-    """The store at a URL; nothing is asked of it yet.
+    """Create the store at a URL, without a request.
 
     Args:
         url: `s3://bucket/prefix`, `gs://`, `az://container/prefix`, `memory://name` (of this
             process), `file:///path`, or any URL that fsspec knows.
-        options: Settings by name, without `store.`: see docs/objects.md. What is not given comes
-            from the environment.
+        options: Settings by name, without `store.`: see docs/objects.md. Missing ones come from the
+            environment.
 
     Raises:
-        InvalidRequest: No URL, or credentials inside of it.
+        InvalidRequest: It is not a URL, or contains credentials.
         ConfigError: An option that the store doesn't have.
         MissingDependency: obstore, fsspec or fsspec's package for that scheme is not installed.
     """
@@ -424,7 +425,7 @@ _lock: Final = threading.Lock()
 
 
 def shared_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
-    """As `open_store`; the same settings share a store, and so its connections."""
+    """Return the store of `open_store`; equal settings share a store, and so its connections."""
     settings = tuple(sorted((options or {}).items()))
     variables = tuple(
         sorted(item for item in os.environ.items() if item[0].startswith(_OWN_VARIABLES))
@@ -442,24 +443,24 @@ def shared_store(url: str, options: Mapping[str, str] | None = None) -> ObjectSt
 
 
 def env_for(path: str, env: Env | None = None, options: Mapping[str, str] | None = None) -> Env:
-    """Surroundings that can read the path.
+    """Return an Env that can read the path.
 
     Args:
-        path: A path of the machine, or the URL of a directory in a store.
-        env: What to take all else from; the machine's where None.
+        path: A local path, or the URL of a directory in a store.
+        env: Source of everything else; the local machine's if None.
         options: Settings of the store; see `open_store`.
 
     Returns:
-        `env` itself where it can read the path; else the same with files that can, and with the
-        options, which hold for tiers of the directory too.
+        `env` itself if it can read the path; else a copy with files that can, and with the options,
+        which apply to tiers of the directory too.
 
     Raises:
-        InvalidRequest, ConfigError, MissingDependency: As `open_store`.
+        InvalidRequest, ConfigError, MissingDependency: From `open_store`.
     """
     result = env or os_env()
     if options:
         result = dataclasses.replace(result, store_options=dict(options))
-        # Those of the cache of tiers are no store's; see docs/tiers.md.
+        # Options of the cache of tiers are not a store's; see docs/tiers.md.
         options = {name: text for name, text in options.items() if not name.startswith(TIER_PREFIX)}
     if not is_url(path) or is_remote(result.files, path.rstrip("/")):
         return result

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Handle
 
 
-# Every one of these bounds a wait that would otherwise have no end.
+# Default time limits: without each of these, a wait could be endless.
 TIMEOUT_MS: Final = 60_000
 
 
@@ -74,16 +74,16 @@ _ENDPOINT_OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """Options, read.
+    """Parsed options.
 
     Attributes:
-        timeout_ms: One request may take so long.
-        connect_timeout_ms: Reaching the server may take so long.
-        retries: How often a request is repeated where that may help.
-        retry_timeout_ms: After so long it is not repeated again.
-        client: What else is for the network: proxies, certificates.
+        timeout_ms: Maximum duration of one request.
+        connect_timeout_ms: Maximum duration of connecting to the server.
+        retries: Maximum number of retries of a request.
+        retry_timeout_ms: Time after which a request is not retried any more.
+        client: Other network options: proxies, certificates.
         profile: Name of a profile in AWS's shared files; None to use keys and roles.
-        store: What is for the store itself: keys, region, endpoint ...
+        store: Options of the store itself: keys, region, endpoint ...
     """
 
     timeout_ms: int = TIMEOUT_MS
@@ -95,7 +95,7 @@ class StoreSettings:
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def client_options(self) -> dict[str, str | bool | timedelta]:
-        """For obstore's client."""
+        """Return the options of obstore's client."""
         times: dict[str, str | bool | timedelta] = {
             "timeout": timedelta(milliseconds=self.timeout_ms),
             "connect_timeout": timedelta(milliseconds=self.connect_timeout_ms),
@@ -103,7 +103,7 @@ class StoreSettings:
         return times | dict(self.client)
 
     def retry_config(self, retries: int) -> dict[str, object]:
-        """For obstore's retries, of which there are to be so many."""
+        """Return the options of obstore's retries, with this number of them."""
         return {
             "max_retries": retries,
             "retry_timeout": timedelta(milliseconds=self.retry_timeout_ms),
@@ -116,10 +116,10 @@ class StoreSettings:
 
 
 def read_settings(options: Mapping[str, str]) -> StoreSettings:
-    """The settings that options give.
+    """Parse options.
 
     Raises:
-        ConfigError: A number or a flag that is none.
+        ConfigError: An invalid number or flag.
     """
     lowered = {name.lower(): value for name, value in options.items()}
     numbers = {name: _number(name, lowered[name]) for name in _NUMBERS if name in lowered}
@@ -143,7 +143,7 @@ def _profile_of_environment() -> str | None:
 
 
 def _has_plain_endpoint(options: Mapping[str, str]) -> bool:
-    """Whether the endpoint that was named has no encryption: who writes http:// means it."""
+    """Return whether the configured endpoint is http://, which allows connections without TLS."""
     endpoints = [options[name] for name in _ENDPOINT_OPTIONS if name in options]
     named = endpoints or [os.environ.get(name.upper(), "") for name in _ENDPOINT_OPTIONS[2:]]
     return any(endpoint.startswith("http://") for endpoint in named)
@@ -166,7 +166,7 @@ def _flag(name: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-# Parts on their way at the same time: with what is being read, three parts in memory.
+# Parts uploaded at the same time: with the one being read, three parts in memory.
 _CONCURRENCY: Final = 2
 
 
@@ -186,7 +186,7 @@ _memory_lock: Final = threading.Lock()
 
 
 def open_obstore(url: str, family: str, options: Mapping[str, str]) -> "ObstoreStore":
-    """The store at a URL of one of obstore's families; see `open_store`."""
+    """Create the store at a URL of one of obstore's families; see `open_store`."""
     try:
         import obstore.exceptions as failures
     except ImportError as error:
@@ -223,7 +223,7 @@ def _make_handle(url: str, family: str, settings: StoreSettings, retries: int) -
 
 
 def _memory_handle(url: str) -> "Handle":
-    """One store for each name, for as long as the process lives."""
+    """Return the store in memory of each name, which exists as long as the process."""
     from obstore.store import MemoryStore
 
     name = url.partition("://")[2].partition("/")[0]
@@ -232,7 +232,7 @@ def _memory_handle(url: str) -> "Handle":
 
 
 def _profile_provider(profile: str) -> dict[str, object]:
-    """Credentials of AWS's shared files, which obstore itself does not read."""
+    """Return credentials from AWS's shared files, which obstore itself does not read."""
     try:
         import boto3  # type: ignore[import-untyped]
         from obstore.auth.boto3 import Boto3CredentialProvider
@@ -246,17 +246,17 @@ def _profile_provider(profile: str) -> dict[str, object]:
 
 
 class ObstoreStore:
-    """See `ObjectStore`.
+    """An `ObjectStore` over obstore.
 
     Attributes:
-        url: Where it is.
+        url: URL of the store.
     """
 
     def __init__(self, url: str, family: str, settings: StoreSettings) -> None:
         self.url = url
         self._family = family
         self._settings = settings
-        # In a shared memory store a URL's path is a folder; elsewhere the handle knows it.
+        # In a shared memory store a URL's path is a folder; elsewhere the handle includes it.
         rest = url.partition("://")[2]
         self._prefix = rest.partition("/")[2].strip("/") if family == "memory" else ""
         self._store = _make_handle(url, family, settings, settings.retries)
@@ -273,7 +273,7 @@ class ObstoreStore:
 
     @contextmanager
     def _typed(self, operation: str, key: str) -> Iterator[None]:
-        """StorageFailure for what fails within; FileNotFoundError where there is no object."""
+        """Raise StorageFailure for a failure inside; FileNotFoundError if the object is missing."""
         import obstore.exceptions as failures
 
         try:
@@ -296,7 +296,7 @@ class ObstoreStore:
         at = len(self._prefix) + 1 if self._prefix else 0
         etag = meta["e_tag"] or f"{meta['size']}-{meta['last_modified'].timestamp()}"
         if self._family == "az" and not etag.startswith(('"', "W/")):
-            etag = f'"{etag}"'  # listings leave the quotes out that conditions want
+            etag = f'"{etag}"'  # listings omit the quotes that conditions need
         modified_ms = int(meta["last_modified"].timestamp() * 1000)
         return ObjectInfo(
             meta["path"][at:] if key is None else key, meta["size"], etag, modified_ms
@@ -305,7 +305,7 @@ class ObstoreStore:
     # -- reading -----------------------------------------------------------------------------
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Facts on an object, None where there is none."""
+        """Return the properties of an object, None if there is none."""
         meta = self._meta(key)
         return None if meta is None else self._info(meta, key)
 
@@ -327,7 +327,7 @@ class ObstoreStore:
             return memoryview(response.bytes()), self._info(meta, key)
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Bytes from `start`, all where `size` is None; fewer only where the object ends."""
+        """Return bytes from `start`, all if `size` is None; fewer only at the object's end."""
         if start == 0 and size is None:
             return bytes(self._get(key)[0])
         if size == 0:
@@ -335,26 +335,26 @@ class ObstoreStore:
         try:
             return bytes(self._get(key, _ranged(start, size))[0])
         except StorageFailure:
-            # Stores refuse a range behind the end, and don't agree on how they say so.
+            # Stores refuse a range after the end, with different errors.
             info = self.head(key)
             if info is not None and start >= info.size:
                 return b""
             raise
 
     def read_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
-        """A whole object and the facts on exactly these bytes; raises FileNotFoundError."""
+        """Return a whole object and the properties of this content; raises FileNotFoundError."""
         data, info = self._get(key)
         return bytes(data), info
 
     def read_range(
         self, key: str, start: int, size: int, *, etag: str | None = None
     ) -> tuple[Buffer, ObjectInfo]:
-        """At most `size` bytes from `start`, and facts on the object that they are of."""
+        """Return at most `size` bytes from `start`, and the properties of their object."""
         assert size > 0
         return self._get(key, _ranged(start, size, etag))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """All objects in the folder and below it."""
+        """Yield all objects in the folder and below it."""
         import obstore
 
         pages = self._listed(prefix, lambda: iter(obstore.list(self._store, self._key(prefix))))
@@ -363,7 +363,7 @@ class ObstoreStore:
                 yield self._info(meta)
 
     def list_dir(self, prefix: str) -> tuple[InfoList, NameList]:
-        """Objects right in the folder, and the names of its subfolders; both sorted."""
+        """Return the objects directly in the folder, and its subfolders' names; both sorted."""
         import obstore
 
         listing = self._listed(
@@ -385,7 +385,7 @@ class ObstoreStore:
     # -- writing -----------------------------------------------------------------------------
 
     def put(self, key: str, data: bytes) -> ObjectInfo:
-        """Write an object, in the place of an older one if there is; whole or not at all."""
+        """Write an object, replacing an older one; completely or not at all."""
         return self._put(key, data, len(data))
 
     def _put(self, key: str, data: bytes | Iterator[bytes], size: int) -> ObjectInfo:
@@ -405,24 +405,24 @@ class ObstoreStore:
         return ObjectInfo(key, size, written["e_tag"] or "", NO_MODIFIED)
 
     def put_file(self, key: str, fs: FileSystem, path: str) -> ObjectInfo:
-        """Copy a finished file, in parts and with bounded memory; visible when it is whole."""
+        """Copy a finished file, in parts and with bounded memory; visible when it is complete."""
         size = fs.stat(path).size
         if size <= PART_BYTES:
             return self.put(key, b"".join(file_parts(fs, path, size)))
         return self._put(key, file_parts(fs, path, size), size)
 
     def put_if(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo | None:
-        """Compare and swap: write only where the object still is the one of that etag."""
+        """Compare and swap: write only if the object still has this etag."""
         mode = self._condition(key, etag)
         return None if mode is None else self._put_if(key, data, mode)
 
     def _condition(self, key: str, etag: str | None) -> "PutMode | None":
-        """What the store is to compare; None where it is another object already."""
+        """Return the store's condition for an etag; None if it is another object already."""
         if etag is None:
             return "create"
         if self._family != "gs":
             return {"e_tag": etag}
-        # Google compares generations: the one that has this etag now.
+        # Google compares generations: use the one that has this etag now.
         meta = self._meta(key)
         if meta is None or meta["e_tag"] != etag:
             return None
@@ -430,9 +430,9 @@ class ObstoreStore:
         return {"e_tag": etag} if version is None else {"e_tag": etag, "version": version}
 
     def _put_if(self, key: str, data: bytes, mode: "PutMode") -> ObjectInfo | None:
-        """Tried again only by ourselves: what went wrong on its way back may have been written.
+        """Put with retries of our own, since a put whose response was lost may have been written.
 
-        After such a failure a refusal says nothing on who was faster; the bytes that are there do.
+        After such a failure a refusal does not show which writer was faster; the stored bytes do.
         """
         import obstore
         import obstore.exceptions as failures
@@ -470,7 +470,7 @@ class ObstoreStore:
         return info if content == data else None
 
     def delete(self, key: str) -> None:
-        """Remove an object; fine where there is none."""
+        """Remove an object; a missing one is ignored."""
         import obstore
 
         try:

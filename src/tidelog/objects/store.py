@@ -18,7 +18,7 @@ from tidelog.env import FileSystem
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.types import Buffer
 
-# What a put leaves as time of change: stores tell it only when asked again.
+# `modified_ms` after a put, because stores return the time only on a later request.
 NO_MODIFIED: Final = -1
 
 
@@ -27,9 +27,9 @@ class ObjectInfo(NamedTuple):
 
     Attributes:
         key: Its name below the store's URL.
-        size: Bytes.
-        etag: Tells this content from what is put there later; opaque.
-        modified_ms: When it was put, in ms; `NO_MODIFIED` in the answer to a put.
+        size: Size in bytes.
+        etag: Identifies this content, to distinguish it from later puts; opaque.
+        modified_ms: When it was put, in ms; `NO_MODIFIED` in the result of a put.
     """
 
     key: str
@@ -38,7 +38,7 @@ class ObjectInfo(NamedTuple):
     modified_ms: int
 
 
-# A method named `list` hides the type of that name below it.
+# A method named `list` hides the type of that name after it.
 InfoList: TypeAlias = list[ObjectInfo]
 
 
@@ -50,15 +50,15 @@ class ObjectStore(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, without a slash at its end and without credentials."""
+        """URL of the store, without a slash at its end and without credentials."""
         ...
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Facts on an object, None where there is none."""
+        """Return the properties of an object, None if there is none."""
         ...
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Bytes from `start`, all where `size` is None; fewer only where the object ends.
+        """Return bytes from `start`, all if `size` is None; fewer only at the object's end.
 
         Raises:
             FileNotFoundError: There is no such object.
@@ -66,33 +66,33 @@ class ObjectStore(Protocol):
         ...
 
     def read_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
-        """A whole object and the facts on exactly these bytes; raises FileNotFoundError."""
+        """Return a whole object and the properties of this content; raises FileNotFoundError."""
         ...
 
     def read_range(
         self, key: str, start: int, size: int, *, etag: str | None = None
     ) -> tuple[Buffer, ObjectInfo]:
-        """At most `size` (1 up) bytes from `start`, which lies inside the object, and its facts.
+        """Return at most `size` bytes (1 or more) from a `start` inside the object, and properties.
 
         Raises:
-            FileNotFoundError: There is no such object, or not the one of that etag any more.
+            FileNotFoundError: There is no such object, or its etag has changed.
         """
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """All objects in the folder and below it, in no order; none where it does not exist."""
+        """Yield all objects in the folder and below it, in any order; none if it does not exist."""
         ...
 
     def list_dir(self, prefix: str) -> tuple[InfoList, NameList]:
-        """Objects right in the folder, and the names of its subfolders; both sorted."""
+        """Return the objects directly in the folder, and its subfolders' names; both sorted."""
         ...
 
     def put(self, key: str, data: bytes) -> ObjectInfo:
-        """Write an object, in the place of an older one if there is; whole or not at all."""
+        """Write an object, replacing an older one; completely or not at all."""
         ...
 
     def put_file(self, key: str, fs: FileSystem, path: str) -> ObjectInfo:
-        """Copy a finished file, in parts and with bounded memory; visible when it is whole.
+        """Copy a finished file, in parts and with bounded memory; visible when it is complete.
 
         Raises:
             FileNotFoundError: There is no such file.
@@ -101,24 +101,25 @@ class ObjectStore(Protocol):
         ...
 
     def put_if(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo | None:
-        """Compare and swap: write only where the object still is the one of that etag.
+        """Compare and swap: write only if the object still has this etag.
 
         Args:
             key: Its name.
             data: New content.
-            etag: Of the content to be replaced; None where there must be no object yet.
+            etag: Etag of the content to replace; None if the object must not exist yet.
 
         Returns:
-            Facts on what was written; None where somebody else was faster, and nothing was written.
+            The properties of the written object; None if another writer was faster, and nothing was
+            written.
 
         Raises:
             StorageFailure: The store has no such operation, or failed. After a failure the object
-                may have been written; read it to know.
+                may have been written; read it to find out.
         """
         ...
 
     def delete(self, key: str) -> None:
-        """Remove an object; fine where there is none."""
+        """Remove an object; a missing one is ignored."""
         ...
 
 
@@ -130,15 +131,15 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.:_-]*)://")
 
 
 def is_url(path: str) -> bool:
-    """Whether a path names a store (`s3://bucket/logs`) and not a file of this machine."""
+    """Return whether a path is a store's URL (`s3://bucket/logs`) and not a local file."""
     return _SCHEME.match(path) is not None
 
 
 def scheme_of(url: str) -> str:
-    """The scheme of a URL, in lower case.
+    """Return the scheme of a URL, in lower case.
 
     Raises:
-        InvalidRequest: It is no URL, or one with a password inside.
+        InvalidRequest: It is not a URL, or contains a password.
     """
     match = _SCHEME.match(url)
     if match is None:
@@ -154,7 +155,7 @@ def scheme_of(url: str) -> str:
 
 
 def local_path(path: str) -> str:
-    """The path of a `file:///path` URL, or `file:/path` as Java has it; all else as it is."""
+    """Return the path of `file:///path`, or `file:/path` as in Java; other texts unchanged."""
     if not path.lower().startswith("file:/"):
         return path
     parts = urlsplit(path)
@@ -164,12 +165,12 @@ def local_path(path: str) -> str:
 
 
 def join_key(*parts: str) -> str:
-    """Parts of a key, or a URL and a key, put together; empty ones are left out."""
+    """Join parts of a key, or a URL and a key; empty parts are left out."""
     return "/".join(part for part in parts if part)
 
 
 def store_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of `options` whose names begin with `store.`, without that; names in lower case."""
+    """Return the options that begin with `store.`, without that prefix, names in lower case."""
     return {
         name[len(OPTION_PREFIX) :].lower(): value
         for name, value in options.items()
@@ -202,7 +203,7 @@ _ALSO: Final = " (or give options store.*; docs/objects.md)"
 
 
 def family_of(scheme: str) -> str:
-    """Which of s3, gs, az a scheme is another word for; itself otherwise."""
+    """Return s3, gs or az for a scheme that is an alias of it; else the scheme itself."""
     if scheme in ("s3", "s3a", "s3n"):
         return "s3"
     if scheme in ("az", "azure", "adl", "abfs", "abfss"):
@@ -211,33 +212,33 @@ def family_of(scheme: str) -> str:
 
 
 def credentials_step(family: str) -> str:
-    """What to do where a store does not let us in."""
+    """Return the advice for a store that denies access."""
     return _CREDENTIALS.get(family, "check the credentials") + _ALSO
 
 
 def endpoint_step(family: str) -> str:
-    """What to do where a store is not reached."""
+    """Return the advice for an unreachable store."""
     return _ENDPOINT.get(family, "check the address and the network") + _ALSO
 
 
 def without_queries(text: str) -> str:
-    """A message's first line, without what follows a question mark: signatures stand there."""
+    """Return a message's first line up to a question mark, after which signatures may follow."""
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
     return _QUERY.sub("?...", first)[:_REASON_LIMIT]
 
 
 def failure(where: str, operation: str, error: BaseException, step: str = "") -> StorageFailure:
-    """The typed error of a failed call; `where` is URL and key."""
+    """Return the typed error of a failed call; `where` is URL and key."""
     reason = without_queries(str(error)) if str(error) else type(error).__name__
     return StorageFailure(where, operation, f"{reason}; {step}" if step else reason)
 
 
-# S3 takes parts of 5 MB up to 10,000 of them: 80 GB by these.
+# Size of a part: S3 accepts up to 10,000 parts of at least 5 MB, so these allow 80 GB.
 PART_BYTES: Final = 8 << 20
 
 
 def file_parts(fs: FileSystem, path: str, size: int) -> Iterator[bytes]:
-    """The first `size` bytes of a file, part by part.
+    """Yield the first `size` bytes of a file, part by part.
 
     Raises:
         StorageFailure: The file became shorter meanwhile, or could not be read.
@@ -259,31 +260,31 @@ def file_parts(fs: FileSystem, path: str, size: int) -> Iterator[bytes]:
 
 
 class TwoRequestStore(ABC):
-    """Part of an `ObjectStore` that returns data and facts by separate requests.
+    """Part of an `ObjectStore` that returns data and properties by separate requests.
 
-    The facts are asked for again after the data, so that an object that was replaced in between is
-    detected.
+    The properties are requested again after the data, so that an object that was replaced in
+    between is detected.
     """
 
     url: str
 
     @abstractmethod
     def head(self, key: str) -> ObjectInfo | None:
-        """See `ObjectStore`."""
+        """Return the properties of an object, None if there is none."""
 
     @abstractmethod
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """See `ObjectStore`."""
+        """Return bytes of an object; see `ObjectStore`."""
 
     def _existing(self, key: str) -> ObjectInfo:
-        """Facts on an object; raises FileNotFoundError."""
+        """Return the properties of an object; raises FileNotFoundError."""
         info = self.head(key)
         if info is None:
             raise FileNotFoundError(errno.ENOENT, "No such object", join_key(self.url, key))
         return info
 
     def read_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
-        """See `ObjectStore`."""
+        """Return a whole object and its properties; see `ObjectStore`."""
         before = self._existing(key)
         while True:
             data, after = self.read(key), self._existing(key)
@@ -294,7 +295,7 @@ class TwoRequestStore(ABC):
     def read_range(
         self, key: str, start: int, size: int, *, etag: str | None = None
     ) -> tuple[Buffer, ObjectInfo]:
-        """See `ObjectStore`."""
+        """Return bytes of an object and its properties; see `ObjectStore`."""
         data = self.read(key, start, size)
         info = self._existing(key)
         if etag is not None and info.etag != etag:

@@ -1,33 +1,33 @@
-"""Commit records, and the file that says how far writers from outside have come.
+"""Commit records, and the file with the versions that external writers have committed.
 
-A commit record makes files of one or more partitions visible together, or none of them. Whoever
+A commit record makes files of one or more partitions visible together, or none of them. Code that
 adds, replaces or merges finished segments writes their files under staged names, makes them
 durable, and renames one small record into place: `tidelog-commit-ID.json` at the top of the
-directory. Before that rename nothing of it is visible, after it all is: the lock's holder renames
-the staged files to their final names, removes what goes and then the record; the next opening for
-writing does so where a crash came between. A reader that meets a record takes each staged file that
-still exists for the file it becomes (`overlay`).
+directory. Before that rename none of it is visible, after it all is: the lock's holder renames the
+staged files to their final names, removes old files and then the record; after a crash in between,
+the next opening for writing does so. A reader that finds a record treats each staged file that
+still exists as the file it becomes (`overlay`).
 
 Owns the text of the record, reading it, carrying it out, and the files of both. Not owned: the
 order in which a running process publishes a commit and shows it (`directory.publication`).
 
 Invariants: carrying out a record twice changes nothing. Files that a compaction moves are staged
-under Kafka's suffix, `FINAL.swap`: where Kafka opens the directory after a crash, it finishes the
-swap by its own rules. A commit that moves such files therefore takes away first and moves then.
+under Kafka's suffix, `FINAL.swap`: if Kafka opens the directory after a crash, it finishes the swap
+by its own rules. A commit that moves such files therefore removes first and moves then.
 
 Text of a record, version 2: `{"version": 2, "moves": [[PARTITION DIRECTORY, STAGED NAME, FINAL
-NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MARK}}`.
-Version 1 has moves alone.
+NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MARK}}`. Version 1 has
+moves alone.
 
-`tidelog-writers.json` at the top of the directory keeps the last version that each writer from
-outside has committed, so that a streaming query (or a job that numbers its versions) that starts
-again after a crash does not add its last batch twice. It is replaced atomically, and read and
-written by the lock's holder alone. Text, version 1: `{"version": 1, "writers": {WRITER: [LAST
-VERSION, MS OF THE COMMIT, NOTE, RANGES]}}`; the last two are left out where both are empty. RANGES:
-`[[TOPIC, PARTITION, FIRST OFFSET, END OFFSET, APPEND TIME IN MS], ...]`.
+`tidelog-writers.json` at the top of the directory keeps the last version that each external writer
+has committed, so that a streaming query (or a job that numbers its versions) that restarts after a
+crash does not add its last batch twice. It is replaced atomically, and read and written by the
+lock's holder alone. Text, version 1: `{"version": 1, "writers": {WRITER: [LAST VERSION, MS OF THE
+COMMIT, NOTE, RANGES]}}`; the last two are left out if both are empty. RANGES: `[[TOPIC, PARTITION,
+FIRST OFFSET, END OFFSET, APPEND TIME IN MS], ...]`.
 
-A writer may count each topic by itself: its names are then those of `topic_writer`, one for each
-topic. Releases before this rule had one mark for all topics of such a writer, which still counts
+A writer may count each topic separately: it then has one name per topic, made by `topic_writer`.
+Releases before this rule had one mark for all topics of such a writer, which still counts
 (`find_topic_mark`).
 """
 
@@ -67,7 +67,7 @@ WRITERS_FILE: Final = "tidelog-writers.json"
 WRITERS_VERSION: Final = 1
 
 
-# A writer's name is a kind and an id that somebody has chosen; there is no need for novels.
+# Maximum length of a writer's name, which is a kind and an id that a user has chosen.
 NAME_CHARACTERS_MAX: Final = 512
 
 
@@ -78,11 +78,11 @@ class Mark(NamedTuple):
     """The last version that a writer has committed.
 
     Attributes:
-        version: From 0 on; a writer's versions grow.
-        committed_ms: When, by the directory's clock, in ms.
-        note: What the writer wanted to find again with that version.
-        ranges: Where its records went: topic, partition, first offset, end offset, append time in
-            ms (-1 where the append clock is off).
+        version: 0 or more; a writer's versions increase.
+        committed_ms: Time of the commit in ms, by the directory's clock.
+        note: Note that the writer stored with the version.
+        ranges: Ranges of its records: topic, partition, first offset, end offset, append time in ms
+            (-1 if the append clock is off).
     """
 
     version: int
@@ -92,13 +92,13 @@ class Mark(NamedTuple):
 
 
 def encode_mark(mark: Mark) -> list[object]:
-    """A mark as JSON has it."""
+    """Encode a mark as JSON values."""
     start: list[object] = [mark.version, mark.committed_ms]
     return [*start, mark.note, list(mark.ranges)] if mark.note or mark.ranges else start
 
 
 def decode_mark(fields: list[object]) -> Mark:
-    """The mark that `encode_mark` wrote; TypeError or ValueError for what is none."""
+    """Decode the result of `encode_mark`; TypeError or ValueError if it is invalid."""
     version, committed_ms, *more = fields
     note, ranges = more or ("", ())
     if type(version) is not int or type(committed_ms) is not int or not isinstance(note, str):
@@ -116,7 +116,7 @@ def _decode_range(fields: object) -> tuple[str, int, int, int, int]:
 
 
 def check_marks(marks: Mapping[str, Mark]) -> None:
-    """Raise CorruptFile where a name or a number can't be."""
+    """Raise CorruptFile for an invalid name or number."""
     for name, mark in marks.items():
         is_number = type(mark.version) is int and type(mark.committed_ms) is int
         if not is_number or not 0 <= mark.version <= INT64_MAX or not len(name) > 0:
@@ -131,10 +131,10 @@ def topic_writer(writer: str, topic: str) -> str:
 def find_topic_mark(
     marks: Mapping[str, Mark], writer: str, topic: str, version: int
 ) -> Mark | None:
-    """Return the mark by which a version of a topic is committed already, None without one.
+    """Return the mark that shows a version of a topic as committed, None without one.
 
-    A mark for all topics together, as earlier releases wrote it, counts for each topic, except
-    where its ranges prove that this very version went to other topics only.
+    A mark for all topics together, as earlier releases wrote it, counts for each topic, except if
+    its ranges prove that this very version went to other topics only.
     """
     own = marks.get(topic_writer(writer, topic))
     if own is not None and own.version >= version:
@@ -157,7 +157,7 @@ def find_done_topics(
 
 
 def ensure_version(name: str, version: int, note: str = "") -> None:
-    """Raise InvalidRequest where a writer's name, version or note can't be kept."""
+    """Raise InvalidRequest for an invalid name, version or note of a writer."""
     if len(note) > NOTE_CHARACTERS_MAX:
         raise InvalidRequest(
             f"a note of {len(note)} characters, at most {NOTE_CHARACTERS_MAX} are kept"
@@ -171,7 +171,7 @@ def ensure_version(name: str, version: int, note: str = "") -> None:
 
 
 def encode_marks(marks: Mapping[str, Mark]) -> bytes:
-    """The file's text, writers in order."""
+    """Encode the file's text, writers in order."""
     content = {
         "version": WRITERS_VERSION,
         "writers": {name: encode_mark(mark) for name, mark in sorted(marks.items())},
@@ -180,10 +180,10 @@ def encode_marks(marks: Mapping[str, Mark]) -> bytes:
 
 
 def decode_marks(data: bytes) -> dict[str, Mark]:
-    """The marks in a file's text.
+    """Decode the marks in a file's text.
 
     Raises:
-        CorruptFile: It is not what `encode_marks` writes.
+        CorruptFile: It is not a result of `encode_marks`.
         UnsupportedVersion: A later release wrote it.
     """
     try:
@@ -199,7 +199,7 @@ def decode_marks(data: bytes) -> dict[str, Mark]:
 
 
 def read_marks(fs: FileSystem, directory: str) -> dict[str, Mark]:
-    """The marks of a directory, none where there is no file; errors as `decode_marks`, located."""
+    """Read the marks of a directory, none without a file; errors of `decode_marks`, with path."""
     path = f"{directory}/{WRITERS_FILE}"
     try:
         return decode_marks(files.read_file(fs, path))
@@ -210,10 +210,10 @@ def read_marks(fs: FileSystem, directory: str) -> dict[str, Mark]:
 
 
 def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
-    """Remember marks, durably; a mark that is not newer than the one that is there changes nothing.
+    """Store marks, durably; a mark that is not newer than the stored one changes nothing.
 
     Raises:
-        CorruptFile, UnsupportedVersion: As `read_marks`; nothing was changed.
+        CorruptFile, UnsupportedVersion: From `read_marks`; nothing was changed.
         OSError: The disk failed.
     """
     stored = read_marks(fs, directory)
@@ -229,7 +229,7 @@ def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
 def forget_topics(fs: FileSystem, directory: str, topics: Iterable[str]) -> None:
     """Drop the marks of topics, durably: a new topic of the same name has none of their records.
 
-    A file that can't be read stays as it is: no writer goes by it.
+    An unreadable file stays as it is: no writer uses it.
 
     Raises:
         OSError: The disk failed.
@@ -250,8 +250,8 @@ COMMIT_VERSION: Final = 2
 STAGED_SUFFIX: Final = ".staged"
 
 
-# Longer than any clock of a file system stands still between two ticks: FAT's for two seconds.
-# Where a time is no whole second, the system's own clock has made it, which ticks each 10 ms.
+# Longer than any file system's time resolution: 2 s on FAT. If a time is not a whole second, it
+# comes from the system's clock, which ticks every 10 ms.
 SETTLED_MS: Final = 3_000
 
 
@@ -263,7 +263,7 @@ _COMMIT_FILE: Final = re.compile(r"tidelog-commit-[0-9a-f]{32}\.json", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One staged file and what it becomes.
+    """A staged file and its final name.
 
     Attributes:
         directory: Name of the partition's directory.
@@ -279,7 +279,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A file that a commit takes away.
+    """A file that a commit removes.
 
     Attributes:
         directory: Name of the partition's directory.
@@ -292,12 +292,12 @@ class Removal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """What one record says.
+    """Contents of one record.
 
     Attributes:
         moves: Staged files that become part of their partitions.
-        removes: Files that go. No file is both moved to and removed.
-        marks: How far writers have come with it.
+        removes: Files to remove. No file is both a move's target and removed.
+        marks: The writers' new versions.
     """
 
     moves: tuple[Move, ...] = ()
@@ -306,7 +306,7 @@ class Commit:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it says nothing."""
+        """Whether it changes nothing."""
         return not (self.moves or self.removes or self.marks)
 
     @property
@@ -316,7 +316,7 @@ class Commit:
         return sorted(names | {removal.directory for removal in self.removes})
 
     def of(self, directory: str) -> "Commit":
-        """The moves and removals of one partition."""
+        """Return the moves and removals of one partition."""
         return Commit(
             moves=tuple(move for move in self.moves if move.directory == directory),
             removes=tuple(removal for removal in self.removes if removal.directory == directory),
@@ -324,12 +324,12 @@ class Commit:
 
     @property
     def is_swap(self) -> bool:
-        """Whether it moves what a compaction has left under Kafka's suffix."""
+        """Whether it moves files of a compaction under Kafka's suffix."""
         return any(move.staged.endswith(files.SWAP_SUFFIX) for move in self.moves)
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """The text of a commit record."""
+    """Encode the text of a commit record."""
     content = {
         "version": COMMIT_VERSION,
         "moves": [[move.directory, move.staged, move.final] for move in commit.moves],
@@ -340,10 +340,11 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def decode_commit(data: bytes) -> Commit:
-    """What a commit record says.
+    """Decode a commit record.
 
     Raises:
-        CorruptFile: Not what `encode_commit` writes; names that could lead elsewhere are refused.
+        CorruptFile: It is not a result of `encode_commit`; names that could lead to other
+            directories are refused.
         UnsupportedVersion: A later release wrote it.
     """
     try:
@@ -393,20 +394,20 @@ def _check_removal(removal: Removal) -> None:
 
 
 def commit_path(directory: str, commit_id: str) -> str:
-    """Path of the record of a commit; the id is 32 hexadecimal digits."""
+    """Return the path of a commit's record; the id is 32 hexadecimal digits."""
     name = f"tidelog-commit-{commit_id}.json"
     assert _COMMIT_FILE.fullmatch(name)
     return f"{directory}/{name}"
 
 
 def find_commits(fs: FileSystem, directory: str) -> list[str]:
-    """Paths of the commit records in a directory."""
+    """Return paths of the commit records in a directory."""
     names = (entry.name for entry in fs.list_dir(directory) if not entry.is_dir)
     return [f"{directory}/{name}" for name in names if _COMMIT_FILE.fullmatch(name)]
 
 
 def read_commit(fs: FileSystem, path: str) -> Commit:
-    """What the record at `path` says; errors as `decode_commit`, located."""
+    """Read the record at `path`; errors of `decode_commit`, with the path."""
     try:
         return decode_commit(files.read_file(fs, path))
     except CorruptFile as error:
@@ -414,15 +415,15 @@ def read_commit(fs: FileSystem, path: str) -> Commit:
 
 
 def publish(fs: FileSystem, directory: str, commit_id: str, commit: Commit) -> None:
-    """Make a commit visible: the record is durable when this returns."""
+    """Make a commit visible: the record is durable on return."""
     files.write_atomically(fs, commit_path(directory, commit_id), encode_commit(commit))
 
 
 def finish(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
-    """Carry out a published commit and remove its record; doing it again changes nothing."""
+    """Carry out a published commit and remove its record; repeating it changes nothing."""
     if commit.is_swap:
         _remove(fs, directory, commit)
-        _sync(fs, directory, commit)  # else what went might come back beside what takes its place
+        _sync(fs, directory, commit)  # else a removed file might reappear beside its replacement
         _move(fs, directory, commit)
     else:
         _move(fs, directory, commit)
@@ -431,7 +432,7 @@ def finish(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
 
 
 def conclude(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
-    """End a commit whose files have their names: sync these, note the marks, remove the record."""
+    """End a commit whose files have their names: sync these, store the marks, remove the record."""
     _sync(fs, directory, commit)
     if commit.marks:
         note(fs, directory, commit.marks)
@@ -440,7 +441,7 @@ def conclude(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
 
 
 def replay(fs: FileSystem, directory: str) -> list[str]:
-    """Carry out every commit record, then drop staged files that none names; what was done."""
+    """Carry out every commit record, then drop staged files without one; return the actions."""
     done = []
     for path in find_commits(fs, directory):
         commit = read_commit(fs, path)
@@ -466,13 +467,13 @@ def _remove(fs: FileSystem, directory: str, commit: Commit) -> None:
 
 def _sync(fs: FileSystem, directory: str, commit: Commit) -> None:
     for name in commit.directories:
-        # The topic may have been deleted since; its staged files went with it.
+        # The topic may have been deleted since, along with its staged files.
         if fs.exists(f"{directory}/{name}"):
             fs.sync_dir(f"{directory}/{name}")
 
 
 def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
-    """Staged files that no commit record names are what a failed job left behind."""
+    """Remove staged files that no commit record names: a failed job left them."""
     dropped = []
     for entry in fs.list_dir(directory):
         if not entry.is_dir or files.parse_partition_dir(entry.name) is None:
@@ -485,11 +486,11 @@ def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
 
 
 class CommitRecords:
-    """The commit records of a directory, for those who open many of its partitions. One thread.
+    """The commit records of a directory, cached for opening many of its partitions. One thread.
 
-    They are read anew as soon as the directory has changed, so that each partition is opened by
-    what was there at that moment. The directory's modification time tells of changes, but for one
-    in the same moment as an earlier one: what was read so soon after a change is used once.
+    They are read again when the directory has changed, so that each partition is opened with the
+    records at that moment. The directory's modification time shows changes, unless two happen
+    within its resolution: records that were read so soon after a change are used once.
 
     Attributes:
         under_way: Paths of the records that a thread of this process carries out, published or not
@@ -504,7 +505,7 @@ class CommitRecords:
         self._stamp: tuple[int, tuple[int, int]] | None = None
 
     def overlay(self, partition: TopicPartition) -> dict[str, str]:
-        """As `commits.overlay`."""
+        """Return the result of `commits.overlay`."""
         return _overlay(self._env.files, self._directory, partition, self._read())
 
     def _read(self) -> tuple[Commit, ...]:
@@ -513,7 +514,8 @@ class CommitRecords:
         if self._stamp == stamp:
             return self._known
         commits = tuple(_commits(self._env.files, self._directory))
-        # A store's folder has no time. Clocks that differ make a time look new, or ahead.
+        # A folder in a store has no time. If clocks differ, a time may look new, or lie in the
+        # future.
         age_ms = SETTLED_FINE_MS if status.mtime_ms % 1_000 else SETTLED_MS
         is_settled = 0 < status.mtime_ms <= self._env.clock.now_ms() - age_ms
         self._known, self._stamp = commits, stamp if is_settled else None
@@ -521,7 +523,7 @@ class CommitRecords:
 
 
 def overlay(fs: FileSystem, directory: str, partition: TopicPartition) -> dict[str, str]:
-    """What a reader looks for in place of names that published commits have changed.
+    """Return the names that replace those which published commits have changed.
 
     Returns:
         Final name -> staged name of files that are not yet renamed, and name -> a name that does

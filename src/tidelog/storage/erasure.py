@@ -1,17 +1,18 @@
 """Erases a key: a tombstone for followers, and files and tier objects without the key's records.
 
 1. Every file of the topic's partitions is read from end to end for records of the key, including
-those of aborted transactions; the SHA-256 of each file records what was read. 2. Each partition
-with such records gets a tombstone, and its active segment is rolled. 3. Segments with such records
-are rewritten without them and exchanged (`attach`), one step each. Batches without such records are
-copied unchanged; a batch that loses all records becomes an empty batch, so offsets and sequences
-stay. Before the first exchange the compaction history notes since when tables of the past are
-exact. 4. In a tier, objects with such records are replaced first, a segment at a time, each by one
-compare-and-swap. Old objects are removed without the grace period, like all others that no manifest
-names; a reader with an older plan finds them missing and plans again. Copies of local segments are
-forgotten before these are exchanged; a later run copies them again. 5. Files that wait for deletion
-are removed if they hold the key. Then everything is read once more. The receipt lists what is left,
-and what no program on this machine can reach.
+   those of aborted transactions; the SHA-256 of each file records what was read.
+2. Each partition with such records gets a tombstone, and its active segment is rolled.
+3. Segments with such records are rewritten without them and exchanged (`attach`), one step each.
+   Batches without such records are copied unchanged; a batch that loses all records becomes an
+   empty batch, so offsets and sequences stay. Before the first exchange the compaction history
+   records since when tables of the past are exact.
+4. In a tier, objects with such records are replaced first, a segment at a time, each by one
+   compare-and-swap. Old objects are removed without the grace period, like all others that no
+   manifest names; a reader with an older plan finds them missing and plans again. Copies of local
+   segments are dropped before these are exchanged; a later run copies them again.
+5. Files that wait for deletion are removed if they hold the key. Then everything is read once more.
+   The receipt lists what is left, and what no program on this machine can reach.
 
 After a crash some segments are purged; a repeated erasure continues. The tombstone contains the
 key's bytes until compaction or retention removes it. Needs the directory's lock, except for the
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
 _CHUNK_BYTES: Final = 8 << 20
 
 
-# Names under which bytes of segments may lie beside them.
+# Name suffixes of files beside segments that may hold the same bytes.
 _ASIDE: Final = (
     files.DELETED_SUFFIX,
     files.CLEANED_SUFFIX,
@@ -86,12 +87,12 @@ class SearchedFile:
     """A log file that was read from end to end.
 
     Attributes:
-        partition: Whose it is.
-        path: Where it is; of an object in a tier its name there.
-        base_offset: Of the segment; -1 of a file that is none any more.
-        size_bytes: What was read.
-        sha256: Of that, in hexadecimal digits.
-        offsets: Of the records of the key, ascending.
+        partition: Its partition.
+        path: Its path; for an object in a tier, its name there.
+        base_offset: Base offset of the segment; -1 for a file that is no longer one.
+        size_bytes: Number of bytes read.
+        sha256: Digest of these, in hexadecimal digits.
+        offsets: Offsets of the key's records, ascending.
         is_tiered: Whether it is an object of the tier.
     """
 
@@ -104,7 +105,7 @@ class SearchedFile:
     is_tiered: bool = False
 
     def to_receipt(self) -> dict[str, object]:
-        """The file as a receipt lists it."""
+        """Return the file's entry in a receipt."""
         return {
             "partition": self.partition.partition,
             "file": self.path,
@@ -115,7 +116,7 @@ class SearchedFile:
 
 
 def search(log_dir: "DirectoryAccess", name: TopicPartition, key: bytes) -> list[SearchedFile]:
-    """All files of a partition, those in a tier too, with the records of the key in each."""
+    """Read all files of a partition, including those in a tier, for records of the key."""
     reader = _reader(log_dir, name)
     searched = [
         _search_file(name, each.log_path, each.base_offset, key, log_dir, is_tiered=each.is_tiered)
@@ -162,7 +163,7 @@ def _search_file(
 
 
 def _search_bytes(file: "File", key: bytes) -> tuple[str, int, list[int]]:
-    """Digest and size of a log file, and the offsets of the key's records."""
+    """Return digest and size of a log file, and the offsets of the key's records."""
     from tidelog.record.columns.batch_table import DecodeStats
     from tidelog.record.columns.decode import decode
 
@@ -176,7 +177,7 @@ def _search_bytes(file: "File", key: bytes) -> tuple[str, int, list[int]]:
         if not stats.end_at and read_bytes < size - position:
             read_bytes *= 2
             continue
-        used = stats.end_at or len(chunk)  # what is torn at the end holds no record
+        used = stats.end_at or len(chunk)  # a torn end holds no record
         digest.update(memoryview(chunk)[:used])
         position, read_bytes = position + used, _CHUNK_BYTES
     return digest.hexdigest(), size, offsets
@@ -201,25 +202,25 @@ UNREACHABLE: Final = (
 )
 
 
-# How the names of files begin that an erasing stages.
+# Prefix of the names of files that an erasure stages.
 _STAGED: Final = "erase-"
 
 
 @dataclass(slots=True, kw_only=True)
 class Erasure:
-    """What was found, and what became of it.
+    """Outcome of an erasure.
 
     Attributes:
         topic: The topic.
         key: The key.
-        started_ms: When it began.
-        ended_ms: When it was through.
-        is_executed: Whether anything was to be changed.
+        started_ms: Start time in ms.
+        ended_ms: End time in ms.
+        is_executed: Whether changes were allowed.
         found: All files before.
         tombstones: Partition and offset of each one that was appended.
         left: All files afterwards.
-        removed: Files that waited for their deletion and were removed for the key's sake.
-        not_reached: What holds the key still, as far as it is known here.
+        removed: Files awaiting deletion that were removed because they held the key.
+        not_reached: Places that still hold the key, as far as known here.
     """
 
     topic: str
@@ -235,11 +236,11 @@ class Erasure:
 
     @property
     def is_complete(self) -> bool:
-        """Whether none of the files that are in reach holds a record of the key."""
+        """Whether no reachable file holds a record of the key."""
         return self.is_executed and not self.not_reached
 
     def receipt(self) -> dict[str, object]:
-        """What was done, as JSON holds it. It has the key's digest, not the key."""
+        """Return the outcome as JSON values, with the key's digest instead of the key."""
         searched = self.left if self.is_executed else self.found
         return {
             "version": 1,
@@ -260,23 +261,22 @@ class Erasure:
 
 
 def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) -> Erasure:
-    """Erase a key, or say what that would do.
+    """Erase a key, or return what that would do.
 
     Args:
-        log_dir: Open for writing where it is to be done.
+        log_dir: Open for writing if `execute`.
         topic: The topic.
         key: The key's bytes.
-        execute: False only looks.
+        execute: False only searches.
 
     Raises:
-        UnknownTopic, ReadOnly: As their names say; nothing was changed.
-        InvalidRequest: The directory is a standby's, which holds what its leader has; nothing was
-            changed.
+        UnknownTopic, ReadOnly: Nothing was changed.
+        InvalidRequest: The directory is a standby's, which mirrors its leader; nothing was changed.
         TierConflict: Another directory, or a copy of this one, writes a tier; nothing was changed.
-        UnsupportedForMessageFormat: Records of the key lie in batches of format 0 or 1, which are
-            not written; nothing was changed.
-        CorruptData: A damaged batch lies on the way.
-        StorageFailure: The disk failed; doing it again goes on.
+        UnsupportedForMessageFormat: Records of the key lie in batches of format 0 or 1, which can't
+            be rewritten; nothing was changed.
+        CorruptData: A batch that has to be read is damaged.
+        StorageFailure: The disk failed; a repeated erasure continues.
     """
     work = Erasure(topic=topic, key=key, started_ms=log_dir.env.clock.now_ms())
     work.is_executed = execute
@@ -297,7 +297,7 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
 
 
 def _refuse_standby(log_dir: "DirectoryAccess") -> None:
-    """A tombstone of its own would part it from its leader, from which the key would come again."""
+    """Refuse a standby: its own tombstone would diverge from the leader, which keeps the key."""
     if log_dir.env.files.exists(f"{log_dir.path}/{GROUPS_FILE}"):
         raise InvalidRequest(
             f"{log_dir.path} is a standby ({GROUPS_FILE} is there): erase the key at its leader;"
@@ -311,7 +311,7 @@ def _refuse_others_tiers(log_dir: "DirectoryAccess", topic: str) -> None:
             Mover.open(log_dir, TopicPartition(topic, number), MoveOptions()).settle()
 
 
-# -- doing it ------------------------------------------------------------------------------------
+# -- execution -----------------------------------------------------------------------------------
 
 
 def _erase_from(
@@ -341,7 +341,7 @@ def _erase_from(
 
 
 class _Purger:
-    """One partition's purge."""
+    """Erasure in one partition."""
 
     def __init__(
         self, log_dir: "DirectoryAccess", name: TopicPartition, log: "LogAccess", work: Erasure
@@ -353,13 +353,13 @@ class _Purger:
         self._fs = log_dir.env.files
 
     def run(self, hits: Mapping[int, Set[int]]) -> None:
-        """Append the tombstone, then write anew what holds the key."""
+        """Append the tombstone, then rewrite the segments that hold the key."""
         self._refuse_old_formats(hits)
         answer = self._log.append([NewRecord(key=self._work.key, value=None)])
         self._work.tombstones.append((self._name.partition, answer.base_offset))
         self._log.roll()
         self._log.flush()
-        # The tombstone is in what was the active segment, and stays.
+        # The tombstone was appended to the then active segment, and stays.
         bases = {each.base_offset: each for each in self._log.segments if not each.is_tiered}
         here = [base for base in sorted(hits) if base in bases]
         staged: list[NewSegment] = []
@@ -389,7 +389,7 @@ class _Purger:
         return staging_path(self._log_dir.path, self._name, name)
 
     def _stage(self, segment: Segment, offsets: Set[int]) -> NewSegment:
-        """The segment without the records of these offsets, durably, under a staged name."""
+        """Write the segment without the records of these offsets, durably, under a staged name."""
         drawn = uuid.UUID(int=self._log_dir.env.random.getrandbits(128)).hex
         name = f"{_STAGED}{drawn}"
         file = self._fs.open(self._staging(name), create=True)
@@ -405,9 +405,9 @@ class _Purger:
         return NewSegment(name=name, base_offset=segment.base_offset, size_bytes=position)
 
     def _note_history(self, staged: Sequence[NewSegment], append_ms: int) -> None:
-        """Say since when tables are whole: a table from before the tombstone lacks the key.
+        """Record since when tables are exact: a table from before the tombstone lacks the key.
 
-        Where nothing is known of an earlier cleaning, nothing is known afterwards.
+        If nothing is known of an earlier cleaning, nothing is known afterwards.
         """
         directory = self._log.context.directory
         before = read_history(self._fs, directory)
@@ -431,7 +431,7 @@ class _Purger:
         )
         write_history(self._fs, directory, history)
         if self._log_dir.cleaner_offset(self._name) is None:
-            # A history is believed beside a checkpoint alone: here nothing was compacted.
+            # A history is valid only with a checkpoint: this partition was never compacted.
             self._log_dir.note_cleaned(self._name, self._log.log_start_offset)
 
     def _was_whole(self, directory: str) -> bool:
@@ -440,15 +440,15 @@ class _Purger:
         return is_whole(self._log.segments, self._log.log_start_offset)
 
     def remove_aside(self, searched: Sequence[SearchedFile]) -> None:
-        """Remove files that nobody waits for, where they hold the key.
+        """Remove files beside the log that hold the key.
 
-        They wait for their deletion, or an erasing that ended on its way had staged them.
+        They await deletion, or were staged by an erasure that was interrupted.
         """
         for one in searched:
             file_name = one.path.rpartition("/")[2]
             is_staged = file_name.startswith(_STAGED) and file_name.endswith(STAGING_SUFFIX)
             if one.offsets and (is_staged or one.path.endswith(files.DELETED_SUFFIX)):
-                if self._fs.exists(one.path):  # an exchange may have taken the name, and removed it
+                if self._fs.exists(one.path):  # an exchange may have used the name, and removed it
                     self._fs.remove(one.path)
                 self._work.removed.append(one.path)
 
@@ -458,10 +458,10 @@ def _later(known_ms: int, ms: int) -> int:
 
 
 def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memoryview:
-    """A batch's bytes without the records of these offsets; its own where it has none of them.
+    """Return a batch's bytes without the records of these offsets; unchanged if it has none.
 
-    Offsets, sequences, times and codec of what stays are as before; where nothing stays, the
-    header does.
+    Offsets, sequences, times and codec of the remaining records are kept; if none remains, the
+    header is kept.
     """
     assert isinstance(batch, RecordBatch)
     if batch.is_control or not any(batch.base_offset <= at <= batch.last_offset for at in offsets):
@@ -473,7 +473,7 @@ def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memo
         return build_empty_batch(
             base_offset=batch.base_offset,
             last_offset=batch.last_offset,
-            # No record has a time here, so no time index may name it.
+            # No record here has a time, so no time index may name one.
             max_timestamp=NO_TIMESTAMP,
             timestamp_type=batch.timestamp_type,
             leader_epoch=batch.leader_epoch,
@@ -491,7 +491,7 @@ def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memo
 
 
 def _as_written(record: Record, *, is_stamped: bool) -> NewRecord:
-    """The record with the time that its producer gave it, which stays on disk under a stamp."""
+    """Return the record with its producer's time, which stays on disk under a stamp."""
     ms = record.create_timestamp if is_stamped else record.timestamp
     return NewRecord.of_log(
         key=record.key,
@@ -504,18 +504,18 @@ def _as_written(record: Record, *, is_stamped: bool) -> NewRecord:
 def purge_tier(
     log_dir: "DirectoryAccess", name: TopicPartition, hits: Mapping[int, Set[int]]
 ) -> None:
-    """Write the tier's segments anew without some records, and forget copies of local ones.
+    """Rewrite the tier's segments without some records, and drop copies of local ones.
 
     Args:
-        log_dir: Open for writing; nobody else may move this partition's segments meanwhile.
+        log_dir: Open for writing; nothing else may move this partition's segments meanwhile.
         name: The partition.
-        hits: Offsets by the base offset of their segment, of local segments too: what the tier has
-            of those, and of all behind the first of them, is forgotten.
+        hits: Offsets by the base offset of their segment, of local segments too: the tier's copies
+            of those, and of all after the first of them, are dropped.
 
     Raises:
-        CorruptData: A damaged batch or object, named; segments before it are purged.
+        CorruptData: A batch or object is damaged, with its path; earlier segments are purged.
         TierConflict: Another directory writes this tier.
-        StorageFailure: Disk or store failed; doing it again goes on.
+        StorageFailure: Disk or store failed; a repeated erasure continues.
     """
     mover = Mover.open(log_dir, name, MoveOptions())
     mover.settle()
@@ -541,13 +541,14 @@ def _purge(mover: Mover, segment: RemoteSegment, offsets: Set[int]) -> None:
 
 
 def remove_unnamed(log_dir: "DirectoryAccess", name: TopicPartition) -> list[str]:
-    """Remove every object of a partition's folder that its manifest does not name, now.
+    """Remove every object of a partition's folder that its manifest does not name, at any age.
 
     Returns:
-        Keys of the folders that are gone.
+        Keys of the removed folders.
 
     Raises:
-        StorageFailure: The store failed; what was removed stays removed, doing it again goes on.
+        StorageFailure: The store failed; objects removed before stay removed, a repeated erasure
+            continues.
     """
     mover = Mover.open(log_dir, name, MoveOptions())
     manifest = mover.settle()

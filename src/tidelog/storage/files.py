@@ -1,7 +1,7 @@
 """Names of files and directories, the table of files beside a log, and whole reads and writes.
 
-Owns how a directory of topics is spelled, and `LOG_FILES`: which files a log has beside it, which
-of them are primary, and in which order they are synced and removed. The content of small text files
+Owns the naming of a directory of topics, and `LOG_FILES`: which files a log has beside it, which of
+them are primary, and in which order they are synced and removed. The content of small text files
 belongs to `text_files` and to the modules of those files.
 
 Source: Kafka 4.x LogFileUtils; docs/format.md.
@@ -22,7 +22,7 @@ from tidelog.env import MAX_BUFFERS_PER_WRITE, File, FileSystem, NotRegularFile
 from tidelog.errors import CorruptFile, InvalidTopic
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer, TopicPartition
 
-# Where controllers of Kafka keep their records; it may lie among the partitions of a broker.
+# Name of the controllers' metadata log in Kafka; it may lie among a broker's partitions.
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
 
@@ -47,7 +47,7 @@ APPEND_TIME_SUFFIX: Final = ".appendtime"
 ZONES_SUFFIX: Final = ".zones"
 
 
-# Put behind the whole name, e.g. `00000000000000000000.timeindex.swap`.
+# Appended to the whole name, e.g. `00000000000000000000.timeindex.swap`.
 DELETED_SUFFIX: Final = ".deleted"
 
 
@@ -60,19 +60,19 @@ SWAP_SUFFIX: Final = ".swap"
 TMP_SUFFIX: Final = ".tmp"
 
 
-REMOVED_SUFFIX: Final = ".removed"  # of what `commits.overlay` says is gone
+REMOVED_SUFFIX: Final = ".removed"  # for files that `commits.overlay` reports as removed
 
 
 class LogFile(NamedTuple):
-    """A kind of file that is named by a base offset: a log, or a file beside it.
+    """A kind of file that is named after a base offset: a log, or a file beside it.
 
     Attributes:
-        suffix: Of its name.
+        suffix: Suffix of its name.
         is_primary: Whether no other file can replace it; a derived file is built from the log.
-        sync_rank: Place in the order in which a segment's files are synced; None for a file that
-            nothing syncs: it has a checksum of itself, and is built again.
-        is_of_segment: Whether it comes and goes with the segment; a snapshot belongs to an offset.
-        is_summed: Whether a zone map holds its length and checksum.
+        sync_rank: Place in the order in which a segment's files are synced; None for a file that is
+            never synced: it has its own checksum, and can be rebuilt.
+        is_of_segment: Whether it exists only with the segment; a snapshot belongs to an offset.
+        is_summed: Whether a zone map stores its length and checksum.
     """
 
     suffix: str
@@ -89,14 +89,14 @@ LOG_FILES: Final = (
     LogFile(OFFSET_INDEX_SUFFIX, sync_rank=2, is_summed=True),
     LogFile(TIME_INDEX_SUFFIX, sync_rank=3, is_summed=True),
     LogFile(TXN_INDEX_SUFFIX, sync_rank=4, is_summed=True),
-    # Synced before the log: no durable record is without its time.
+    # Synced before the log, so that no durable record is without its time.
     LogFile(APPEND_TIME_SUFFIX, is_primary=True, sync_rank=0, is_summed=True),
     LogFile(ZONES_SUFFIX),
     LogFile(SNAPSHOT_SUFFIX, is_of_segment=False),
 )
 
 
-# All of them, the log first, and the log last.
+# All suffixes, the log first, and the log last.
 LOG_FIRST: Final = tuple(file.suffix for file in LOG_FILES)
 
 
@@ -121,14 +121,14 @@ SYNCED_SUFFIXES: Final = tuple(file.suffix for file in SYNCED_FILES)
 PRIMARY_SUFFIXES: Final = tuple(file.suffix for file in SYNCED_FILES if file.is_primary)
 
 
-# Of both indexes, as `(OffsetIndex, TimeIndex)` pairs are ordered.
+# Suffixes of both indexes, in the order of `(OffsetIndex, TimeIndex)` pairs.
 INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 LOCK_FILE: Final = ".lock"
 
 
-# Room for small files of a directory on a disk that is full: a change that makes room needs some.
+# Space reserved for a directory's small files on a full disk: freeing space needs some first.
 RESERVE_FILE: Final = "tidelog-reserve"
 
 
@@ -165,7 +165,7 @@ CLEANER_CHECKPOINT_FILE: Final = "cleaner-offset-checkpoint"
 TOPIC_NAME_LIMIT: Final = 249
 
 
-# A small file of ours is never larger; a directory of 100,000 partitions needs some 30 MB.
+# Maximum size of a small file; a directory of 100,000 partitions needs some 30 MB.
 SMALL_FILE_LIMIT_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -181,28 +181,28 @@ _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
 
 
-# Kafka keeps these for "no id" and for its own metadata topic.
+# Kafka reserves these for "no id" and for its own metadata topic.
 _RESERVED_IDS: Final = (uuid.UUID(int=0), uuid.UUID(int=1))
 
 
 def file_name(base_offset: int, suffix: str) -> str:
-    """The name of a segment's file, e.g. `00000000000000000042.timeindex`."""
+    """Return the name of a segment's file, e.g. `00000000000000000042.timeindex`."""
     assert 0 <= base_offset <= INT64_MAX
     return f"{base_offset:020d}{suffix}"
 
 
 def log_file_name(base_offset: int) -> str:
-    """The name of a segment's log file."""
+    """Return the name of a segment's log file."""
     return file_name(base_offset, LOG_SUFFIX)
 
 
 def cleaned_path(directory: str, base_offset: int, suffix: str) -> str:
-    """Path of a segment's file that a cleaning has written, until it gets its name."""
+    """Return the temporary path of a segment's file that a cleaning has written."""
     return f"{directory}/{file_name(base_offset, suffix)}{CLEANED_SUFFIX}"
 
 
 def cleaned_overlay(fs: FileSystem, directory: str, base_offset: int) -> dict[str, str]:
-    """The `.cleaned` files of a segment by their final names; `.removed` for those that are none.
+    """Return the `.cleaned` files of a segment by their final names; `.removed` for missing ones.
 
     See `SegmentContext.overlay`.
     """
@@ -218,7 +218,7 @@ def cleaned_overlay(fs: FileSystem, directory: str, base_offset: int) -> dict[st
 
 
 def parse_file_name(name: str) -> tuple[int, str] | None:
-    """The base offset and the whole suffix (`.index`, `.index.deleted`), None for another name."""
+    """Parse a base offset and the whole suffix (`.index`, `.index.deleted`), None for others."""
     match = _FILE_NAME.fullmatch(name)
     if match is None or int(match[1]) > INT64_MAX:
         return None
@@ -226,12 +226,12 @@ def parse_file_name(name: str) -> tuple[int, str] | None:
 
 
 def partition_dir_name(partition: TopicPartition) -> str:
-    """The name of a partition's directory, e.g. `flights-0`."""
+    """Return the name of a partition's directory, e.g. `flights-0`."""
     return str(partition)
 
 
 def parse_partition_dir(name: str) -> TopicPartition | None:
-    """The partition that a directory holds; None for other names and `-delete`, `-stray`, ..."""
+    """Return the partition of a directory; None for other names and `-delete`, `-stray`, ..."""
     match = _PARTITION_DIR.fullmatch(name)
     if match is None or int(match[2]) > INT32_MAX or match[1] in (".", ".."):
         return None
@@ -254,15 +254,15 @@ def check_topic_name(name: str) -> None:
 
 
 def encode_topic_id(topic_id: uuid.UUID) -> str:
-    """A topic id as Kafka prints it: 22 characters of URL-safe base64 without padding."""
+    """Encode a topic id as Kafka prints it: 22 characters of URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")
 
 
 def decode_topic_id(text: str) -> uuid.UUID:
-    """The topic id that `encode_topic_id` wrote.
+    """Decode the result of `encode_topic_id`.
 
     Raises:
-        CorruptFile: Not 22 characters of URL-safe base64 that stand for 16 bytes.
+        CorruptFile: It is not 22 characters of URL-safe base64 for 16 bytes.
     """
     if _TOPIC_ID.fullmatch(text) is None:
         raise CorruptFile(f"topic id {text[:40]!r}: 22 characters of URL-safe base64 expected")
@@ -270,7 +270,7 @@ def decode_topic_id(text: str) -> uuid.UUID:
 
 
 def random_topic_id(source: random.Random) -> uuid.UUID:
-    """A new topic id: never reserved, and never with a leading `-`, which tools take for an option.
+    """Draw a topic id: never reserved, and without a leading `-`, which tools take for an option.
 
     Source: Kafka 4.x Uuid.randomUuid.
     """
@@ -281,7 +281,7 @@ def random_topic_id(source: random.Random) -> uuid.UUID:
 
 
 def write_fully(file: File, data: Buffer, position: int) -> None:
-    """Write all of `data` at `position`, however often the system stops short.
+    """Write all of `data` at `position`, repeating short writes.
 
     Raises:
         OSError: A call failed or wrote nothing; a prefix of `data` may be in the file.
@@ -292,7 +292,7 @@ def write_fully(file: File, data: Buffer, position: int) -> None:
 
 
 def write_rest(file: File, data: Buffer, position: int, written: int) -> None:
-    """Go on where the system has stopped short after so many bytes; see `write_fully`."""
+    """Continue after a short write of this many bytes; see `write_fully`."""
     view = memoryview(data).cast("B")
     done = _progress(written, len(view))
     while done < len(view):
@@ -300,7 +300,7 @@ def write_rest(file: File, data: Buffer, position: int, written: int) -> None:
 
 
 def writev_fully(file: File, buffers: Sequence[Buffer], position: int) -> int:
-    """Write all buffers back to back at `position`; how many bytes that is.
+    """Write all buffers back to back at `position`; return the number of bytes.
 
     Raises:
         OSError: A call failed or wrote nothing; a prefix of the bytes may be in the file.
@@ -328,14 +328,14 @@ def _writev_group(file: File, buffers: list[Buffer], position: int) -> int:
 
 
 def _progress(written: int, requested: int) -> int:
-    """`written`, or an error where nothing was: going on would loop for ever."""
+    """Return `written`, or raise if nothing was written: repeating would loop forever."""
     if requested and written <= 0:
         raise OSError(errno.EIO, f"a write of {requested} bytes wrote nothing")
     return written
 
 
 def read_exactly(file: File, size: int, position: int) -> bytes:
-    """Exactly `size` bytes from `position`.
+    """Read exactly `size` bytes from `position`.
 
     Raises:
         CorruptFile: The file ends before.
@@ -349,7 +349,7 @@ def read_exactly(file: File, size: int, position: int) -> bytes:
 
 
 def read_file(files: FileSystem, path: str, *, limit: int = SMALL_FILE_LIMIT_BYTES) -> bytes:
-    """All bytes of a small file.
+    """Read all bytes of a small file.
 
     Raises:
         CorruptFile: The file is larger than `limit` bytes, or no regular file.
@@ -371,12 +371,12 @@ def read_file(files: FileSystem, path: str, *, limit: int = SMALL_FILE_LIMIT_BYT
 def write_atomically(
     fs: FileSystem, path: str, data: Buffer, *, sync_name: bool = True, is_durable: bool = True
 ) -> None:
-    """Give `path` new content so that a crash leaves the old or the new one, whole and durable.
+    """Replace the content of `path`; a crash leaves the old or the new one, whole and durable.
 
-    Written to `path` + `.tmp`, synced, renamed; the directory is synced then if `sync_name`. Raises
-    OSError where a call fails; `path` has its old or its new content. What need not be durable a
-    loss of power may leave torn. On a full disk the directory's reserve is spent on it, if there is
-    one: the change may be the one that makes room.
+    Written to `path` + `.tmp`, synced, renamed; the directory is then synced if `sync_name`. Raises
+    OSError if a call fails; `path` has its old or its new content. Without durability, a power loss
+    may leave a torn file. On a full disk the directory's reserve is freed for it, if there is one:
+    the change may be the one that frees space.
     """
     try:
         _write_once(fs, path, data, sync_name=sync_name, is_durable=is_durable)
@@ -387,7 +387,7 @@ def write_atomically(
 
 
 def keep_reserve(fs: FileSystem, directory: str) -> None:
-    """Make sure that a directory has a reserve; without room there is none. Raises OSError."""
+    """Create a directory's reserve unless it exists or the disk is full. Raises OSError."""
     path = f"{directory}/{RESERVE_FILE}"
     if fs.exists(path) and fs.stat(path).size == RESERVE_BYTES:
         return
@@ -401,7 +401,7 @@ def keep_reserve(fs: FileSystem, directory: str) -> None:
 
 
 def _spend_reserve(fs: FileSystem, directory: str) -> bool:
-    """Remove a directory's reserve; whether there was one."""
+    """Remove a directory's reserve; return whether there was one."""
     try:
         fs.remove(f"{directory}/{RESERVE_FILE}")
     except OSError:

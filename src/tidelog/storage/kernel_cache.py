@@ -15,20 +15,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-# Beside these numba keeps what it has compiled, where it may.
+# Name of the folder for numba's compiled code, beside the sources if that is writable.
 SOURCES: Final = Path(__file__).parent.parent / "record" / "kernels"
 CACHE_VARIABLE: Final = "NUMBA_CACHE_DIR"
 _WARM_FILE: Final = "tidelog-warm"
 
 
 def choose_cache(package: Path) -> Path | None:
-    """The folder where compiled kernels are kept; set for numba where it would find none.
+    """Return the folder of compiled kernels; configure it for numba if numba would find none.
 
     Args:
-        package: The folder of the kernels' sources, beside which numba keeps them by itself.
+        package: The folder of the kernels' sources, beside which numba stores them by default.
 
     Returns:
-        None where there is no folder that is only ours to write: each process compiles.
+        None if no folder is writable for this user only: each process then compiles.
     """
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen)
@@ -36,7 +36,7 @@ def choose_cache(package: Path) -> Path | None:
         return package / "__pycache__"
     home = os.environ.get("HOME", "")
     if home and os.access(home, os.W_OK):
-        return Path(home) / ".cache"  # numba's own second choice is in there
+        return Path(home) / ".cache"  # contains numba's own second choice
     folder = Path(tempfile.gettempdir()) / f"tidelog-numba-{os.getuid()}"
     if not _is_ours(folder):
         return None
@@ -45,7 +45,7 @@ def choose_cache(package: Path) -> Path | None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether nobody else can write there: what lies there is executed."""
+    """Return whether only this user can write there: its content is executed."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
@@ -60,7 +60,7 @@ def _is_ours(folder: Path) -> bool:
 
 @contextmanager
 def alone(folder: Path, purpose: str) -> Iterator[bool]:
-    """True for the first process that uses the folder for that, while others wait for its end."""
+    """Return True for the first process that uses the folder, while others wait until it ends."""
     from tidelog.record.kernels.compiler import fingerprint
 
     name = (
@@ -70,7 +70,7 @@ def alone(folder: Path, purpose: str) -> Iterator[bool]:
     try:
         yield file is not None
         if file is not None:
-            with suppress(OSError):  # a full disk: the next process will be first once more
+            with suppress(OSError):  # a full disk: the next process will be the first again
                 os.write(file, b"compiled\n")
     finally:
         if file is not None:
@@ -78,9 +78,9 @@ def alone(folder: Path, purpose: str) -> Iterator[bool]:
 
 
 def _lock_new(path: Path) -> int | None:
-    """An empty file, locked; None where somebody has filled it, or where there can be none.
+    """Return an empty file, locked; None if another process has filled it, or it can't exist.
 
-    In a folder that is read only, or has no locks, each process helps itself.
+    In a read-only folder, or one without locks, each process compiles for itself.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

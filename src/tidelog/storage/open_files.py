@@ -1,6 +1,6 @@
 """Bounded caches of open files, maps and parsed small files.
 
-Owns every handle of storage: `FilePool` for files that are read or written by position (active
+Owns every file handle of storage: `FilePool` for files that are read or written by position (active
 segments), `MapCache` for closed segments. An evicted file is reopened at its next use, so 10,000
 segments work with a limit of 1,024 descriptors. Maps hold no descriptor (see `tidelog.env`), but
 the kernel limits their number too (65,530 per process on Linux).
@@ -24,18 +24,18 @@ from tidelog.record.header import LENGTH_AT, LOG_OVERHEAD
 from tidelog.storage.files import write_rest
 from tidelog.types import Buffer
 
-# Of what the values say they weigh. A key in a sample takes some 250 bytes: 32 MB.
+# Maximum total weight of the cached values. A key in a sample takes some 250 bytes: 32 MB.
 WEIGHT_MAX: Final = 1 << 17
 
 
 class DecodedFiles:
-    """Contents by path, the least recently used go first."""
+    """File contents by path, with the least recently used evicted first."""
 
     def __init__(self, weight_max: int = WEIGHT_MAX) -> None:
-        """Nothing is known.
+        """Create an empty cache.
 
         Args:
-            weight_max: What all of them may weigh; one that weighs more is not kept.
+            weight_max: Maximum total weight; a heavier single content is not kept.
         """
         self._weight_max = weight_max
         self._weight = 0
@@ -43,7 +43,7 @@ class DecodedFiles:
         self._lock = threading.Lock()
 
     def find(self, path: str, stat: FileStat) -> object | None:
-        """What the file said; None where that is not known, or it is another one by now."""
+        """Return the content of a file; None if it is not cached, or the file has changed."""
         with self._lock:
             entry = self._kept.get(path)
             if entry is None or entry[0] != stat:
@@ -52,13 +52,13 @@ class DecodedFiles:
             return entry[1]
 
     def keep(self, path: str, stat: FileStat, content: object, weight: int) -> None:
-        """Remember what a file says.
+        """Cache the content of a file.
 
         Args:
             path: Its name.
-            stat: What it is known by, as it was before it was read, or after it was written.
-            content: What it says; whoever gets it leaves it as it is.
-            weight: In whatever all of them are weighed in.
+            stat: Its status before it was read, or after it was written.
+            content: The content; it is shared and must not be modified.
+            weight: Its weight, in the unit of `weight_max`.
         """
         with self._lock:
             self._drop(path)
@@ -72,7 +72,7 @@ class DecodedFiles:
         self._weight -= 0 if entry is None else entry[2]
 
     def clear(self) -> None:
-        """Forget all, as where names may stand for other files."""
+        """Clear the cache, for example when names may refer to other files."""
         with self._lock:
             self._kept.clear()
             self._weight = 0
@@ -84,26 +84,26 @@ FILE_LIMIT: Final = 256
 MAP_LIMIT: Final = 32_768
 
 
-# Maps of files in an object store are copies in memory.
+# Maximum bytes of copies: maps of files in an object store are copies in memory.
 COPIED_BYTES: Final = 64 << 20
 
 
 READ_CHUNK_BYTES: Final = 4 << 20
 
 
-# Bytes that must be there before a frame's length and magic can be read.
+# Minimum bytes of a frame to read its length and magic.
 FRAME_SIZE: Final = 17
 
 
 def _nothing() -> None:
-    """Nobody keeps a view."""
+    """Default for callers that keep no views."""
 
 
 class Held:
-    """A file that its user keeps at hand, so that he need not look for it each time.
+    """Handle of a file that its user keeps, to save the lookup each time.
 
     Attributes:
-        file: None once the pool has let go of it: then the pool is asked again.
+        file: None once the pool has closed it: then the pool has to be asked again.
         is_used: Set at each use, so that it is not among the first to be closed.
     """
 
@@ -115,10 +115,10 @@ class Held:
 
 
 class FilePool:
-    """At most `limit` open files, one that was not used for long is closed first.
+    """At most `limit` open files; the least recently used one is closed first.
 
     Attributes:
-        decoded: What small files said that are read whole; forgotten when the pool is closed.
+        decoded: Parsed contents of small files; cleared when the pool is closed.
     """
 
     def __init__(self, files: FileSystem, *, limit: int = FILE_LIMIT, write: bool = True) -> None:
@@ -130,11 +130,11 @@ class FilePool:
         self._lock = threading.Lock()
 
     def get(self, path: str, *, create: bool = False) -> File:
-        """The open file of that path; raises OSError where it can't be opened."""
+        """Return the open file of that path; raises OSError if it can't be opened."""
         return self.hold(path, create=create)[1]
 
     def hold(self, path: str, *, create: bool = False) -> tuple[Held, File]:
-        """As `get`, to be kept at hand; the file is that of the first, which may lose it."""
+        """Return a kept file for a path, shared by all its users; the pool may close it."""
         with self._lock:
             held = self._open.get(path)
             if held is not None and held.file is not None:
@@ -146,9 +146,9 @@ class FilePool:
             return held, file
 
     def _evict(self) -> None:
-        """Let go of the oldest ones. They close once nobody uses them: another thread may be.
+        """Evict the oldest files. They close once no thread uses them any more.
 
-        One that was used where it is kept goes to the end instead, once.
+        A kept file that was used since goes to the end instead, once.
         """
         for _ in range(len(self._open)):
             if len(self._open) <= self._limit:
@@ -169,10 +169,10 @@ class FilePool:
 
     @contextmanager
     def replacing(self, paths: Iterable[str]) -> Iterator[None]:
-        """Nobody opens a file within the block, and these are let go of at its end.
+        """Block opening these files within the block, and evict them at its end.
 
-        So whoever has got a file by a name, and finds afterwards that the name is still the right
-        one, has the right file.
+        So a caller that got a file by a name, and then finds that the name is still current, has
+        the right file.
         """
         with self._lock:
             yield
@@ -180,9 +180,9 @@ class FilePool:
                 self._let_go(path)
 
     def forget(self, path: str) -> None:
-        """Let go of the handle, as before the name gets another meaning or goes.
+        """Drop the handle of a file before its name is reused or removed.
 
-        It closes once nobody uses it: an answer may still be read from it.
+        It closes once unused: a response may still be read from it.
         """
         with self._lock:
             self._let_go(path)
@@ -201,19 +201,19 @@ class FilePool:
 
 
 class PooledFile:
-    """One file of a pool, for who uses it all the time."""
+    """One file of a pool, for a constant user."""
 
     __slots__ = ("_creates", "_held", "_path", "_pool")
 
     def __init__(self, pool: FilePool, path: str, *, create: bool = False) -> None:
-        """`create`: it is made where it is missing."""
+        """Create it without opening; with `create`, a missing file is created."""
         self._pool = pool
         self._path = path
         self._creates = create
         self._held = Held()
 
     def get(self) -> File:
-        """As `FilePool.get`."""
+        """Return the file, from `FilePool.get`."""
         held = self._held
         file = held.file
         if file is None:
@@ -222,7 +222,7 @@ class PooledFile:
         return file
 
     def write(self, data: Buffer, position: int) -> None:
-        """As `files.write_fully`; raises OSError."""
+        """Write with `files.write_fully`; raises OSError."""
         held = self._held
         file = held.file
         if file is None:
@@ -236,8 +236,8 @@ class PooledFile:
 class MapCache:
     """At most `limit` maps of closed files; views that callers hold outlive their eviction.
 
-    Whoever keeps views says how to drop them: else maps that left the cache would stay mapped.
-    Of copies it holds `COPIED_BYTES` and the last one at most.
+    A caller that keeps views passes a callback to drop them, or evicted maps would stay mapped. Of
+    copies it holds at most `COPIED_BYTES` plus the last one.
     """
 
     def __init__(self, files: FileSystem, *, limit: int = MAP_LIMIT) -> None:
@@ -248,11 +248,11 @@ class MapCache:
         self._lock = threading.Lock()
 
     def get(self, path: str, *, on_evict: Callable[[], None] = _nothing) -> memoryview:
-        """The whole file, read-only; raises OSError where it can't be opened.
+        """Return the whole file, read-only; raises OSError if it can't be opened.
 
         Args:
             path: Its name.
-            on_evict: Called when the map leaves the cache for want of room.
+            on_evict: Called when the map is evicted from the cache.
         """
         evicted = []
         with self._lock:
@@ -278,7 +278,7 @@ class MapCache:
 
     @contextmanager
     def replacing(self, paths: Iterable[str]) -> Iterator[None]:
-        """As `FilePool.replacing`, for maps."""
+        """Block mapping these files within the block, as `FilePool.replacing` does for handles."""
         with self._lock:
             yield
             for path in paths:
@@ -286,7 +286,7 @@ class MapCache:
                 self._maps.pop(path, None)
 
     def forget(self, path: str) -> None:
-        """Drop the map, as before the name gets another meaning or goes."""
+        """Drop the map of a file before its name is reused or removed."""
         with self._lock:
             self._copied.pop(path, None)
             self._maps.pop(path, None)
@@ -299,7 +299,7 @@ class MapCache:
 
 
 def as_storage_failure(error: OSError, path: str, operation: str) -> StorageFailure:
-    """The typed error for a failed system call."""
+    """Return the typed error for a failed system call."""
     if isinstance(error, MissingFile):
         return MissingFile(error.path, error.operation, error.reason)
     return StorageFailure(path, operation, error.strerror or str(error))
@@ -307,7 +307,7 @@ def as_storage_failure(error: OSError, path: str, operation: str) -> StorageFail
 
 @contextmanager
 def typed_failures(path: str, operation: str) -> Iterator[None]:
-    """StorageFailure for a system call that fails within; one that has its name keeps it."""
+    """Raise StorageFailure for a system call that fails inside; a StorageFailure keeps its name."""
     try:
         yield
     except OSError as error:
@@ -315,10 +315,10 @@ def typed_failures(path: str, operation: str) -> Iterator[None]:
 
 
 def sync_file(file: File, path: str) -> None:
-    """Make a file of a log durable; what fails is a `sync`, whatever it is part of.
+    """Sync a file of a log; a failure is always reported as a `sync`, in any operation.
 
     Raises:
-        StorageFailure: It is not known what the disk has of the file.
+        StorageFailure: It is unknown which data of the file is on the disk.
     """
     with typed_failures(path, "sync"):
         file.sync()
@@ -326,9 +326,9 @@ def sync_file(file: File, path: str) -> None:
 
 @contextmanager
 def typed_reads(path: str) -> Iterator[None]:
-    """StorageFailure for a system call that fails within.
+    """Raise StorageFailure for a system call that fails inside.
 
-    A file that has gone stays a FileNotFoundError: a reader that meets one refreshes.
+    A missing file is still a FileNotFoundError: a reader that gets one refreshes.
     """
     try:
         yield
@@ -341,17 +341,17 @@ def typed_reads(path: str) -> Iterator[None]:
 def walk_file(
     file: File, path: str, start: int, end: int, *, chunk_bytes: int = READ_CHUNK_BYTES
 ) -> Iterator[tuple[int, Batch]]:
-    """The batches of a log file and their positions, read by chunks, never mapped.
+    """Yield the batches of a log file and their positions, read by chunks, never mapped.
 
     Args:
         file: Open file.
         path: Its name, for errors.
         start: Position of the first batch.
-        end: Position to stop at, exclusive; a batch that passes it is not returned.
-        chunk_bytes: How much is read at a time; a larger batch is read whole.
+        end: Position to stop at, exclusive; a batch that crosses it is not returned.
+        chunk_bytes: Bytes to read at a time; a larger batch is read whole.
 
     Raises:
-        CorruptBatch: A frame that can't be; located in the file.
+        CorruptBatch: A frame is invalid; with its position.
     """
     position = start
     read_bytes = chunk_bytes
@@ -374,7 +374,7 @@ def walk_file(
 
 
 def _incomplete_batch_size(data: memoryview) -> int:
-    """Size in bytes of the batch that begins the buffer, 0 where not even its frame is there."""
+    """Return the size in bytes of the buffer's first batch, 0 if its frame is incomplete."""
     if len(data) < FRAME_SIZE:
         return 0
     return LOG_OVERHEAD + int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)

@@ -39,16 +39,16 @@ CHECKPOINT_VERSION: Final = 0
 PARTITION_METADATA_VERSION: Final = 0
 
 
-# Ours: append times up to the one in it may lie ahead of the clock.
+# A file of tidelog's own: append times up to the one in it may lie ahead of the clock.
 ACCEPTED_CLOCK_FILE: Final = "tidelog-accepted-clock"
 
 
-# What Kafka reads at start; -1 says that no KRaft controller knows this start.
+# Content that Kafka reads at start; -1 means that no KRaft controller knows this start.
 CLEAN_SHUTDOWN_TEXT: Final = b'{"version":0,"brokerEpoch":-1}'
 
 
 def encode_checkpoint(lines: Iterable[str]) -> bytes:
-    """Kafka's checkpoint text: the version, the number of entries, one line for each entry."""
+    """Encode Kafka's checkpoint text: version, number of entries, one line for each entry."""
     entries = list(lines)
     return "".join(
         f"{line}\n" for line in (str(CHECKPOINT_VERSION), str(len(entries)), *entries)
@@ -56,11 +56,11 @@ def encode_checkpoint(lines: Iterable[str]) -> bytes:
 
 
 def decode_checkpoint(data: Buffer, *field_counts: int) -> list[list[str]]:
-    """The fields of each entry of a checkpoint text; an empty text has no entries.
+    """Decode the fields of each entry of a checkpoint text; an empty text has no entries.
 
     Args:
         data: The text.
-        field_counts: How many fields an entry may have.
+        field_counts: Allowed numbers of fields of an entry.
 
     Raises:
         CorruptFile: Not UTF-8, another version, a wrong number of entries or fields.
@@ -84,7 +84,7 @@ def decode_checkpoint(data: Buffer, *field_counts: int) -> list[list[str]]:
 
 
 def parse_number(text: str, what: str) -> int:
-    """The whole number that `text` is; `what` names it in the error.
+    """Parse a whole number; `what` names it in the error.
 
     Raises:
         CorruptFile: Anything but an ASCII number that fits into an int64.
@@ -95,17 +95,17 @@ def parse_number(text: str, what: str) -> int:
 
 
 def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """The text of an offset checkpoint: `topic partition offset` in the mapping's order."""
+    """Encode an offset checkpoint: lines `topic partition offset` in the mapping's order."""
     return encode_checkpoint(
         f"{name.topic} {name.partition} {offset}" for name, offset in offsets.items()
     )
 
 
 def decode_offset_checkpoint(data: Buffer) -> dict[TopicPartition, int]:
-    """The offsets that `encode_offset_checkpoint` wrote.
+    """Decode the result of `encode_offset_checkpoint`.
 
     Raises:
-        CorruptFile: The text breaks its rules, or names an offset that no log can end at.
+        CorruptFile: The text is invalid, or has an offset that no log can end at.
     """
     offsets = {}
     for topic, partition, offset in decode_checkpoint(data, 3):
@@ -120,10 +120,10 @@ def decode_offset_checkpoint(data: Buffer) -> dict[TopicPartition, int]:
 
 
 def read_offset_checkpoint(files: FileSystem, path: str) -> dict[TopicPartition, int]:
-    """The offsets in a checkpoint file, none where there is no such file.
+    """Read the offsets in a checkpoint file, none if there is no such file.
 
     Raises:
-        CorruptFile: The text breaks its rules. Kafka then goes on as if it were empty.
+        CorruptFile: The text is invalid. Kafka then continues as if it were empty.
     """
     try:
         return decode_offset_checkpoint(read_file(files, path))
@@ -141,17 +141,17 @@ def write_offset_checkpoint(
 
 
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
-    """The text of `partition.metadata`; without a line end, as Kafka writes it."""
+    """Encode the text of `partition.metadata`; without a line end, as Kafka writes it."""
     assert topic_id.int != 0
     text = f"version: {PARTITION_METADATA_VERSION}\ntopic_id: {encode_topic_id(topic_id)}"
     return text.encode()
 
 
 def decode_partition_metadata(data: Buffer) -> uuid.UUID:
-    """The topic id in a `partition.metadata`.
+    """Decode the topic id in a `partition.metadata`.
 
     Raises:
-        CorruptFile: Another shape, a negative version, or the id of all zeros.
+        CorruptFile: The structure is wrong, the version is negative, or the id is all zeros.
     """
     match = re.fullmatch(
         r"version:\s+([0-9]{1,9})\s*\ntopic_id:\s+(\S+)\s*", decode_text(data), re.ASCII
@@ -165,7 +165,7 @@ def decode_partition_metadata(data: Buffer) -> uuid.UUID:
 
 
 def read_partition_metadata(files: FileSystem, directory: str) -> uuid.UUID | None:
-    """The topic id of a partition's directory, None where it has no `partition.metadata`."""
+    """Read the topic id of a partition's directory, None if it has no `partition.metadata`."""
     path = posixpath.join(directory, PARTITION_METADATA_FILE)
     try:
         return decode_partition_metadata(read_file(files, path))
@@ -207,20 +207,20 @@ def read_accepted_clock(files: FileSystem, directory: str, report: Callable[[str
 
 
 def write_accepted_clock(files: FileSystem, directory: str, accepted_ms: int) -> None:
-    """Write, durably, the last append time that was accepted although it lay ahead of the clock."""
+    """Store, durably, the last append time that was accepted although it was ahead of the clock."""
     path = posixpath.join(directory, ACCEPTED_CLOCK_FILE)
     write_atomically(files, path, encode_checkpoint([str(accepted_ms)]))
 
 
 def write_clean_shutdown(files: FileSystem, directory: str) -> None:
-    """Mark a log directory as shut down cleanly: the last step of closing it."""
+    """Write the mark of a clean stop to a log directory: the last step of closing it."""
     write_atomically(files, posixpath.join(directory, CLEAN_SHUTDOWN_FILE), CLEAN_SHUTDOWN_TEXT)
 
 
 def take_clean_shutdown(files: FileSystem, directory: str) -> bool:
-    """Whether the marker was there; it is removed durably, before anything is loaded.
+    """Return whether the marker was there; it is removed durably, before anything is loaded.
 
-    Only its being there counts: old brokers wrote it empty. Source: KAFKA-10471.
+    Only its existence counts: old brokers wrote it empty. Source: KAFKA-10471.
     """
     path = posixpath.join(directory, CLEAN_SHUTDOWN_FILE)
     try:
@@ -232,7 +232,7 @@ def take_clean_shutdown(files: FileSystem, directory: str) -> bool:
 
 
 def decode_text(data: Buffer) -> str:
-    """The text of UTF-8 bytes; raises CorruptFile for anything else."""
+    """Decode UTF-8 bytes; raises CorruptFile if they are invalid."""
     try:
         return bytes(data).decode()
     except UnicodeDecodeError as error:
@@ -243,16 +243,16 @@ META_PROPERTIES_FILE: Final = "meta.properties"
 
 
 def encode_meta_properties(properties: Mapping[str, str]) -> bytes:
-    """The text of `meta.properties`: a `key=value` line each, keys sorted.
+    """Encode `meta.properties`: a `key=value` line each, keys sorted.
 
-    Kafka writes the date above the lines; nobody reads it, so ours stands without.
+    Kafka writes the date above the lines; no program reads it, so it is left out.
     """
     lines = [f"{key}={_escape(value)}" for key, value in sorted(properties.items())]
     return ("#\n" + "".join(f"{line}\n" for line in lines)).encode()
 
 
 def decode_meta_properties(data: Buffer) -> dict[str, str]:
-    """The settings in a `meta.properties`; raises CorruptFile for a line without `=` or `:`."""
+    """Decode a `meta.properties`; raises CorruptFile for a line without `=` or `:`."""
     properties = {}
     for line in decode_text(data).splitlines():
         text = line.strip()
@@ -266,7 +266,7 @@ def decode_meta_properties(data: Buffer) -> dict[str, str]:
 
 
 def read_meta_properties(files: FileSystem, directory: str) -> dict[str, str] | None:
-    """The settings of a log directory, None where it has no `meta.properties`."""
+    """Read the settings of a log directory, None if it has no `meta.properties`."""
     path = posixpath.join(directory, META_PROPERTIES_FILE)
     try:
         return decode_meta_properties(read_file(files, path))
@@ -295,29 +295,29 @@ class Fields:
 
     @classmethod
     def of(cls, value: object, what: str) -> Self:
-        """The fields of `value`; raises CorruptFile where it is no object."""
+        """Wrap the fields of `value`; raises CorruptFile if it is no object."""
         if not isinstance(value, dict):
             raise CorruptFile(f"{what} is {type(value).__name__}, a JSON object expected")
         return cls(value, what)
 
     @property
     def names(self) -> list[str]:
-        """The fields' names."""
+        """Names of the fields."""
         return list(self.content)
 
     def value(self, name: str) -> object:
-        """Any value; None where there is none."""
+        """Return any value; None if it is missing."""
         return self.content.get(name)
 
     def integer(self, name: str) -> int:
-        """A whole number of 64 bits."""
+        """Return a whole number of 64 bits."""
         value = self.maybe_integer(name)
         if value is None:
             raise self._problem(name, "a whole number")
         return value
 
     def maybe_integer(self, name: str) -> int | None:
-        """The same, None where it is null or missing."""
+        """Return a whole number of 64 bits, None if it is null or missing."""
         value = self.content.get(name)
         if value is None:
             return None
@@ -326,32 +326,32 @@ class Fields:
         return value
 
     def text(self, name: str) -> str:
-        """A text."""
+        """Return a text."""
         value = self.content.get(name)
         if not isinstance(value, str):
             raise self._problem(name, "a text")
         return value
 
     def maybe_text(self, name: str) -> str:
-        """A text, empty where it is null or missing."""
+        """Return a text, empty if it is null or missing."""
         return "" if self.content.get(name) is None else self.text(name)
 
     def flag(self, name: str) -> bool:
-        """True or false."""
+        """Return true or false."""
         value = self.content.get(name)
         if not isinstance(value, bool):
             raise self._problem(name, "true or false")
         return value
 
     def items(self, name: str) -> list[object]:
-        """A list."""
+        """Return a list."""
         value = self.content.get(name)
         if not isinstance(value, list):
             raise self._problem(name, "a list")
         return value
 
     def check_version(self, newest: int, name: str) -> None:
-        """Raise UnsupportedVersion, with this name, where a later release wrote it."""
+        """Raise UnsupportedVersion, with this name, if a later release wrote it."""
         version = self.content.get("version")
         if type(version) is not int or version < 1:
             raise CorruptFile(f"version {version!r}, a number from 1 on expected")
@@ -359,7 +359,7 @@ class Fields:
             raise UnsupportedVersion(f"{name} of version {version}, {newest} is known")
 
     def mapping(self, name: str) -> "Fields":
-        """An object inside."""
+        """Return a nested object."""
         return Fields.of(self.content.get(name), f"`{name}` of {self.what}")
 
     def _problem(self, name: str, expected: str) -> CorruptFile:
@@ -368,18 +368,18 @@ class Fields:
 
 
 def read_record(kind: type[_Record], content: object, what: str, **given: object) -> _Record:
-    """A dataclass from the JSON object that `asdict` makes of it.
+    """Create a dataclass from the JSON object that `asdict` makes of it.
 
     Its fields may be numbers, texts, flags, such dataclasses, and tuples of any length of these.
 
     Args:
         kind: The dataclass.
-        content: The object, as JSON gives it.
+        content: The object, as parsed from JSON.
         what: Names the object in errors.
-        given: Fields that are read by the caller.
+        given: Fields that the caller has read.
 
     Raises:
-        CorruptFile: Another shape; what the dataclass itself refuses is raised as it is.
+        CorruptFile: The structure is wrong; errors of the dataclass itself are raised unchanged.
     """
     values, hints = Fields.of(content, what), get_type_hints(kind)
     read = {
@@ -402,7 +402,7 @@ def _read_as(kind: type, value: object, what: str) -> object:
 
 
 def read_json(data: bytes, what: str) -> Fields:
-    """The object in a JSON text; raises CorruptFile."""
+    """Parse the object in a JSON text; raises CorruptFile."""
     try:
         content: object = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -411,7 +411,7 @@ def read_json(data: bytes, what: str) -> Fields:
 
 
 def read_versioned(data: Buffer, name: str, newest: int) -> Fields:
-    """The object in the JSON text of a file; raises CorruptFile, UnsupportedVersion."""
+    """Parse the object in a JSON file's text; raises CorruptFile, UnsupportedVersion."""
     try:
         content = Fields.of(json.loads(bytes(data)), "the file")
     except (ValueError, RecursionError) as error:

@@ -85,7 +85,7 @@ class Change(ABC):
         return files.partition_dir_name(self.log.topic_partition)
 
     def removals(self, moves: Sequence[Move]) -> Iterator[Removal]:
-        """Remove the old segments' files whose names the new ones don't use; raises OSError."""
+        """Yield the old segments' files whose names the new ones don't use; raises OSError."""
         new_names = {move.final for move in moves}
         for base in (segment.base_offset for segment in self.old):
             # A snapshot at a base that stays describes earlier records, which are unchanged.
