@@ -60,7 +60,7 @@ def _is_ours(folder: Path) -> bool:
 
 @contextmanager
 def alone(folder: Path, purpose: str) -> Iterator[bool]:
-    """Return True for the first process that uses the folder, while others wait until it ends."""
+    """Yield True to the first process that uses the folder; others wait until it ends."""
     from tidelog.record.kernels.compiler import fingerprint
 
     name = (

@@ -391,7 +391,7 @@ class LogCheck:
             yield self._finding(position, batch.base_offset, damage, _EPOCH_REMEDY)
 
     def _raised_epoch(self, replay: LogReplay, epoch: int) -> Finding:
-        """Report the batch before: only it has its epoch, and an older one continues after it."""
+        """Return a finding on the last epoch, which is followed by an older one again."""
         wrong = replay.epochs.pop()
         replay.leader_epoch = replay.epochs[-1].epoch if replay.epochs else NO_LEADER_EPOCH
         path, position = replay.last_place
@@ -472,7 +472,7 @@ class LogCheck:
         return self._finding(position, expected, damage, remedy)
 
     def _torn_end(self, position: int, reason: str | None) -> Finding:
-        """Report an unfinished write at the log's end, by a crash or an active writer."""
+        """Return a finding on an unfinished write at the log's end."""
         rest = self.facts.size_bytes - position
         what = reason or "an incomplete batch"
         return self._finding(

@@ -179,7 +179,7 @@ class SegmentCheck:
         return finding
 
     def judged(self, beside: Iterable[Finding]) -> Iterator[Finding]:
-        """Remove promises of repair beside the log if the log itself must be repaired first.
+        """Yield findings, without promises of repair if the log itself must be repaired first.
 
         A zone map that proves damage in the log is the only evidence of the original bytes.
         """

@@ -165,7 +165,7 @@ class PartitionRepair:
         self._touched.add(base)
 
     def _built_index(self, base: int, suffix: str) -> memoryview:
-        """Rebuild one of both indexes, by Kafka's rule for recovery."""
+        """Return the bytes of a rebuilt index, by Kafka's rule for recovery."""
         path = self.partition.path(files.log_file_name(base))
         file = self.partition.fs.open(path)
         try:

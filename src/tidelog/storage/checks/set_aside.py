@@ -251,7 +251,7 @@ def mend(env: Env, partition: CheckedPartition, save_recovery_point: Callable[[i
 
 
 def _find_begun(context: SegmentContext) -> Parting | None:
-    """Complete a plan after a crash: its bytes are set aside, and still in the log."""
+    """Find the plan that a crash interrupted: its bytes are set aside, and still in the log."""
     for name in file_names(context):
         match = _ASIDE_NAME.fullmatch(name)
         log = None if match is None else files.parse_file_name(match[1])

@@ -404,7 +404,7 @@ def _copy_all(piece: Piece, table: "Longs") -> Batches:
 
 
 def _leave_plain(out: "Bytes", rows: "Longs", is_packed: "Mask") -> "Mask":
-    """Mark batches to compress that readers would refuse as too large; they stay uncompressed.
+    """Return which batches readers would refuse as too large; keep these uncompressed.
 
     Only other brokers write bodies so long that they can exceed a reader's limit.
     """

@@ -168,7 +168,7 @@ class Planner:
         plan[slots[goes | ~has_horizon], rewrite.ACTION] = rewrite.FILTER
 
     def _plan_transactional(self, piece: Piece, slot: int, row: "Longs") -> None:
-        """Return batches that the walk has to visit in order: markers, and data of transactions."""
+        """Plan a marker or a transactional data batch, which the walk visits in order."""
         if piece.is_control[slot]:
             self._plan_control(piece, slot, row)
             return

@@ -427,7 +427,7 @@ class TopicAdmin:
     def _set_deleted_aside(
         self, topics: Collection[str], partitions: Iterable[TopicPartition]
     ) -> list[str]:
-        """Rename directories of deleted topics, and remove their offsets from the checkpoints.
+        """Rename deleted topics' directories, clear their checkpoints; return the new names.
 
         A failure of the disk is only reported: a new topic of that name, or the next opening, tries
         again.

@@ -302,7 +302,7 @@ def give_ids(
 def _take_leftovers(
     files: FileSystem, directory: str, text: TopicsText, present: dict[str, tuple[int, ...]]
 ) -> list[TopicPartition]:
-    """Remove leftovers of deleted topics from `present`; see the module for the rule."""
+    """Move leftovers of deleted topics out of `present` and return them; see the module."""
     leftovers = []
     for name in text.deleted.keys() & present.keys() - text.topics.keys():
         numbers = present.pop(name)

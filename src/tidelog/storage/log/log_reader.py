@@ -86,11 +86,11 @@ class LogView(ABC):
         return self._list.all
 
     def finished_segments(self) -> list[ClosedSegment]:
-        """Segments that take no more appends, oldest first, including those of the tier."""
+        """Return segments that take no more appends, oldest first, including those of the tier."""
         return self._list.finished()
 
     def tiered_segments(self) -> "Sequence[RemoteSegment]":
-        """Segments that only the tier has, oldest first; each access creates new ones."""
+        """Return segments that only the tier has, oldest first; each call creates new ones."""
         return self._list.tiered()
 
     @property
@@ -143,7 +143,7 @@ class LogView(ABC):
 
     @typed_read
     def lost_offsets(self) -> list[LostOffsets]:
-        """Offsets missing at the ends of finished local segments, if that is a loss."""
+        """Return offsets missing at the ends of finished local segments, if that is a loss."""
         found = (lost_at_end(segment) for segment in self._list.all if not segment.is_tiered)
         return [lost for lost in found if lost and lost.end > self._list.start_offset]
 

@@ -438,7 +438,7 @@ class MessageSets:
         context: AppendContext,
         codec: Codec = Codec.NONE,
     ) -> None:
-        """Return time and timestamp type to set in messages of magic 1, by the topic's settings."""
+        """Set the time and timestamp type of a message by the topic's settings."""
         if self._rules.stamps:
             timestamp = context.stamp_ms
         stamp_message(out, at, timestamp=timestamp, attributes=self._type_bit | codec)

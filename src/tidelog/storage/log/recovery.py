@@ -143,7 +143,7 @@ def _next_offset(context: SegmentContext, base: int) -> int:
 
 
 def _remove_orphans(context: SegmentContext, report: RecoveryReport) -> bool:
-    """Remove indexes and sidecars without a log file; snapshots stay, they belong to offsets."""
+    """Remove files without a log file, except snapshots; return whether there were any."""
     bases = set(list_bases(context))
     orphans = []
     for entry in context.env.files.list_dir(context.directory):

@@ -79,11 +79,11 @@ class SegmentList:
         self._has_transactions: bool | None = None
 
     def finished(self) -> list[ClosedSegment]:
-        """Segments that take no more appends, oldest first."""
+        """Return segments that take no more appends, oldest first."""
         return [closed for each in self.all if (closed := as_closed(each)) is not None]
 
     def tiered(self) -> "Sequence[RemoteSegment]":
-        """Segments that only the tier has, oldest first."""
+        """Return segments that only the tier has, oldest first."""
         return self.tier.segments(next((s.base_offset for s in self.all if not s.is_tiered), None))
 
     @property

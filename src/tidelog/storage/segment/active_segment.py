@@ -179,7 +179,7 @@ class TailSegment(Segment):
         return position == 0 or self.size_bytes > position
 
     def read_txn_index(self) -> TxnIndex:
-        """Entries of the `.txnindex` file; without a file, aborted transactions by the batches."""
+        """Return the `.txnindex` file's index; without a file, that of the batches."""
         index = super().read_txn_index()
         if index.entries or self.find_aborted is None:
             return index
@@ -304,7 +304,7 @@ class TailSegment(Segment):
         return memoryview(file.pread(min(end, self.size_bytes) - start, start))
 
     def whole(self) -> memoryview:
-        """All bytes of whole batches, read now."""
+        """Return all bytes of whole batches, read now."""
         return self.view(0, self.size_bytes)
 
 
@@ -625,7 +625,7 @@ class ActiveSegment(TailSegment):
     def _index(self, batch: Batch, position: int) -> bool:
         """Add an index entry if more than the interval was written since the last (Kafka's rule).
 
-        Returns whether there may be something to write.
+        Return whether there may be something to write.
         """
         if batch.max_timestamp > self.max_timestamp:
             self.max_timestamp = batch.max_timestamp

@@ -57,7 +57,7 @@ class ClosedSegment(Segment):
         self._zones_loaded = False
 
     def stat(self) -> "FileStat":
-        """Status of the log file when it was first used."""
+        """Return the status of the log file when it was first used."""
         if self._facts is None:
             self._facts = open_log(self, self.context.env.files.stat)
         return self._facts
@@ -109,7 +109,7 @@ class ClosedSegment(Segment):
         return memoryview(file.pread(min(end, self.size_bytes) - start, start))
 
     def whole(self) -> memoryview:
-        """All bytes of the log file."""
+        """Return all bytes of the log file."""
         if self.is_mapped:
             return self.view(0, self.size_bytes)
         return open_log(self, self.context.env.files.map)  # not cached: freed with its last user

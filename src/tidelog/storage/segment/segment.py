@@ -288,7 +288,7 @@ class Segment(ABC):
 
     @abstractmethod
     def whole(self) -> memoryview:
-        """All bytes of whole batches in the log file."""
+        """Return all bytes of whole batches in the log file."""
 
     def walk_file(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
         """Yield the batches in bytes [start, end), read by position and never mapped."""
@@ -300,11 +300,11 @@ class Segment(ABC):
         return open_log(self, self.context.pool.get)
 
     def mtime_ms(self) -> int:
-        """Modification time of the log file in ms."""
+        """Return the modification time of the log file in ms."""
         return self.context.env.files.stat(self.log_path).mtime_ms
 
     def stat(self) -> FileStat:
-        """Status of the log file; for a finished segment, from its first use."""
+        """Return the status of the log file; for a finished segment, from its first use."""
         return self.context.env.files.stat(self.log_path)
 
     @abstractmethod
@@ -381,7 +381,7 @@ class Segment(ABC):
         return None
 
     def noted_times(self, _now_ms: int) -> "SegmentTimes | None":
-        """Times that the tier stored when the segment was copied; None for a local one."""
+        """Return the times that the tier stored with the copy; None for a local segment."""
         return None
 
     @property

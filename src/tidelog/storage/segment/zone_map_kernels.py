@@ -167,7 +167,7 @@ class KernelBuilder:
     def _describe(
         self, data: Bytes, table: Longs, rows: Longs, slots: npt.NDArray[np.intp]
     ) -> bool:
-        """Fill in the rows of some magic-2 batches whose uncompressed bodies lie in `data`."""
+        """Fill in the rows of uncompressed magic-2 batches; return False on damage."""
         if not len(slots):
             return True
         is_all = len(slots) == len(rows)
@@ -202,7 +202,7 @@ class KernelBuilder:
         self._step_ms, self._used_spans = self._latency.step_ms, 0
 
     def _opened(self, group: Longs, slots: Slots) -> Iterator[tuple[Bytes, Longs, Slots]]:
-        """Yield decompressed bodies side by side, the group's table updated, and their mask."""
+        """Yield decompressed bodies side by side, the updated table, and the rows of these."""
         if not len(slots):
             return
         table, start, arena = group.copy(), 0, Arena(2 * SCRATCH_BYTES)

@@ -78,7 +78,7 @@ class RemoteSegment(ClosedSegment):
     # -- properties --------------------------------------------------------------------------
 
     def stat(self) -> FileStat:
-        """Status of the log object, with the size of its valid bytes."""
+        """Return the status of the log object, with the size of its valid bytes."""
         if self._facts is None:
             log_stat = self.context.env.files.stat(self.log_path)
             mtime_ms = self.row.times.mtime_ms
@@ -160,7 +160,7 @@ class RemoteSegment(ClosedSegment):
         return walk_file(file, self.log_path, start, end, chunk_bytes=WALK_BYTES)
 
     def whole(self) -> memoryview:
-        """All valid bytes of the log, read now."""
+        """Return all valid bytes of the log, read now."""
         return self.view(0, self.size_bytes)
 
     @property

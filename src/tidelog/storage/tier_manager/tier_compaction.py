@@ -226,7 +226,7 @@ def drop_rewritten(workplace: Workplace, base_offset: int) -> None:
 
 
 def _carry_snapshot(workplace: Workplace, old: RemoteSegment) -> None:
-    """Return the snapshot at the first one's base: earlier records are unchanged."""
+    """Copy the snapshot at the first one's base: earlier records are unchanged."""
     try:
         data = read_optional(old.context, old.base_offset, files.SNAPSHOT_SUFFIX)
     except CorruptFile as error:

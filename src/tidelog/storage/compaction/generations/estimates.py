@@ -165,7 +165,7 @@ class KeySamples:
         return len(self._latest)
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        """Hash, offset and size of each sampled key's last record."""
+        """Yield hash, offset and size of each sampled key's last record."""
         return ((hash_, *last) for hash_, last in self._latest.items())
 
     @property
