@@ -96,7 +96,7 @@ class CorruptBatch(CorruptData):
 
 
 class CorruptStream(CorruptBatch):
-    """A batch has a right checksum, but its compressed records can't be decompressed.
+    """A batch's checksum is right, but its compressed records can't be decompressed.
 
     It was not damaged on its way, so sending it again doesn't help. Clients do that on error 2, for
     a corrupt message, so this error has no such code.

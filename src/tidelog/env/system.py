@@ -60,8 +60,8 @@ def map_descriptor(fd: int, size: int) -> memoryview:
 def map_resident(fd: int, size: int, position: int) -> memoryview | None:
     """Map bytes of a finished file, after reading all of them into memory if necessary.
 
-    None if that is impossible: the file is too short, the disk fails, or the system lacks the call.
-    A later read then raises the error, which a map can't.
+    Returns None if that is impossible: the file is too short, the disk fails, or the system lacks
+    the call. A later read then raises the error, which a map can't.
     """
     if _POPULATE_READ is None or size <= 0 or os.fstat(fd).st_size < position + size:
         return None
@@ -288,10 +288,7 @@ class OsFileSystem:
         return _OsFile(_open_regular(path, flags | (os.O_CREAT if create else 0)))
 
     def map(self, path: str, size: int | None = None) -> memoryview:
-        """Return a read-only view of the first `size` bytes (None for all).
-
-        B"" for an empty file.
-        """
+        """Return a read-only view of the first `size` bytes; None for the whole file."""
         fd = _open_regular(path, os.O_RDONLY)
         try:
             length = os.fstat(fd).st_size

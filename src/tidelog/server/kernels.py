@@ -239,7 +239,7 @@ def used_kernels() -> "list[Kernel[..., object]]":
         # For metrics.
         latencies.count_latencies,
         checksums.fill_shifts,
-        # For the zone map of a finished segment: acknowledgments may wait for it.
+        # For the zone map of a finished segment: acknowledgements may wait for it.
         batch_scan.scan_batches,
         sums.fill_tables,
         times.mark_lost_creates,

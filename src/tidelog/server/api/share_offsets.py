@@ -51,7 +51,7 @@ _BELOW: Final = "The start offset is below 0."
 _NOTHING: Final = "There is no offset information to delete."
 
 
-# Start offsets by topic and partition; -1 for the position that the group's settings say.
+# Start offsets by topic and partition; -1 for the position in the group's settings.
 _Starts: TypeAlias = Mapping[str, Mapping[int, int]]
 
 

@@ -364,7 +364,7 @@ class Partition(Watched):
                 reply.try_complete(ErrorCode.NONE)
 
     def must_wait(self, result: AppendResult, acks: int) -> bool:
-        """Whether an acknowledgment has to wait until readers may see the records.
+        """Whether an acknowledgement has to wait until readers may see the records.
 
         With `fsync` only acks=all waits; a flush that the topic's settings require delays every
         one.

@@ -107,7 +107,7 @@ class FilePiece:
         """Return the positions to probe among unseen bytes below `end`."""
         start = max(self._cached_end, self.position)
         looks = [*range(start + probe_bytes - 1, end - 1, probe_bytes), end - 1]
-        if self._cached_end == _NEVER_SEEN:  # else it is next to a page that was seen
+        if self._cached_end == _NEVER_SEEN:  # else it is next to a seen page
             looks.insert(0, start)
         return looks
 
@@ -256,7 +256,7 @@ class SegmentBytes:
             raise ColdRead
 
 
-# Between two index entries lie 4 KiB and one batch by default.
+# Distance of two index entries, 4 KiB and one batch by default.
 WINDOW_BYTES: Final = 4096 + HEADER_SIZE
 
 
