@@ -109,7 +109,7 @@ def test_the_tier_keeps_the_last_record_of_each_key() -> None:
 def test_a_cleaning_is_given_up_where_its_segments_were_deleted_once_it_was_planned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tiered = start(**{"cleanup.policy": "compact,delete"})
+    tiered = start(cleanup_policy="compact,delete")
     put_with_transactions(tiered, 120)
     tiered.move(roll=True)
 
