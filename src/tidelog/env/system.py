@@ -1,6 +1,6 @@
 """The operating system's clocks, files, maps and locks, behind the protocols of `seam`.
 
-Calls `mmap` and `flock` through ctypes where Python's library lacks the needed options.
+Calls `mmap`, `munmap` and `madvise` through ctypes: Python's maps keep a descriptor each.
 """
 
 import ctypes
@@ -128,7 +128,7 @@ _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _PROBED: Final = (bytearray(1),)
 
 
-# Includes sleep on Linux: a machine that slept must not look as if its wall clock had jumped.
+# On Linux this clock includes sleep: after sleep the wall clock must not seem to have jumped.
 _RUNNING_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

@@ -123,7 +123,8 @@ def jump_problem(first: int, last: int, next_offset: int, following: int) -> str
 def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | None:
     """Return what is wrong with bytes at the end of a finished segment that hold no whole batch.
 
-    None if all offsets were found before them: then they are a torn tail that never counted.
+    The result is None if all offsets were found before them: then they are a torn tail, which
+    never counted.
 
     Args:
         left_bytes: Number of these bytes.

@@ -122,7 +122,7 @@ def _of_producers(
 ) -> Iterator[tuple[RecordBatch, bool]]:
     """Yield batches of producers up to the first marker of each, and whether that is an abort.
 
-    Stops at a damaged batch: the append reports the damage.
+    The iteration stops at a damaged batch: the append reports the damage.
     """
     try:
         for batch in batches:
@@ -156,8 +156,8 @@ def _others(open_ones: Mapping[int, int], aborted: Aborted) -> dict[int, int]:
 def ask_aborted(leader: Leader, node_id: int, position: Position) -> Aborted:
     """Fetch the leader's list of aborted transactions from a position on.
 
-    None if it returns no records there at isolation level READ_COMMITTED: a transaction that began
-    before is still open.
+    The result is None if it returns no records there at isolation level READ_COMMITTED: a
+    transaction that began before is still open.
 
     Raises:
         ClusterFailure: It can't be reached, or its response is invalid.
@@ -455,7 +455,8 @@ class Copy:
     ) -> int | None:
         """Return the offset from which on the leader claims not to have the local records.
 
-        None if there are none. Nothing is truncated yet: `check_copies` has to prove the claim.
+        The result is None if there is none. Nothing is truncated yet: `check_copies` has to prove
+        the claim.
 
         Args:
             leader: The leader's ends of epochs, for `own_epochs`.

@@ -360,7 +360,7 @@ class Connection(asyncio.BufferedProtocol):
     def _is_plain(self) -> bool:
         """Whether a request can be answered directly, without further bookkeeping.
 
-        Excludes the cases of `_is_held_up` and those that `_go_on` handles after requests.
+        It can't in the cases of `_is_held_up` and those that `_go_on` handles after requests.
         """
         out = self._out
         return (

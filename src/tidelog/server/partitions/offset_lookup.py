@@ -111,7 +111,7 @@ def _at(log: Log, offset: int) -> OffsetAndTimestamp:
 def may_have_no_times(log: Log) -> bool:
     """Whether a search may have found nothing because the records have no times; they must be read.
 
-    Cheap, and nearly always False: some record has a time, or there is no record.
+    The check is cheap, and nearly always False: some record has a time, or there is no record.
     """
     if log.log_start_offset == log.log_end_offset:
         return False
