@@ -103,7 +103,7 @@ class Held:
     """Handle of a file that its user keeps, to save the lookup each time.
 
     Attributes:
-        file: None once the pool has closed it: then the pool has to be asked again.
+        file: None once the pool has closed it: then it has to be taken from the pool again.
         is_used: Set at each use, so that it is not among the first to be closed.
     """
 

@@ -288,7 +288,7 @@ def _escape(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of a JSON object; `what` names it in errors."""
+    """Typed fields of a JSON object; `what` names it in errors."""
 
     content: dict[str, object]
     what: str

@@ -1,6 +1,6 @@
 """Checks a log file by itself: frames, checksums, order of offsets and epochs, records.
 
-One pass, which continues behind damage. It stores a row for each sound batch in `LogFacts` for the
+One pass, which continues after damage. It stores a row for each sound batch in `LogFacts` for the
 checks of sidecar files, in columns of about 40 bytes a batch, and producers in `ProducerStates`.
 
 Records are checked in batches whose CRC is right, too: their producer may have built them wrong, or

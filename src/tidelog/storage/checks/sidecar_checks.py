@@ -239,7 +239,7 @@ def _row_position(damage: str, data: bytes) -> int:
 
 
 def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Iterator[Finding]:
-    """Check the batch that a row names: a known row's first one, an unknown row's last one."""
+    """Check that a row lies in the log, and the batch that a known row names."""
     at = HEADER_SIZE + slot * ROW_SIZE
     if row.offset > facts.next_offset and facts.is_whole:
         damage = f"row {slot} speaks of offset {row.offset}, the log ends at {facts.next_offset}"

@@ -7,12 +7,12 @@ row also has the CRC of the batch that starts at its offset, so it can be compar
 (`tidelog.storage.segment.append_time_trust`).
 
 **No time is ever guessed:**
-- A row that breaks its checksum or a rule ends what is valid. Rows behind it may be right, but a
+- A row that breaks its checksum or a rule ends the valid part. Rows after it may be right, but a
   missing row between two others would give its records a wrong time.
 - The last valid row is certain for the batch that opened it and no further: rows of later appends
   may be missing. Only a following row shows where a run ends.
 - A closed file ends with an unknown row. So truncation at a row boundary is detected, and records
-  that another program appends or merges behind it stay unknown.
+  that another program appends or merges after it stay unknown.
 - Each checksum continues the one of the row before, the first that of the header, which covers
   topic id and base offset. So rows that reappear because a truncation was lost, or that belong to
   another file, are invalid. The file is primary data: nothing can rebuild it. Pure: the caller

@@ -177,7 +177,7 @@ class Finished:
 
     @property
     def base_offset(self) -> int:
-        """First offset of the segment."""
+        """Base offset of the segment."""
         return self.segment.base_offset
 
     @property
@@ -679,7 +679,7 @@ class Preview:
 
     Attributes:
         decision: The cleanable part, and whether its age or its dirty share makes a cleaning due.
-        plan: What would happen to each segment.
+        plan: Decision for each segment.
         generations: The statistics.
         has_versions: Whether a timestamp or header decides which record of a key stays. The plan
             estimates keys and garbage by offset even then.

@@ -54,7 +54,7 @@ class CleanableSegment(WaitingSegment, Protocol):
 
     @property
     def base_offset(self) -> int:
-        """First offset of the segment."""
+        """Base offset of the segment."""
         ...
 
     @property

@@ -285,7 +285,7 @@ def clean(
             it.
 
     Returns:
-        What was written. If the map filled up, `mapped_to` is below the job's `map_to`, and another
+        The result. If the map filled up, `mapped_to` is below the job's `map_to`, and another
         job has to clean the rest.
 
     Raises:

@@ -113,7 +113,7 @@ def kept_defaults(state: ClusterState) -> Mapping[str, str]:
 def with_defaults(state: ClusterState, defaults: Mapping[str, str]) -> ClusterState:
     """Return a state that stores a broker's defaults for topics.
 
-    None are stored if they would be the only content: a broker without settings needs no file.
+    None are stored for a broker without defaults and settings, which needs no file.
     """
     noted = dict(defaults) if defaults or state.settings else None
     return replace(state, topic_defaults=noted)

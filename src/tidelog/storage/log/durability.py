@@ -113,7 +113,7 @@ class FailureGuard:
         self.is_closed = False
         self.is_changed = is_changed
         self._is_broken = False  # in deferred work; the owner's thread may not know it yet
-        self._is_in_doubt = False  # what the disk has
+        self._is_in_doubt = False  # state of the disk
 
     def call_on_failure(self, call: Callable[[], None]) -> None:
         """Call this on the owner's thread when the partition goes offline, except at a close."""

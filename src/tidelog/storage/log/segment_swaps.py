@@ -120,7 +120,7 @@ class SegmentSwaps:
         directory = self._segments.context.directory
         self._guard.run(directory, "note epoch", lambda: self._epochs.note_own(end))
 
-    # -- what may be swapped -----------------------------------------------------------------
+    # -- segments that may be swapped --------------------------------------------------------
 
     def finished_run(self, bases: Sequence[int]) -> list[ClosedSegment]:
         """Return the finished, consecutive local segments with these base offsets.

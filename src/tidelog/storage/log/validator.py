@@ -86,7 +86,7 @@ from tidelog.types import (
 RENUMBERED_MAX: Final = 10_000
 
 
-# Bodies are looked at and let go.
+# Buffers of bodies, which are not kept after the check.
 _SCRATCH: Final = Scratch()
 # Buffers for one block of lz4, usually a whole batch. A caller takes one out, so that no two
 # threads share it.

@@ -526,7 +526,7 @@ class ActiveSegment(TailSegment):
     def first_timestamp(self) -> int:
         """Largest timestamp of the first batch, from which the segment's age counts, else -1."""
         if self._first_timestamp is None and self.size_bytes:
-            # A larger batch is not among these bytes, and no sign of damage.
+            # These bytes may end inside of the first batch, which is no sign of damage.
             first = next(self.walk_file(0, min(self.size_bytes, 1 << 12)), None)
             if first is None:
                 first = next(iterate_batches(self, 0, self.size_bytes))

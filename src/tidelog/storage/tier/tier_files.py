@@ -66,7 +66,7 @@ _SUM: Final = re.compile(r"(.*)#([0-9]{1,19})-([0-9a-f]{8})", re.DOTALL)
 TIER_FILE: Final = "tidelog-tier.json"
 
 
-# Cached records: 100,000 segments take about 80 MB.
+# Maximum size of a record; 100,000 segments take about 80 MB.
 RECORD_LIMIT_BYTES: Final = 1 << 30
 
 

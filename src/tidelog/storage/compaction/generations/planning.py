@@ -379,7 +379,7 @@ COUNT_FILL: Final = 0.9
 
 
 class Decision(StrEnum):
-    """What happens to a segment, and why."""
+    """Decision for a segment in a plan, with its reason."""
 
     CLEAN = "clean"
     MERGE = "merge"
@@ -450,7 +450,7 @@ class GenerationPlan:
         is_full: Whether it is a full pass.
         space: Space usage of the log.
         segments: All finished segments, in order.
-        decisions: What happens to each of them.
+        decisions: Decision for each of them.
         read_bytes: Bytes that are expected to be read.
     """
 

@@ -115,7 +115,7 @@ class Statistics:
         swept_to: Offset up to which the last full pass removed due tombstones; 0 if there was none.
         swept_ms: Time of that pass; -1 if there was none.
         planned_to: End of the cleanable part when the log was last planned.
-        counted: What a cleaning's map says about the sample; None if no map does.
+        counted: Count of a cleaning's map, to correct the sample; None if there is none.
     """
 
     seed: bytes = field(repr=False)
