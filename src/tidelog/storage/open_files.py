@@ -134,7 +134,7 @@ class FilePool:
         return self.hold(path, create=create)[1]
 
     def hold(self, path: str, *, create: bool = False) -> tuple[Held, File]:
-        """Return a kept file for a path, shared by all its users; the pool may close it."""
+        """Return the handle of a path, shared by all its users, and the open file."""
         with self._lock:
             held = self._open.get(path)
             if held is not None and held.file is not None:
@@ -169,7 +169,7 @@ class FilePool:
 
     @contextmanager
     def replacing(self, paths: Iterable[str]) -> Iterator[None]:
-        """Block opening these files within the block, and evict them at its end.
+        """Keep these files from being opened inside the context, and evict them at its end.
 
         So a caller that got a file by a name, and then finds that the name is still current, has
         the right file.
@@ -278,7 +278,7 @@ class MapCache:
 
     @contextmanager
     def replacing(self, paths: Iterable[str]) -> Iterator[None]:
-        """Block mapping these files within the block, as `FilePool.replacing` does for handles."""
+        """Keep these files from being mapped inside the context; see `FilePool.replacing`."""
         with self._lock:
             yield
             for path in paths:

@@ -94,7 +94,7 @@ def note(path: str, damage: str, remedy: str) -> Finding:
 
 
 def warning(path: str, damage: str, remedy: str) -> Finding:
-    """Create a finding on a file that can't be rebuilt, and whose loss loses nothing."""
+    """Create a finding on a file that no repair rebuilds, and that no record depends on."""
     return Finding(path, damage, remedy, Severity.WARNING)
 
 

@@ -205,7 +205,7 @@ class _Loading:
     # -- refusing ----------------------------------------------------------------------------
 
     def _refuse(self, damage: DamagedLog | None, todo: str = _TO_REPAIR) -> None:
-        """Take no appends: bytes that must not be truncated are unreadable."""
+        """Refuse appends, because bytes that must not be truncated are unreadable."""
         if damage is None or self._is_refused:
             return
         self.guard.failure = damage

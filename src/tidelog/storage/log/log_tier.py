@@ -42,7 +42,7 @@ class LocalRetention:
 
     @classmethod
     def of(cls, config: TopicConfig) -> "LocalRetention":
-        """Create those of a topic."""
+        """Create the local retention settings of a topic."""
         ms, size = config.local_retention_ms, config.local_retention_bytes
         return cls(
             config.retention_ms if ms == AS_TOTAL else ms,

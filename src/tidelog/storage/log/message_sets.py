@@ -328,7 +328,7 @@ class MessageSets:
         return append
 
     def _open(self, data: Buffer, batches: Sequence[Batch], context: AppendContext) -> _Set:
-        """Return the set if it is valid: of one format, and with a wrapper alone."""
+        """Return the set if it is valid: one format, and a wrapper only as the single message."""
         for batch in batches:
             if batch.magic != batches[0].magic:
                 raise self._invalid(f"formats {batches[0].magic} and {batch.magic} in one set")
