@@ -196,7 +196,7 @@ def _delta_problem(batch: RecordBatch, body: bytes | memoryview) -> str | None:
 
 
 def _time_problem(batch: RecordBatch, largest: int) -> str | None:
-    """Compare the header's times with the records'.
+    """Return how the header's largest time differs from the records', None if it does not.
 
     The header of a LogAppendTime batch is right by definition; that of an emptied one is from
     before.

@@ -224,8 +224,7 @@ class OpenPartitions:
         checkpoints.given_up.pop(name, None)
         if rules.deferrals is not None:
             with typed_reads(context.directory):
-                # So that recovery can tell a gap from a loss, in a partition that another program
-                # created.
+                # Lets recovery tell a gap from a loss, in a partition that another program created.
                 begin_notes(self._fs, context.directory)
         for line in log.recovery_report.actions:
             self._context.report(line)

@@ -202,7 +202,7 @@ class Deleter:
         if staying[0].base_offset > self._segments.start_offset:
             self._move_start(staying[0].base_offset)
         self._segments.keep(staying)  # first: if the disk fails here, readers no longer use them
-        # Those in the tier are removed with the next change of the manifest.
+        # Segments in the tier are removed with the next change of the manifest.
         self._discard(going, now_ms)
 
     def _discard(self, going: Sequence[Segment], now_ms: int) -> None:

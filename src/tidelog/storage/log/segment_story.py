@@ -39,7 +39,7 @@ FOR_EVER: Final = None
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """How long a policy keeps a segment.
+    """Time until which a policy keeps a segment.
 
     Attributes:
         counted: The time that the policy counts from.

@@ -271,7 +271,7 @@ class TailSegment(Segment):
 
     @property
     def last_batches(self) -> LastBatches:
-        """How far its batches are in order: up to its end."""
+        """End of the batches in order: the segment's end."""
         position = self.size_bytes  # read first: another thread may append meanwhile
         return LastBatches(self.end_offset, position, None)
 

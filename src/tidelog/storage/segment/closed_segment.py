@@ -225,7 +225,7 @@ class ClosedSegment(Segment):
 
     @property
     def last_batches(self) -> LastBatches:
-        """How far the batches after the last index entry are in order; read once."""
+        """End of the batches in order after the last index entry; read once."""
         seen = self.seen_last_batches
         if seen is None:
             seen = self.seen_last_batches = self._look_at_last_batches()

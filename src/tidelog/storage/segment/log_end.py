@@ -68,7 +68,7 @@ _KEY_LENGTH: Final = 4
 
 
 class TooManyPlaces(Exception):
-    """So many places look like batches that the search was given up."""
+    """Too many places look like batches, so the search was given up."""
 
 
 def next_sound_batch(

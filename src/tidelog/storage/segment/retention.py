@@ -74,7 +74,7 @@ class RetentionConfig(Protocol):
 
     @property
     def retention_ms(self) -> int:
-        """How long records are kept in ms; -1 without a limit."""
+        """Retention time of records in ms; -1 without a limit."""
         ...
 
     @property
@@ -89,7 +89,7 @@ class RetentionConfig(Protocol):
 
     @property
     def tidelog_retention_clock(self) -> RetentionClock:
-        """Which time of a record counts."""
+        """Clock that selects the time of a record."""
         ...
 
 

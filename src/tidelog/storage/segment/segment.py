@@ -194,7 +194,7 @@ def raise_typed(reader: _HasContext, error: OSError) -> NoReturn:
 
 
 class LastBatches(NamedTuple):
-    """How far the last batches of a segment are in order, from the last index entry on.
+    """End of a segment's batches in order, read from the last index entry on.
 
     Attributes:
         next_offset: Offset after the last batch in order, exclusive.
@@ -267,7 +267,7 @@ class Segment(ABC):
     @property
     @abstractmethod
     def last_batches(self) -> LastBatches:
-        """How far the batches after the last index entry are in order."""
+        """End of the batches in order after the last index entry."""
 
     # -- its log file --------------------------------------------------------------------------
 

@@ -246,7 +246,8 @@ class TierFiles(LayeredFiles):
             try:
                 data = self.store(parts.url).read(parts.key, position, size)
             except FileNotFoundError as error:
-                # It may have been replaced since: a reader that refreshes finds its replacement.
+                # The object may have been replaced since: a reader that refreshes finds the new
+                # one.
                 reason = "not in the store; see `tidelog tier --verify`"
                 raise MissingFile(path, "read", reason) from error
             if len(data) != size:
