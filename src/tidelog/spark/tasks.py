@@ -230,8 +230,8 @@ class TaskPartition(InputPartition):
 
 def read_partition(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
     """The rows of a `TaskPartition`, in a worker."""
-    task = partition.task if isinstance(partition, TaskPartition) else None
-    return iter(()) if task is None else in_worker(task.read)
+    assert isinstance(partition, TaskPartition)
+    return iter(()) if partition.task is None else in_worker(partition.task.read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

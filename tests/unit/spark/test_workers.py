@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 
 from tidelog.errors import MissingDependency
 from tidelog.spark import workers
+from tidelog.spark.tasks import TaskPartition, read_partition
 from tidelog.storage.kernel_cache import CACHE_VARIABLE
 
 # Prints how many functions were compiled: to make ready, and by a read afterwards.
@@ -56,6 +58,12 @@ def test_a_missing_package_is_named(unready: None, monkeypatch: pytest.MonkeyPat
     with pytest.raises(MissingDependency, match=r"has no numba: set spark\.pyspark") as caught:
         list(workers.in_worker(lambda: iter(())))
     assert sys.executable in str(caught.value)
+
+
+def test_only_a_planned_partition_is_empty() -> None:
+    assert list(read_partition(TaskPartition(None))) == []
+    with pytest.raises(AssertionError):
+        read_partition(InputPartition(None))
 
 
 def test_a_module_that_fails_later_is_named() -> None:
