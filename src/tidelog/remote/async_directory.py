@@ -45,14 +45,14 @@ _P = ParamSpec("_P")
 _Ask = TypeVar("_Ask", bound=Callable[..., object])
 
 
-# Questions that wait side by side; more wait their turn.
+# Number of calls that run at the same time; further calls wait.
 _THREADS: Final = 8
 
 
 def awaited(
     call: Callable[Concatenate[RemoteDirectory, _P], _Answer],
 ) -> Callable[Concatenate["AsyncRemoteDirectory", _P], Coroutine[object, object, _Answer]]:
-    """Return a call of `RemoteDirectory` to be awaited: same arguments, result, errors, docs."""
+    """Return the awaitable version of a call of `RemoteDirectory`, with its signature and docs."""
 
     async def ask(
         self: "AsyncRemoteDirectory", /, *args: _P.args, **keywords: _P.kwargs
@@ -66,20 +66,20 @@ def sent(
     call: Callable[Concatenate[RemoteDirectory, _P], _Answer],
     send: "Callable[Concatenate[RemoteDirectory, _P], Future[_Answer]]",
 ) -> Callable[Concatenate["AsyncRemoteDirectory", _P], Coroutine[object, object, _Answer]]:
-    """Return an append to be awaited: `send` queues the records of a `call` in a thread."""
+    """Return the awaitable version of an append; `send` queues its records in a thread."""
 
     async def ask(
         self: "AsyncRemoteDirectory", /, *args: _P.args, **keywords: _P.kwargs
     ) -> _Answer:
         sending = await self._run(lambda: send(self._directory, *args, **keywords))
-        # Cancelling the call does not call the records back.
+        # Cancelling the call does not cancel records that are already queued.
         return await asyncio.shield(asyncio.wrap_future(sending))
 
     return _described(ask, call)
 
 
 def _described(ask: _Ask, call: Callable[..., object]) -> _Ask:
-    """Give a call the name, the signature and the docs of another one."""
+    """Give a call the name, the signature and the docs of another call."""
     wraps(call)(ask)
     del ask.__wrapped__  # type: ignore[attr-defined]  # it is a coroutine function, `call` is none
     ask.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
@@ -90,10 +90,10 @@ def _described(ask: _Ask, call: Callable[..., object]) -> _Ask:
 
 @reads_arguments()
 class AsyncRemoteDirectory:
-    """The topics of a cluster: the calls of `RemoteDirectory`, awaited.
+    """Topics of a cluster: the calls of `RemoteDirectory`, awaited.
 
-    Arguments, results and errors are those of `RemoteDirectory`. Records of an append that is
-    cancelled may be in the log.
+    Arguments, results and errors are those of `RemoteDirectory`. After an append is cancelled, some
+    of its records may be in the log.
     """
 
     def __init__(self, directory: RemoteDirectory) -> None:
@@ -103,7 +103,7 @@ class AsyncRemoteDirectory:
 
     @property
     def bootstrap(self) -> str:
-        """Where it is, `host:port[,host:port]`."""
+        """Bootstrap servers, `host:port[,host:port]`."""
         return self._directory.bootstrap
 
     async def _run(self, ask: Callable[[], _Answer]) -> _Answer:
@@ -157,9 +157,9 @@ class AsyncRemoteDirectory:
         strict: bool = False,
         stats: "ScanStats | None" = None,
     ) -> "AsyncIterator[pa.RecordBatch]":
-        """See `RemoteDirectory.read`; its batches for `async for`, fetched as they are asked for.
+        """See `RemoteDirectory.read`; for `async for`. Each batch is fetched when it is requested.
 
-        Errors come with the first batch.
+        Errors are raised with the first batch.
         """
         scan = self._directory.scan(
             topic,
@@ -186,10 +186,10 @@ class AsyncRemoteDirectory:
         return await self._run(table.to_table)
 
     async def _each(self, begin: Callable[[], Iterator[_Item]]) -> AsyncIterator[_Item]:
-        """The items of an iterator that blocks, each taken in a thread.
+        """Yield the items of a blocking iterator, taking each of them in a thread.
 
-        Who stops early, or is cancelled, leaves the iterator to a thread that closes it once it
-        has come back from what it waits for.
+        If the caller stops early or is cancelled, a thread closes the iterator once its current
+        step has returned.
         """
         steps = _Steps(begin)
         try:
@@ -199,13 +199,13 @@ class AsyncRemoteDirectory:
                     return
                 yield items[0]
         finally:
-            with suppress(RuntimeError):  # nothing is left to close once the threads have gone
+            with suppress(RuntimeError):  # the threads have ended, so nothing is left to close
                 self._threads.submit(steps.close)
 
     # -- closing -----------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Wait for what is on its way, then let go; what is called later raises Closed."""
+        """Wait for pending calls and appends, then close; later calls raise Closed."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -226,7 +226,7 @@ class AsyncRemoteDirectory:
 
 
 class _Steps(Generic[_Item]):
-    """An iterator that several threads take turns with; it is closed between two steps."""
+    """Iterator shared by several threads, one at a time; it is closed between two steps."""
 
     def __init__(self, begin: Callable[[], Iterator[_Item]]) -> None:
         self._begin = begin
@@ -235,7 +235,7 @@ class _Steps(Generic[_Item]):
         self._is_closed = False
 
     def take(self) -> tuple[()] | tuple[_Item]:
-        """The next item, nothing at the end; begins with the first."""
+        """Return a tuple of the next item, empty at the end; the first call begins."""
         with self._turn:
             if self._is_closed:
                 return ()
@@ -246,7 +246,7 @@ class _Steps(Generic[_Item]):
             return ()
 
     def close(self) -> None:
-        """Let go of what the iterator holds."""
+        """Close the iterator."""
         with self._turn:
             self._is_closed = True
             close = getattr(self._iterator, "close", None)

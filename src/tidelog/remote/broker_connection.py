@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 30.0
 
 
-# An answer that comes more slowly is given up once its time is over.
+# Slowest accepted rate of a response: a slower one misses its deadline.
 _LEAST_BYTES_PER_S: Final = 1 << 16
 
 
-# How long a call of the system waits at once, in seconds.
+# Longest single wait in the system, in seconds.
 _SLICE_S: Final = 0.25
 
 
@@ -44,34 +44,34 @@ _Address: TypeAlias = tuple[int, int, int, str, tuple[object, ...]]
 
 
 class Transport(Protocol):
-    """One connection to one broker. One owner."""
+    """Connection to one broker. For one owner."""
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send all pieces, in order."""
         ...
 
     def begin_answer(self) -> None:
-        """Wait for an answer from now on: its deadline is counted from here, not piece by piece."""
+        """Start the deadline of the next response; it covers the whole response, not each piece."""
         ...
 
     def receive(self, max_bytes: int) -> bytes:
-        """Wait for bytes, at most as many; empty at the end of the stream."""
+        """Wait for bytes and return at most that many; empty at the end of the stream."""
         ...
 
     def close(self) -> None:
-        """Let go of it; once is enough."""
+        """Close the connection; a second call does nothing."""
         ...
 
 
-# Takes host and port.
+# Opens a connection to a host and port.
 Connect: TypeAlias = Callable[[str, int], Transport]
 
 
 def split_server(server: str) -> tuple[str, int]:
-    """Host and port of `host:port`, where the host may be an IPv6 address in brackets.
+    """Return host and port of `host:port`, where the host may be an IPv6 address in brackets.
 
     Raises:
-        ClusterFailure: It is no such text.
+        ClusterFailure: The text doesn't have this form.
     """
     host, colon, port = server.strip().rpartition(":")
     if not colon or not host or not port.isdecimal():
@@ -80,7 +80,7 @@ def split_server(server: str) -> tuple[str, int]:
 
 
 def never() -> bool:
-    """Whether to stop waiting: no."""
+    """Return False: never stop waiting."""
     return False
 
 
@@ -89,10 +89,10 @@ class Patience:
     """Time limits of waiting for a broker.
 
     Attributes:
-        timeout_s: For a connection, for sending a request, and for a whole answer, which is given a
-            second more for each 64 KiB that have come.
-        is_stopped: Looked at four times a second; ends the waiting.
-        clock: Measures it.
+        timeout_s: Limit for a connection, for sending a request, and for a whole response; each 64
+            KiB received extends the limit of the response by a second.
+        is_stopped: Checked four times a second; ends the waiting.
+        clock: Measures the time.
     """
 
     timeout_s: float = TIMEOUT_S
@@ -100,15 +100,15 @@ class Patience:
     clock: Clock = field(default_factory=SystemClock)
 
     def deadline(self) -> float:
-        """From now on, in seconds of `clock`."""
+        """Return the deadline of a wait that starts now, in seconds of `clock`."""
         return self._now() + self.timeout_s
 
     def left(self, deadline: float, what: str) -> float:
-        """How long to wait at once, in seconds.
+        """Return the length of the next single wait, in seconds.
 
         Raises:
-            InterruptedError: It is over because somebody wants to stop.
-            TimeoutError: It is over.
+            InterruptedError: `is_stopped` is true.
+            TimeoutError: The deadline has passed.
         """
         if self.is_stopped():
             raise InterruptedError(f"{what} was waited for, and then told to stop")
@@ -122,7 +122,7 @@ class Patience:
 
 
 class SocketTransport:
-    """A TCP connection; a whole answer has one deadline, however many pieces it comes in."""
+    """TCP connection; a whole response has one deadline, however many pieces it arrives in."""
 
     def __init__(self, connection: socket.socket, patience: Patience) -> None:
         self._socket = connection
@@ -136,11 +136,11 @@ class SocketTransport:
             self._socket.sendall(part)
 
     def begin_answer(self) -> None:
-        """From now on an answer is waited for."""
+        """Start the deadline of the next response."""
         self._deadline = self._patience.deadline()
 
     def receive(self, max_bytes: int) -> bytes:
-        """Wait for bytes, at most as many; empty at the end of the stream."""
+        """Wait for bytes and return at most that many; empty at the end of the stream."""
         while True:
             self._socket.settimeout(self._patience.left(self._deadline, "a whole answer"))
             try:
@@ -151,7 +151,7 @@ class SocketTransport:
             return data
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._socket.close()
 
 
@@ -162,7 +162,7 @@ def connect_socket(
     timeout_s: float = TIMEOUT_S,
     is_stopped: Callable[[], bool] = never,
 ) -> Transport:
-    """A TCP connection that waits as `Patience` says; raises OSError."""
+    """Open a TCP connection with these time limits; raises OSError."""
     patience = Patience(timeout_s=timeout_s, is_stopped=is_stopped)
     deadline = patience.deadline()
     failure = OSError(f"{host} has no address")
@@ -184,7 +184,7 @@ def _addresses(host: str, port: int) -> Sequence[_Address]:
         raise OSError(f"port {port} can't be: 1 to 65535 is needed")
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except ValueError as error:  # a UnicodeError, for labels that are empty or too long
+    except ValueError as error:  # a UnicodeError: a label of the host name is empty or too long
         raise OSError(f"{host!r} is no name of a host: {error}") from error
 
 
@@ -212,12 +212,12 @@ Response = TypeVar("Response", bound="DataclassInstance")
 CLIENT_ID: Final = "tidelog-follow"
 
 
-# Bytes asked of the system at once: what is allocated grows with what has really come.
+# Bytes read per system call: memory grows only with bytes that were received.
 _RECEIVE_BYTES: Final = 1 << 20
 
 
 class BrokerConnection:
-    """One broker that is asked."""
+    """Client of one broker."""
 
     def __init__(
         self,
@@ -243,22 +243,22 @@ class BrokerConnection:
         return f"{self.host}:{self.port}"
 
     def ask(self, api: Api[Request, Response], message: Request, *, least: int = 0) -> Response:
-        """Ask and wait for the answer.
+        """Send a request and wait for the response.
 
         Args:
-            api: What is asked.
-            message: The question.
-            least: Lowest version that can say what is needed.
+            api: The API of the request.
+            message: The request.
+            least: Lowest version that has the needed fields.
 
         Raises:
-            ClusterFailure: The broker can't be reached, or its answer can't be read.
-            UnsupportedVersion: It speaks no version that would do.
+            ClusterFailure: The broker can't be reached, or its response can't be read.
+            UnsupportedVersion: The broker supports no suitable version.
         """
         self.send(api, message, least=least)
         return self.receive(api)
 
     def version_of(self, api: AnyApi, *, least: int = 0, most: int = INT16_MAX) -> int:
-        """The highest version of an API that both sides know, at most `most`; errors as `ask`."""
+        """Return the highest version that both sides know, at most `most`; raises as `ask`."""
         if self._transport is None:
             self._open()
         lowest, highest = self._versions.get(api.key, (0, -1))
@@ -277,12 +277,12 @@ class BrokerConnection:
         least: int = 0,
         most: int = INT16_MAX,
     ) -> None:
-        """Send a request in a version from `least` to `most`, without waiting; errors as `ask`."""
+        """Send a request in a version from `least` to `most`, without waiting; raises as `ask`."""
         version = self.version_of(api, least=least, most=most)
         self._send(api, version, message)
 
     def receive(self, api: Api[Request, Response]) -> Response:
-        """Wait for the answer to the oldest question that has none yet; errors as `ask`."""
+        """Wait for the response to the oldest pending request; raises as `ask`."""
         try:
             answer = self._read()
         except OSError as error:
@@ -345,7 +345,7 @@ class BrokerConnection:
         return ClusterFailure(self.place, f"ask for {api.name}", reason, error_code=code)
 
     def close(self) -> None:
-        """Close the connection; the next question makes a new one."""
+        """Close the connection; the next request opens a new one."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()

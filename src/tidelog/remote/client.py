@@ -40,13 +40,14 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 
-TIMEOUT_MAX_S: Final = 3600.0  # the client library waits no longer for an admin's request
+TIMEOUT_MAX_S: Final = 3600.0  # librdkafka's own limit for an admin request
 
 
 _TIMEOUT_MIN_S: Final = 0.001
 
 
-# Settings that say nothing of how records are fetched: with these alone brokers are asked directly.
+# Settings that don't affect how records are fetched: if there are no others, batches are fetched
+# from the leaders directly.
 _NOT_OF_FETCHES: Final = frozenset(
     {
         "acks",
@@ -69,13 +70,13 @@ _NOT_OF_FETCHES: Final = frozenset(
 
 
 def check_bootstrap(bootstrap: object) -> None:
-    """Do nothing if it is `host:port[,host:port]`.
+    """Check that a text is `host:port[,host:port]`.
 
-    The client library takes port 0 for one that is no number, cuts one that is too large to 16
-    bits, and waits for brokers where there are none.
+    librdkafka treats a port that is no number as 0, truncates a port that is too large to 16 bits,
+    and waits for brokers even if there is no server.
 
     Raises:
-        ConfigError: It is not; names the server that is wrong.
+        ConfigError: The text doesn't have this form; names the wrong server.
     """
     if not isinstance(bootstrap, str) or not bootstrap.strip():
         allowed = "write HOST:PORT, several with commas between"
@@ -93,7 +94,7 @@ def _check_server(server: str) -> None:
 
 
 def check_timeout(timeout_s: float) -> None:
-    """Do nothing if it is a number of seconds that can be waited for.
+    """Check that a time-out is a number of seconds that a call can wait.
 
     Raises:
         ConfigError: It is not.
@@ -104,7 +105,7 @@ def check_timeout(timeout_s: float) -> None:
 
 
 def is_direct(client: Mapping[str, str]) -> bool:
-    """Whether batches can be fetched from leaders, without librdkafka: plain text alone.
+    """Return whether batches can be fetched from leaders without librdkafka: only in plain text.
 
     Args:
         client: Settings of librdkafka.
@@ -125,7 +126,7 @@ ALL_BROKERS_DOWN: Final = -187
 TIMED_OUT: Final = -185
 
 
-# No partition that was asked about has a leader.
+# librdkafka's code: none of the requested partitions has a leader.
 NO_LEADERS: Final = -156
 
 
@@ -144,7 +145,7 @@ def named(code: int) -> str:
     return f"error {code}" if name is None else f"{name} (error {code})"
 
 
-# Who leads a partition has changed, or is about to: ask who it is now.
+# The leader of a partition has changed or is about to change: look up the leader again.
 LEADER_CHANGES: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -161,7 +162,7 @@ LEADER_CHANGES: Final = frozenset(
 )
 
 
-# A partition's leader is about to be there, as after a topic's creation or a broker's end.
+# A partition gets a leader soon, as after the creation of its topic or the end of a broker.
 LEADER_COMES: Final = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -174,7 +175,7 @@ LEADER_COMES: Final = frozenset(
 )
 
 
-# What brokers answer to a commit from outside a group that has members.
+# Error codes of a commit by a non-member to a group that has members.
 OVERRULED: Final = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -186,7 +187,7 @@ OVERRULED: Final = frozenset(
 )
 
 
-# A group's coordinator is about to be there, as after a broker's start; nothing was done yet.
+# A group gets a coordinator soon, as after the start of a broker; the request had no effect.
 COORDINATOR_COMES: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -205,23 +206,23 @@ _Key = TypeVar("_Key")
 _Answer = TypeVar("_Answer")
 
 
-# A future is waited for a little longer than its request, whose own error says more.
+# Extra wait for a future beyond its request's time-out: the request's own error says more.
 _GRACE_S: Final = 2.0
 
 
-# The client library's own limit; requests that may take longer say so themselves.
+# librdkafka's own limit; requests that may take longer set theirs.
 _SOCKET_TIMEOUT_MAX_MS: Final = 300_000
 
 
-# Between two questions to a cluster that is not ready to answer.
+# Pause between two requests to a cluster that is not ready.
 _PAUSE_S: Final = 0.1
 
 
-# librdkafka needs a group's name even where no group is used; nothing is ever committed under it.
+# librdkafka requires a group name even if no group is used; nothing is committed to this group.
 _NO_GROUP: Final = "tidelog"
 
 
-# Partitions that an error names one by one; the others are counted.
+# Maximum number of partitions that an error names; it counts the others.
 _NAMED_MAX: Final = 5
 
 
@@ -234,7 +235,7 @@ class Client:
     def __init__(
         self, bootstrap: str, config: Mapping[str, str], *, timeout_s: float, clock: Clock
     ) -> None:
-        """Nothing is asked yet.
+        """Create the clients of a cluster; sends no request.
 
         Args:
             bootstrap: `host:port[,host:port]`.
@@ -243,7 +244,7 @@ class Client:
             clock: For deadlines.
 
         Raises:
-            ConfigError: There can't be such a server, or such a time-out.
+            ConfigError: `bootstrap` or `timeout_s` is invalid.
         """
         check_bootstrap(bootstrap)
         check_timeout(timeout_s)
@@ -256,14 +257,14 @@ class Client:
         self._is_closed = False
 
     def ensure_open(self) -> None:
-        """Raise Closed where the connection was closed for good."""
+        """Raise Closed if the connection was closed for good."""
         if self._is_closed:
             raise Closed(f"the connection to {self.bootstrap} is closed")
 
     # -- the client library ------------------------------------------------------------------
 
     def admin(self) -> "AdminClient":
-        """The one admin client of this connection; raises Closed where that is closed."""
+        """Return the connection's only admin client; raises Closed if the connection is closed."""
         self.ensure_open()
         if self._admin is None:
             from confluent_kafka.admin import AdminClient
@@ -273,13 +274,13 @@ class Client:
         return self._admin
 
     def consumer(self, group: str | None = None, **more: Setting) -> "ck.Consumer":
-        """A new consumer, which its owner closes.
+        """Create a consumer; the caller closes it.
 
         Args:
-            group: Its group; without one it can be assigned partitions, and commits nothing.
-            more: Settings, with underscores for dots. Partition ends are told, nothing is
-                committed unasked, and an offset outside the log is an error. Records whose offsets
-                don't rise raise CorruptBatch.
+            group: Its group; a consumer without one can be assigned partitions and commits nothing.
+            more: Settings, with underscores for dots. By default the consumer reports the ends of
+                partitions, doesn't commit by itself, and fails for an offset outside the log.
+                Records whose offsets don't increase raise CorruptBatch.
 
         Raises:
             Closed: The connection was closed for good.
@@ -300,13 +301,13 @@ class Client:
             )
 
     def producer(self, settings: Mapping[str, object]) -> "ck.Producer":
-        """A new producer, which its owner closes.
+        """Create a producer; the caller closes it.
 
         Args:
-            settings: librdkafka's; what was given for this cluster comes before them.
+            settings: librdkafka's settings; the settings of this cluster take precedence.
 
         Raises:
-            ConfigError: The client library knows no such setting or value.
+            ConfigError: librdkafka doesn't know a setting or a value.
         """
         from confluent_kafka import Producer
 
@@ -315,7 +316,7 @@ class Client:
 
     @property
     def request_timeout_ms(self) -> int:
-        """How long the client library waits for the response to a request."""
+        """Return how long librdkafka waits for the response to a request, in seconds."""
         return min(max(int(self.timeout_s * 1000), 1000), _SOCKET_TIMEOUT_MAX_MS)
 
     def _settings(self) -> dict[str, Setting]:
@@ -327,7 +328,7 @@ class Client:
         return quiet | self._config | {"bootstrap.servers": self.bootstrap}
 
     def _listen(self, error: "ck.KafkaError") -> None:
-        """Keep what the library says aside: its time-outs alone don't tell what is wrong."""
+        """Remember librdkafka's last error: its time-outs alone don't say what is wrong."""
         if error.code() != ALL_BROKERS_DOWN:
             self._last_words = error.str()
 
@@ -343,7 +344,7 @@ class Client:
 
     @contextmanager
     def typed(self, operation: str) -> Iterator[None]:
-        """Turn what the client library raises into ClusterFailure; `operation` as a verb."""
+        """Turn librdkafka's exceptions into ClusterFailure; `operation` is a verb."""
         from confluent_kafka import KafkaException
 
         try:
@@ -355,7 +356,7 @@ class Client:
             raise ClusterFailure(self.bootstrap, operation, reason) from error
 
     def failure(self, operation: str, error: "ck.KafkaError") -> ClusterFailure:
-        """The error to raise for one of the client library's."""
+        """Return the exception to raise for an error of librdkafka."""
         waited = error.code() in (TIMED_OUT, TRANSPORT)
         last_error = self._heard() if waited else ""
         reason = f"{error.name()}: {error.str()}{last_error}"
@@ -381,7 +382,7 @@ class Client:
         )
 
     def _leaders(self, topics: Iterable[str]) -> dict[TopicPartition, str]:
-        """Return each partition's leader as text; empty where no broker can be asked."""
+        """Return each partition's leader as text; empty if no broker can be reached."""
         from confluent_kafka import KafkaException
 
         leaders: dict[TopicPartition, str] = {}
@@ -400,13 +401,13 @@ class Client:
 
     def _heard(self) -> str:
         if self._admin is not None:
-            self._admin.poll(0)  # what it has to say is told only to those who ask
+            self._admin.poll(0)  # librdkafka reports errors only when it is polled
         return f" ({self._last_words})" if self._last_words else ""
 
     def results(
         self, operation: str, futures: "Mapping[_Key, Future[_Answer]]"
     ) -> dict[_Key, _Answer]:
-        """What all futures bring; raises ClusterFailure for the first that fails."""
+        """Return the results of all futures; raises ClusterFailure for the first that fails."""
         with self.typed(operation):
             return {
                 key: future.result(timeout=self.timeout_s + _GRACE_S)
@@ -414,9 +415,9 @@ class Client:
             }
 
     def answer(self, ask: Callable[[], _Answer], *, unready: Collection[int]) -> _Answer:
-        """What `ask` brings, asked again within one time-out while it fails by an `unready` code.
+        """Return the result of `ask`; repeat it within one time-out after `unready` codes.
 
-        For questions alone, which may be asked twice.
+        For requests that change nothing, which are safe to repeat.
         """
         left_s = self.deadline()
         while True:
@@ -428,20 +429,20 @@ class Client:
             self.admin().poll(_PAUSE_S)
 
     def deadline(self, *, times: int = 1) -> Callable[[], float]:
-        """A function that says how many seconds are left of one request's time-out, or several."""
+        """Return a function that returns the seconds left of `times` requests' time-outs."""
         end_ms = self._clock.monotonic_ms() + int(self.timeout_s * 1000) * times
         return lambda: max((end_ms - self._clock.monotonic_ms()) / 1000, 0.0)
 
 
-# The id of all zeros, which older brokers answer.
+# The id of all zeros, which older brokers return.
 _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 def id_text(topic_id: object) -> str | None:
-    """Return an id of the client library as Kafka prints it; None where it stands for no id."""
+    """Return an id of librdkafka as Kafka prints it; None if it is the id of all zeros."""
     if topic_id is None or str(topic_id) == _NO_TOPIC_ID:
         return None
-    # librdkafka writes it in base64's usual alphabet, Kafka in the one for addresses.
+    # librdkafka writes the id in standard base64, Kafka in URL-safe base64.
     return str(topic_id).replace("+", "-").replace("/", "_")
 
 
@@ -485,7 +486,7 @@ _REFUSED: Final[dict[int, type[TidelogError]]] = {
 }
 
 
-# What to do about it, where the broker's own words don't say.
+# Advice for errors whose message from the broker has none.
 _ADVICE: Final[dict[int, str]] = {
     ErrorCode.MESSAGE_TOO_LARGE: "; raise the topic's max.message.bytes, and for a single large"
     " record the producer's message.max.bytes (in Spark the option kafka.max.request.size)",
@@ -501,13 +502,13 @@ _ADVICE: Final[dict[int, str]] = {
 def typed_error(
     client: Client, operation: str, error: "ck.KafkaError", *, where: str = ""
 ) -> TidelogError:
-    """The error to raise for one of the client library's.
+    """Return the exception to raise for an error of librdkafka.
 
     Args:
-        client: The cluster it is about.
-        operation: What was tried, as a verb.
-        error: What the library said.
-        where: Topic and partition, empty where it is about no single one.
+        client: The cluster that the error is about.
+        operation: The operation that failed, as a verb.
+        error: librdkafka's error.
+        where: Topic and partition, empty if the error is not about a single one.
     """
     code = error.code()
     prefix = f"{where}: " if where else ""

@@ -14,7 +14,7 @@ from tidelog.errors import ConfigError
 POLL_RECORDS: Final = 5_000
 
 
-# Bound of the bytes that wait in a producer; a faster caller or task waits for room.
+# Limit of the bytes queued in a producer; a faster caller or task waits.
 QUEUE_KBYTES: Final = 64 << 10
 
 
@@ -30,7 +30,7 @@ _JAAS_OPTION: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-# Java's name -> librdkafka's, where the value means the same.
+# Java's name -> librdkafka's name, for settings whose values mean the same.
 _RENAMED: Final = {
     "ssl.truststore.certificates": "ssl.ca.pem",
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
@@ -39,7 +39,7 @@ _RENAMED: Final = {
 }
 
 
-# Of Java's clients alone; without a meaning for a tool that asks a few questions.
+# Settings that only Java's clients have, and that a tool with few requests can ignore.
 WITHOUT_MEANING: Final = frozenset(
     {
         "default.api.timeout.ms",
@@ -64,16 +64,16 @@ _JKS: Final = "librdkafka reads PEM; convert it (keytool -importkeystore, openss
 
 
 def client_settings(text: str) -> dict[str, str]:
-    """Settings of librdkafka for what a file says.
+    """Return librdkafka's settings for the text of a properties file.
 
     Raises:
-        ConfigError: A setting that only Java's clients can serve; it says what would do.
+        ConfigError: Only Java's clients have a setting; the message names the replacement.
     """
     return translate_settings(read_properties(text))
 
 
 def translate_settings(properties: Mapping[str, str]) -> dict[str, str]:
-    """Settings of librdkafka for those of a Java client; errors as `client_settings`."""
+    """Return librdkafka's settings for those of a Java client; raises as `client_settings`."""
     settings: dict[str, str] = {}
     for key, value in properties.items():
         if key not in WITHOUT_MEANING:
@@ -82,7 +82,7 @@ def translate_settings(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """Names and values of a Java properties file; a later line wins."""
+    """Return names and values of a Java properties file; the last line of a name wins."""
     properties: dict[str, str] = {}
     for line in _logical_lines(text):
         parts = _LINE.fullmatch(line)
@@ -92,7 +92,7 @@ def read_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Lines without comments and blank ones, joined where one ends in an odd backslash."""
+    """Yield lines without comments and blank lines, joined at an unescaped final backslash."""
     lines: list[str] = []
     joined = ""
     for raw in text.splitlines():
@@ -147,7 +147,7 @@ def _keystore(key: str, path: str, kind: str) -> dict[str, str]:
 
 
 def _jaas(value: str) -> dict[str, str]:
-    """User and password out of a login module's line; never shown in an error."""
+    """Return user and password of a login module's line; errors never show them."""
     module = _JAAS_MODULE.fullmatch(value.strip())
     name = module[1].rpartition(".")[2] if module else ""
     if module is None or name not in ("PlainLoginModule", "ScramLoginModule"):

@@ -65,7 +65,7 @@ _DEAD: Final = "DEAD"
 
 
 def _words(name: str) -> str:
-    """A state or kind as Kafka writes it, `PREPARING_REBALANCE` as `PreparingRebalance`."""
+    """Return a state or kind as Kafka writes it: `PREPARING_REBALANCE` as `PreparingRebalance`."""
     return name.replace("_", " ").title().replace(" ", "")
 
 
@@ -101,7 +101,7 @@ def _partition_place(partition: TopicPartition, offset: int | None = None) -> "c
 
 
 def partition_of(message: "ck.Message") -> TopicPartition:
-    """Where a message, or the end of a partition, belongs."""
+    """Return the partition of a message, or of a partition's end."""
     topic, number = message.topic(), message.partition()
     assert topic is not None
     assert number is not None
@@ -109,7 +109,7 @@ def partition_of(message: "ck.Message") -> TopicPartition:
 
 
 def decoded(message: "ck.Message") -> RemoteRecord:
-    """A message without an error."""
+    """Convert a message without an error."""
     offset = message.offset()
     assert offset is not None
     kind, timestamp = message.timestamp()
@@ -118,7 +118,7 @@ def decoded(message: "ck.Message") -> RemoteRecord:
     return RemoteRecord(
         offset=offset,
         timestamp=None if kind == 0 or timestamp < 0 else timestamp,
-        # The library numbers the types from 1; 0 says that there is no timestamp.
+        # librdkafka numbers the timestamp types from 1; 0 means no timestamp.
         timestamp_type=TimestampType(kind - 1),
         leader_epoch=message.leader_epoch(),
         key=message.key(),
@@ -128,7 +128,7 @@ def decoded(message: "ck.Message") -> RemoteRecord:
 
 
 def as_record(record: RemoteRecord) -> Record:
-    """A record as a directory hands it out; a broker's stamp leaves nothing of the create time."""
+    """Return a record as a directory returns it; a LogAppendTime stamp replaces the create time."""
     is_created = record.timestamp_type is TimestampType.CREATE_TIME
     return Record(
         offset=record.offset,
@@ -149,7 +149,7 @@ TIMEOUT_S: Final = 15.0
 
 
 def require_client() -> None:
-    """Raise MissingDependency where confluent-kafka is not installed."""
+    """Raise MissingDependency if confluent-kafka is not installed."""
     try:
         import confluent_kafka  # noqa: F401
     except ImportError as error:
@@ -165,7 +165,7 @@ def connect(
     timeout_s: float = TIMEOUT_S,
     clock: Clock | None = None,
 ) -> "Cluster":
-    """A cluster to ask; the first question connects.
+    """Return a cluster; the first request connects.
 
     Args:
         bootstrap: `host:port[,host:port]`.
@@ -175,7 +175,7 @@ def connect(
 
     Raises:
         MissingDependency: confluent-kafka is not installed.
-        ConfigError: There can't be such a server or time-out.
+        ConfigError: `bootstrap` or `timeout_s` is invalid.
     """
     require_client()
     return Cluster(bootstrap, config or {}, timeout_s=timeout_s, clock=clock or SystemClock())
@@ -190,7 +190,7 @@ class Cluster(Closing, Client):
         """Return all topics with their numbers of partitions.
 
         Raises:
-            ClusterFailure: No broker answers, or one can't tell a topic's partitions.
+            ClusterFailure: No broker responds, or a topic has no known partitions.
         """
         return self.answer(self._topics, unready=codes.LEADER_COMES)
 
@@ -204,7 +204,7 @@ class Cluster(Closing, Client):
         return {name: len(topic.partitions) for name, topic in metadata.topics.items()}
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """All partitions of a topic; raises UnknownTopic, which names the nearest one."""
+        """Return all partitions of a topic; raises UnknownTopic with a similar name."""
         topics = self.topics()
         if not topics.get(topic):
             near = difflib.get_close_matches(topic, topics, n=1)
@@ -213,7 +213,7 @@ class Cluster(Closing, Client):
         return [TopicPartition(topic, number) for number in range(topics[topic])]
 
     def topic_settings(self, topic: str) -> dict[str, str]:
-        """A topic's settings in force, under Kafka's names."""
+        """Return a topic's settings in force, under Kafka's names."""
         from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
         resource = ConfigResource(ResourceType.TOPIC, topic)
@@ -222,11 +222,11 @@ class Cluster(Closing, Client):
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
     def topic_id(self, topic: str) -> str | None:
-        """The topic's id as Kafka prints it, None where the cluster has none."""
+        """Return the topic's id as Kafka prints it, None if the cluster has no ids."""
         return self.topic_ids([topic])[topic]
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str | None]:
-        """Topics' ids as Kafka prints them, None where the cluster has none."""
+        """Return topics' ids as Kafka prints them, None if the cluster has no ids."""
         from confluent_kafka import TopicCollection
 
         if not topics:
@@ -245,7 +245,7 @@ class Cluster(Closing, Client):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, Watermarks]:
-        """Log start, and high watermark or (READ_COMMITTED) last stable offset."""
+        """Return log start, and high watermark or (READ_COMMITTED) last stable offset."""
         partitions = list(partitions)
         starts = self._list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP), isolation)
         ends = self._list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), isolation)
@@ -254,10 +254,10 @@ class Cluster(Closing, Client):
     def _list_offsets(
         self, times: Mapping[TopicPartition, int], isolation: IsolationLevel
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """What ListOffsets answers to times in ms or special values; offset -1 for no match.
+        """Return ListOffsets' results for times in ms or special values; offset -1 for no match.
 
         Raises:
-            ClusterFailure: A partition is led by nobody, or its leader did not answer in time.
+            ClusterFailure: A partition has no leader, or its leader did not respond in time.
         """
         from confluent_kafka import IsolationLevel as Level
         from confluent_kafka import TopicPartition as Place
@@ -266,7 +266,7 @@ class Cluster(Closing, Client):
         if not times:
             return {}
         level = Level.READ_COMMITTED if isolation else Level.READ_UNCOMMITTED
-        # Its constructor hands out an object of the subclass that fits.
+        # The constructor returns an instance of a matching subclass.
         specs = {
             Place(p.topic, p.partition): OffsetSpec(ms)  # type: ignore[abstract]
             for p, ms in times.items()
@@ -284,7 +284,7 @@ class Cluster(Closing, Client):
                 results |= self.results(operation, {partition: future})
             return results
 
-        # The client library asks once, also in the moment in which a partition changes its leader.
+        # librdkafka sends the request once, even while a partition changes its leader.
         results = self.answer(ask, unready=codes.LEADER_COMES)
         answers = {
             TopicPartition(partition.topic, partition.partition): OffsetAndTimestamp(
@@ -292,8 +292,8 @@ class Cluster(Closing, Client):
             )
             for partition, answer in results.items()
         }
-        # Where a leader can't be reached, the client library reports no error: the result has the
-        # offset with which it was made, -1001. A log's start and end are never negative.
+        # If a leader can't be reached, librdkafka reports no error: the result keeps its initial
+        # offset, -1001. A log's start and end are never negative.
         silent = [
             name
             for name, time_ms in times.items()
@@ -312,16 +312,16 @@ class Cluster(Closing, Client):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record whose timestamp is the time in ms or later, None where there is none."""
+        """Return the first record whose timestamp is `time_ms` or later, None if there is none."""
         answers = self._list_offsets(times, isolation)
         return {p: answer if answer.offset >= 0 else None for p, answer in answers.items()}
 
     def max_timestamps(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The record with the largest timestamp, None where no record has one.
+        """Return the record with the largest timestamp, None if no record has a timestamp.
 
-        After deleted records Kafka may name one below the log start.
+        After records were deleted, Kafka may return a record below the log start.
         """
         times = dict.fromkeys(partitions, MAX_TIMESTAMP)
         answers = self._list_offsets(times, IsolationLevel.READ_UNCOMMITTED)
@@ -330,24 +330,24 @@ class Cluster(Closing, Client):
     # -- append times ------------------------------------------------------------------------
 
     def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """When the records at these offsets were appended, in ms, where brokers tell it."""
+        """Return append times in ms of the records at these offsets, if brokers return them."""
         return self._append_time_search.append_times(offsets)
 
     def first_appended(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record appended at a time or later, of partitions whose brokers tell times."""
+        """Return the first record appended at a time or later, if brokers return append times."""
         return self._append_time_search.first_appended(marks, time_ms)
 
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, Appended]:
-        """A search by append time, of partitions whose brokers make one: ours, in plain text."""
+        """Search by append time, if the brokers support it: tidelog's, in plain text."""
         return self._append_time_search.search_append_times(marks, time_ms)
 
     @cached_property
     def _append_time_search(self) -> "AppendTimeSearch":
-        from tidelog.remote.time_lookup import (  # few questions need it
+        from tidelog.remote.time_lookup import (  # few callers need it
             AppendTimeSearch,
             batch_fetch,
         )
@@ -361,7 +361,7 @@ class Cluster(Closing, Client):
     # -- groups ------------------------------------------------------------------------------
 
     def groups(self) -> list[str]:
-        """All consumer groups that the cluster tells us of, sorted; raises ClusterFailure."""
+        """Return all consumer groups that the cluster lists, sorted; raises ClusterFailure."""
         return sorted(group.group_id for group in self._listed())
 
     def _list_once(self) -> "list[ConsumerGroupListing]":
@@ -369,7 +369,8 @@ class Cluster(Closing, Client):
         future = self.admin().list_consumer_groups(request_timeout=self.timeout_s)
         listing = self.results(operation, {operation: future})[operation]
         for error in listing.errors:
-            # The library's documentation promises KafkaException; it returns what that carries.
+            # librdkafka's documentation promises KafkaException; the call returns the exception's
+            # KafkaError.
             kafka_error = error.args[0] if isinstance(error, Exception) else error
             raise self.failure(operation, kafka_error)
         return list(listing.valid)
@@ -378,18 +379,18 @@ class Cluster(Closing, Client):
         return self.answer(self._list_once, unready=codes.COORDINATOR_COMES)
 
     def group_listings(self) -> list[GroupListing]:
-        """All consumer groups that the cluster tells us of, by name; raises ClusterFailure."""
+        """Return all consumer groups that the cluster lists, by name; raises ClusterFailure."""
         return [
             GroupListing(group.group_id, _words(group.state.name), _words(group.type.name))
             for group in sorted(self._listed(), key=lambda group: group.group_id)
         ]
 
     def delete_groups(self, names: Sequence[str]) -> None:
-        """Delete groups with all that they committed.
+        """Delete groups with all their committed offsets.
 
         Raises:
-            UnknownGroup: There is no such group.
-            GroupActive: It has members.
+            UnknownGroup: A group does not exist.
+            GroupActive: A group has members.
             ClusterFailure: The cluster refuses, or can't be reached. Other groups may be deleted.
         """
         operation = f"delete {', '.join(names)}"
@@ -405,7 +406,7 @@ class Cluster(Closing, Client):
                 raise
 
     def group(self, name: str) -> Group:
-        """A consumer group with its members; raises UnknownGroup, ClusterFailure."""
+        """Return a consumer group with its members; raises UnknownGroup, ClusterFailure."""
         described = self._describe_group(name)
         if described is None or described.state.name == _DEAD:
             raise self._unknown_group(name)
@@ -413,7 +414,7 @@ class Cluster(Closing, Client):
         return Group(name, _words(described.state.name), members)
 
     def _describe_group(self, name: str) -> "ConsumerGroupDescription | None":
-        """A group as its coordinator describes it, once that answers; None for no such group."""
+        """Return the coordinator's description of a group; None for an unknown group."""
 
         def ask() -> "ConsumerGroupDescription":
             futures = self.admin().describe_consumer_groups([name], request_timeout=self.timeout_s)
@@ -435,7 +436,7 @@ class Cluster(Closing, Client):
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed | None]:
-        """What a group committed, of all its partitions where None; None for no commit."""
+        """Return a group's committed offsets, of all partitions where None; None for no commit."""
         from confluent_kafka import ConsumerGroupTopicPartitions
         from confluent_kafka import TopicPartition as Place
 
@@ -446,8 +447,8 @@ class Cluster(Closing, Client):
             return {}
         request = ConsumerGroupTopicPartitions(group, wanted_partitions)
         operation = f"read the offsets of group {group}"
-        # Where a broker says that the coordinator is not there yet, a request for offsets ends
-        # the whole process (librdkafka 2.16 follows a null pointer); a description only fails.
+        # If the broker has no coordinator yet, a request for offsets crashes the process
+        # (librdkafka 2.16 dereferences a null pointer); a request for a description only fails.
         self._describe_group(group)
 
         def ask() -> dict[TopicPartition, Committed | None]:
@@ -469,10 +470,10 @@ class Cluster(Closing, Client):
         return Committed(partition.offset, known_epoch)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """Commit for a group without members; the broker itself refuses where there are some.
+        """Commit offsets for a group without members; the broker refuses if there are members.
 
         Raises:
-            GroupActive: Members are there. Nothing was changed.
+            GroupActive: The group has members. Nothing was changed.
             ClusterFailure: Some partitions may have been committed; the text names one that wasn't.
         """
         from confluent_kafka import ConsumerGroupTopicPartitions
@@ -503,7 +504,7 @@ class Cluster(Closing, Client):
     # -- records -----------------------------------------------------------------------------
 
     def fetch(self, partition: TopicPartition, offset: int) -> RemoteRecord | None:
-        """The first data record at or behind an offset, None where the log ends before one."""
+        """Return the first data record at or after an offset, None if the log ends before one."""
         return self.first_records({partition: offset})[partition]
 
     def first_records(
@@ -512,11 +513,11 @@ class Cluster(Closing, Client):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, RemoteRecord | None]:
-        """The first data record at or behind each offset, None where the log ends before one.
+        """Return the first data record at or after each offset, None if the log ends before one.
 
         Raises:
-            OffsetOutOfRange: An offset outside its log.
-            ClusterFailure: A partition did not answer in time.
+            OffsetOutOfRange: An offset is outside its log.
+            ClusterFailure: A partition's leader did not respond in time.
         """
         records: dict[TopicPartition, RemoteRecord | None] = {}
         with self._consumer_at(offsets, isolation) as reader:
@@ -538,11 +539,11 @@ class Cluster(Closing, Client):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Iterator[RemoteRecord]:
-        """The data records with offsets in [start, end), in order; ends where the log does.
+        """Yield the data records with offsets in [start, end), in order, up to the log's end.
 
         Raises:
             OffsetOutOfRange: `start` is outside the log.
-            ClusterFailure: Nothing came within the time-out.
+            ClusterFailure: No record arrived within the time-out.
         """
         if start >= end:
             return
@@ -557,7 +558,7 @@ class Cluster(Closing, Client):
                         return
 
     def _record(self, message: "ck.Message", offset: int) -> RemoteRecord | None:
-        """What came, None for the end of the partition."""
+        """Convert a message, None for the end of the partition."""
         error = message.error()
         if error is None:
             return decoded(message)
@@ -572,9 +573,9 @@ class Cluster(Closing, Client):
     def _next_messages(
         self, reader: "ck.Consumer", left_s: float, missing: set[TopicPartition]
     ) -> "list[ck.Message]":
-        """Messages and partition ends, at least one."""
+        """Wait for messages and partition ends; returns at least one."""
         with self.typed("read records"):
-            # `consume` alone would wait until it has as many as it may bring.
+            # `consume` alone waits until it has the maximum number of messages.
             first = reader.poll(left_s) if left_s > 0 else None
             rest = [] if first is None else reader.consume(_AT_ONCE, timeout=0)
         if first is None:
@@ -586,10 +587,10 @@ class Cluster(Closing, Client):
     def _consumer_at(
         self, offsets: Mapping[TopicPartition, int], isolation: IsolationLevel
     ) -> "Iterator[ck.Consumer]":
-        """A consumer that stands at the offsets, until the block ends.
+        """Yield a consumer positioned at the offsets; it is closed at the end of the block.
 
-        A new one each time: librdkafka waits for the fetches of its last assignment before the
-        next, and where those were given up halfway a repeated one may get no answer.
+        Each call uses a new consumer: before a new assignment, librdkafka waits for the fetches of
+        the last one, and a repeated fetch after an abandoned one may get no response.
         """
         reader = self.consumer(isolation_level=isolation.name.lower(), fetch_wait_max_ms=100)
         try:
@@ -602,10 +603,10 @@ class Cluster(Closing, Client):
     # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close what was opened; a closed connection opens again at its next question."""
+        """Close all clients; the next request opens new ones."""
         self._admin = None
 
     def close_for_good(self) -> None:
-        """Close what was opened; what is asked later raises Closed."""
+        """Close all clients for good; later calls raise Closed."""
         self._is_closed = True
         self.close()

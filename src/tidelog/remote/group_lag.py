@@ -39,7 +39,7 @@ SAMPLES_KEPT: Final = 20
 
 
 class AgeClock(StrEnum):
-    """By which clock a record's age is told."""
+    """Clock that gave a record's age."""
 
     APPEND = "append"
     LOG_APPEND_TIME = "log-append-time"
@@ -47,7 +47,7 @@ class AgeClock(StrEnum):
 
 
 class State(StrEnum):
-    """What stands out about a partition."""
+    """State of a partition's lag."""
 
     OK = "ok"
     NO_COMMIT = "no commit"
@@ -57,9 +57,9 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The first record that a group has not read: when it came, in ms, and by which clock.
+    """The first record that a group has not read: its time in ms, and the clock of that time.
 
-    The time is None, and so is the clock, where the record has none.
+    Time and clock are None if the record has no time.
     """
 
     offset: int
@@ -72,15 +72,15 @@ class Observation:
     """State of one partition at one moment.
 
     Attributes:
-        partition: Which one.
+        partition: The partition.
         now_ms: Wall time.
-        monotonic_ms: Running time, for speeds.
+        monotonic_ms: Monotonic time, for rates.
         committed: The next offset that the group reads, None without a commit.
         start: Log start offset.
         end: Offset behind the last record that the group may see.
-        left: Records from there to the end.
-        unread: The first of them, None where there is none.
-        member: Client that the partition is assigned to, None for nobody.
+        left: Number of records from the group's position to the end.
+        unread: The first of them, None if there is none.
+        member: Client that the partition is assigned to, None if it is not assigned.
     """
 
     partition: TopicPartition
@@ -95,7 +95,7 @@ class Observation:
 
     @property
     def next_offset(self) -> int:
-        """Where a reader goes on: the log start where nothing was committed or more was deleted."""
+        """Next offset to read: at least the log start, and the log start without a commit."""
         return max(self.start if self.committed is None else self.committed, self.start)
 
 
@@ -104,17 +104,17 @@ class PartitionLag:
     """Lag of a group in one partition.
 
     Attributes:
-        seen: What that is computed from.
-        offset_lag: Offsets to the end; more than there are records where some were compacted away
-            or mark transactions.
+        seen: The observation that the lag is computed from.
+        offset_lag: Offsets to the end; more than the records if some were compacted away or are
+            transaction markers.
         lost: Offsets deleted before the group read them.
-        behind_ms: Age of the first unread record, 0 where there is none, None where it has no time.
+        behind_ms: Age of the first unread record, 0 if there is none, None if it has no time.
             Negative: its clock was ahead of ours.
-        offsets_per_s: Speed of consumption over the samples kept, None with fewer than two.
-        arrivals_per_s: Growth of the log, likewise.
-        catch_up_s: Time until the group is at the end if both speeds stay: 0 where it is there,
-            None where unknown, infinite where it falls behind or stands still.
-        state: What stands out.
+        offsets_per_s: Rate of consumption over the kept samples, None with fewer than two.
+        arrivals_per_s: Growth of the log over the kept samples, None with fewer than two.
+        catch_up_s: Time until the group reaches the end at both rates: 0 at the end, None if
+            unknown, infinite if the group falls behind or makes no progress.
+        state: State of the lag.
     """
 
     seen: Observation
@@ -137,16 +137,16 @@ def observe(  # noqa: PLR0913 - whom to ask, what, and how
     own: OwnLogs | None = None,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> list[Observation]:
-    """Look at all partitions once.
+    """Observe all partitions once.
 
     Args:
-        cluster: Whom to ask.
+        cluster: The cluster.
         group: The group.
-        partitions: Those to look at.
-        clock: What now is.
+        partitions: The partitions to observe.
+        clock: Current time.
         counter: Counts records between two offsets.
         own: The cluster's own directory, for append times.
-        isolation: What the group's consumers see; decides where the log ends for them.
+        isolation: Isolation of the group's consumers, which decides where the log ends for them.
 
     Raises:
         UnknownGroup, ClusterFailure.
@@ -190,7 +190,7 @@ def _next_offset(committed: Committed | None, mark: Watermarks) -> int:
 def _left(
     counter: Counter, partition: TopicPartition, start: int, end: int, unread: Unread | None
 ) -> Count:
-    """From the first record on: what lies before it are gaps."""
+    """Count from the first unread record on: the offsets before it are gaps."""
     if unread is None:
         return Count(0, is_exact=True)
     return counter(partition, max(start, unread.offset), end)
@@ -228,7 +228,7 @@ def _unread_of_ours(
 
 
 def unread_of(record: TimedRecord) -> Unread:
-    """A record of a directory as a group's first unread one."""
+    """Convert a record of a directory to a group's first unread one."""
     if record.append_ms is not None:
         return Unread(record.offset, record.append_ms, AgeClock.APPEND)
     clock = None if record.record_ms is None else AgeClock.CREATE_TIME
@@ -248,9 +248,9 @@ def _unread_of_theirs(record: RemoteRecord | None, append_ms: int | None) -> Unr
 
 
 class History:
-    """The last observations of each partition, for speeds. One thread.
+    """The last observations of each partition, for rates. One thread.
 
-    A group that went back is watched anew from there: its way back is no speed.
+    After a group was reset to an earlier offset, its rate is measured from there.
     """
 
     def __init__(self, samples: int = SAMPLES_KEPT) -> None:
@@ -258,7 +258,7 @@ class History:
         self._seen: dict[TopicPartition, deque[Observation]] = {}
 
     def add(self, observations: Iterable[Observation]) -> list[PartitionLag]:
-        """Take in what was seen, and tell the lag of each partition."""
+        """Add an observation, and return the lag of each partition."""
         return [self._add(observation) for observation in observations]
 
     def _add(self, observation: Observation) -> PartitionLag:
@@ -270,7 +270,7 @@ class History:
 
 
 def lag_of(first: Observation, last: Observation) -> PartitionLag:
-    """The lag at the last of two observations of a partition; speeds are those between them."""
+    """Return the lag at the last of two observations, with the rates between them."""
     offset_lag = max(last.end - last.next_offset, 0)
     consumed = _per_second(first, last, last.next_offset - first.next_offset)
     arrived = _per_second(first, last, last.end - first.end)
@@ -321,16 +321,16 @@ def _state(observation: Observation) -> State:
 def over_limits(
     lags: Iterable[PartitionLag], *, max_lag: int | None = None, max_ms: int | None = None
 ) -> list[str]:
-    """Return what breaks a limit, a line each; empty where all is well.
+    """Return the violated limits, a line each; empty if there are none.
 
     Args:
-        lags: Of all partitions.
-        max_lag: So many records may be left; where their number is not exact, at most.
-        max_ms: So old may the first unread record be. One without a time breaks it: nobody can
-            say that it is young enough.
+        lags: Lag of all partitions.
+        max_lag: Maximum number of unread records; an inexact number counts as its upper bound.
+        max_ms: Maximum age of the first unread record. A record without a time violates the limit,
+            because its age is unknown.
 
-    A position beyond the end breaks any limit: it is of another log than this one, and nobody knows
-    what of this one was read.
+    A position beyond the end violates every limit: it belongs to another log, so it is unknown how
+    much of this log was read.
     """
     lines = []
     for lag in lags:
@@ -353,13 +353,15 @@ def over_limits(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryGroups:
-    """What a directory knows of groups.
+    """Groups of a directory.
 
     Attributes:
         positions: By group, the next offset that it reads of each partition.
         notes: What was left out, and why; one line each.
-        missing: Partitions of `__consumer_offsets` that are elsewhere: so are their groups.
-        partitions: How many it has, as far as the directory tells; 0 where it has none of it.
+        missing: Partitions of `__consumer_offsets` that the directory doesn't have: it doesn't have
+            their groups either.
+        partitions: Number of partitions of that topic, as far as the directory knows; 0 if it has
+            none of them.
     """
 
     positions: Mapping[str, Mapping[TopicPartition, int]]
@@ -368,15 +370,15 @@ class DirectoryGroups:
     partitions: int = 0
 
     def may_be_elsewhere(self, group: str) -> bool:
-        """Whether another broker of the cluster keeps the group, if there is such a group."""
+        """Return whether the group, if it exists, is on another broker of the cluster."""
         return bool(self.partitions) and partition_for(group, self.partitions) in self.missing
 
 
 def read_groups(directory: Directory, env: Env) -> DirectoryGroups | None:
-    """What a directory knows of groups, None where it has neither file nor topic for that.
+    """Read the groups of a directory; None if it has neither the standby's file nor the topic.
 
     Args:
-        directory: Where to look; refreshed by its owner.
+        directory: The directory; refreshed by its owner.
         env: Reads the directory's files.
 
     Raises:
@@ -399,7 +401,7 @@ def read_groups(directory: Directory, env: Env) -> DirectoryGroups | None:
         loaded = _load(directory.partition(OFFSETS_TOPIC, number), notes)
         for group, one in loaded.items():
             offsets = _positions(directory, group, one, notes)
-            if offsets:  # the topic is newer than what a leader told once
+            if offsets:  # the topic is newer than offsets that a leader once sent
                 groups[group] = {**groups.get(group, {}), **offsets}
     return DirectoryGroups(
         positions=groups,
@@ -410,11 +412,11 @@ def read_groups(directory: Directory, env: Env) -> DirectoryGroups | None:
 
 
 def _load(log: LogView, notes: list[str]) -> dict[str, LoadedGroup]:
-    """The groups in one partition of the topic."""
+    """Read the groups in one partition of the topic."""
     replay = Replay()
     if log.log_end_offset > log.log_start_offset:
         for _ in replay.take(log.slices()):
-            pass  # nobody waits here for a turn
+            pass  # no other task waits for the event loop here
     loaded = replay.groups()
     notes += [f"{log.topic_partition}: left out: {line}" for line in replay.skipped]
     return loaded
@@ -423,12 +425,12 @@ def _load(log: LogView, notes: list[str]) -> dict[str, LoadedGroup]:
 def _positions(
     directory: Directory, group: str, loaded: LoadedGroup, notes: list[str]
 ) -> dict[TopicPartition, int]:
-    """A group's positions; those of a topic that was made anew since are left out."""
+    """Return a group's positions, without those of a topic that was recreated since."""
     newest: dict[TopicPartition, CommittedOffset] = {}
     for topic, partition, commit in loaded.offsets:
         name = TopicPartition(topic, partition)
         newer = newest.get(name)
-        # Old and new keys of one partition are two keys.
+        # A partition can have two keys: one in the old format, one in the new.
         if newer is None or newer.record_offset < commit.record_offset:
             newest[name] = commit
     positions: dict[TopicPartition, int] = {}
@@ -453,14 +455,14 @@ def observe_directory(
     committed: int,
     isolation: IsolationLevel,
 ) -> Observation:
-    """What a directory says of a group's position, as `lag.observe` says it of a cluster's.
+    """Observe a group's position in a directory, as `observe` does in a cluster.
 
     Args:
         directory: Holds the partition.
-        env: What now is.
+        env: Current time.
         name: The partition.
         committed: The next offset that the group reads.
-        isolation: What its consumers see.
+        isolation: Isolation of the group's consumers.
     """
     log = directory.partition(name.topic, name.partition)
     start, end = log.log_start_offset, max(log.end_offset(isolation), log.log_start_offset)

@@ -23,7 +23,7 @@ NOTHING: Final = Count(0, is_exact=True)
 
 
 class Place(StrEnum):
-    """Where to go."""
+    """Target of a rewind."""
 
     TIME = "time"
     EARLIEST = "earliest"
@@ -31,14 +31,14 @@ class Place(StrEnum):
 
 
 class NoMatch(StrEnum):
-    """What becomes of a partition without a record at or after the time."""
+    """Choice for a partition without a record at or after the time."""
 
     STAY = "stay"
     END = "end"
 
 
 class Action(StrEnum):
-    """What becomes of one partition."""
+    """Action for one partition."""
 
     REWIND = "rewind"
     FORWARD = "forward"
@@ -48,15 +48,15 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is asked of each partition.
+    """Target of each partition, and the rules for moving there.
 
     Attributes:
         place: A time, or one end of the log.
-        time_ms: The time in ms, if it is one.
+        time_ms: The time in ms, if `place` is one.
         clock: Which of a record's two times is meant.
-        max_skew_ms: By how much a timestamp may be too early: so much is subtracted from the time.
-        no_match: For partitions without a record at or after the time.
-        forward: Whether to go on past records that the group has not read.
+        max_skew_ms: By how much a timestamp may be too early; subtracted from the time.
+        no_match: Choice for partitions without a record at or after the time.
+        forward: Whether to skip records that the group has not read.
     """
 
     place: Place = Place.TIME
@@ -68,24 +68,25 @@ class Target:
 
     @property
     def lookup_ms(self) -> int:
-        """The time that is looked up."""
+        """The time to look up: the target's time minus the skew."""
         return max(self.time_ms - self.max_skew_ms, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """What becomes of one partition.
+    """Planned move of one partition.
 
     Attributes:
-        partition: Which one.
-        old: What the group committed, None where nothing.
-        new: What to commit; the old one where the group stays.
-        found: The first record at or after the time, None where there is none or none was sought.
+        partition: The partition.
+        old: The group's committed offset, None without a commit.
+        new: Offset to commit; the old one if the group stays.
+        found: The first record at or after the time, None if there is none or no time was looked
+            up.
         action: Whether the group goes back, forward, starts here, or stays.
-        again: Records between the new and the old place: they are read again.
-        skipped: Records between the old and the new place, which would not be read: they are not
-            skipped where the action is to stay.
-        why: For people, where it is not plain.
+        again: Records between the new and the old offset, which are read again.
+        skipped: Records between the old and the new offset, which would not be read; the action
+            "stay" skips none of them.
+        why: Explanation for people, empty if the action is obvious.
     """
 
     partition: TopicPartition
@@ -99,33 +100,33 @@ class Move:
 
     @property
     def is_change(self) -> bool:
-        """Whether there is something to commit."""
+        """Whether there is an offset to commit."""
         return self.action is not Action.STAY
 
     @property
     def is_held_back(self) -> bool:
-        """Whether the group stays only because it would have skipped records."""
+        """Whether the group stays only because the move would skip records."""
         return self.action is Action.STAY and self.skipped.records > 0
 
 
 def chosen_partitions(
     cluster: ClusterView, group: str, choices: Sequence[tuple[str, int | None]]
 ) -> list[TopicPartition]:
-    """The partitions asked for; where nothing is, all of all topics that the group has offsets in.
+    """Return the chosen partitions; without choices, those of all topics of the group.
 
     Args:
-        cluster: Whom to ask.
+        cluster: The cluster.
         group: The group.
         choices: Topics, with a partition each or None for all.
 
     Raises:
         UnknownTopic, InvalidRequest: No such topic or partition.
-        UnknownGroup: Nothing was asked for, and there is no such group, or it has no offsets.
+        UnknownGroup: There are no choices, and the group doesn't exist or has no offsets.
     """
     if not choices:
         topics = {partition.topic for partition in cluster.committed(group)}
         if not topics:
-            cluster.group(group)  # says so where there is no such group
+            cluster.group(group)  # raises if there is no such group
             raise UnknownGroup(f"{cluster.bootstrap}: group {group} has no offsets; name a --topic")
         choices = [(topic, None) for topic in topics]
     chosen: set[TopicPartition] = set()
@@ -149,18 +150,18 @@ def plan(
     own: OwnLogs | None = None,
     counter: Counter = by_offsets,
 ) -> list[Move]:
-    """What a rewind would do; nothing is changed.
+    """Plan a rewind; changes nothing.
 
     Args:
-        cluster: Whom to ask.
+        cluster: The cluster.
         group: The group.
-        partitions: Those to move.
-        target: Where to.
+        partitions: The partitions to move.
+        target: The target of each.
         own: The cluster's own directory, for the append clock.
         counter: Counts records between two offsets.
 
     Raises:
-        InvalidRequest: The append clock is asked where nobody knows it.
+        InvalidRequest: The append clock is requested, and append times are unknown.
     """
     names = list(partitions)
     marks = cluster.watermarks(names)
@@ -230,7 +231,7 @@ def _destination(
 
 
 def active_members(cluster: ClusterView, group: str) -> str:
-    """The group's members in words, empty where it has none or is not there yet."""
+    """Return the group's members as text, empty if it has none or doesn't exist yet."""
     try:
         members = cluster.group(group).members
     except UnknownGroup:
@@ -239,11 +240,11 @@ def active_members(cluster: ClusterView, group: str) -> str:
 
 
 def execute(cluster: ClusterView, group: str, moves: Iterable[Move]) -> None:
-    """Commit what a plan says.
+    """Commit the offsets of a plan.
 
     Raises:
-        GroupActive: The group has members, which would go on where they are and commit over it.
-            Nothing was changed.
+        GroupActive: The group has members, which would continue at their positions and overwrite
+            the commit. Nothing was changed.
         ClusterFailure: Some partitions may have been committed.
     """
     members = active_members(cluster, group)
