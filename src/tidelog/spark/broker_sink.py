@@ -1,14 +1,15 @@
 """Sink to brokers, batch and stream: each task sends its own rows, in a transaction if requested.
 
-Owns a task's producer and transaction, and the claims of tasks (`Claim`): what a task writes at
-most once, and what was there before. Not owned: the markers (`transaction_markers`) and the form of
-rows (`rows`).
+Owns a task's producer and transaction, and the claims of tasks (`Claim`): a task's number and
+version of rows, which it writes at most once. Not owned: the markers (`transaction_markers`) and
+the form of rows (`rows`).
 
-Invariants: with `delivery=exactly-once` the rows of each task of a batch are there once, however
-often the task, its executor or the driver is restarted; the rows of different tasks become visible
-one by one. The transactional id names the writer and the task's number, so beginning fences every
-older attempt of the same task and aborts what it left open. Then the marker is read: if this batch
-is there already, nothing is written. Otherwise rows and marker are written and committed together.
+Invariants: with `delivery=exactly-once` the log contains the rows of each task of a batch exactly
+once, however often the task, its executor or the driver is restarted. The rows of different tasks
+become visible one task at a time. The transactional id names the writer and the task's number, so
+initializing the producer fences every older attempt of the same task and aborts its open
+transaction. Then the task reads the marker: if this batch was committed before, it writes nothing.
+Otherwise it writes rows and marker in one transaction.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -68,15 +69,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Rows that a task is about to write, at most once.
+    """Claim of a task to write rows at most once.
 
     Attributes:
-        transactional_id: Of this task in all batches of its writer.
-        batch: From 0 on, growing.
-        note: Asked once all rows have their offsets: what to keep in the marker, to be found
-            again with it. A megabyte is too much for most brokers.
-        topics_of: Key under which each topic counts its batches (`topic_key`); None
-            where the transactional id counts for all of them.
+        transactional_id: Transactional id of this task in all batches of its writer.
+        batch: Number of the batch, from 0 and growing.
+        note: Called once all rows have offsets; returns text to keep in the marker and to find
+            again with it. Most brokers refuse a megabyte.
+        topics_of: Key under which each topic counts its batches (`topic_key`); None if the
+            transactional id counts for all of them.
     """
 
     transactional_id: str
@@ -89,11 +90,11 @@ class Sent(NamedTuple):
     """Outcome of a task's write.
 
     Attributes:
-        records: How many were written.
-        was_done: They had been written before; nothing was done.
-        note: What the claim noted with them, now or before.
-        skipped: Topics that had this batch or a later one, and the last batch of each. Rows for
-            them were not written.
+        records: Number of records written.
+        was_done: Whether the rows had been written before; then nothing was written now.
+        note: The claim's note, from this write or an earlier one.
+        skipped: Topics that had this batch or a later one, with their last batch. Rows for them
+            were not written.
     """
 
     records: int
@@ -103,18 +104,19 @@ class Sent(NamedTuple):
 
 
 class ClaimedTopics:
-    """Topics of one task's claim: which have the rows already, and which get them. One thread."""
+    """Topics of one task's claim: which have the rows already, and which receive them. One thread.
+    """
 
     def __init__(
         self, claim: Claim, topic: str | None, find_id: Callable[[str], str] = lambda _: ""
     ) -> None:
-        """Begin.
+        """Create the state of a claim.
 
         Args:
             claim: The claim.
-            topic: Of all rows; None where each names its own.
-            find_id: Looks up a topic's id at the cluster; "" where it has none. Called at most once
-                for each topic, before its rows are written.
+            topic: Topic of all rows; None if each row names its own.
+            find_id: Looks up a topic's id in the cluster; returns "" if it has none. Called at most
+                once for each topic, before its rows are written.
         """
         self.skipped: dict[str, int] = {}
         self._claim = claim
@@ -122,11 +124,13 @@ class ClaimedTopics:
         self._key = claim.transactional_id if claim.topics_of is None else claim.topics_of
         self._done: Mapping[str, Marker] = {}
         self._find_id = find_id
-        # Topics that get rows, with their ids.
+        # Topics that receive rows, with their ids.
         self._topics: dict[str, str] = {}
 
     def find_done(self, markers: "Markers") -> Sent | None:
-        """Read the markers; return what became of the task before if all of its rows are there."""
+        """Read the markers; return the outcome of the earlier write if it wrote all rows, else
+        None.
+        """
         self._done = markers.done(self._key, self._claim.batch)
         if self._topic is not None and self._claim.topics_of is not None:
             self._topics[self._topic] = self._find_id(self._topic)
@@ -139,9 +143,10 @@ class ClaimedTopics:
         return Sent(0, was_done=True, note=note, skipped=skipped)
 
     def is_done(self, topic: str) -> bool:
-        """Whether a topic has the rows already; else remember that it gets them now."""
+        """Return whether a topic has the rows already; otherwise record that it receives them now.
+        """
         if self._claim.topics_of is None:
-            return False  # `find_done` has answered for all topics
+            return False  # `find_done` decided for all topics
         if topic in self.skipped:
             return True
         if topic not in self._topics:
@@ -165,7 +170,7 @@ class ClaimedTopics:
         return self._key, [(key.encode(), encode_marker(each)) for key, each in markers.items()]
 
     def _marker_of(self, topic: str | None) -> Marker | None:
-        """Return the marker by which rows are there: the topic's own, or one for all topics."""
+        """Return the marker that proves the rows: the topic's own, or one for all topics."""
         if self._claim.topics_of is not None and topic is not None:
             own, topic_id = self._done.get(topic_key(self._key, topic)), self._topics[topic]
             if own is not None:
@@ -174,7 +179,7 @@ class ClaimedTopics:
         return self._done.get(self._key)
 
 
-# What waits to be sent is bounded; a task that is faster than its brokers waits for room.
+# The queue of unsent records is bounded; a task faster than its brokers blocks until it has room.
 QUEUE_MESSAGES: Final = 200_000
 
 
@@ -184,14 +189,14 @@ LINGER_MS: Final = 20
 TRANSACTION_TIMEOUT_MS: Final = 300_000
 
 
-# For each step of a transaction; what takes longer is an error, and the task is tried again.
+# Time limit for each step of a transaction. A slower step is an error, and Spark retries the task.
 STEP_TIMEOUT_S: Final = 60.0
 
 
 _WAIT_S: Final = 0.1
 
 
-# Topic, partition and offset of a row that brokers have, in the order of each partition.
+# Called with topic, partition and offset of each acknowledged row, in partition order.
 OnSent: TypeAlias = Callable[[str, int, int], None]
 
 
@@ -206,26 +211,27 @@ def send(
     """Write the rows of one task.
 
     Args:
-        options: Of the write.
-        batches: The rows; taken to the end in any case.
+        options: Options of the write.
+        batches: The rows; always consumed to the end.
         task: Number of the task.
-        claim: For exactly once; idempotent alone where None.
-        on_sent: Told where each row went. It costs a call for each.
+        claim: Claim for exactly-once delivery; None for an idempotent producer without
+            transactions.
+        on_sent: Called with the place of each row, which costs time for each row.
 
     Raises:
         MessageTooLarge, InvalidTimestamp, InvalidRecord, InvalidRequest, UnknownTopic: The rows
             can't be written; the text names topic and partition.
-        WriterFenced: A newer attempt of the task writes in its place.
-        NotAuthorized, ClusterFailure, ConfigError: As their names say. With a claim nothing of the
-            task is visible then, or (where the commit's answer was lost) all of it; the next
-            attempt finds out.
+        WriterFenced: A newer attempt of the task has replaced this one.
+        NotAuthorized, ClusterFailure, ConfigError: As their names say. With a claim, none of the
+            task's rows is visible then, or all of them if the response to the commit was lost; the
+            next attempt finds out which.
     """
     with connect(options.bootstrap, client_settings(options.client)) as cluster:
         return _Task(cluster, options, task, claim, on_sent).run(batches)
 
 
 def client_settings(texts: Mapping[str, str]) -> dict[str, str]:
-    """Librdkafka's settings for those of a Java producer."""
+    """Return librdkafka's settings for those of a Java producer."""
     rest = dict(texts)
     own: dict[str, str] = {}
     if "max.request.size" in rest:
@@ -235,26 +241,26 @@ def client_settings(texts: Mapping[str, str]) -> dict[str, str]:
         if not size.isdecimal():
             raise ConfigError("kafka.buffer.memory", size, "a number of bytes")
         own["queue.buffering.max.kbytes"] = str(max(int(size) >> 10, 1))
-    rest.pop("max.block.ms", None)  # nothing here waits but for room, which comes or an error does
+    rest.pop("max.block.ms", None)  # only a full queue blocks here, until room or an error
     return translate_settings(rest) | own
 
 
 def _served_partitions(cluster: "Cluster", topic: str) -> int:
-    """How many partitions a topic has, once their leaders serve them; raises as `partition_count`.
+    """Return a topic's partition count once their leaders serve them; raises as `partition_count`.
 
-    A producer that begins before may lose its first records without an error (`await_leaders`).
+    A producer that starts earlier may lose its first records without an error (`await_leaders`).
     """
     count = partition_count(cluster, topic)
     try:
         await_leaders(cluster, [TopicPartition(topic, number) for number in range(count)])
     except ClusterFailure as error:
         if error.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            raise  # who may not ask may still write, or hears of it then
+            raise  # a client without Describe may still write, or gets the error then
     return count
 
 
 class _Task:
-    """One attempt. For one thread."""
+    """One attempt of a task. For one thread."""
 
     def __init__(
         self,
@@ -284,7 +290,7 @@ class _Task:
     def _settings(self) -> dict[str, object]:
         settings: dict[str, object] = {
             "enable.idempotence": True,
-            # Each report is heard, since one without an offset is no delivery.
+            # Each delivery report is checked, since a report without an offset proves no delivery.
             "delivery.report.only.error": False,
             "on_delivery": self._hear,
             "queue.buffering.max.kbytes": QUEUE_KBYTES,
@@ -299,7 +305,9 @@ class _Task:
         return settings
 
     def _hear(self, error: "ck.KafkaError | None", message: "ck.Message") -> None:
-        """Keep the first failure: those behind it follow from it. Tell where a row went."""
+        """Handle a delivery report: keep the first failure, which causes later ones, or call
+        `on_sent`.
+        """
         if error is None:
             offset = message.offset()
             if offset is None:
@@ -313,10 +321,12 @@ class _Task:
         self._failure = typed_error(self._cluster, "write", error, where=where)
 
     def _unproven(self, message: "ck.Message") -> TidelogError:
-        """The library calls a record delivered whose sequence number the broker refused.
+        """Return the error for a record reported as delivered whose sequence number the broker
+        refused.
 
-        A broker before 4.4 refuses it also where it was overtaken by the next request
-        (KAFKA-15591), and then it is not in the log. The next attempt of the task writes it again.
+        A broker before 4.4 also refuses the sequence number of a request that the next one overtook
+        (KAFKA-15591), and then the record is not in the log. The next attempt of the task writes it
+        again.
         """
         reason = (
             f"{message.topic()}-{message.partition()}: the broker did not say where a record is"
@@ -331,16 +341,16 @@ class _Task:
         assert partition is not None
         on_sent(topic, partition, offset)
 
-    # -- the two ways ------------------------------------------------------------------------
+    # -- with and without a transaction --------------------------------------------------------
 
     def run(self, batches: "Iterator[pa.RecordBatch]") -> Sent:
-        """Write the rows by the way that was asked for."""
+        """Write the rows, in a transaction if there is a claim."""
         from confluent_kafka import KafkaException
 
         try:
             return self._run(batches)
         except KafkaException as error:
-            # Any call may say that a newer attempt has fenced this one.
+            # Any call may fail because a newer attempt has fenced this one.
             self._producer.purge()
             failure = self._failure or typed_error(self._cluster, "write", error.args[0])
             raise failure from error
@@ -366,7 +376,7 @@ class _Task:
         done = claimed.find_done(markers)
         if done is not None:
             for _ in batches:
-                pass  # Spark keeps a worker that has taken all of its rows
+                pass  # Spark reuses only a worker that consumed all of its rows
             return done
         self._producer.begin_transaction()
         try:
@@ -378,29 +388,31 @@ class _Task:
         except BaseException as error:
             fenced = self._abort()
             if fenced is not None and isinstance(error, ClusterFailure | KafkaException):
-                raise fenced from error  # records are told only that something ended the producer
+                raise fenced from error  # delivery reports don't say why the producer failed
             raise
         return Sent(self._count, note=note, skipped=claimed.skipped)
 
     def _note(self, claim: Claim) -> str:
-        """What the claim wants to be kept; offsets are known once everything is there."""
+        """Return the note of the claim, after all rows are acknowledged and have offsets."""
         if claim.note is None:
             return ""
         self._flush()
         return claim.note()
 
     def _mark(self, markers: Markers, claimed: ClaimedTopics, note: str) -> None:
-        """Last, so that markers of others wait for this transaction as short as can be."""
+        """Write the markers. They come last, so that they block readers of the marker topic only
+        briefly.
+        """
         partition_key, marks = claimed.marks(note)
         number, now_ms = markers.partition_of(partition_key), self._clock.now_ms()
         for key, value in marks:
             self._put(markers.topic, value, key, number, now_ms, None)
 
     def _abort(self) -> WriterFenced | None:
-        """Let the transaction go at once; where that fails its next attempt does it.
+        """Abort the transaction now; if that fails, the next attempt aborts it.
 
         Returns:
-            That such an attempt has begun, where the library knows it.
+            The error if the library reports that a newer attempt has begun, else None.
         """
         from confluent_kafka import KafkaException
 
@@ -413,7 +425,7 @@ class _Task:
         return None
 
     def _step(self, operation: str, action: Callable[[float], object]) -> None:
-        """One step of a transaction, again where the library says that this may help."""
+        """Run one step of a transaction; retry it if the library reports the error as retriable."""
         from confluent_kafka import KafkaException
 
         time_left = self._cluster.deadline()
@@ -442,7 +454,7 @@ class _Task:
     def _send_rows(
         self, topic: str, numbers: "npt.NDArray[np.int32]", rows: "pa.RecordBatch"
     ) -> None:
-        """The hot loop: what can be done by column was done before it."""
+        """Send the rows. This is the hot loop: all work by column is done before it."""
         from confluent_kafka import KafkaException
 
         names, none = rows.schema.names, [None] * rows.num_rows
@@ -476,7 +488,9 @@ class _Task:
         time_ms: int,
         headers: broker_rows.Headers | None,
     ) -> None:
-        """Send one record, once there is room: each record leaves the queue, or fails in time."""
+        """Send one record once the queue has room; each record is acknowledged or fails within its
+        timeout.
+        """
         from confluent_kafka import KafkaException
 
         while True:
@@ -499,7 +513,7 @@ class _Task:
         raise typed_error(self._cluster, "write", error.args[0], where=where) from error
 
     def _flush(self) -> None:
-        """Wait for what is on its way; every record is reported within its own time-out."""
+        """Wait for all records in flight; each is reported within its own timeout."""
         while self._producer.flush(_WAIT_S):
             self._raise_failure()
         self._raise_failure()
@@ -513,14 +527,14 @@ class SentMessage(WriterCommitMessage):
     """Message of a task to the driver."""
 
     def __init__(self, sent: Sent, batch: StreamBatch | None = None) -> None:
-        # Pickled: a plain dictionary in the place of a view.
+        # A plain dictionary instead of a view, because it is pickled.
         self.sent = sent._replace(skipped=dict(sent.skipped))
         self.batch = batch
 
 
 @sentences_first
 class BrokerWriter(DataSourceArrowWriter):
-    """A batch write; there is nothing to commit on the driver."""
+    """Batch write to brokers; the driver has nothing to commit."""
 
     def __init__(self, options: SinkOptions) -> None:
         if options.exactly_once and options.txn is None:
@@ -539,13 +553,13 @@ class BrokerWriter(DataSourceArrowWriter):
         claim = None
         if txn is not None:
             key, topic = _transactional_id(self._options, txn.app_id, task), self._options.topic
-            # Writes to different topics may run beside each other, and must not fence each other.
+            # Concurrent writes to different topics must not fence each other.
             name = key if topic is None else topic_key(key, topic)
             claim = Claim(name, txn.version, topics_of=key)
         return SentMessage(send(self._options, iterator, task=task, claim=claim))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what was there already. Every task has committed its own rows."""
+        """Log writes that were done before. Every task has committed its own rows."""
         txn, skipped = self._options.txn, dict[str, int]()
         for message in messages:
             if isinstance(message, SentMessage):
@@ -555,12 +569,12 @@ class BrokerWriter(DataSourceArrowWriter):
             log_skipped(txn, skipped, self._options.bootstrap)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing: what a task has committed stays."""
+        """Do nothing: rows that a task has committed stay."""
 
 
 @sentences_first
 class BrokerStreamWriter(DataSourceStreamArrowWriter):
-    """A streaming write; batches are told apart by the query's id and their number."""
+    """Streaming write to brokers; the query's id and a number identify each batch."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -576,16 +590,17 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
         return SentMessage(send(self._options, iterator, task=task, claim=claim), batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's name
-        """Log a batch that was there already. Every task has committed its own rows."""
+        """Log a batch that was written before. Every task has committed its own rows."""
         sent_messages = [message for message in messages if isinstance(message, SentMessage)]
         batch = next((message.batch for message in sent_messages if message.sent.was_done), None)
         if batch is not None:
             log_repeated(batch, self._options.bootstrap)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing: what a task has committed stays."""
+        """Do nothing: rows that a task has committed stay."""
 
 
 def _transactional_id(options: SinkOptions, writer: str, task: int) -> str:
-    """The same in every attempt of a task, so that a newer one fences the older ones."""
+    """Return the transactional id, equal in every attempt, so that a newer one fences older ones.
+    """
     return f"{options.transactional_id_prefix}/{writer}/{task}"

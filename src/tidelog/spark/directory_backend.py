@@ -1,7 +1,7 @@
-"""Directory of topics as a query's backend; and the opening of either backend.
+"""Directory of topics as a query's backend; and the choice of either backend.
 
-The backend answers a query's questions from the files and makes tasks that read by `tidelog.scan`.
-`open_backend` chooses by the options between it and `broker_backend`. Not owned: the protocols of
+The backend answers a query's requests from the files and plans tasks that read with `tidelog.scan`.
+`open_backend` chooses between it and `broker_backend` by the options. Not owned: the protocols of
 backends and tasks (`tidelog.spark.tasks`).
 """
 
@@ -50,7 +50,7 @@ _LOG: Final = logging.getLogger("tidelog.spark")
 
 
 def source_env(options: SourceOptions) -> Env:
-    """Files and clock of a directory that is read."""
+    """Return files and clock of the directory to read."""
     return env_for(options.path, None, options.store)
 
 
@@ -59,9 +59,9 @@ class SplitTask:
     """Reads one split of a directory.
 
     Attributes:
-        split: What to read.
-        columns: Of a row, in order.
-        options: What the query was asked for.
+        split: The split.
+        columns: Columns of a row, in order.
+        options: Options of the query.
     """
 
     split: "Split"
@@ -69,7 +69,7 @@ class SplitTask:
     options: SourceOptions
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """The split's rows; warns of what is gone or has no time."""
+        """Yield the split's rows; warn of lost offsets and of records without a time."""
         from tidelog.scan import ReadOptions, ScanStats, read
         from tidelog.spark.rows import SparkRows
 
@@ -98,7 +98,7 @@ class SplitTask:
 class DirectoryBackend(Closing):
     """A directory of topics, local or in an object store. A `Backend`.
 
-    It is opened anew for each question, so that every answer is of now.
+    It opens the directory for each request, so that every response is current.
     """
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
@@ -119,18 +119,18 @@ class DirectoryBackend(Closing):
         )
 
     def partitions(self) -> list[TopicPartition]:
-        """See `Backend`; those that have no directory yet are included."""
+        """List the partitions, see `Backend`; includes those that have no directory yet."""
         with self._open() as log_dir:
             return sorted(set(_named(log_dir, self._options)))
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """See `Backend`."""
+        """Return the topics' ids, see `Backend`."""
         with self._open() as log_dir:
             ids = {name: log_dir.topic(name).topic_id for name in topics}
         return {name: "" if topic_id is None else topic_id.hex for name, topic_id in ids.items()}
 
     def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
-        """See `Backend`."""
+        """Return the readable offsets, see `Backend`."""
         with self._open() as log_dir:
             flushed = self._flushed()
             readers = {name: log_dir.reader(name.topic, name.partition) for name in names}
@@ -140,18 +140,19 @@ class DirectoryBackend(Closing):
             }
 
     def _visible(self, reader: "LogView", flushed: Mapping[TopicPartition, int] | None) -> int:
-        """Offset behind what may be read, by isolation and `readUntil`."""
+        """Return the end of the readable offsets, by isolation and `readUntil`."""
         end = reader.end_offset(self._options.isolation)
         if flushed is not None:
             end = min(end, flushed.get(reader.topic_partition, 0))
         return max(end, reader.log_start_offset)
 
     def _flushed(self) -> dict[TopicPartition, int] | None:
-        """Where each partition ends that a crash can't take back; None where that is not asked.
+        """Return the recovery point of each partition; None unless `readUntil` requests it.
 
-        All that a reader without the lock can know is what the log's owner has noted: below the
-        recovery point everything is on disk. What is flushed behind it is not told before the next
-        note; a partition that has none, or whose note can't be read, has nothing that is sure.
+        Records below the recovery point survive a crash. A reader without the lock knows only the
+        recovery point that the log's owner has written: records flushed since then do not count
+        until the next one. A partition without a readable recovery point is read up to offset 0,
+        that is not at all.
         """
         from tidelog.storage import files, text_files
 
@@ -167,7 +168,7 @@ class DirectoryBackend(Closing):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """See `Backend`."""
+        """Look up offsets by time, see `Backend`."""
         with self._open() as log_dir:
             matches = log_dir.offsets_for_times(times, clock=self._options.clock)
             if self._options.clock is ClockName.APPEND:
@@ -188,11 +189,11 @@ class DirectoryBackend(Closing):
     def first_times(
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
-        """See `Backend`."""
+        """Return the first records' times, see `Backend`."""
         times = {}
         with self._open() as log_dir:
             for name, offset in offsets.items():
-                # What can't be read is told by the task that reads it.
+                # The task that reads a damaged partition reports it.
                 with suppress(TidelogError):
                     reader = log_dir.reader(name.topic, name.partition)
                     records = reader.records(max(offset, reader.log_start_offset))
@@ -202,7 +203,7 @@ class DirectoryBackend(Closing):
         return times
 
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """See `Backend`; as `leader-epoch-checkpoint` knows them."""
+        """Return leader epochs, see `Backend`; read from `leader-epoch-checkpoint`."""
         epochs = {}
         for name, end in ends.items():
             epoch = self._epochs(name).epoch_for(end - 1)
@@ -212,7 +213,7 @@ class DirectoryBackend(Closing):
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """See `Backend`; as `leader-epoch-checkpoint` knows them."""
+        """Return ends of epochs, see `Backend`; read from `leader-epoch-checkpoint`."""
         with self._open() as log_dir:
             return {
                 name: self._epochs(name).end_offset_for(
@@ -233,7 +234,7 @@ class DirectoryBackend(Closing):
             return LeaderEpochs()
 
     def plan_batch(self, limits: Limits) -> BatchPlan:
-        """See `Backend`."""
+        """Plan a batch query, see `Backend`."""
         if self._options.table is not None:
             return plan_table(directory_records(self._options), self._options, self._columns, self)
         wanted = self._wanted(limits)
@@ -260,7 +261,7 @@ class DirectoryBackend(Closing):
         )
 
     def scan_plan(self, limits: Limits) -> scan.ScanPlan:
-        """The same as splits; errors as `plan_batch`."""
+        """Return the plan of a batch query as splits; raises as `plan_batch`."""
         return self._scan_plan(self._wanted(limits), limits)
 
     def _wanted(self, limits: Limits) -> "dict[TopicPartition, Wanted]":
@@ -286,7 +287,7 @@ class DirectoryBackend(Closing):
         )
 
     def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
-        """See `Backend`."""
+        """Plan the tasks of offset ranges, see `Backend`."""
         wanted = self._until_flushed(
             {
                 name: scan.Wanted(start_offset=start, end_offset=end)
@@ -304,7 +305,7 @@ class DirectoryBackend(Closing):
     def _until_flushed(
         self, wanted: "Mapping[TopicPartition, Wanted]"
     ) -> "dict[TopicPartition, Wanted]":
-        """The same, but for what may still be lost where only the rest is to be read."""
+        """End the ranges at the recovery point if `readUntil` requests it."""
         flushed = self._flushed()
         if flushed is None:
             return dict(wanted)
@@ -321,7 +322,7 @@ class DirectoryBackend(Closing):
         wanted: "Mapping[TopicPartition, Wanted]",
         bounds: Mapping[TopicPartition, tuple[int, int]],
     ) -> tuple[EmptyRange, ...]:
-        """Why nothing is read of these partitions, or hardly anything."""
+        """Explain why nothing, or hardly anything, is read from these partitions."""
         if not wanted:
             return ()
         flushed = self._flushed()
@@ -355,11 +356,11 @@ class DirectoryBackend(Closing):
         return LogDir.open(self._options.path, env=self._env)
 
     def close(self) -> None:
-        """See `Backend`."""
+        """Do nothing: no files stay open between requests."""
 
 
 def _named(log_dir: "LogDir", options: SourceOptions) -> list[TopicPartition]:
-    """The partitions that are meant."""
+    """Return the partitions that the options select."""
     if options.assigned:
         return list(options.assigned)
     topics = matching_topics(options, log_dir.topics())
@@ -367,15 +368,15 @@ def _named(log_dir: "LogDir", options: SourceOptions) -> list[TopicPartition]:
 
 
 def open_backend(options: SourceOptions, columns: Sequence[str]) -> Backend:
-    """The backend that the options name.
+    """Open the backend that the options name.
 
     Args:
-        options: What was asked for.
-        columns: Of the rows that tasks will read.
+        options: Options of the query.
+        columns: Columns of the rows that tasks will read.
 
     Raises:
-        ConfigError, InvalidRequest: Settings or columns that can't be had there.
-        MissingDependency: What reaches brokers or the object store is not installed.
+        ConfigError, InvalidRequest: Settings or columns that this backend does not support.
+        MissingDependency: The package for brokers or for the object store is not installed.
     """
     if not options.is_broker:
         return DirectoryBackend(options, columns)

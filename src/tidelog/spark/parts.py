@@ -1,8 +1,8 @@
-"""Work in parts: a text describes each part, a worker does it, and returns one row.
+"""Work in parts: a text describes each part, a worker processes it and returns one row.
 
-The texts are plain data (JSON as a rule), so only tidelog's own functions are pickled. Spark gets a
-range of numbers, one for each part, and a task for each; this works in local mode, on clusters and
-over Spark Connect. `Listener` is the seam between a job and the display of its progress.
+The texts are plain data (usually JSON), so only tidelog's own functions are pickled. Spark gets a
+range of numbers, one for each part, and runs a task for each; this works in local mode, on clusters
+and over Spark Connect. A job reports its progress to a `Listener`, which displays it.
 """
 
 import threading
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from tidelog.env import Env
 
 
-# From 1900 to 9998, where no time zone leads out of the calendar; of the rest only the ms are told.
+# From 1900 to 9998: no time zone moves these times out of the calendar. Others are given in ms
+# only.
 _TIMESTAMP_MS_MIN: Final = -2_208_988_800_000
 
 
@@ -32,30 +33,30 @@ _TIMESTAMP_MS_MAX: Final = 253_370_764_799_999
 
 
 def timestamp(ms: int) -> object:
-    """A time as Spark takes it, None where it is before 1900 or after 9998."""
+    """Return a time as Spark accepts it, None if it is before 1900 or after 9998."""
     if not _TIMESTAMP_MS_MIN <= ms <= _TIMESTAMP_MS_MAX:
         return None
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
 
 
 class Listener(Protocol):
-    """Who wants to know how a job comes on."""
+    """Receiver of a job's progress."""
 
     def note(self, text: str) -> None:
-        """One line for people."""
+        """Receive one line of text for the user."""
         ...
 
     def at(self, done: int, planned: int) -> None:
-        """So many of so many offsets are done."""
+        """Receive the progress: `done` of `planned` units."""
         ...
 
 
 class _Nobody:
     def note(self, text: str) -> None:
-        """Told to nobody."""
+        """Ignore the line."""
 
     def at(self, done: int, planned: int) -> None:
-        """Told to nobody."""
+        """Ignore the progress."""
 
 
 NOBODY: Final = _Nobody()
@@ -64,7 +65,7 @@ NOBODY: Final = _Nobody()
 PartRow = Mapping[str, object]
 
 
-# Their descriptions travel with each task's code; more of them are done in rounds.
+# The descriptions of parts are sent with each task's code. More parts than this run in rounds.
 PARTS_AT_ONCE: Final = 10_000
 
 
@@ -72,10 +73,10 @@ _LOOK_SECONDS: Final = 0.25
 
 
 class Work(Protocol):
-    """What a worker does with a part. Can be pickled, and is small."""
+    """Work on a part in a worker. Must be picklable, and small."""
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """The row of a part, its cells in the order of the schema."""
+        """Return the row of a part, its cells in the order of the schema."""
         ...
 
 
@@ -87,18 +88,19 @@ def run_parts(
     *,
     listener: Listener = NOBODY,
 ) -> Sequence[PartRow]:
-    """Do all parts on Spark, side by side; a row for each, in the order of the parts.
+    """Process all parts on Spark in parallel; return a row for each, in the order of the parts.
 
     Args:
         spark: The session.
-        parts: Their descriptions.
-        work: What to do with each.
-        schema: Names and types of a row, as Spark writes them: `records bigint, facts string`; of
-            types there are bigint, string and binary.
-        listener: Told now and then how many parts are done; where Spark can't be asked, at the end.
+        parts: Descriptions of the parts.
+        work: Processes one part.
+        schema: Names and types of a row in Spark's notation: `records bigint, facts string`. Types
+            are bigint, string and binary.
+        listener: Receives the number of finished parts at intervals; if Spark reports no progress,
+            only at the end of each round.
 
     Raises:
-        What Spark raises where a part fails for good; the worker's own error is in its text.
+        What Spark raises if a part fails after its retries; the worker's own error is in its text.
     """
     rows: list[PartRow] = []
     for start in range(0, len(parts), PARTS_AT_ONCE):
@@ -113,20 +115,20 @@ def run_parts(
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """Tells a listener of the parts done: those of the rounds before, and of this one."""
+    """Reports finished parts to a listener: those of earlier rounds plus those of this one."""
 
     listener: Listener
     before: int
     total: int
 
     def at(self, done: int) -> None:
-        """So many of this round are done."""
+        """Report that `done` parts of this round are finished."""
         self.listener.at(min(self.before + done, self.total), self.total)
 
 
 @dataclass(frozen=True, slots=True)
 class _Mapper:
-    """From numbers of parts to their rows, in a worker."""
+    """Maps numbers of parts to their rows, in a worker."""
 
     parts: tuple[str, ...]
     work: Work
@@ -152,7 +154,7 @@ class _Mapper:
 
 
 def _arrow_schema(text: str) -> "pa.Schema":
-    """The schema that Spark reads in the text; its own parser is not there in a worker."""
+    """Parse Spark's notation of a schema; Spark's own parser is not available in a worker."""
     import pyarrow as pa
 
     types = {"string": pa.string(), "bigint": pa.int64(), "binary": pa.binary()}
@@ -162,7 +164,7 @@ def _arrow_schema(text: str) -> "pa.Schema":
 
 @contextmanager
 def _watched(spark: "SparkSession", done: _Done) -> Iterator[None]:
-    """Tell of the tasks done while the block runs."""
+    """Report finished tasks while the block runs."""
     ended = threading.Event()
     watcher = threading.Thread(target=_watch, args=(spark, done, ended), daemon=True)
     if done.listener is NOBODY or _tracker(spark) is None:
@@ -185,23 +187,23 @@ def _watch(spark: "SparkSession", done: _Done, ended: threading.Event) -> None:
 
 
 def _tracker(spark: "SparkSession") -> "StatusTracker | None":
-    """Who knows of stages; nobody where the session is at the other end of Spark Connect."""
+    """Return Spark's status tracker; None over Spark Connect, which has none."""
     try:
         return spark.sparkContext.statusTracker()
     except Exception:  # noqa: BLE001 - each release refuses it by another error
         return None
 
 
-# A split is read in some seconds; smaller ones would wait for Spark.
+# Reading a split of this size takes some seconds; for smaller ones Spark's overhead dominates.
 JOB_SPLIT_BYTES: Final = 1 << 30
 
 
-# So many tasks for each that can run at a time, if there is enough to read: they end together.
+# Tasks for each core, if there is enough to read, so that all cores finish at about the same time.
 _TASKS_PER_CORE: Final = 3
 
 
 def directory_env(place: Place) -> "Env":
-    """Surroundings that read a directory; raises InvalidRequest for brokers."""
+    """Return the environment to read a directory; raises InvalidRequest for brokers."""
     from tidelog.objects.object_files import env_for
 
     if place.is_broker:
@@ -210,7 +212,7 @@ def directory_env(place: Place) -> "Env":
 
 
 def parallelism(spark: "SparkSession") -> int:
-    """How many tasks run side by side; 1 where Spark doesn't say, as over Spark Connect."""
+    """Return how many tasks run in parallel; 1 if Spark doesn't say, as over Spark Connect."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:  # noqa: BLE001 - each release refuses it by another error

@@ -1,8 +1,7 @@
 """Sink of `format("tidelog")`, batch and stream: chooses the writer and checks the columns.
 
-Owns the check of rows by their types, and the topic that a write makes if it is missing
-(`createPartitions`), on the driver. Not owned: writing, which is `directory_sink`'s or
-`broker_sink`'s.
+Owns, on the driver, the check of the rows' types, and the creation of a missing topic
+(`createPartitions`). Not owned: writing (`directory_sink`, `broker_sink`).
 """
 
 from collections.abc import Mapping
@@ -33,13 +32,14 @@ if TYPE_CHECKING:
 
 
 def make_missing_topic(options: "SinkOptions") -> None:
-    """Make the topic of a write if the options say so and it is missing.
+    """Create the topic of a write if the options request it and it is missing.
 
     Raises:
-        InvalidTopic, InvalidPartitions, ConfigError: It can't be made so; nothing was changed.
-        InvalidRequest: There is no such directory.
-        DirectoryLocked: Another process has the directory open for writing: only that one can
-            make topics.
+        InvalidTopic, InvalidPartitions, ConfigError: The topic can't be created with these options;
+            nothing was changed.
+        InvalidRequest: The directory does not exist.
+        DirectoryLocked: Another process has the directory open for writing: only that process can
+            create topics.
         NotAuthorized, ClusterFailure: The brokers refuse, or can't be reached.
     """
     topic, partitions = options.topic, options.create
@@ -82,10 +82,10 @@ def _make_at_brokers(options: "SinkOptions", topic: str, partitions: int) -> Non
             try:
                 create(cluster, topic, partitions=partitions, config=options.create_config)
             except TopicExists:
-                return  # another write was faster
+                return  # a concurrent write created it
 
 
-# What a read gives beside what a write takes: a topic can be copied without naming columns.
+# Columns that a read returns but a write ignores: a topic can be copied without naming columns.
 _READ_ONLY: Final = frozenset(
     {
         "offset",
@@ -116,7 +116,7 @@ _COLUMNS: Final[dict[str, _Kinds]] = {
 _WHOLE: Final[_Kinds] = (IntegerType, LongType, ShortType)
 
 
-# What a column may be that its serializer writes.
+# Types of a column that its serializer can write.
 _SERDE_KINDS: Final[Mapping[str, _Kinds]] = {
     "bytes": (BinaryType, StringType),
     "string": (StringType,),
@@ -131,12 +131,13 @@ _SERDE_KINDS: Final[Mapping[str, _Kinds]] = {
 def make_writer(
     texts: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> "DataSourceArrowWriter":
-    """The writer of a batch, on the driver.
+    """Return the writer of a batch, on the driver.
 
     Raises:
         InvalidRequest: Options or columns that can't be written.
-        UnknownTopic: No such topic.
-        DirectoryLocked: Another process has the directory open for writing and can't be asked.
+        UnknownTopic: The topic does not exist.
+        DirectoryLocked: Another process has the directory open for writing and serves no control
+            channel.
     """
     if overwrite:
         raise InvalidRequest('a log is only appended to: use mode("append")')
@@ -155,7 +156,7 @@ def make_writer(
 def make_stream_writer(
     texts: Mapping[str, str], schema: StructType
 ) -> "DataSourceStreamArrowWriter":
-    """The writer of a streaming query, on the driver; Spark asks for it in every batch.
+    """Return the writer of a streaming query, on the driver; Spark calls this in every batch.
 
     Output mode `complete` appends all rows of the result in each batch, as Spark's Kafka sink does.
 
@@ -184,11 +185,11 @@ def _read(texts: Mapping[str, str], schema: StructType) -> SinkOptions:
 def check_columns(
     schema: StructType, topic: str | None, serdes: Mapping[str, str] | None = None
 ) -> None:
-    """Make sure that rows of this type can be written; raises InvalidRequest.
+    """Check that rows of this type can be written; raises InvalidRequest.
 
     Args:
-        schema: Their type.
-        topic: The topic of all rows, None where each names its own.
+        schema: Type of the rows.
+        topic: Topic of all rows, None if each row names its own.
         serdes: Names of serializers of the columns `key` and `value`.
     """
     names = schema.fieldNames()

@@ -1,11 +1,12 @@
-"""Offset of a stream as Spark keeps it in its checkpoint, and whether it still fits the log.
+"""Offset of a stream as Spark keeps it in its checkpoint, and the check whether it still fits the
+log.
 
-Owns the JSON of offsets, and the check of positions against the log (`LossCheck`). No I/O: the
-check takes what was seen of the log, see `LogSnapshot`. Not owned: what a micro-batch reads
+Owns the JSON of offsets, and the check of positions against the log (`LossCheck`). Does no I/O: the
+check receives a snapshot of the log, see `LogSnapshot`. Not owned: what a micro-batch reads
 (`micro_batches`).
 
-Spark compares offsets as texts: offsets that mean the same must be spelled the same, or Spark runs
-empty batches. So all names are sorted as text, and positions that did not move keep their spelling.
+Spark compares offsets as texts. Equal offsets must have equal texts, or Spark runs empty batches.
+So all names are sorted as text, and positions that did not move keep their text.
 
     {"from": {"tides": {"1": 0}},
      "topics": {"tides": {"id": "8f0e...", "partitions": {"0": {"epoch": 2, "offset": 57},
@@ -13,28 +14,29 @@ empty batches. So all names are sorted as text, and positions that did not move 
      "version": 1}
 
 - `offset` is the next offset to read.
-- `epoch` is the leader epoch of the last batch before it, -1 if unknown: it shows later whether
-  that batch is still the same (KIP-320).
-- `from` says where the batch that ends here begins, for partitions where the previous offset does
-  not: those of a query's first batch, new ones, and those that continue elsewhere after a loss.
-  Without it a batch that is repeated after a crash might begin elsewhere: Spark asks for the first
-  offset of a query again until its first batch is done, and `latest` has moved by then.
-- `initial` marks such a first offset.
+- `epoch` is the leader epoch of the last batch before it, -1 if unknown. A later check uses it to
+  see whether that batch is still in the log (KIP-320).
+- `from` is the start offset of the batch that ends here, for partitions whose start does not follow
+  from the previous offset: those of a query's first batch, new partitions, and partitions that
+  continue elsewhere after a loss. Without it, a batch that is repeated after a crash might begin
+  elsewhere: Spark requests the initial offset of a query again until the first batch is done, and
+  `latest` has moved by then.
+- `initial` marks the initial offset of a query.
 
-Offsets of Spark's Kafka connector, `{"tides": {"0": 57}}`, are understood too.
+Offsets of Spark's Kafka connector, `{"tides": {"0": 57}}`, are accepted too.
 
 A position is checked in this order:
 
 - the topic or partition is gone: its unread records are lost, and it is left out;
-- the topic has another id, so it was deleted and created anew: its unread records are lost, and the
-  new topic is read from its start;
+- the topic has another id, so it was deleted and created again: its unread records are lost, and
+  the new topic is read from its start;
 - the log starts after the position: the records between were deleted unread, and reading continues
   at the log start;
 - the log was rewritten before the position: the leader epoch of the last batch read ends earlier
   now, or no batch of it is left (consumers learn this by OffsetForLeaderEpoch, KIP-320). The
-  records read from there on are no longer in the log; reading continues where the two logs part, so
-  that everything in the log now is read;
-- the log ends before the position, and its epochs tell nothing: the records read beyond its end are
+  records read from there on are no longer in the log. Reading continues at the offset where the old
+  and the new log diverge, so that every record now in the log is read;
+- the log ends before the position, and its epochs are unknown: the records read beyond its end are
   no longer in the log, and reading continues at its end.
 
 Source: KIP-320.
@@ -57,11 +59,11 @@ _Value = TypeVar("_Value")
 
 
 class Position(NamedTuple):
-    """A place in a partition.
+    """Position of a stream in a partition.
 
     Attributes:
         offset: The next offset to read.
-        epoch: Leader epoch of the last batch before it, -1 where unknown.
+        epoch: Leader epoch of the last batch before it, -1 if unknown.
     """
 
     offset: int
@@ -70,14 +72,14 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOffset:
-    """How far a stream is.
+    """Progress of a stream: its position in each partition.
 
     Attributes:
-        positions: For each partition, where to read on.
-        topic_ids: Ids of their topics in hex, "" where unknown.
-        starts: Where the batch that ends here begins, of partitions where the offset before it
-            does not say so.
-        is_initial: The first offset of a query, before any batch.
+        positions: Position of each partition.
+        topic_ids: Ids of their topics in hex, "" if unknown.
+        starts: Start offsets of the batch that ends here, for partitions whose start does not
+            follow from the previous offset.
+        is_initial: Whether this is the initial offset of a query, before any batch.
     """
 
     positions: Mapping[TopicPartition, Position]
@@ -86,14 +88,14 @@ class StreamOffset:
     is_initial: bool = False
 
     def topic_id(self, topic: str) -> str:
-        """The topic's id in hex, "" where unknown."""
+        """Return the topic's id in hex, "" if unknown."""
         return self.topic_ids.get(topic, "")
 
     def ranges_after(self, before: "StreamOffset") -> dict[TopicPartition, tuple[int, int]]:
-        """The offsets [start, end) of the batch from `before` to here; what is empty is left out.
+        """Return the offsets [start, end) of the batch from `before` to here, without empty ranges.
 
         Raises:
-            InvalidRequest: A partition that neither of the two says a start of.
+            InvalidRequest: Neither offset contains a start of a partition.
         """
         ranges = {}
         for name, (end, _) in self.positions.items():
@@ -108,7 +110,7 @@ class StreamOffset:
         return ranges
 
     def encode(self) -> Json:
-        """The offset as JSON, always spelled the same."""
+        """Return the offset as JSON text; equal offsets give equal texts."""
         topics: dict[str, Json] = {}
         for topic, numbers in _by_topic(self.positions).items():
             partitions = {
@@ -128,11 +130,11 @@ class StreamOffset:
 
     @classmethod
     def decode(cls, encoded: Mapping[str, object]) -> "StreamOffset":
-        """The offset that `encode` spelled, or one of Spark's Kafka connector.
+        """Parse the output of `encode`, or an offset of Spark's Kafka connector.
 
         Raises:
-            UnsupportedVersion: Written by a later release.
-            InvalidRequest: Something else.
+            UnsupportedVersion: A later release wrote the offset.
+            InvalidRequest: The text is neither.
         """
         version = encoded.get("version")
         if isinstance(version, dict) or version is None:
@@ -214,18 +216,18 @@ def _wrong(what: str, value: object, right: str) -> InvalidRequest:
     return InvalidRequest(f"offset of the stream: {what} is {value!r}, {right} is needed")
 
 
-# For each partition and epoch asked: the largest epoch there is up to it, and its end offset,
-# exclusive; -1, -1 where that can't be told.
+# For each requested partition and epoch: the largest existing epoch up to it, and that epoch's end
+# offset, exclusive; (-1, -1) if unknown.
 EpochEnds: TypeAlias = Callable[
     [Mapping[TopicPartition, int]], Mapping[TopicPartition, tuple[int, int]]
 ]
 
 
-# For each partition and offset asked: the leader epoch of the last batch below; -1 where unknown.
+# For each requested partition and offset: the leader epoch of the last batch below; -1 if unknown.
 LeaderEpochs: TypeAlias = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
 
 
-# The ends of logs, whatever a reader may see of them.
+# Log end offsets, independent of isolation level and `readUntil`.
 LogEnds: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]
 
 
@@ -233,14 +235,15 @@ _UNKNOWN: Final = (-1, -1)
 
 
 class Extent(NamedTuple):
-    """The offsets that a partition holds: [start, end)."""
+    """Offsets of a partition: [start, end)."""
 
     start: int
     end: int
 
 
 class EpochEnd(NamedTuple):
-    """What a log says of an epoch: the largest it has up to there, and its end, -1 if unknown."""
+    """Largest existing epoch up to a requested one, and its end offset, exclusive; -1 if unknown.
+    """
 
     epoch: int
     end_offset: int
@@ -248,29 +251,29 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSnapshot:
-    """What was seen of the log at one moment.
+    """State of the log at one moment.
 
     Attributes:
-        extents: For each partition there is, its offsets that may be read.
-        topic_ids: Ids of topics in hex, "" where unknown.
+        extents: The readable offsets of each existing partition.
+        topic_ids: Ids of topics in hex, "" if unknown.
     """
 
     extents: Mapping[TopicPartition, Extent]
     topic_ids: Mapping[str, str]
 
     def topic_id(self, topic: str) -> str:
-        """The topic's id in hex, "" where unknown."""
+        """Return the topic's id in hex, "" if unknown."""
         return self.topic_ids.get(topic, "")
 
 
 @dataclass(slots=True)
 class Checked:
-    """Where a stream reads on.
+    """Result of a check: where a stream continues, and what it lost.
 
     Attributes:
-        positions: For each partition that is still there, the position.
-        moved: Those of them that are not where the stream had been.
-        lost: What is not in the log any more, read or unread.
+        positions: Position of each partition that still exists.
+        moved: Partitions among them whose position the check changed.
+        lost: Ranges that are no longer in the log, read or unread.
     """
 
     positions: dict[TopicPartition, Position] = field(default_factory=dict)
@@ -279,7 +282,7 @@ class Checked:
 
 
 class LossCheck:
-    """Holds positions against what was seen of the log. One for each query; one owner."""
+    """Checks positions against a snapshot of the log. One for each query; one owner."""
 
     def __init__(
         self, epoch_ends: EpochEnds, leader_epochs: LeaderEpochs, log_ends: LogEnds
@@ -287,7 +290,7 @@ class LossCheck:
         self._epoch_ends = epoch_ends
         self._leader_epochs = leader_epochs
         self._log_ends = log_ends
-        # Partitions whose log can't tell about epochs; asking costs a read of each.
+        # Partitions whose log has no known epochs. A query for epochs costs a read of each.
         self._blind: set[TopicPartition] = set()
 
     def check(
@@ -296,12 +299,13 @@ class LossCheck:
         snapshot: LogSnapshot,
         last_ends: Mapping[TopicPartition, int] | None = None,
     ) -> Checked:
-        """Where to read on after `offset`, and what is lost.
+        """Return the positions to continue from after `offset`, and the lost ranges.
 
         Args:
-            offset: How far the stream is.
-            snapshot: The log as it is now.
-            last_ends: Ends of partitions as last seen: how much of a deleted topic was unread.
+            offset: Progress of the stream.
+            snapshot: The current state of the log.
+            last_ends: Last known end of each partition. It bounds the unread part of a deleted
+                topic.
         """
         checked = Checked()
         candidates: dict[TopicPartition, Position] = {}
@@ -348,10 +352,10 @@ class LossCheck:
         epoch_ends: Mapping[TopicPartition, tuple[int, int]],
         snapshot: LogSnapshot,
     ) -> dict[TopicPartition, int]:
-        """The latest epochs of logs that have none as high as the one asked for.
+        """Return the latest epochs of logs that have no epoch as high as the position's.
 
-        Such a log answers nothing, as one does that knows no epochs: its last batch tells the two
-        apart.
+        Such a log returns no epoch end, and neither does a log without known epochs. The epoch of
+        its last batch tells the two apart.
         """
         ends = {
             name: snapshot.extents[name].end
@@ -366,7 +370,7 @@ class LossCheck:
 
 
 def _gone(name: TopicPartition, offset: StreamOffset, snapshot: LogSnapshot) -> str | None:
-    """Why the partition is not there any more; None where it is."""
+    """Return why the partition no longer exists, None if it exists."""
     before, now = offset.topic_id(name.topic), snapshot.topic_id(name.topic)
     if before and now and before != now:
         return f"the topic was deleted and created anew: its id was {before}, now {now}"
@@ -376,17 +380,17 @@ def _gone(name: TopicPartition, offset: StreamOffset, snapshot: LogSnapshot) -> 
 
 
 def deleted_before(log_start: int) -> str:
-    """What to say of offsets below the log start."""
+    """Return the reason for lost offsets below the log start."""
     return f"deleted before they were read, the log starts at {log_start}"
 
 
 def _add_kept(
     checked: Checked, name: TopicPartition, position: Position, epoch_end: EpochEnd, extent: Extent
 ) -> None:
-    """Add a partition that is still there and reaches back to the position.
+    """Add a partition that still exists and whose log start is not above the position.
 
-    `extent` is that of the log: a reader of committed transactions may see less of it than one
-    that read on before, and has lost nothing.
+    `extent` is that of the whole log. A reader of committed records may see a smaller one than an
+    earlier reader of all records did, and has lost nothing.
     """
     if epoch_end.epoch == position.epoch and epoch_end.end_offset >= position.offset:
         checked.positions[name] = position
@@ -399,7 +403,8 @@ def _add_kept(
             f" {position.offset} were of leader epoch {position.epoch}, now of {epoch_end.epoch}"
         )
     elif ends_before:
-        # What lies behind is of later epochs than the position's, so none of it was read.
+        # Batches behind the end belong to later epochs than the position's, so none of them was
+        # read.
         lost_from = go_on = max(epoch_end.end_offset, extent.start)
         reason = (
             f"rewritten after they were read up to leader epoch {position.epoch}: of epochs up to"
@@ -419,10 +424,11 @@ def _add_kept(
 def find_new(
     offset: StreamOffset, checked: Checked, snapshot: LogSnapshot
 ) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
-    """Partitions that hold records and are not among those checked, with where they start.
+    """Return partitions with records that were not checked, with their start offsets, and what they
+    lost.
 
-    They are read from the start of their log; where that is not 0, what came before is lost, as it
-    may have been written and deleted between two looks.
+    They are read from their log start. If that is not 0, the offsets below count as lost: they may
+    have been written and deleted between two snapshots.
     """
     starts, lost = {}, []
     for name, (start, end) in sorted(snapshot.extents.items()):
