@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tidelog.spark.session import setup
     from tidelog.spark.source import plan_batch
 
-# Where each public name is found. Jobs stand above this package: they are named here by text alone.
+# Module of each public name. Jobs are above this package in the layers, so only their names appear.
 _HOMES: Final = {
     "Place": "spark.places",
     "TargetLoses": "jobs.target_check",

@@ -65,14 +65,15 @@ UNKNOWN: Final = (NO_LEADER_EPOCH, NO_OFFSET)
 
 
 class BrokerEpochs:
-    """The epochs of one cluster. One owner; connects at the first question."""
+    """Leader epochs of one cluster. One owner; connects at the first request."""
 
     def __init__(self, bootstrap: str, settings: FetchSettings | None) -> None:
-        """Nothing is asked yet.
+        """Create it without connecting.
 
         Args:
             bootstrap: `host:port[,host:port]`.
-            settings: How brokers are reached in plain text, None where they can't be.
+            settings: Settings of plain-text connections, None if the brokers don't accept plain
+                text.
         """
         self._servers = bootstrap.split(",")
         self._settings = settings
@@ -81,13 +82,13 @@ class BrokerEpochs:
 
     @property
     def is_direct(self) -> bool:
-        """Whether brokers can be asked."""
+        """Whether epochs can be requested."""
         return self._settings is not None
 
     def ends_of(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """The largest epoch up to each that is given, and its end; (-1, -1) where unknown.
+        """Return the largest epoch up to each given one, and its end; (-1, -1) if unknown.
 
         Raises:
             ClusterFailure: A broker can't be reached, or refuses.
@@ -105,9 +106,9 @@ class BrokerEpochs:
         return ends
 
     def epochs_below(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The epoch of the last offset below each end, -1 where unknown.
+        """Return the epoch of the last offset below each end, -1 if unknown.
 
-        Walks down from the newest epoch: most logs are asked twice.
+        Walks down from the newest epoch; two requests are enough for most logs.
         """
         self._refresh()
         epochs = dict.fromkeys(ends, NO_LEADER_EPOCH)
@@ -141,7 +142,9 @@ class BrokerEpochs:
         return partition
 
     def _refresh(self) -> Leader:
-        """The server asked, after it told who leads what; the next time another if it is gone."""
+        """Return the server after it refreshed the leaders; after a failure the next call may
+        choose another.
+        """
         leader = self._find()
         try:
             self._topics = leader.refresh()
@@ -151,7 +154,7 @@ class BrokerEpochs:
         return leader
 
     def _find(self) -> Leader:
-        """The first server that answers."""
+        """Return the first server that responds."""
         if self._leader is not None:
             return self._leader
         assert self._settings is not None
@@ -185,14 +188,14 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class RemotePartition:
-    """A partition as brokers have told it; a `PartitionView`.
+    """A partition with the offsets that brokers reported; a `PartitionView`.
 
     Attributes:
         topic_partition: Its topic and partition.
-        log_start_offset: First offset that may be read.
+        log_start_offset: First readable offset.
         log_end_offset: The high watermark.
         last_stable_offset: Offset below which no transaction is open.
-        found: What was found for each time that was asked for.
+        found: Result for each requested time.
     """
 
     topic_partition: TopicPartition
@@ -202,7 +205,7 @@ class RemotePartition:
     found: Mapping[int, OffsetAndTimestamp | None]
 
     def end_offset(self, isolation: IsolationLevel) -> int:
-        """Offset behind the last record that a reader of that isolation sees."""
+        """Return the end of the offsets visible at that isolation level, exclusive."""
         is_committed = isolation is IsolationLevel.READ_COMMITTED
         return self.last_stable_offset if is_committed else self.log_end_offset
 
@@ -213,19 +216,19 @@ class RemotePartition:
         clock: ClockName,  # noqa: ARG002 - one clock was asked
         steps_over_losses: bool = False,  # noqa: ARG002 - brokers report no losses
     ) -> OffsetAndTimestamp | None:
-        """The record that was found for the time."""
+        """Return the record at or after the time."""
         return self.found[timestamp_ms]
 
 
 class BrokerBackend(Closing):
-    """Brokers. A `Backend`."""
+    """Cluster of brokers as a query's backend. A `Backend`."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        """Nothing is asked yet.
+        """Create it without a request.
 
         Raises:
-            ConfigError: A setting that can't be obeyed.
-            InvalidRequest: A column that can't be had with these settings.
+            ConfigError: A setting can't be applied.
+            InvalidRequest: A column is not available with these settings.
             MissingDependency: confluent-kafka is not installed.
         """
         self._options = options
@@ -241,11 +244,11 @@ class BrokerBackend(Closing):
 
     @cached_property
     def _epochs(self) -> BrokerEpochs:
-        """Leader epochs, in Kafka's own protocol; connects at the first question."""
+        """Leader epochs, in Kafka's own protocol; connects at the first request."""
         return BrokerEpochs(self._options.bootstrap, self._settings.fetch)
 
     def _ask(self, ask: Callable[[], _Answer]) -> _Answer:
-        """The answer, asked for as often as `fetchOffset.numRetries` allows."""
+        """Run a request, retried `fetchOffset.numRetries` times."""
         for _ in range(self._options.offset_tries - 1):
             try:
                 return ask()
@@ -257,7 +260,7 @@ class BrokerBackend(Closing):
     # -- topics ------------------------------------------------------------------------------
 
     def partitions(self) -> list[TopicPartition]:
-        """See `Backend`."""
+        """List the partitions, see `Backend`."""
         counts = self._ask(self._cluster.topics)
         if self._options.assigned:
             for name in self._options.assigned:
@@ -271,7 +274,7 @@ class BrokerBackend(Closing):
         return sorted(TopicPartition(t, number) for t in topics for number in range(counts[t]))
 
     def _refuse(self, topic: str, partition: int | None = None) -> None:
-        existing = self._cluster.partitions(topic)  # raises where the topic is unknown
+        existing = self._cluster.partitions(topic)  # raises UnknownTopic
         if partition is not None:
             raise UnknownTopic(
                 f"{self._options.bootstrap}: topic {topic} has partitions 0 to {len(existing) - 1},"
@@ -279,7 +282,7 @@ class BrokerBackend(Closing):
             )
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """See `Backend`."""
+        """Return the topics' ids, see `Backend`."""
         from tidelog.storage.files import decode_topic_id
 
         ids = self._ask(partial(self._cluster.topic_ids, sorted(set(topics))))
@@ -288,7 +291,7 @@ class BrokerBackend(Closing):
     # -- offsets -----------------------------------------------------------------------------
 
     def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
-        """See `Backend`."""
+        """Return the readable offsets, see `Backend`."""
         marks = self._marks(list(names), self._options.isolation)
         return {name: Extent(mark.start, max(mark.end, mark.start)) for name, mark in marks.items()}
 
@@ -300,7 +303,9 @@ class BrokerBackend(Closing):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """See `Backend`; on the append clock only of topics whose brokers know append times."""
+        """Look up offsets by time, see `Backend`; by append time only if the brokers know append
+        times.
+        """
         matches = self._lookup(times, self._options.clock)
         return {name: None if hit is None else hit.offset for name, hit in matches.items()}
 
@@ -316,7 +321,7 @@ class BrokerBackend(Closing):
         topics = {name.topic for name in times}
         by_append = self._ask(partial(searched_by_append, self._cluster, topics))
         if clock is ClockName.RECORD:
-            # What the search said of these was about append times.
+            # For these topics the brokers searched append times.
             names = [name for name in times if name.topic in by_append]
             marks = self._marks(names, self._options.isolation) if names else {}
             return matches | {n: self._first_read(n, marks[n], times[n]) for n in names}
@@ -341,11 +346,13 @@ class BrokerBackend(Closing):
         self,
         offsets: Mapping[TopicPartition, int],  # noqa: ARG002 - the protocol's
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
-        """See `Backend`: none, brokers tell no times of offsets."""
+        """Return nothing, see `Backend`: brokers report no times of offsets."""
         return {}
 
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """See `Backend`; where brokers can't be asked directly, the last record's."""
+        """Return leader epochs, see `Backend`; without direct access, those of the last record
+        read.
+        """
         if self._epochs.is_direct:
             return self._ask(partial(self._epochs.epochs_below, ends))
         marks = self._marks(list(ends), IsolationLevel.READ_UNCOMMITTED)
@@ -359,7 +366,7 @@ class BrokerBackend(Closing):
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """See `Backend`; unknown where brokers can't be asked directly."""
+        """Return ends of epochs, see `Backend`; unknown without direct access to the brokers."""
         if not self._epochs.is_direct:
             return dict.fromkeys(epochs, UNKNOWN)
         return self._ask(partial(self._epochs.ends_of, epochs))
@@ -367,7 +374,7 @@ class BrokerBackend(Closing):
     # -- plans -------------------------------------------------------------------------------
 
     def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
-        """See `Backend`."""
+        """Plan the tasks of offset ranges, see `Backend`."""
         offset_ranges = [OffsetRange(name, *span) for name, span in sorted(ranges.items())]
         return list(self._tasks(offset_ranges, self._options.clock, {}))
 
@@ -397,7 +404,7 @@ class BrokerBackend(Closing):
         ]
 
     def plan_batch(self, limits: Limits) -> BatchPlan:
-        """See `Backend`."""
+        """Plan a batch query, see `Backend`."""
         options = self._options
         if options.table is not None:
             source = cluster_records(self._cluster, options)
@@ -407,7 +414,8 @@ class BrokerBackend(Closing):
         if limits.is_empty or not ranges_wanted:
             return BatchPlan(reports=(empty_reason(options, names, limits),))
         clock = options.clock if options.has_times else limits.clock
-        # Brokers stamp a partition in order, so on that clock a range of time is one of offsets.
+        # Append times never fall along a partition, so a time range on that clock is an offset
+        # range.
         is_exact = options.is_exact and clock is ClockName.RECORD
         question = Question(
             clock=clock,
@@ -447,7 +455,7 @@ class BrokerBackend(Closing):
     def _views(
         self, wanted: Mapping[TopicPartition, scan.Wanted], question: Question
     ) -> dict[TopicPartition, RemotePartition]:
-        """The partitions, with an answer for each time that `resolve` will ask for."""
+        """Return the partitions with the result of each time lookup that `resolve` needs."""
         names = list(wanted)
         marks = self._marks(names, IsolationLevel.READ_UNCOMMITTED)
         stable = marks
@@ -473,7 +481,7 @@ class BrokerBackend(Closing):
         views: Mapping[TopicPartition, RemotePartition],
         clock: ClockName,
     ) -> dict[TopicPartition, int]:
-        """Where reading may begin: before it no record is in the range of time."""
+        """Return the start offsets: no record below them is in the time range."""
         starts = {name: limits.start for name, limits in bounds.items()}
         if clock is ClockName.APPEND:
             return starts
@@ -485,7 +493,7 @@ class BrokerBackend(Closing):
         for name in ranged:
             limits = bounds[name]
             if name.topic in by_append:
-                continue  # the broker's search says nothing of create times
+                continue  # the broker's search ignores create times
             first_ms = INT64_MIN if limits.time_range is None else limits.time_range[0]
             if first_ms > 0 and limits.start < limits.end:
                 mark = Watermarks(views[name].log_start_offset, views[name].log_end_offset)
@@ -494,7 +502,7 @@ class BrokerBackend(Closing):
             try:
                 hits = self._ask(partial(first_at_or_after, self._cluster, marks, first_ms))
             except ClusterFailure as error:
-                # Brokers before 3.0 can't say which time is the largest; then all is read.
+                # Brokers before 3.0 don't report the largest time; then the whole range is read.
                 _LOG.warning("no start by time was found: %s", error)
                 continue
             for name, hit in hits.items():
@@ -506,7 +514,8 @@ class BrokerBackend(Closing):
         name = view.topic_partition
         first = last = None
         if view.log_start_offset < view.log_end_offset:
-            # No read fails for want of a reason; brokers before 3.0 don't know the largest time.
+            # A missing reason must not fail the read; brokers before 3.0 don't report the largest
+            # time.
             with suppress(ClusterFailure):
                 first = self._cluster.offsets_for_times({name: 0})[name]
                 last = self._cluster.max_timestamps([name])[name]
@@ -522,6 +531,6 @@ class BrokerBackend(Closing):
     # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """See `Backend`."""
+        """Close all connections."""
         self._cluster.close()
         self._epochs.close()

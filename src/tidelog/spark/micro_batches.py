@@ -1,14 +1,15 @@
-"""Micro-batches of one query: what is new, how much of it to read now, and what was lost.
+"""Micro-batches of one query: which records are new, how many of them to read now, and what was
+lost.
 
 Owns the start of a new query in each partition, the next offset, and the progress that Spark shows.
 Not owned: the text of offsets and the check for losses (`stream_offset`), limits
-(`stream_options`), the log (`stream_log`). Imports nothing of Spark: offsets come and go as the
-JSON that Spark keeps.
+(`stream_options`), the log (`stream_log`). Imports nothing of Spark: it takes and returns offsets
+as the JSON that Spark keeps.
 
-The start comes from the options and from what was seen of the log; looking up times is a function
-that the caller gives. A query that continues from a checkpoint doesn't use it.
+The start follows from the options and a snapshot of the log; the caller passes a function that
+looks up times. A query that continues from a checkpoint doesn't use it.
 
-Spark takes no metrics of Python sources, but shows the result of `reportLatestOffset` as the
+Spark takes no metrics from Python sources, but shows the result of `reportLatestOffset` as the
 source's `latestOffset`. So this offset carries the Kafka connector's metrics under their names: the
 ends of the log, how far behind the query is, what was lost.
 """
@@ -36,7 +37,8 @@ from tidelog.spark.stream_options import Limits, MinimumBatch, Start, StreamOpti
 from tidelog.spark.tasks import Task
 from tidelog.types import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition
 
-# Progress is kept in memory and shown by listeners: it names so many ranges, and counts the rest.
+# Number of lost ranges named in the progress; it is kept in memory, so further ones are only
+# counted.
 _LOST_LIMIT: Final = 20
 
 
@@ -46,7 +48,7 @@ Times: TypeAlias = Mapping[TopicPartition, tuple[int | None, int | None]]
 def left_over(
     snapshot: LogSnapshot, consumed: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Where each partition goes on that has more than is in this batch or an earlier one."""
+    """Return the next offset of each partition that has records after this batch."""
     return {
         name: max(consumed.get(name, start), start)
         for name, (start, end) in snapshot.extents.items()
@@ -55,15 +57,15 @@ def left_over(
 
 
 def seconds_behind(first_offsets: Mapping[TopicPartition, int], times: Times, now_ms: int) -> Json:
-    """How old the oldest record is that is left, in seconds by record and by append time.
+    """Return the age of the oldest unread record, in seconds by record and by append time.
 
     Args:
-        first_offsets: As `left_over`.
-        times: Record and append time in ms of the first record left in each partition.
-        now_ms: The time now.
+        first_offsets: Result of `left_over`.
+        times: Record and append time in ms of the first unread record of each partition.
+        now_ms: The current time in ms.
 
     Returns:
-        `record` and `append`; 0 where nothing is left, None where no time is known.
+        `record` and `append`; 0 if nothing is left, None if no time is known.
     """
     seconds: Json = {}
     for number, clock in enumerate(("record", "append")):
@@ -79,18 +81,18 @@ def report(
     lost: Iterable[LostOffsets],
     seconds: Json,
 ) -> Json:
-    """The progress of a micro-batch.
+    """Return the progress of a micro-batch.
 
     Args:
-        snapshot: The log as it was when the batch was planned.
-        consumed: Offsets up to which everything is in this batch or an earlier one; a partition
-            that is not there yet counts from its log start.
-        lost: What was found lost when it was planned.
-        seconds: As `seconds_behind`.
+        snapshot: The log when the batch was planned.
+        consumed: End offsets of this batch, exclusive; a partition without one counts from its log
+            start.
+        lost: Ranges found lost while planning.
+        seconds: Result of `seconds_behind`.
 
     Returns:
         `latest`: the log ends; `behind`: offsets left, by topic and partition; `secondsBehind` by
-        clock; `metrics` over all partitions; `lost`: ranges in words.
+            clock; `metrics` over all partitions; `lost`: ranges in words.
     """
     latest: dict[str, dict[str, int]] = {}
     behind: dict[str, dict[str, int]] = {}
@@ -126,16 +128,16 @@ TimeLookup: TypeAlias = Callable[
 def start_offsets(
     start: Start, snapshot: LogSnapshot, offsets_for_times: TimeLookup
 ) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
-    """The first offset to read of each partition, and what was asked for and is not there.
+    """Return the start offset of each partition, and the requested offsets that do not exist.
 
     Args:
-        start: What the options say.
-        snapshot: The partitions and what they hold.
-        offsets_for_times: The first offset that is so late, None where none is.
+        start: Start from the options.
+        snapshot: The partitions and their offsets.
+        offsets_for_times: Returns the first offset at or after a time, None if there is none.
 
     Raises:
-        InvalidRequest: An option by partition does not name them all, or names others; or no
-            record is as late as asked, and the strategy is `error`.
+        InvalidRequest: An option by partition does not name all partitions, or names others; or no
+            record is at or after the requested time and the strategy is `error`.
     """
     if start.times is not None:
         times = _spread("start times", start.times, snapshot)
@@ -168,7 +170,7 @@ def _by_time(
 
 
 def _inside(name: TopicPartition, offset: int, extent: Extent) -> tuple[int, list[LostOffsets]]:
-    """The offset asked for moved into the log, and what of it is not there."""
+    """Clamp a requested offset to the log; return it with the range that does not exist."""
     start, end = extent
     if offset == EARLIEST_OFFSET:
         return start, []
@@ -184,7 +186,7 @@ def _inside(name: TopicPartition, offset: int, extent: Extent) -> tuple[int, lis
 
 
 def _spread(what: str, values: Given, snapshot: LogSnapshot) -> dict[TopicPartition, int]:
-    """One value for each partition."""
+    """Return one value for each partition."""
     assert values is not None
     if isinstance(values, int):
         return dict.fromkeys(snapshot.extents, values)
@@ -232,18 +234,18 @@ class MicroBatches:
         return self._progress
 
     def freeze(self) -> None:
-        """Offer nothing from now on that is not there now."""
+        """Fix the end of the query: offer no record that is not in the log now."""
         self._frozen = self._log.snapshot()
 
     # -- the first offset --------------------------------------------------------------------
 
     def initial_offset(self) -> Json:
-        """Where a new query begins; always the same while the process lives.
+        """Return the initial offset of a new query; constant while the process lives.
 
         Raises:
-            UnknownTopic: A topic or partition that was named is not there.
-            InvalidRequest: Options by partition that don't fit the partitions there are.
-            OffsetsGone: Offsets that were asked for are not in the log.
+            UnknownTopic: A named topic or partition does not exist.
+            InvalidRequest: Options by partition don't match the existing partitions.
+            OffsetsGone: Requested offsets are not in the log.
         """
         if self._initial is None:
             self._initial = self._find_initial().encode()
@@ -265,11 +267,12 @@ class MicroBatches:
     # -- the next one ------------------------------------------------------------------------
 
     def next_offset(self, start_json: Json, limits: Limits) -> Json:
-        """The end of the batch that begins at `start_json`; the same where there is nothing.
+        """Return the end of the batch that begins at `start_json`; `start_json` if there is nothing
+        new.
 
         Raises:
-            OffsetsGone: The log is not the one that was read, or lost what was not read yet, and
-                `failOnDataLoss` is true. Names each range.
+            OffsetsGone: The log was replaced or lost unread records, and `failOnDataLoss` is true.
+                Names each range.
         """
         start = StreamOffset.decode(start_json)
         if not start.is_initial:
@@ -302,10 +305,12 @@ class MicroBatches:
         *,
         has_to_move: bool,
     ) -> dict[TopicPartition, int]:
-        """Where the batch ends in each partition; where it begins if it is not worth one yet."""
+        """Return the batch's end in each partition; its start if the batch must wait for more
+        records.
+        """
         backlogs = {name: max(snapshot.extents[name].end - at, 0) for name, at in begins.items()}
         backlog = sum(backlogs.values())
-        # What is there now is all that AvailableNow will ever see: waiting for more has no end.
+        # AvailableNow never offers more than is there now, so waiting for more would never end.
         may_wait = limits.min_offsets is not None and self._frozen is None and not has_to_move
         if not backlog or (may_wait and not self._gate.passes(backlog)):
             return dict(begins)
@@ -326,8 +331,10 @@ class MicroBatches:
         ends: Mapping[TopicPartition, int],
         snapshot: LogSnapshot,
     ) -> StreamOffset:
-        """The offset of these ends. What did not move keeps its epoch: its text must not change."""
-        # A new partition is taken up when something of it is read.
+        """Return the offset of these ends. An unmoved position keeps its epoch, so that its text is
+        equal.
+        """
+        # A new partition is added once some of it is read.
         names = [name for name, end in ends.items() if name not in fresh or end > fresh[name]]
         unmoved = {
             name: checked.positions[name]
@@ -356,13 +363,13 @@ class MicroBatches:
     # -- tasks -------------------------------------------------------------------------------
 
     def plan(self, start: Json, end: Json) -> list[Task]:
-        """The tasks of the batch from `start` to `end`.
+        """Return the tasks of the batch from `start` to `end`.
 
         Raises:
-            OffsetsGone: As `next_offset`.
+            OffsetsGone: Records of the batch are lost, see `next_offset`.
         """
         if start == end:
-            return []  # whatever `from` says: that is about the batch before
+            return []  # `from` is ignored: it belongs to the batch before
         until = StreamOffset.decode(end)
         ranges = until.ranges_after(StreamOffset.decode(start))
         if (start, end) != self._planned:
@@ -370,10 +377,10 @@ class MicroBatches:
         return self._log.backend.plan(ranges) if ranges else []
 
     def _recheck(self, until: StreamOffset, ranges: Ranges) -> Ranges:
-        """What is still right of a batch that an earlier process planned.
+        """Return the ranges that are still valid of a batch that an earlier process planned.
 
-        Where the log was rewritten inside of it, only what both logs have is read: the next batch
-        finds the same out about its start, and goes on from there.
+        If the log was rewritten inside the batch, only the offsets up to the divergence are read.
+        The next batch finds the same loss at its start and continues from there.
         """
         snapshot = self._log.snapshot()
         planned = {name: until.positions[name] for name in ranges}
@@ -398,10 +405,10 @@ class MicroBatches:
         self._tell(lost)
         return {name: bounds for name, bounds in ranges_kept.items() if bounds[0] < bounds[1]}
 
-    # -- telling -----------------------------------------------------------------------------
+    # -- reporting ---------------------------------------------------------------------------
 
     def _tell(self, lost: Iterable[LostOffsets]) -> None:
-        """Fail because of what is lost, or warn of it."""
+        """Raise OffsetsGone for lost ranges, or log a warning for each."""
         ranges = tuple(lost)
         if ranges and self._options.source.fail_on_data_loss:
             error = OffsetsGone(ranges)
@@ -411,10 +418,10 @@ class MicroBatches:
             _LOG.warning("not in the log any more: %s", one)
 
     def commit(self, done: Json) -> None:
-        """Tell the group that is to be told, if any, that all up to there is done.
+        """Commit the offset to the query's consumer group, if one is set.
 
-        Spark says so when it plans a batch, of the one before it; by asking what comes after a
-        batch it says the same of the last one.
+        Spark reports a batch as done when it plans the next one, and the last batch when it
+        requests the offset after it.
         """
         group = self._options.commit_group
         if group is not None and done != self._committed:
@@ -422,12 +429,12 @@ class MicroBatches:
             self._committed = done
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
         self._log.close()
 
 
 def _says_the_same(start: StreamOffset, end: StreamOffset) -> bool:
-    """Whether nothing has to be told that the offset before does not say."""
+    """Return whether the end adds nothing to the offset before it."""
     return not start.is_initial and start.positions == end.positions and not end.starts
 
 

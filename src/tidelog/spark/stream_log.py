@@ -1,9 +1,9 @@
-"""Log of a stream as seen at one moment through a backend, and limits of it by bytes.
+"""Log of a stream as seen at one moment through a backend, and its limits by bytes.
 
-A batch names topics that must exist. A stream outlives the deletion of one of them and finds topics
-that come later: if a name is missing, all names are searched among the existing topics.
+A batch names topics that must exist. A stream survives the deletion of one of them and finds topics
+that are created later: if a name is missing, all names are searched among the existing topics.
 
-For directories, `cut_by_bytes` says how many bytes of log a range of offsets takes, and at which
+For directories, `cut_by_bytes` computes how many bytes of log an offset range takes, and at which
 offset a number of bytes ends. Ranges are cut after whole batches, since whole batches are read.
 Only indexes and batch headers are read.
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("tidelog.spark")
 
 
-# A topic may be deleted between two questions, but hardly again and again.
+# A topic may be deleted between two requests, but hardly several times in a row.
 _TRIES: Final = 5
 
 
 def tolerant(options: SourceOptions) -> SourceOptions:
-    """The topics of these partitions, as far as they are there."""
+    """Return options that select the topics of these partitions and ignore missing topics."""
     if options.pattern is not None:
         return options
     names = options.topics or tuple(sorted({name.topic for name in options.assigned}))
@@ -56,11 +56,11 @@ class StreamLog:
         columns: Sequence[str],
         open_backend: Callable[[SourceOptions, Sequence[str]], Backend],
     ) -> None:
-        """Connect.
+        """Open the backend.
 
         Args:
-            options: What is read, and how.
-            columns: Of a row.
+            options: Options of the stream's reads.
+            columns: Columns of a row.
             open_backend: Opens a backend for them.
         """
         self._options = options
@@ -71,15 +71,15 @@ class StreamLog:
         self._cluster: Cluster | None = None
 
     def snapshot_named(self) -> LogSnapshot:
-        """The partitions that are named, all of them, and what they hold.
+        """Return a snapshot of all named partitions.
 
         Raises:
-            UnknownTopic: A topic or partition that was named does not exist.
+            UnknownTopic: A named topic or partition does not exist.
         """
         return self._snapshot(self.backend)
 
     def snapshot(self) -> LogSnapshot:
-        """Those of the partitions meant that there are, and what they hold."""
+        """Return a snapshot of the selected partitions that exist."""
         for _ in range(_TRIES - 1):
             with suppress(UnknownTopic):
                 return self.snapshot_named()
@@ -97,13 +97,13 @@ class StreamLog:
         if assigned := set(self._options.assigned):
             names = [name for name in names if name in assigned]
         bounds = backend.bounds(names)
-        # Asked after the bounds: a topic that was created anew in between is then taken for lost
-        # at once; the other way round its offsets would be taken for those of the former one.
+        # Read after the bounds: a topic created again in between then counts as lost at once. In
+        # the other order its offsets would be taken for those of its predecessor.
         ids = backend.topic_ids({name.topic for name in names})
         return LogSnapshot(extents=bounds, topic_ids=ids)
 
     def log_ends(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where logs end, whatever the isolation level or `readUntil` show of them."""
+        """Return the log ends, independent of isolation level and `readUntil`."""
         options = dataclasses.replace(
             self._options, isolation=IsolationLevel.READ_UNCOMMITTED, until_flushed=False
         )
@@ -111,10 +111,11 @@ class StreamLog:
             return {name: bounds.end for name, bounds in everything.bounds(names).items()}
 
     def epochs_at(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Leader epoch of the last batch below each offset, -1 where it would be of no use.
+        """Return the leader epoch of the last batch below each offset, -1 if the log has no epoch
+        ends.
 
-        It is where the log can't tell where epochs end. To find an epoch there means to read a
-        record of each partition, so it is not asked for at all.
+        Without epoch ends an epoch is useless for later checks, and finding it would read a record
+        of each partition, so it is not requested.
         """
         epoch_ends = self.backend.epoch_ends(dict.fromkeys(ends, 0)) if ends else {}
         useful = {name: end for name, end in ends.items() if epoch_ends[name][0] >= 0}
@@ -124,7 +125,8 @@ class StreamLog:
     def cut_by_bytes(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
     ) -> dict[TopicPartition, int]:
-        """Where ranges of a directory end if all are to take about so many bytes."""
+        """Return the ends of a directory's ranges if all together are limited to about `max_bytes`.
+        """
         from tidelog.spark.directory_backend import source_env
         from tidelog.storage.directory.log_dir import LogDir
 
@@ -132,10 +134,10 @@ class StreamLog:
             return cut_by_bytes(log_dir, ranges, max_bytes)
 
     def commit(self, group: str, offset: StreamOffset) -> None:
-        """Tell a group of the brokers how far the query is.
+        """Commit the query's progress to a consumer group.
 
-        It is for people who watch the group, so a failure is a warning: the query knows by its
-        checkpoint how far it is.
+        The commit is only for monitoring, so a failure is a warning: the query continues from its
+        checkpoint.
         """
         from tidelog.remote.view import Committed
 
@@ -160,7 +162,7 @@ class StreamLog:
         return self._cluster
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
         self.backend.close()
         if self._tolerant is not None:
             self._tolerant.close()
@@ -169,9 +171,9 @@ class StreamLog:
 
 
 def freeze(now: LogSnapshot, then: LogSnapshot) -> LogSnapshot:
-    """What there is `now` of what there was `then`: no later records, partitions or topics.
+    """Restrict the snapshot `then` to what exists `now`: no later records, partitions or topics.
 
-    Topic ids are those of now, so that topics that were deleted since then are found out.
+    The topic ids are those of `now`, so that the check finds topics that were deleted since then.
     """
     extents = {}
     for name, (start, end) in now.extents.items():
@@ -183,7 +185,7 @@ def freeze(now: LogSnapshot, then: LogSnapshot) -> LogSnapshot:
 
 
 def _is_other(name: TopicPartition, now: Mapping[str, str], then: Mapping[str, str]) -> bool:
-    """Whether the topic is another one of the same name."""
+    """Return whether the name now belongs to another topic."""
     ids = now.get(name.topic, ""), then.get(name.topic, "")
     return all(ids) and ids[0] != ids[1]
 
@@ -191,16 +193,16 @@ def _is_other(name: TopicPartition, now: Mapping[str, str], then: Mapping[str, s
 def cut_by_bytes(
     log_dir: "LogDir", ranges: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
 ) -> dict[TopicPartition, int]:
-    """Where each range ends if all together are to take about `max_bytes`.
+    """Return the end of each range if all together are limited to about `max_bytes`.
 
     Args:
         log_dir: The directory, opened after the ranges were found.
         ranges: Offsets [start, end) of partitions, inside their logs.
-        max_bytes: What all may take; shared in proportion to what each has.
+        max_bytes: Limit of all ranges together, shared in proportion to their sizes.
 
     Returns:
-        The end offset of each, exclusive: behind the last batch that fits, but behind the first
-        one at least, so that every partition goes on.
+        The end offset of each, exclusive. It is after the last batch that fits, but at least after
+        the first one, so that every partition makes progress.
     """
     readers = {name: log_dir.reader(name.topic, name.partition) for name in ranges}
     sizes = {name: _size(readers[name], *ranges[name]) for name in ranges}
@@ -220,22 +222,23 @@ class _Part(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """How much they take."""
+        """Size in bytes."""
         return self.end_position - self.start_position
 
 
 def _parts(reader: "LogView", start: int, end: int) -> Iterator[_Part]:
-    """The range in order. What has gone since it was found is left out."""
+    """Yield the parts of the range in order, without what was deleted since."""
     first, last = max(start, reader.log_start_offset), min(end, reader.log_end_offset)
     for part in reader.slices(first, last) if first < last else ():
-        # The index is sparse: batches before the first one wanted and behind the last are in it.
+        # The index is sparse, so the slice has batches before the first wanted one and after the
+        # last.
         begin = next((position for position, _ in part.batches()), None)
         if begin is not None:
             yield _Part(part.segment, begin, _end_position(part, begin))
 
 
 def _end_position(part: "LogSlice", begin: int) -> int:
-    """The byte behind the last batch of the slice that holds an offset of the range."""
+    """Return the end position of the slice's last batch that holds an offset of the range."""
     from tidelog.storage.segment.index_proof import position_floor
 
     segment, end = part.segment, part.end_offset
@@ -253,7 +256,9 @@ def _size(reader: "LogView", start: int, end: int) -> int:
 
 
 def _cut(reader: "LogView", start: int, end: int, max_bytes: int) -> int:
-    """The offset behind the last whole batch within `max_bytes`, behind the first at least."""
+    """Return the offset after the last whole batch within `max_bytes`, at least after the first
+    batch.
+    """
     remaining = max_bytes
     reached: int | None = None
     for part in _parts(reader, start, end):
@@ -268,9 +273,10 @@ def _cut(reader: "LogView", start: int, end: int, max_bytes: int) -> int:
 
 
 def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
-    """The last offset of the last batch that ends at position `limit` or before.
+    """Return the last offset of the last batch that ends at position `limit` or before.
 
-    Where none does: that of the first batch if it is the first of all, else the one before it.
+    If none does, return the last offset of the first batch if that is the first of all, else the
+    offset before it.
     """
     from tidelog.storage.segment.segment import iterate_batches
 
@@ -288,9 +294,9 @@ def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
 
 
 def _indexed(segment: "Segment", position: int) -> int:
-    """Position of a batch proven to be there that ends at or before `position`; else 0.
+    """Return the position of a batch, proven by the index, near and before `position`; else 0.
 
-    It is close: the one that the entry before the last one up to there names.
+    It is close: the position in the entry before the last one up to there.
     """
     from tidelog.storage.segment.index_proof import position_floor
 
