@@ -142,9 +142,7 @@ class BrokerEpochs:
         return partition
 
     def _refresh(self) -> Leader:
-        """Return the server after it refreshed the leaders; after a failure the next call may
-        choose another.
-        """
+        """Return a server with refreshed leaders; after a failure the next call may try another."""
         leader = self._find()
         try:
             self._topics = leader.refresh()
@@ -303,9 +301,7 @@ class BrokerBackend(Closing):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """Look up offsets by time, see `Backend`; by append time only if the brokers know append
-        times.
-        """
+        """Look up offsets by time, see `Backend`; append times only if the brokers know them."""
         matches = self._lookup(times, self._options.clock)
         return {name: None if hit is None else hit.offset for name, hit in matches.items()}
 
@@ -350,9 +346,7 @@ class BrokerBackend(Closing):
         return {}
 
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return leader epochs, see `Backend`; without direct access, those of the last record
-        read.
-        """
+        """Return leader epochs, see `Backend`; without direct access, the last record's."""
         if self._epochs.is_direct:
             return self._ask(partial(self._epochs.epochs_below, ends))
         marks = self._marks(list(ends), IsolationLevel.READ_UNCOMMITTED)

@@ -104,8 +104,7 @@ class Sent(NamedTuple):
 
 
 class ClaimedTopics:
-    """Topics of one task's claim: which have the rows already, and which receive them. One thread.
-    """
+    """Topics of one task's claim: which have the rows, and which receive them. One thread."""
 
     def __init__(
         self, claim: Claim, topic: str | None, find_id: Callable[[str], str] = lambda _: ""
@@ -128,9 +127,7 @@ class ClaimedTopics:
         self._topics: dict[str, str] = {}
 
     def find_done(self, markers: "Markers") -> Sent | None:
-        """Read the markers; return the outcome of the earlier write if it wrote all rows, else
-        None.
-        """
+        """Read the markers; return the earlier write's outcome if it wrote all rows, else None."""
         self._done = markers.done(self._key, self._claim.batch)
         if self._topic is not None and self._claim.topics_of is not None:
             self._topics[self._topic] = self._find_id(self._topic)
@@ -143,8 +140,7 @@ class ClaimedTopics:
         return Sent(0, was_done=True, note=note, skipped=skipped)
 
     def is_done(self, topic: str) -> bool:
-        """Return whether a topic has the rows already; otherwise record that it receives them now.
-        """
+        """Return whether a topic has the rows; otherwise record that it receives them now."""
         if self._claim.topics_of is None:
             return False  # `find_done` decided for all topics
         if topic in self.skipped:
@@ -305,9 +301,7 @@ class _Task:
         return settings
 
     def _hear(self, error: "ck.KafkaError | None", message: "ck.Message") -> None:
-        """Handle a delivery report: keep the first failure, which causes later ones, or call
-        `on_sent`.
-        """
+        """Keep the first failure, which causes later ones; report a row's place to `on_sent`."""
         if error is None:
             offset = message.offset()
             if offset is None:
@@ -321,12 +315,11 @@ class _Task:
         self._failure = typed_error(self._cluster, "write", error, where=where)
 
     def _unproven(self, message: "ck.Message") -> TidelogError:
-        """Return the error for a record reported as delivered whose sequence number the broker
-        refused.
+        """Return the error for a record reported as delivered without an offset.
 
-        A broker before 4.4 also refuses the sequence number of a request that the next one overtook
-        (KAFKA-15591), and then the record is not in the log. The next attempt of the task writes it
-        again.
+        The broker refused its sequence number. A broker before 4.4 also refuses that of a request
+        that the next one overtook (KAFKA-15591), and then the record is not in the log. The next
+        attempt of the task writes it again.
         """
         reason = (
             f"{message.topic()}-{message.partition()}: the broker did not say where a record is"
@@ -400,9 +393,7 @@ class _Task:
         return claim.note()
 
     def _mark(self, markers: Markers, claimed: ClaimedTopics, note: str) -> None:
-        """Write the markers. They come last, so that they block readers of the marker topic only
-        briefly.
-        """
+        """Write the markers, last, so that they block readers of the marker topic only briefly."""
         partition_key, marks = claimed.marks(note)
         number, now_ms = markers.partition_of(partition_key), self._clock.now_ms()
         for key, value in marks:
@@ -488,9 +479,7 @@ class _Task:
         time_ms: int,
         headers: broker_rows.Headers | None,
     ) -> None:
-        """Send one record once the queue has room; each record is acknowledged or fails within its
-        timeout.
-        """
+        """Send one record once the queue has room; it is acknowledged or fails in time."""
         from confluent_kafka import KafkaException
 
         while True:
@@ -601,6 +590,5 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _transactional_id(options: SinkOptions, writer: str, task: int) -> str:
-    """Return the transactional id, equal in every attempt, so that a newer one fences older ones.
-    """
+    """Return the transactional id, equal in every attempt: a newer one fences older ones."""
     return f"{options.transactional_id_prefix}/{writer}/{task}"

@@ -1,5 +1,4 @@
-"""Micro-batches of one query: which records are new, how many of them to read now, and what was
-lost.
+"""Micro-batches of one query: new records, how many to read now, and what was lost.
 
 Owns the start of a new query in each partition, the next offset, and the progress that Spark shows.
 Not owned: the text of offsets and the check for losses (`stream_offset`), limits
@@ -267,8 +266,7 @@ class MicroBatches:
     # -- the next one ------------------------------------------------------------------------
 
     def next_offset(self, start_json: Json, limits: Limits) -> Json:
-        """Return the end of the batch that begins at `start_json`; `start_json` if there is nothing
-        new.
+        """Return the end of the batch that begins at `start_json`; the same if nothing is new.
 
         Raises:
             OffsetsGone: The log was replaced or lost unread records, and `failOnDataLoss` is true.
@@ -305,9 +303,7 @@ class MicroBatches:
         *,
         has_to_move: bool,
     ) -> dict[TopicPartition, int]:
-        """Return the batch's end in each partition; its start if the batch must wait for more
-        records.
-        """
+        """Return the batch's end in each partition; its start if the batch must wait."""
         backlogs = {name: max(snapshot.extents[name].end - at, 0) for name, at in begins.items()}
         backlog = sum(backlogs.values())
         # AvailableNow never offers more than is there now, so waiting for more would never end.
@@ -331,9 +327,7 @@ class MicroBatches:
         ends: Mapping[TopicPartition, int],
         snapshot: LogSnapshot,
     ) -> StreamOffset:
-        """Return the offset of these ends. An unmoved position keeps its epoch, so that its text is
-        equal.
-        """
+        """Return the offset of these ends; unmoved positions keep their epochs, so their text."""
         # A new partition is added once some of it is read.
         names = [name for name, end in ends.items() if name not in fresh or end > fresh[name]]
         unmoved = {

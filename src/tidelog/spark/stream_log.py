@@ -111,8 +111,7 @@ class StreamLog:
             return {name: bounds.end for name, bounds in everything.bounds(names).items()}
 
     def epochs_at(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the leader epoch of the last batch below each offset, -1 if the log has no epoch
-        ends.
+        """Return the leader epoch below each offset, -1 if the log has no epoch ends.
 
         Without epoch ends an epoch is useless for later checks, and finding it would read a record
         of each partition, so it is not requested.
@@ -125,8 +124,7 @@ class StreamLog:
     def cut_by_bytes(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
     ) -> dict[TopicPartition, int]:
-        """Return the ends of a directory's ranges if all together are limited to about `max_bytes`.
-        """
+        """Return the ends of a directory's ranges that take about `max_bytes` in all."""
         from tidelog.spark.directory_backend import source_env
         from tidelog.storage.directory.log_dir import LogDir
 
@@ -256,8 +254,10 @@ def _size(reader: "LogView", start: int, end: int) -> int:
 
 
 def _cut(reader: "LogView", start: int, end: int, max_bytes: int) -> int:
-    """Return the offset after the last whole batch within `max_bytes`, at least after the first
-    batch.
+    """Return the last offset of the last batch that ends at `limit` or before.
+
+    If none does, return the last offset of the first batch if that is the first of all, else the
+    offset before it.
     """
     remaining = max_bytes
     reached: int | None = None

@@ -1,5 +1,4 @@
-"""Offset of a stream as Spark keeps it in its checkpoint, and the check whether it still fits the
-log.
+"""Offset of a stream as Spark keeps it, and the check whether it still fits the log.
 
 Owns the JSON of offsets, and the check of positions against the log (`LossCheck`). Does no I/O: the
 check receives a snapshot of the log, see `LogSnapshot`. Not owned: what a micro-batch reads
@@ -242,8 +241,7 @@ class Extent(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """Largest existing epoch up to a requested one, and its end offset, exclusive; -1 if unknown.
-    """
+    """Largest epoch up to a requested one, and its exclusive end offset; -1 if unknown."""
 
     epoch: int
     end_offset: int
@@ -424,8 +422,7 @@ def _add_kept(
 def find_new(
     offset: StreamOffset, checked: Checked, snapshot: LogSnapshot
 ) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
-    """Return partitions with records that were not checked, with their start offsets, and what they
-    lost.
+    """Return partitions with records that were not checked: start offsets, and lost ranges.
 
     They are read from their log start. If that is not 0, the offsets below count as lost: they may
     have been written and deleted between two snapshots.
