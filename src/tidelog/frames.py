@@ -143,7 +143,7 @@ class Scan(ArrowSource):
         return schema_of(self.columns)
 
     def plan(self) -> ScanPlan:
-        """What would be read now; raises UnknownTopic, InvalidRequest, ClusterFailure."""
+        """Plan the scan as of now; raises UnknownTopic, InvalidRequest, ClusterFailure."""
         return self.source.plan(
             self.topics,
             self.wanted,

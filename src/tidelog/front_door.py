@@ -78,7 +78,7 @@ class FrontDoor(Closing):
     @property
     @abstractmethod
     def source(self) -> "RecordSource":
-        """What scans and tables read from, for those who plan themselves."""
+        """Source of records for scans and tables, for callers that plan reads themselves."""
 
     # -- lookups by time -----------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from tidelog.types import HOUR_MS, Isolation, IsolationLevel
 
 
 class Kind(StrEnum):
-    """What is wrong with a key."""
+    """Kind of a difference between the two sides of a key."""
 
     MISSING = "missing"
     EXTRA = "extra"

@@ -270,7 +270,7 @@ class AuditWork:
 
     @property
     def scope(self) -> ReadScope:
-        """What is read of both sides."""
+        """Scope of the records read on both sides."""
         return ReadScope(
             start_ms=self.plan.start_ms,
             end_ms=self.plan.end_ms,

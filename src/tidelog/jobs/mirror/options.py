@@ -11,7 +11,7 @@ from tidelog.jobs.chunks import Transform
 from tidelog.jobs.offset_map import Partitioning
 from tidelog.jobs.options import FORCE, SINK, Option, isolation
 
-# What a name at the target says for the name at the source.
+# Placeholder in target names for the name of the source topic.
 TOPIC_WORD: Final = "{topic}"
 
 

@@ -233,7 +233,7 @@ def encode_ledger_rows(noted: LedgerRows) -> str:
 
 
 def decode_ledger_rows(text: str) -> LedgerRows:
-    """What `encode_ledger_rows` wrote; raises CorruptData for anything else."""
+    """Decode the output of `encode_ledger_rows`; raises CorruptData for other bytes."""
     try:
         content = json.loads(text)
         if content["v"] != _VERSION:
