@@ -1,7 +1,7 @@
-"""The leading cluster of a standby: topics, settings, ends of epochs, records, log divergence.
+"""Client of the cluster that a standby follows, and the rule for where two logs diverge.
 
-Each broker is asked for the partitions that it leads. A standby is no registered broker, so it
-fetches as a consumer (replica id -1) and gets records up to the high watermark.
+Each request goes to the broker that leads the partitions. A standby is not a registered broker, so
+it fetches as a consumer (replica id -1) and gets records up to the high watermark.
 
 Two logs are compared by leader epochs, because both sides apply retention and compaction
 independently and a record on one side only proves nothing. If a standby has records of an epoch
@@ -74,12 +74,12 @@ UNKNOWN_END: Final = -1
 
 
 class OwnEpoch(NamedTuple):
-    """An epoch of which the standby has records.
+    """A leader epoch in the standby's log.
 
     Attributes:
-        epoch: Its number.
-        start_offset: Offset of the first of them.
-        end_offset: Offset behind the last of them.
+        epoch: The epoch.
+        start_offset: Offset of its first record.
+        end_offset: Offset behind its last record.
     """
 
     epoch: int
@@ -88,9 +88,9 @@ class OwnEpoch(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The leader's answer: its largest epoch that is not above the one asked, and its end.
+    """The leader's largest epoch that is not above the requested one, and the epoch's end offset.
 
-    Both are -1 where all of its epochs are older than the one asked.
+    Both are -1 if all of the leader's epochs are older than the requested one.
     """
 
     epoch: int
@@ -100,12 +100,12 @@ class EpochEnd(NamedTuple):
 def parting_offset(
     own: Iterable[OwnEpoch], leader: Mapping[int, EpochEnd], leader_start: int
 ) -> int | None:
-    """The first offset that must go from the standby, None where nothing has to.
+    """Return the offset from which the standby must truncate, None if the logs agree.
 
     Args:
         own: The standby's epochs, oldest first.
-        leader: The leader's answer for each of them.
-        leader_start: The leader's log start: about offsets below it, it knows nothing any more.
+        leader: The leader's epoch ends, by the standby's epoch.
+        leader_start: The leader's log start; nothing below it can be compared.
     """
     for own_epoch in own:
         theirs = leader.get(own_epoch.epoch)
@@ -114,8 +114,8 @@ def parting_offset(
         if theirs.end_offset == UNKNOWN_END:
             return max(own_epoch.start_offset, 0)  # the leader has only older epochs
         if theirs.epoch != own_epoch.epoch:
-            return min(own_epoch.start_offset, theirs.end_offset)  # it never had this one
-        # What it deleted can't be compared; what it has from its start on, can.
+            return min(own_epoch.start_offset, theirs.end_offset)  # the leader never had this epoch
+        # Records that the leader deleted can't be compared; records from its log start on can.
         end = max(theirs.end_offset, leader_start)
         if own_epoch.end_offset > end:
             return end
@@ -123,7 +123,11 @@ def parting_offset(
 
 
 def ends_problem(leader: Mapping[int, EpochEnd]) -> str | None:
-    """What is impossible about a leader's answers, by the epoch asked; None where nothing is."""
+    """Return the first contradiction in a leader's epoch ends, None if there is none.
+
+    Args:
+        leader: Epoch ends by the requested epoch.
+    """
     before = 0
     for epoch, end in sorted(leader.items()):
         if end == (NO_LEADER_EPOCH, UNKNOWN_END):
@@ -135,13 +139,14 @@ def ends_problem(leader: Mapping[int, EpochEnd]) -> str | None:
 
 
 def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
-    """Whether two sound batches at one place can't be copies of one.
+    """Return whether two valid batches at the same place in two logs come from different writers.
 
-    Compaction takes records away or marks a batch with its horizon, but leaves it its offsets: so
-    the same offsets, as many records and another checksum, or a batch across the other's border,
-    come from two writers. Epochs can't tell where a promoted standby and the leader that it
-    followed both went on under the next one. The base offset lies outside the checksum: the same
-    bytes at another one are the same batch, and a flipped bit.
+    Compaction removes records from a batch or adds a delete horizon, but keeps its offsets. Two
+    batches differ in origin if they have the same offsets and record count but another checksum, or
+    if their offset ranges overlap without being equal. Epochs can't show this after a promotion:
+    the promoted standby and its former leader may both continue with the same next epoch. The
+    checksum doesn't cover the base offset: the same bytes at another base offset are the same batch
+    with a flipped bit.
     """
     if (
         own_batch.magic == theirs.magic == MAGIC_2
@@ -162,7 +167,8 @@ def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
     )
 
 
-# Topic ids came with version 10 of Metadata, the epoch of the last record with 12 of Fetch.
+# Metadata has topic ids since version 10; Fetch has the epoch of the last fetched record since
+# version 12.
 _METADATA_LEAST: Final = 10
 
 
@@ -194,11 +200,11 @@ class LeaderTopic:
 
 
 class LeaderSettings(NamedTuple):
-    """What a cluster says of a topic's settings.
+    """A topic's settings as the cluster reports them.
 
     Attributes:
-        values: Those that are not Kafka's defaults, the broker's own included.
-        names: All that it names: what it leaves out, nothing is known of.
+        values: Settings that differ from Kafka's defaults, including the broker's own.
+        names: All reported settings; the value of any other setting is unknown.
     """
 
     values: Mapping[str, str]
@@ -207,15 +213,15 @@ class LeaderSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """From where on a partition is asked for.
+    """Position of a fetch in one partition.
 
     Attributes:
         name: The partition.
-        topic_id: Of its topic.
-        offset: First offset wanted.
-        last_epoch: Leader epoch of the record before it, -1 where unknown.
-        leader_epoch: Epoch under which it is led, -1 where unknown.
-        max_bytes: How much is wanted at least, where that is more than of others.
+        topic_id: Id of its topic.
+        offset: First offset to fetch.
+        last_epoch: Leader epoch of the record before that offset, -1 if unknown.
+        leader_epoch: The leader's current epoch, -1 if unknown.
+        max_bytes: Raises the byte limit of this partition above `FetchLimits.partition_max_bytes`.
     """
 
     name: TopicPartition
@@ -228,7 +234,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """How much is asked for at once, and how long a broker may wait for records."""
+    """Byte limits of a fetch, and how long a broker may wait for records."""
 
     max_wait_ms: int = 500
     max_bytes: int = 16 * 1024 * 1024
@@ -236,10 +242,10 @@ class FetchLimits:
 
 
 class Leader:
-    """A cluster that is followed. One owner.
+    """A followed cluster. For one owner.
 
     Attributes:
-        refused: Topics of which the last `refresh` brought an error alone, and its code.
+        refused: Topics for which the last `refresh` got an error, with its code.
 
     Life cycle: refresh -> (ends_of_epochs | log_offsets | send_fetch -> receive_fetch)* -> close.
     """
@@ -252,16 +258,16 @@ class Leader:
 
     @property
     def place(self) -> str:
-        """`host:port`, as it was named."""
+        """`host:port` of the bootstrap server."""
         return self._bootstrap.place
 
     @property
     def bootstrap(self) -> BrokerConnection:
-        """The broker that was named."""
+        """Connection to the bootstrap server."""
         return self._bootstrap
 
     def node(self, node_id: int) -> BrokerConnection:
-        """One broker; raises ClusterFailure where nobody named it."""
+        """Return the connection to a broker; raises ClusterFailure for an unknown id."""
         client = self._nodes.get(node_id)
         if client is None:
             raise ClusterFailure(self.place, "reach a leader", f"there is no broker {node_id}")
@@ -269,11 +275,11 @@ class Leader:
 
     @property
     def node_ids(self) -> list[int]:
-        """All brokers' numbers."""
+        """Ids of all brokers, sorted."""
         return sorted(self._nodes)
 
     def refresh(self) -> dict[str, LeaderTopic]:
-        """All topics that there are now, by name; raises ClusterFailure."""
+        """Look up brokers and topics, and return the topics by name; raises ClusterFailure."""
         question = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         answer = self._bootstrap.ask(METADATA, question, least=_METADATA_LEAST)
         if answer.error_code:
@@ -293,9 +299,9 @@ class Leader:
         return {topic.name: topic for topic in topics}
 
     def settings(self, names: Sequence[str]) -> dict[str, LeaderSettings]:
-        """What the cluster says of each topic's settings; raises ClusterFailure.
+        """Return the reported settings of each topic; raises ClusterFailure.
 
-        A topic that its answer leaves out is left out.
+        Topics missing from the response are missing from the result.
         """
         resources = [
             DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name)
@@ -329,10 +335,10 @@ class Leader:
     def log_offsets(
         self, node_id: int, names: Iterable[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, int | ClusterFailure]:
-        """Where partitions begin or end at their leader, or why it doesn't say.
+        """Return the start or end offset of each partition, or the leader's error.
 
         Args:
-            node_id: Their leader.
+            node_id: Id of the partitions' leader.
             names: The partitions.
             timestamp: EARLIEST_TIMESTAMP, or LATEST_TIMESTAMP for the high watermark.
         """
@@ -361,7 +367,7 @@ class Leader:
     def ends_of_epochs(
         self, node_id: int, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, EpochEnd | ClusterFailure]:
-        """Where one epoch of each partition ends at its leader, or why it doesn't say."""
+        """Return the end of one epoch of each partition at its leader, or the leader's error."""
         topics = [
             OffsetForLeaderTopic(
                 topic=topic,
@@ -396,7 +402,7 @@ class Leader:
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> None:
-        """Ask a broker for records without waiting; raises ClusterFailure."""
+        """Send a Fetch request without waiting for the response; raises ClusterFailure."""
         by_topic: defaultdict[tuple[str, UUID], list[FetchPartition]] = defaultdict(list)
         for position in positions:
             by_topic[position.name.topic, position.topic_id].append(
@@ -424,10 +430,11 @@ class Leader:
     def receive_fetch(
         self, node_id: int, positions: Sequence[Position]
     ) -> Iterator[tuple[TopicPartition, PartitionData]]:
-        """The answer to `send_fetch`: what came of the partitions that were asked for.
+        """Wait for the response to `send_fetch`, and yield the data of each partition.
 
         Raises:
-            ClusterFailure: The broker can't be reached, refuses, or answers what nobody asked.
+            ClusterFailure: The broker can't be reached or refuses, or the response has a partition
+                that was not requested.
         """
         client = self.node(node_id)
         answer = client.receive(FETCH)
@@ -469,7 +476,11 @@ def _by_topic(names: Iterable[TopicPartition]) -> dict[str, list[int]]:
 def _asked_for(
     answer: FetchResponse, positions: Sequence[Position], *, by_id: bool
 ) -> Iterator[tuple[TopicPartition, PartitionData]]:
-    """Each partition of an answer once, under the name it was asked by."""
+    """Yield each partition of a response under its name in the request.
+
+    Raises:
+        CorruptMessage: A partition was not requested, or occurs twice.
+    """
     names = {position.topic_id: position.name.topic for position in positions}
     waiting = {position.name for position in positions}
     for topic in answer.responses:

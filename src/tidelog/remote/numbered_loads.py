@@ -1,8 +1,8 @@
 """Idempotent loads to brokers: rows and the number of loaded rows in one transaction.
 
-The number is an offset that the consumer group `tidelog-load/SOURCE` commits for partition 0 of the
-topic. A repeated load starts behind it. The transactional id belongs to source and topic, so a load
-that still runs elsewhere is fenced. Readers with `read_committed` see no row twice.
+The consumer group `tidelog-load/SOURCE` stores the number as its committed offset for partition 0
+of the topic. A repeated load starts behind it. The transactional id is made of source and topic, so
+a new load fences one that still runs elsewhere. Readers with `read_committed` see every row once.
 """
 
 import itertools
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidelog.errors import TidelogError
 
 
-# The client library's own, which refuses less than the time of a request.
+# Default transaction timeout of librdkafka, which must not be shorter than a request's timeout.
 _TRANSACTION_MS: Final = 60_000
 
 
@@ -37,20 +37,21 @@ def load_once(
 ) -> Loaded:
     """Append the rows of a source that a topic doesn't have yet.
 
-    Rows are committed some thousands at a time. What was committed before an error stays, and
-    the next call goes on behind it.
+    Each transaction has some thousands of rows. After an error, committed rows stay in the log, and
+    the next call continues behind them.
 
     Args:
         cluster: The cluster.
-        topic: Its name.
+        topic: Name of the topic.
         rows: All rows of the source, from the first one.
-        source: Its name.
+        source: Name of the source.
         codec_name: Compression of the batches.
 
     Raises:
-        InvalidRequest: The source has fewer rows than were loaded of it; nothing was appended.
+        InvalidRequest: The source has fewer rows than were already loaded from it; nothing was
+            appended.
         NotAuthorized, ClusterFailure, TidelogError: As `RemoteDirectory.append`; the rows of the
-            transaction that failed are aborted.
+            failed transaction are aborted.
     """
     check_source(source)
     group, name = f"tidelog-load/{source}", TopicPartition(topic, 0)
@@ -91,7 +92,7 @@ class _Chunk:
 
 
 def _next(rows: Iterator[Row]) -> _Chunk:
-    """Return the next rows, also those before a row that can't be taken, and its error."""
+    """Return the next rows; if reading a row fails, the rows before it and the error."""
     chunk = _Chunk()
     try:
         chunk.rows.extend(itertools.islice(rows, ROWS_AT_ONCE))
@@ -112,7 +113,7 @@ class _Load:
         self._errors: list[TidelogError] = []
 
     def commit(self, rows: list[Row], count: int) -> None:
-        """Append rows and the count of rows, or neither."""
+        """Append rows and commit the new row count in one transaction."""
         from confluent_kafka import TopicPartition as Place
 
         producer, timeout_s = self._producer, self._client.timeout_s
@@ -142,7 +143,7 @@ class _Load:
         try:
             self._producer.abort_transaction(self._client.timeout_s)
         except KafkaException:
-            return  # the broker ends it once its time is over, or the next load does
+            return  # the broker aborts it after its timeout, or when the next load starts
 
     def _queue(self, row: Row, arrived: "list[ck.Message]") -> None:
         partition, key, value, time_ms, headers = row

@@ -1,8 +1,8 @@
 """librdkafka's consumer with a check of the order of offsets (`record.offset_order`).
 
 librdkafka returns records in the order in which they arrive, whatever their offsets are. Each
-record must follow the one before it and lie below the high watermark that came with it. A list is
-checked completely before any record is returned.
+record must follow the one before it and lie below the high watermark of its response. A list of
+records is checked completely before it is returned.
 
 A batch whose offset moved below the requested one is not detected: librdkafka drops it, which looks
 like a gap from compaction. Readers of batches (`remote.partition_fetch`) detect it.
@@ -21,29 +21,29 @@ _NO_TIMEOUT: Final = -1
 
 
 class OrderedConsumer(ck.Consumer):
-    """A consumer whose records of a partition have rising offsets; raises CorruptBatch else."""
+    """Consumer that raises CorruptBatch unless the offsets of a partition's records increase."""
 
     def __init__(self, bootstrap: str, config: Mapping[str, object], **more: object) -> None:
         super().__init__(dict(config), **more)
         self._bootstrap = bootstrap
-        # Of each partition the offset behind its last record, and the end that was last known.
+        # By partition: the offset behind its last record, and its last known high watermark.
         self._nexts: dict[tuple[str | None, int | None], int] = {}
         self._ends: dict[tuple[str | None, int | None], int] = {}
 
     def assign(self, partitions: list[ck.TopicPartition]) -> None:
-        """As librdkafka's; what was read before counts no more."""
+        """Assign partitions; the order of offsets is checked from the new positions on."""
         self._nexts.clear()
         super().assign(partitions)
 
     def poll(self, timeout: float = _NO_TIMEOUT) -> ck.Message | None:
-        """As librdkafka's; raises CorruptBatch for an offset that breaks the order."""
+        """Return the next message or None; raises CorruptBatch for a wrong offset."""
         message = super().poll(timeout)
         if message is not None:
             self._check([message])
         return message
 
     def consume(self, num_messages: int = 1, timeout: float = _NO_TIMEOUT) -> list[ck.Message]:
-        """As librdkafka's; raises CorruptBatch for an offset that breaks the order."""
+        """Return messages, at most `num_messages`; raises CorruptBatch for a wrong offset."""
         messages = super().consume(num_messages, timeout)
         self._check(messages)
         return messages
@@ -66,15 +66,15 @@ class OrderedConsumer(ck.Consumer):
     def _is_wrong(
         self, partition: tuple[str | None, int | None], offset: int, following: int
     ) -> bool:
-        """Whether a record behind a gap, or before the last one, breaks the order."""
+        """Return whether an offset lies before `following`, or at or behind the high watermark."""
         if offset >= self._ends.get(partition, 0):
             self._ends[partition] = self._high_watermark(partition)
         return not following <= offset < self._ends[partition]
 
     def _high_watermark(self, partition: tuple[str | None, int | None]) -> int:
-        """The high watermark that the last fetch brought; nothing is asked."""
+        """Return the high watermark of the last fetch; sends no request."""
         topic, number = partition
         assert topic is not None
         assert number is not None
         _, end = self.get_watermark_offsets(ck.TopicPartition(topic, number), cached=True)
-        return end if end >= 0 else INT64_MAX  # it is told with the first records
+        return end if end >= 0 else INT64_MAX  # unknown until the first records arrive

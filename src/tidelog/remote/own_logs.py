@@ -1,8 +1,8 @@
 """Counts and append times from the directory of the brokers that serve a cluster.
 
-The directory knows when each record was appended and how many records lie between two offsets,
-which brokers can't tell. It may be written to at the same time; every call sees its current state.
-Without the directory, counts are upper bounds.
+The directory has two facts that brokers don't report: when each record was appended, and how many
+records lie between two offsets. Brokers may write to it meanwhile; every call sees its current
+state. Without the directory, counts are upper bounds.
 """
 
 from collections.abc import Callable
@@ -29,15 +29,16 @@ from tidelog.types import (
 _Answer = TypeVar("_Answer")
 
 
-# Compaction and retention replace files under a reader; so often in a row they don't.
+# Number of attempts: compaction and retention may replace files during one, but not in each of so
+# many.
 _TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class TimedRecord:
-    """A record's offset and its times in ms, None where not known.
+    """A record's offset and its times in ms, None if unknown.
 
-    `append_ms` is exact: from the log's own append times, or LogAppendTime's stamp.
+    `append_ms` is exact: from the log's own append times, or from a LogAppendTime stamp.
     """
 
     offset: int
@@ -54,10 +55,10 @@ class OwnLogs:
         self._checked: dict[str, bool] = {}
 
     def has(self, partition: TopicPartition) -> bool:
-        """Whether the directory holds the partition.
+        """Return whether the directory has the partition.
 
         Raises:
-            InvalidRequest: It holds a topic of that name which is not the cluster's.
+            InvalidRequest: The directory has another topic of that name, with a different id.
         """
         topic = partition.topic
         if topic not in self._checked:
@@ -87,9 +88,10 @@ class OwnLogs:
         end: int,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Count:
-        """How many data records have offsets in [start, end).
+        """Return the number of data records with offsets in [start, end).
 
-        Exact, but for what the directory has not got: of offsets behind its end as many at most.
+        The count is exact up to the directory's log end. Each offset behind that end counts as one
+        record, so the result is then an upper bound.
         """
 
         def ask(log: LogView) -> Count:
@@ -106,14 +108,14 @@ class OwnLogs:
         offset: int,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> TimedRecord | None:
-        """The first data record at or behind an offset, None where there is none."""
+        """Return the first data record at or after an offset, None if there is none."""
         return self._ask(partition, lambda log: first_record(log, offset, isolation))
 
     def first_appended(self, partition: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
-        """The first record that was appended at `time_ms` or later, None where there is none.
+        """Return the first record appended at `time_ms` or later, None if there is none.
 
         Raises:
-            InvalidRequest: Records that may be it have no known append time.
+            InvalidRequest: A record before it may match, but its append time is unknown.
         """
 
         def ask(log: LogView) -> OffsetAndTimestamp | None:
@@ -136,7 +138,7 @@ class OwnLogs:
 
 
 def first_record(log: LogView, offset: int, isolation: IsolationLevel) -> TimedRecord | None:
-    """The first data record of a log at or behind an offset, None where there is none."""
+    """Return a log's first data record at or after an offset, None if there is none."""
     first = max(offset, log.log_start_offset)
     if first >= log.log_end_offset:
         return None
@@ -150,9 +152,9 @@ def first_record(log: LogView, offset: int, isolation: IsolationLevel) -> TimedR
 
 
 def _refuse_unknown(log: LogView, end: int, time_ms: int) -> None:
-    """Raise where a record below `end` may have been appended at `time_ms` or later.
+    """Raise InvalidRequest if a record below `end` may have been appended at `time_ms` or later.
 
-    Append times never fall, so it is enough to know the one of the last record below `end`.
+    Append times never decrease, so it is enough that the last record below `end` has one.
     """
     last = _last_below(log, end)
     if last is None or log.append_time_of(last) is not None:
@@ -164,7 +166,7 @@ def _refuse_unknown(log: LogView, end: int, time_ms: int) -> None:
 
 
 def _last_below(log: LogView, end: int) -> int | None:
-    """The last data record's offset below `end`, None where there is none."""
+    """Return the offset of the last data record below `end`, None if there is none."""
     step = 1
     while True:
         start = max(end - step, log.log_start_offset)
@@ -181,7 +183,10 @@ def _count(log: LogView, start: int, end: int, isolation: IsolationLevel) -> int
 
 
 def _count_segment(segment: Segment, start: int, end: int, aborted: AbortedFilter) -> int:
-    """By its zone map where all of it counts, else by headers."""
+    """Count a segment's data records in a range.
+
+    The zone map has the number if the whole segment is in range; otherwise batches are counted.
+    """
     if not segment.is_active and start <= segment.base_offset < segment.end_offset:
         zones = segment.zones if segment.end_offset <= end else None
         if zones is not None and not (aborted and zones.total.is_transactional):
@@ -199,7 +204,7 @@ def _count_slice(part: LogSlice, start: int, end: int, aborted: AbortedFilter) -
 
 
 def _count_batch(part: LogSlice, position: int, batch: Batch, start: int, end: int) -> int:
-    """Records of a batch in the range; it is opened only where its header can't tell."""
+    """Count a batch's records in the range; decodes records only if the header is not enough."""
     count = batch.record_count
     if count is not None and start <= batch.base_offset and batch.last_offset < end:
         return count
@@ -207,12 +212,12 @@ def _count_batch(part: LogSlice, position: int, batch: Batch, start: int, end: i
     return sum(start <= record.offset < end for record in records)
 
 
-# How many data records have offsets in [start, end) of a partition.
+# Counts the data records of a partition with offsets in [start, end).
 Counter: TypeAlias = Callable[[TopicPartition, int, int], Count]
 
 
 def by_offsets(_partition: TopicPartition, start: int, end: int) -> Count:
-    """As many as there are offsets, at most: compaction and transactions leave gaps."""
+    """Return the number of offsets, an upper bound: compaction and transactions leave gaps."""
     return Count(max(end - start, 0), is_exact=end <= start)
 
 
@@ -223,13 +228,13 @@ def counter(
     by_reading: bool = False,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Counter:
-    """The best way to count that there is.
+    """Return the most exact available counter.
 
     Args:
-        cluster: Where records can be read.
-        own: Its directory: batch headers tell.
-        by_reading: Read the records themselves where there is no directory; they all cross the
-            network, since brokers send batches whole.
+        cluster: Reads the records.
+        own: The cluster's own directory; counts from its batch headers.
+        by_reading: Without a directory, fetch the records and count them. All of them cross the
+            network, because brokers send whole batches.
         isolation: READ_COMMITTED leaves out records of aborted transactions.
     """
 

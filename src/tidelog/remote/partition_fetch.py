@@ -1,10 +1,10 @@
 """Record batches of one partition from its leader, without an object per record.
 
-Fetches like a consumer, follows the partition to a new leader, and takes the next offset from the
-headers of batches, so compacted ranges and transaction markers at the end are not waited for.
-Brokers must accept plain text. The order of offsets is checked (`record.offset_order`): each
-response starts behind the one before it, and its last batch is accepted if nothing can hide before
-or behind it.
+The fetch follows the partition to a new leader. It takes the next offset from the headers of
+batches, so it doesn't wait for offsets that were compacted away or are transaction markers. Brokers
+must accept plain text. The order of offsets is checked (`record.offset_order`): each response must
+start behind the previous one. The last batch of a response is returned only if no batch can be
+missing before or behind it.
 
 Life cycle: parts, any number of times, then close. For one owner. Source: Kafka's protocol guide;
 KIP-98, KIP-320, KIP-405.
@@ -52,11 +52,12 @@ from tidelog.types import (
 _Answer = TypeVar("_Answer")
 
 
-# Between two attempts where nobody leads, or a broker can't be reached.
+# Pause before a retry while a partition has no leader or a broker can't be reached.
 _PAUSE_S: Final = 0.1
 
 
-# A broker that has just started may not know its topics yet; one that never did will not.
+# Lookups until an unknown topic is an error: a broker that has just started may not know its topics
+# yet.
 _UNKNOWN_MAX: Final = 20
 
 
@@ -67,22 +68,23 @@ _EARLIEST_LOCAL_LEAST: Final = 8
 _OWN_TAGS_LEAST: Final = 6
 
 
-# The last version of Fetch that finds a topic by its name: topics may have no id (KIP-516).
+# The last version of Fetch that names topics instead of using ids, for topics without an id
+# (KIP-516).
 _BY_NAME_LAST: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSettings:
-    """How records are asked for.
+    """Settings of a fetch.
 
     Attributes:
-        isolation: READ_COMMITTED ends at the last stable offset and names aborted transactions.
-        client_id: How the client calls itself, for quotas and logs.
-        timeout_ms: Without any progress for so long the fetch fails.
+        isolation: READ_COMMITTED ends at the last stable offset and lists aborted transactions.
+        client_id: Client id, for the broker's quotas and logs.
+        timeout_ms: The fetch fails after this time without progress.
         max_wait_ms: How long a broker may wait for `min_bytes`.
-        min_bytes: How much it should wait for.
-        max_bytes: How much it answers at most; one batch always comes whole.
-        partition_max_bytes: Likewise; the smaller of the two counts.
+        min_bytes: Smallest response that the broker sends before `max_wait_ms` is over.
+        max_bytes: Maximum size of a response; a single larger batch is still sent whole.
+        partition_max_bytes: Maximum size for a partition; the smaller of the two limits applies.
     """
 
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
@@ -96,16 +98,17 @@ class FetchSettings:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Content of one answer.
+    """Record batches of one Fetch response.
 
     Attributes:
-        offset: First offset that was asked for; the first batch may begin before it.
-        next_offset: Offset behind all of it.
-        between: Smallest offset that the first batch may have, and the offset that none reaches.
-        data: Whole batches, the last one perhaps cut.
+        offset: Requested offset; the first batch may begin before it.
+        next_offset: Offset behind all batches.
+        between: Bounds for the order check: the smallest allowed offset of the first batch, and an
+            upper bound, exclusive, for all offsets.
+        data: Whole batches; the last one may be truncated.
         aborted: Aborted transactions among them, (producer id, first offset); READ_COMMITTED only.
-        append_times: Of each run of offsets the first one and when it was appended, in ms, -1 for
-            unknown; empty from brokers that don't keep them.
+        append_times: Pairs of a run's first offset and its append time in ms, -1 for unknown; empty
+            if the broker doesn't send them.
     """
 
     offset: int
@@ -117,20 +120,20 @@ class Fetched:
 
 
 def _reach(data: Buffer) -> Reach | None:
-    from tidelog.scan.batch_filters import reach  # by a kernel, which not everybody needs
+    from tidelog.scan.batch_filters import reach  # imported here: it needs a compiled kernel
 
     return reach(data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSeams:
-    """Parts of the machine that a fetch needs.
+    """Dependencies of a fetch, replaced in tests.
 
     Attributes:
-        connect: Makes connections.
-        clock: For deadlines.
+        connect: Opens connections.
+        clock: Measures deadlines.
         pause: Waits for some seconds.
-        reach: Says how far whole batches reach, None where there is none.
+        reach: Returns the extent of the whole batches in a response, None if it has none.
     """
 
     connect: Connect
@@ -140,7 +143,7 @@ class FetchSeams:
 
 
 class PartitionFetch:
-    """One partition that is read, whoever leads it."""
+    """Reader of one partition from its current leader."""
 
     def __init__(
         self,
@@ -151,14 +154,15 @@ class PartitionFetch:
         topic_id: str = "",
         settings: FetchSettings | None = None,
     ) -> None:
-        """Nothing is asked yet.
+        """Create a fetch; sends no request.
 
         Args:
             bootstrap: `host:port[,host:port]`.
             name: The partition.
             seams: Connections and clock.
-            topic_id: 32 hexadecimal digits; another topic of the same name is an error. "" for any.
-            settings: How records are asked for.
+            topic_id: 32 hexadecimal digits; another topic of the same name is an error. "" accepts
+                any.
+            settings: Settings of the fetch.
         """
         self._name = name
         self._wanted_id = topic_id
@@ -181,29 +185,29 @@ class PartitionFetch:
 
     @property
     def place(self) -> str:
-        """What an error calls the partition, `kafka://host:port/topic-0`."""
+        """Name of the partition in errors, `kafka://host:port/topic-0`."""
         return f"kafka://{self._bootstrap}/{self._name}"
 
     def want_append_times(self) -> None:
-        """Ask for append times beside the records, which brokers other than ours step over."""
+        """Request append times, too; only tidelog's brokers send them, others ignore it."""
         self._wants_append_times = True
 
     # -- records -----------------------------------------------------------------------------
 
     def parts(self, start: int, end: int) -> Iterator[Fetched]:
-        """All batches that hold offsets in [start, end), in order; the next one is under way.
+        """Yield all batches with offsets in [start, end), in order; prefetches one response.
 
         Raises:
-            OffsetOutOfRange: An offset is not in the log any more; everything before was yielded.
-            UnknownTopic: The topic was deleted, or created anew.
-            ClusterFailure: No progress in time, or a broker refuses.
+            OffsetOutOfRange: An offset is no longer in the log; everything before it was yielded.
+            UnknownTopic: The topic was deleted, or deleted and recreated.
+            ClusterFailure: No progress within `timeout_ms`, or a broker refuses.
         """
         offset = start
         is_asked = False
         self._note_progress()
         while offset < end:
             is_asked = is_asked or self._send(offset)
-            floor = 0 if offset == start else offset  # then the batch before ends right there
+            floor = 0 if offset == start else offset  # the previous response ended exactly there
             fetched = self._take(offset, end, floor) if is_asked else None
             is_asked = False
             if fetched is None:
@@ -217,7 +221,7 @@ class PartitionFetch:
                 yield fetched
 
     def _take(self, offset: int, end: int, floor: int) -> Fetched | None:
-        """What the answer brought, None where it has to be asked for again."""
+        """Return the content of the response, None if the request must be repeated."""
         try:
             data = self._receive()
             if not self._is_good(data, offset):
@@ -231,7 +235,7 @@ class PartitionFetch:
             return None
 
     def _taken(self, data: PartitionData, offset: int, floor: int) -> Fetched:
-        """The batches of an answer, as far as they are sure; raises ClusterFailure."""
+        """Return the batches of a response whose order is proven; raises ClusterFailure."""
         batches, limit, aborted = data.batches, INT64_MAX, _aborted(data)
         seam = self._seams.reach(batches)
         if seam is None:
@@ -239,12 +243,12 @@ class PartitionFetch:
                 raise self._refusal(
                     "fetch", ErrorCode.MESSAGE_TOO_LARGE, "not one whole batch came"
                 )
-            # Damage is for the decoder to name, so any progress will do.
+            # The decoder reports the damage; until then any progress will do.
             return Fetched(offset, offset + 1, (floor, limit), batches, aborted, data.append_times)
         following, floor = seam.next_offset, floor or self._floor(batches, offset)
         if seam.before is not None and lies_behind_gap(batches, seam):
-            # It may have moved up. Asked for what lies before it, the broker sends it again, with
-            # the batch behind it.
+            # The last batch may have a wrong offset that is too large. The next fetch starts before
+            # it: the broker sends it again, and the batch behind it shows a wrong offset.
             batches, following = memoryview(batches)[: seam.last_at], seam.before
         elif following > data.high_watermark:
             limit = self.log_offset(LATEST_TIMESTAMP, IsolationLevel.READ_UNCOMMITTED)
@@ -252,10 +256,10 @@ class PartitionFetch:
         return Fetched(offset, following, (floor, limit), batches, aborted, data.append_times)
 
     def _floor(self, batches: Buffer, offset: int) -> int:
-        """Smallest offset that the first batch of all may have.
+        """Return the smallest offset that the very first batch may have, 0 if none precedes it.
 
-        Where it begins below `offset`, it may have moved down: the batch before it, which is asked
-        for, shows that. 0 where there is none.
+        If that batch begins below `offset`, its offset may be wrong and too small. The batch before
+        it shows this, so it is fetched as well.
         """
         first = first_known_offset(view_batch(batches))
         if not 0 < first < offset:
@@ -269,7 +273,7 @@ class PartitionFetch:
         return batch.last_offset + 1 if first_known_offset(batch) < first else 0
 
     def _send(self, offset: int, *, max_bytes: int | None = None) -> bool:
-        """Ask for records; False where that has to be tried again."""
+        """Send a Fetch request; False if it must be repeated."""
         settings = self._settings
         most = settings.partition_max_bytes if max_bytes is None else max_bytes
         try:
@@ -311,27 +315,36 @@ class PartitionFetch:
         raise self._refusal("fetch", None, "the answer says nothing of the partition")
 
     def _is_good(self, data: PartitionData, offset: int) -> bool:
-        """Whether records came; False where they have to be asked for again."""
+        """Return True for a response without an error, False if the request must be repeated.
+
+        Raises:
+            OffsetOutOfRange: The offset is outside the log.
+            ClusterFailure: The response has another error.
+        """
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             start, end = self.log_offset(EARLIEST_TIMESTAMP), self.log_offset(LATEST_TIMESTAMP)
             if start <= offset <= end:
-                return False  # the leader has changed in between
+                return False  # the leader changed between the two requests
             raise OffsetOutOfRange(offset, start, end, where=str(self._name))
         if data.error_code:
             raise self._refusal("fetch", data.error_code)
         return True
 
     def _is_through(self, data: PartitionData, offset: int, end: int) -> bool:
-        """Whether an answer without batches says that there are none up to `end`.
+        """Return whether a response without batches proves that there are none below `end`.
 
-        Then the broker has looked, and nothing is left of these offsets: they were compacted away.
+        The broker has then searched these offsets: compaction removed all records.
         """
         is_committed = self._isolation is IsolationLevel.READ_COMMITTED
         visible = data.last_stable_offset if is_committed else data.high_watermark
         return visible >= end and offset >= self._local_start()
 
     def _local_start(self) -> int:
-        """Below this a remote tier answers, which may bring nothing only because it is slow."""
+        """Return the first offset on the leader's own disk, 0 if its version doesn't report it.
+
+        Below it, the broker reads from remote storage, and an empty response may only mean that
+        this is slow.
+        """
         leader = self._find_leader()
         if leader.version_of(LIST_OFFSETS) < _EARLIEST_LOCAL_LEAST:
             return 0
@@ -340,7 +353,7 @@ class PartitionFetch:
     # -- offsets -----------------------------------------------------------------------------
 
     def log_offset(self, timestamp: int, isolation: IsolationLevel | None = None) -> int:
-        """The offset of a special value of ListOffsets; raises ClusterFailure."""
+        """Return the offset for one of ListOffsets' special timestamps; raises ClusterFailure."""
         level = self._isolation if isolation is None else isolation
         return self._list_offsets(timestamp, level).offset
 
@@ -370,11 +383,12 @@ class PartitionFetch:
         return part
 
     def first_appended(self, time_ms: int) -> tuple[OffsetAndTimestamp | None, int] | None:
-        """The first record appended at a time or later, as a broker of ours tells it.
+        """Return the first record appended at a time or later; only tidelog's brokers support it.
 
         Returns:
-            The record, None for none, and the number of records before it (of all where there is
-            none) whose append time is unknown. None where the broker does not tell.
+            The record, None if there is none, and the number of records before it (or of all
+            records) whose append time is unknown. None instead of the pair if the broker doesn't
+            support the search.
 
         Raises:
             UnknownTopic, ClusterFailure: As `parts`.
@@ -401,11 +415,11 @@ class PartitionFetch:
     # -- leaders -----------------------------------------------------------------------------
 
     def _find_leader(self) -> BrokerConnection:
-        """The broker that leads the partition.
+        """Return the connection to the partition's leader.
 
         Raises:
-            UnknownTopic: There is no such topic (any more).
-            ClusterFailure: Nobody leads it now, or no broker answers.
+            UnknownTopic: The topic or partition doesn't exist (any more).
+            ClusterFailure: The partition has no leader now, or no broker responds.
         """
         if self._leader is not None:
             return self._leader
@@ -432,7 +446,7 @@ class PartitionFetch:
         return self._leader
 
     def _unknown(self) -> ClusterFailure | UnknownTopic:
-        """The error for a partition that nobody knows: of a while, or for good."""
+        """Return the error for an unknown partition: one to retry, then UnknownTopic."""
         self._unknown_count += 1
         if self._unknown_count > _UNKNOWN_MAX:
             return UnknownTopic(f"{self._bootstrap} has no partition {self._name} any more")
@@ -446,7 +460,7 @@ class PartitionFetch:
             )
 
     def _ask_any(self, ask: Callable[[BrokerConnection], _Answer]) -> _Answer:
-        """What the first server that can be reached answers; it is asked first next time."""
+        """Return the response of the first reachable server; later calls start with that server."""
         failed: ClusterFailure | None = None
         for number, server in enumerate(self._servers):
             try:
@@ -460,7 +474,7 @@ class PartitionFetch:
         raise failed
 
     def _forget_leader(self, reason: ClusterFailure) -> None:
-        """Ask anew who leads, after a while; raises a reason that will not pass."""
+        """Pause, and look up the leader again later; raises errors that a retry can't fix."""
         if reason.error_code is not None and reason.error_code not in codes.LEADER_CHANGES:
             raise reason
         if reason.error_code == ErrorCode.KAFKA_STORAGE_ERROR and not self._has_replicas:
@@ -472,7 +486,7 @@ class PartitionFetch:
         self._seams.pause(_PAUSE_S)
 
     def _damaged(self) -> ClusterFailure:
-        """The error where the one broker that has the partition refuses it."""
+        """Return the error for a partition whose only broker reports a storage failure."""
         assert self._leader is not None
         code = ErrorCode.KAFKA_STORAGE_ERROR
         return ClusterFailure(

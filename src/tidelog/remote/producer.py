@@ -1,7 +1,7 @@
 """Appends to brokers: the records of a call are sent together, and the result has their offsets.
 
-Each codec has a producer with a thread for delivery reports, so calls of several threads and tasks
-overlap.
+Each codec has its own producer and a thread for delivery reports, so calls of several threads and
+tasks overlap.
 
 Life cycle: send and flush, any number of times, then close. Thread-safe.
 """
@@ -44,11 +44,11 @@ Hear: TypeAlias = "Callable[[ck.KafkaError | None, ck.Message], None]"
 _POLL_S: Final = 0.1
 
 
-# What waits to be sent is bounded; a call that brings more waits for room.
+# Maximum number of queued records; a call with more of them waits.
 _QUEUE_RECORDS: Final = 200_000
 
 
-# The library numbers the types of timestamps from 1.
+# librdkafka numbers the timestamp types from 1.
 STAMPED: Final = 2
 
 
@@ -56,7 +56,7 @@ _FATAL: Final = -150
 
 
 class _Call:
-    """One append: how many of its records are still on their way, and where the others are."""
+    """State of one append: the number of pending records, and the offsets of the delivered ones."""
 
     __slots__ = ("answer", "count", "error", "found", "is_sealed", "lock", "waiting")
 
@@ -74,7 +74,7 @@ class _Call:
             self.waiting += 1
 
     def arrived(self, partition: int, offset: int, stamp_ms: int) -> None:
-        """One more record is in the log."""
+        """Note that one more record is in the log."""
         with self.lock:
             first, last, stamp = self.found.get(partition, (offset, offset, stamp_ms))
             self.found[partition] = (min(first, offset), max(last, offset), max(stamp, stamp_ms))
@@ -83,14 +83,14 @@ class _Call:
         self._settle()
 
     def failed(self, error: TidelogError) -> None:
-        """One more record is not; the first reason counts, since others follow from it."""
+        """Note that one more record failed; keeps the first error, which causes the others."""
         with self.lock:
             self.error = self.error or error
             self.waiting -= 1
         self._settle()
 
     def seal(self, error: TidelogError | None = None) -> None:
-        """Nothing more is sent by this call."""
+        """Note that the call sends no more records."""
         with self.lock:
             self.is_sealed = True
             self.error = self.error or error
@@ -118,14 +118,14 @@ class _Call:
 
 
 class Sender:
-    """Producers of one connection."""
+    """Producers of one connection, one for each codec."""
 
     def __init__(self, client: Client, codec_name: str) -> None:
-        """Nothing is opened yet.
+        """Create a sender; opens no connection.
 
         Args:
-            client: The cluster; what it was set up with comes before our producers' settings.
-            codec_name: Compression where a call names none.
+            client: The cluster; its settings take precedence over the producers' settings here.
+            codec_name: Compression of calls that don't choose a codec.
         """
         self._client = client
         self._codec_name = codec_name
@@ -137,19 +137,19 @@ class Sender:
         """Send records; returns once they are queued, in order for each partition.
 
         Args:
-            topic: Its name.
+            topic: Name of the topic.
             rows: The records.
-            codec: Compression of their batches; the connection's where None.
+            codec: Compression of their batches; the connection's if None.
 
         Returns:
-            What becomes the answer for each partition. Base and last offset are those of the
-            call's own records; others may lie between them. Times are -1 but on LogAppendTime
-            topics; the log start is not told (-1).
+            Future of the result for each partition. Base and last offset are those of the call's
+            own records; other producers' records may lie between them. Append times are -1 except
+            on LogAppendTime topics; the log start is unknown (-1).
 
         Raises:
             Closed: The connection was closed.
-            InvalidRecord, InvalidTimestamp, MessageTooLarge, ClusterFailure ...: In the future.
-                Records before the refused one may be in the log; a note says how many.
+            InvalidRecord, InvalidTimestamp, MessageTooLarge, ClusterFailure ...: Set in the future.
+                Records before the refused one may be in the log; a note gives their number.
         """
         lane = self._lane(self._codec_name if codec is None else codec.config_name)
         call = _Call()
@@ -189,14 +189,14 @@ class Sender:
         }
 
     def flush(self) -> None:
-        """Return when every record queued by now is in the log, or its call has failed."""
+        """Wait until every record queued so far is in the log, or its call has failed."""
         with self._lock:
             lanes = list(self._lanes.values())
         for lane in lanes:
             lane.flush()
 
     def close(self) -> None:
-        """Wait for what is on its way, then let go; a second time does nothing."""
+        """Wait for pending records, then close the producers; a second call does nothing."""
         with self._lock:
             self._is_closed = True
             lanes = list(self._lanes.values())
@@ -206,7 +206,7 @@ class Sender:
 
 
 class _Lane:
-    """One producer, and the thread that hears from it."""
+    """One producer, and the thread that receives its delivery reports."""
 
     def __init__(self, client: Client, settings: Mapping[str, object]) -> None:
         self._client = client
@@ -229,10 +229,11 @@ class _Lane:
                     self._has_work.set()
 
     def put(self, topic: str, row: Row, call: _Call) -> None:
-        """Queue one record, once there is room.
+        """Queue one record; waits while the queue is full.
 
         Raises:
-            InvalidRecord, InvalidTimestamp, MessageTooLarge, ClusterFailure: It was not queued.
+            InvalidRecord, InvalidTimestamp, MessageTooLarge, ClusterFailure: The record was not
+                queued.
         """
         from confluent_kafka import KafkaException
 
@@ -263,7 +264,8 @@ class _Lane:
         self._has_work.set()
 
     def _typed(self, where: str, error: "ck.KafkaError") -> TidelogError:
-        # The library gives a producer up for good after some errors: the next call takes a new one.
+        # After a fatal error librdkafka can't use the producer again: the next call creates a new
+        # one.
         self.is_broken = self.is_broken or error.fatal() or error.code() == _FATAL
         return typed_error(self._client, "append", error, where=where)
 
@@ -288,7 +290,7 @@ class _Lane:
         error: "ck.KafkaError | None",
         message: "ck.Message",
     ) -> None:
-        """One record's end."""
+        """Handle the delivery report of one record."""
         topic, partition = partition_key
         where = f"{topic}-{partition}"
         if error is None:
@@ -304,21 +306,22 @@ class _Lane:
             call.failed(self._typed(where, error))
 
     def _unproven(self, where: str) -> TidelogError:
-        """The library calls a record delivered whose sequence number the broker refused.
+        """Return the error for a delivery report without an offset.
 
-        It takes it for one that was there already. A broker before 4.4 refuses it also where it
-        was overtaken by the next request (KAFKA-15591), and then it is not in the log.
+        If the broker refuses a record's sequence number as a duplicate, librdkafka reports the
+        record as delivered. Brokers before 4.4 also refuse it if the next request overtook it
+        (KAFKA-15591), and then the record is not in the log.
         """
         reason = f"{where}: the broker did not say where a record is that was sent again"
         return ClusterFailure(self._client.bootstrap, "append", reason)
 
     def flush(self) -> None:
-        """Each record leaves the queue, or fails in time."""
+        """Wait until each record is delivered or has failed."""
         while self._producer.flush(_POLL_S):
             pass
 
     def close(self) -> None:
-        """Wait for what is on its way, and for the thread's end."""
+        """Wait for pending records, then end the thread."""
         self.flush()
         self._is_closed = True
         self._has_work.set()
@@ -326,7 +329,7 @@ class _Lane:
 
 
 def refuse_time(where: str, time_ms: int) -> None:
-    """Raise InvalidTimestamp for a create time that would not be in the log, or means nothing."""
+    """Raise InvalidTimestamp for 0 ms, which librdkafka takes for "now", or below -1."""
     if time_ms == 0:
         raise InvalidTimestamp(
             f"{where}: a record whose timestamp is 1970-01-01T00:00:00Z (0 ms): the client"

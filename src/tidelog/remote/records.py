@@ -57,15 +57,17 @@ _COMPACT: Final = "compact"
 def fetched_records(
     fetch: PartitionFetch, start: int, end: int
 ) -> Iterator[tuple[Record, int | None]]:
-    """The data records with offsets in [start, end), in order, with append times where known (ms).
+    """Yield the data records with offsets in [start, end), in order, with append times in ms.
+
+    The append time is None if it is unknown.
 
     Args:
-        fetch: The partition's leader; the caller closes it.
+        fetch: Reads from the partition's leader; the caller closes it.
         start: First offset.
         end: Offset behind the last one.
 
     Raises:
-        OffsetOutOfRange: An offset is not in the log any more; everything before was yielded.
+        OffsetOutOfRange: An offset is no longer in the log; everything before it was yielded.
         UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
         CorruptData: A batch is damaged; everything before it was yielded.
     """
@@ -78,7 +80,7 @@ def fetched_records(
 
 
 def _records(part: Fetched, path: str) -> Iterator[Record]:
-    """The data records of what one answer brought."""
+    """Yield the data records of one response."""
     try:
         for batch in _visible(part, path):
             yield from batch.records()
@@ -87,7 +89,7 @@ def _records(part: Fetched, path: str) -> Iterator[Record]:
 
 
 def _visible(part: Fetched, path: str) -> Iterator[Batch]:
-    """The data batches, without those of transactions that the broker names as aborted."""
+    """Yield the data batches, except those of transactions that the response lists as aborted."""
     begin = sorted((first, producer_id) for producer_id, first in part.aborted)
     aborted: set[int] = set()
     batches = ((batch.at, batch) for batch in walk(part.data))
@@ -98,7 +100,7 @@ def _visible(part: Fetched, path: str) -> Iterator[Batch]:
             if batch.control_type() is ControlType.ABORT:
                 aborted.discard(batch.producer_id)
         elif batch.is_transactional and batch.producer_id in aborted:
-            batch.ensure_valid()  # a flipped bit must not hide records
+            batch.ensure_valid()  # a flipped bit in the header must not hide records
         else:
             yield batch
 
@@ -106,19 +108,19 @@ def _visible(part: Fetched, path: str) -> Iterator[Batch]:
 def consumed_records(
     cluster: Cluster, name: TopicPartition, start: int, end: int, isolation: IsolationLevel
 ) -> Iterator[tuple[Record, int | None]]:
-    """The same through librdkafka, which knows of no append times but brokers' stamps."""
+    """Yield the records as `fetched_records`, through librdkafka; append times only from stamps."""
     for consumed in cluster.records(name, start, end, isolation=isolation):
         record = as_record(consumed)
         yield record, stamp_of(record)
 
 
 def _append_time(record: Record, runs: AppendRuns) -> int | None:
-    """What the broker told, or the stamp that the record bears."""
+    """Return the broker's append time of a record, else its LogAppendTime stamp, else None."""
     append_ms = runs.time_of(record.offset)
     return stamp_of(record) if append_ms == UNKNOWN_MS else append_ms
 
 
-# Each has two connections; of a topic with more partitions the latest have them.
+# Maximum number of open partitions, with two connections each; the least recently used is closed.
 _OPEN_MAX: Final = 32
 
 
@@ -127,7 +129,7 @@ _NOTHING: Final = AppendRuns(())
 
 @dataclass(slots=True)
 class _Told:
-    """What was told of the offsets [start, end) of a partition."""
+    """Cached append times of a partition's offsets [start, end)."""
 
     fetch: PartitionFetch
     start: int = 0
@@ -136,13 +138,13 @@ class _Told:
     asks_from_ms: int = 0
 
     def keep(self, part: Fetched) -> None:
-        """Remember what an answer told."""
+        """Cache the append times of a response."""
         self.start, self.end = part.offset, part.next_offset
         self.runs = AppendRuns(part.append_times)
 
 
 class AppendTimeLookup:
-    """When records of any partition were appended."""
+    """Append times of single records of any partition."""
 
     def __init__(
         self,
@@ -151,12 +153,14 @@ class AppendTimeLookup:
         *,
         rest_ms: int,
     ) -> None:
-        """Nothing is asked yet.
+        """Create a lookup; sends no request.
 
         Args:
-            open_fetch: Makes what asks a partition's leader; None where leaders can't be asked.
-            clock: For rests.
-            rest_ms: How long a partition's leader is not asked after a question that failed.
+            open_fetch: Creates the fetch for a partition; None if leaders can't be reached in plain
+                text.
+            clock: Measures the rests.
+            rest_ms: After a failed request, a partition's leader gets no further request for this
+                time.
         """
         self._open_fetch = open_fetch
         self._clock = clock
@@ -164,7 +168,7 @@ class AppendTimeLookup:
         self._told: dict[TopicPartition, _Told] = {}
 
     def time_of(self, name: TopicPartition, record: Record) -> int | None:
-        """When it was appended, in ms: what the broker tells, else the stamp that it bears."""
+        """Return a record's append time in ms, from the broker or its stamp; None if unknown."""
         ms = UNKNOWN_MS if self._open_fetch is None else self._ask(name, record.offset)
         return stamp_of(record) if ms == UNKNOWN_MS else ms
 
@@ -175,7 +179,7 @@ class AppendTimeLookup:
         return cached.runs.time_of(offset) if cached.start <= offset < cached.end else UNKNOWN_MS
 
     def _of(self, name: TopicPartition) -> _Told:
-        """What is known of a partition, which counts as the latest from now on."""
+        """Return the cache of a partition, and mark it as the most recently used."""
         cached = self._told.pop(name, None) or self._opened(name)
         self._told[name] = cached
         if len(self._told) > _OPEN_MAX:
@@ -189,13 +193,13 @@ class AppendTimeLookup:
         return _Told(fetch)
 
     def _fetch(self, cached: _Told, offset: int) -> None:
-        """Learn what the leader tells of the batches from an offset on."""
+        """Fetch and cache the append times of the batches from an offset on."""
         if self._clock.monotonic_ms() < cached.asks_from_ms:
             return
         try:
             part = next(cached.fetch.parts(offset, offset + 1), None)
         except OffsetOutOfRange:
-            return  # deleted meanwhile; the next record may be there
+            return  # deleted meanwhile; the next record may still exist
         except TidelogError:
             cached.fetch.close()
             cached.asks_from_ms = self._clock.monotonic_ms() + self._rest_ms
@@ -219,7 +223,7 @@ class ClusterRecords(RecordSource):
     """Records of a cluster, from the partitions' leaders or through librdkafka.
 
     Attributes:
-        cluster: Whom to ask for offsets.
+        cluster: Resolves topics and offsets.
         client: Settings of librdkafka.
         env: Clock and randomness.
     """
@@ -235,14 +239,14 @@ class ClusterRecords(RecordSource):
 
     @property
     def is_direct(self) -> bool:
-        """Whether batches can be fetched from leaders, without librdkafka: plain text alone."""
+        """Whether batches are fetched from leaders without librdkafka: only in plain text."""
         return is_direct(self.client)
 
     def partitions(self, topics: TopicChoice) -> list[TopicPartition]:
-        """See `RecordSource`; all topics are those that aren't Kafka's own.
+        """See `RecordSource`; None chooses all topics except internal ones (`__…`).
 
         Raises:
-            UnknownTopic, ClusterFailure: As their names say.
+            UnknownTopic, ClusterFailure: A topic doesn't exist, or no broker responds.
             InvalidRequest: A topic has no such partition.
         """
         if topics is None:
@@ -277,7 +281,7 @@ class ClusterRecords(RecordSource):
         strict: bool = False,  # noqa: ARG002 - no record is skipped by what a plan knows
         fail_on_data_loss: bool = True,  # noqa: ARG002 - offsets are clipped
     ) -> ScanPlan:
-        """See `RecordSource`; a split for each partition that has something, as `plan_remote`."""
+        """See `RecordSource`; plans a split for each partition with matching offsets."""
         self._check_columns(columns)
         names = self.partitions(topics)
         splits = plan_remote(self.cluster, names, wanted, clock=clock, isolation=isolation)
@@ -288,7 +292,7 @@ class ClusterRecords(RecordSource):
         )
 
     def _check_columns(self, columns: Sequence[str]) -> None:
-        """Raise InvalidRequest for a column that can't be had here.
+        """Raise InvalidRequest for a column that librdkafka doesn't return.
 
         Without columns, as for `records`, neither numpy nor Arrow is needed.
         """
@@ -299,13 +303,13 @@ class ClusterRecords(RecordSource):
             check_columns(columns)
 
     def _topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Topics' ids as 32 hexadecimal digits, "" where the cluster can't tell."""
+        """Return topics' ids as 32 hexadecimal digits, "" if brokers are too old to report them."""
         try:
             ids = self.cluster.topic_ids(topics)
         except ClusterFailure as error:
             if error.error_code is None or error.error_code >= 0:
                 raise
-            return dict.fromkeys(topics, "")  # librdkafka's own: brokers too old to be asked
+            return dict.fromkeys(topics, "")  # librdkafka's own error: the brokers are too old
         return {name: "" if t is None else decode_topic_id(t).hex for name, t in ids.items()}
 
     def read(
@@ -339,9 +343,9 @@ class ClusterRecords(RecordSource):
         """Yield the rows of splits.
 
         Raises:
-            MissingTimestamps: A record without a time, and `strict` is asked for.
+            MissingTimestamps: A record has no time, and `strict` is set.
             OffsetOutOfRange, UnknownTopic: Records were deleted meanwhile.
-            CorruptData, ClusterFailure: While reading; what comes before was yielded.
+            CorruptData, ClusterFailure: Reading failed; everything before it was yielded.
         """
         rows = self._fetched if self.is_direct else self._consumed
         for split in splits:
@@ -384,7 +388,7 @@ class ClusterRecords(RecordSource):
         isolation: IsolationLevel,
         zone_cache: str | None = None,
     ) -> Count:
-        """See `RecordSource`; all records are fetched, since brokers can't count."""
+        """See `RecordSource`; fetches all records, because brokers can't count."""
         if zone_cache is not None:
             raise InvalidRequest("a zone cache is about a directory's files; leave it out")
         needs_arrow()
@@ -411,7 +415,7 @@ class ClusterRecords(RecordSource):
         clock: ClockName,
         stats: ScanStats,
     ) -> int | None:
-        """See `RecordSource`; for a range of append times all of the partitions'."""
+        """See `RecordSource`; for a range of append times, counts in the whole partitions."""
         untimed = self._untimed(names, wanted, clock)
         if untimed is None:
             return stats.without_time
@@ -428,7 +432,7 @@ class ClusterRecords(RecordSource):
     # -- tables by key -------------------------------------------------------------------------
 
     def ranking(self, topic: str) -> Ranking:
-        """See `RecordSource`; Kafka's own brokers know no rule but the offset."""
+        """See `RecordSource`; on Kafka's own brokers the highest offset always wins."""
         return ranking_of(self._settings(topic))
 
     def _settings(self, topic: str) -> dict[str, str]:
@@ -441,7 +445,7 @@ class ClusterRecords(RecordSource):
         at_ms: int | None,
         clock: ClockName,  # noqa: ARG002 - brokers report the same for either clock
     ) -> list[Doubt]:
-        """See `RecordSource`; brokers don't report what compaction removed."""
+        """See `RecordSource`; brokers don't report which records compaction removed."""
         if at_ms is None or not names:
             return []
         policy = self._settings(names[0].topic).get(_POLICY, "")
@@ -453,7 +457,7 @@ class ClusterRecords(RecordSource):
         return [doubt for doubt in doubts if doubt is not None]
 
     def compacted_to(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """See `RecordSource`; brokers don't report it."""
+        """See `RecordSource`; brokers don't report it, so it is 0."""
         return dict.fromkeys(names, 0)
 
     # -- single records ------------------------------------------------------------------------
@@ -461,13 +465,15 @@ class ClusterRecords(RecordSource):
     def records(
         self, name: TopicPartition, start: int, end: int, isolation: IsolationLevel
     ) -> "Iterator[tuple[Record, int | None]]":
-        """The records with offsets in [start, end), in order, with append times where known (ms).
+        """Yield the records with offsets in [start, end), in order, with append times in ms.
+
+        The append time is None if it is unknown.
 
         One by one, without Arrow: for small amounts.
 
         Raises:
             OffsetOutOfRange, UnknownTopic: Records were deleted meanwhile.
-            CorruptData, ClusterFailure: While reading; what comes before was yielded.
+            CorruptData, ClusterFailure: Reading failed; everything before it was yielded.
         """
         if not self.is_direct:
             yield from consumed_records(self.cluster, name, start, end, isolation)
@@ -476,12 +482,12 @@ class ClusterRecords(RecordSource):
             yield from fetched_records(fetch, start, end)
 
     def append_time_lookup(self, isolation: IsolationLevel) -> "AppendTimeLookup":
-        """What tells append times of records that came through librdkafka; to be closed."""
+        """Return a lookup of append times for librdkafka's records; the caller closes it."""
         fetch = partial(self._plain_fetch, isolation) if self.is_direct else None
         return AppendTimeLookup(fetch, self.env.clock, rest_ms=self._timeout_ms)
 
     def _plain_fetch(self, isolation: IsolationLevel, name: TopicPartition) -> "PartitionFetch":
-        """A fetch that needs neither numpy nor Arrow."""
+        """Return a fetch that needs neither numpy nor Arrow."""
         from tidelog.record.offset_order import reach_of
 
         return self._fetch(name, isolation, replace(self._seams(), reach=reach_of))

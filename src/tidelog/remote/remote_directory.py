@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.numbered_loads import Loaded
 
 
-# How long a topic's number of partitions is believed, as Kafka's clients do (metadata.max.age.ms).
+# Age at which a cached number of partitions expires, as in Kafka's clients (metadata.max.age.ms).
 _COUNTS_MAX_AGE_MS: Final = 300_000
 
 
@@ -62,7 +62,7 @@ _COUNTS_MAX: Final = 10_000
 
 @reads_arguments()
 class RemoteDirectory(FrontDoor):
-    """The topics of a cluster, called as those of a `tidelog.Directory`."""
+    """Topics of a cluster, with the methods of `tidelog.Directory`."""
 
     def __init__(
         self, bootstrap: str, config: Mapping[str, str], *, timeout_s: float, env: Env
@@ -72,22 +72,22 @@ class RemoteDirectory(FrontDoor):
         codec_name = client.pop("compression.codec", Codec.NONE.config_name)
         codec_name = client.pop("compression.type", codec_name)
         self._cluster = Cluster(bootstrap, client, timeout_s=timeout_s, clock=env.clock)
-        self._cluster.admin()  # made now, so that threads need not agree who makes it
+        self._cluster.admin()  # created now, because creating it later would need a lock
         self._source = ClusterRecords(cluster=self._cluster, client=client, env=env)
         self._codec_name = codec_name
         self._sender = producer.Sender(self._cluster, codec_name)
         self._lock = threading.Lock()
-        # How many partitions a topic has, and until when that is believed.
+        # By topic: its number of partitions, and when that expires.
         self._counts: dict[str, tuple[int, int]] = {}
 
     @property
     def bootstrap(self) -> str:
-        """Where it is, `host:port[,host:port]`."""
+        """Bootstrap servers, `host:port[,host:port]`."""
         return self._cluster.bootstrap
 
     @property
     def cluster(self) -> Cluster:
-        """The connection below, for groups and single records."""
+        """The underlying client, for consumer groups and single records."""
         return self._cluster
 
     @property
@@ -98,15 +98,15 @@ class RemoteDirectory(FrontDoor):
     # -- topics ------------------------------------------------------------------------------
 
     def topics(self) -> Mapping[str, RemoteTopic]:
-        """All topics by name, Kafka's own included; raises ClusterFailure."""
+        """Return all topics by name, including Kafka's internal ones; raises ClusterFailure."""
         return topics.describe(self._cluster, self._cluster.topics())
 
     def topic(self, name: str) -> RemoteTopic:
-        """One topic; raises UnknownTopic, which names the nearest one."""
+        """Return one topic; raises UnknownTopic, which suggests a similar name."""
         return topics.describe(self._cluster, {name: len(self._cluster.partitions(name))})[name]
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """All partitions of a topic; raises UnknownTopic."""
+        """Return all partitions of a topic; raises UnknownTopic."""
         return self._cluster.partitions(topic)
 
     def create_topic(
@@ -117,16 +117,16 @@ class RemoteDirectory(FrontDoor):
         config: Mapping[str, str] | None = None,
         exist_ok: bool = False,
     ) -> list[ConfigNote]:
-        """Create a topic, with as many replicas as the brokers' default says.
+        """Create a topic with the brokers' default number of replicas.
 
         Args:
-            name: By Kafka's rules.
-            partitions: From 1 on.
-            config: Settings under Kafka's names; what the brokers don't know they refuse.
-            exist_ok: A topic that is there stays as it is, whatever the other arguments say.
+            name: A name that Kafka allows.
+            partitions: Number of partitions, at least 1.
+            config: Settings under Kafka's names; the brokers refuse unknown ones.
+            exist_ok: Leave an existing topic unchanged, whatever the other arguments are.
 
         Returns:
-            Notes on the settings, on old names for example.
+            Notes on the settings, e.g. about deprecated names.
 
         Raises:
             InvalidTopic, TopicExists, InvalidPartitions, ConfigError, PolicyViolation: Nothing was
@@ -151,7 +151,7 @@ class RemoteDirectory(FrontDoor):
         topics.delete(self._cluster, name)
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Change a topic's settings, None for back to the default; as `create_topic`."""
+        """Change a topic's settings; None resets one to its default. Raises as `create_topic`."""
         return topics.alter_config(self._cluster, name, changes)
 
     # -- appending ---------------------------------------------------------------------------
@@ -164,29 +164,29 @@ class RemoteDirectory(FrontDoor):
         partition: int | None = None,
         codec: Compression | None = None,
     ) -> dict[int, AppendResult]:
-        """Append records; where they are in each partition that got some.
+        """Append records, and return their offsets in each partition that received some.
 
-        Records go where Kafka's clients would send them: by murmur2 of the key; those without a
-        key to one partition that is drawn anew for each call. They are sent by an idempotent
-        producer that waits for all replicas (acks=all): none is there twice. A call is more than
-        one batch may be, so on an error some of its records may be in the log; the error's notes
-        say how many.
+        Partitions are chosen as by Kafka's clients: by murmur2 of the key. Records without a key go
+        to one partition, chosen at random for each call. An idempotent producer sends the records
+        and waits for all replicas (acks=all), so no record is written twice. A call may need
+        several batches: after an error some of its records may be in the log, and the error's notes
+        give their number.
 
         Args:
-            topic: Its name.
-            records: Keys, values, create times (the clock's where they have none), headers.
-            partition: The partition for them all; chosen by key where None.
-            codec: Compression of the batches; what `compression.type` says where None.
+            topic: Name of the topic.
+            records: Keys, values, create times (default: the current time), headers.
+            partition: Partition for all records; chosen by key if None.
+            codec: Compression of the batches; the setting `compression.type` if None.
 
         Returns:
-            First and last offset of the call's records in each partition: records of others may
-            lie between them. Append times are known on LogAppendTime topics, else -1; the log's
-            start is not told (-1).
+            First and last offset of the call's records in each partition; other producers' records
+            may lie between them. Append times are -1 except on LogAppendTime topics; the log start
+            is unknown (-1).
 
         Raises:
-            UnknownTopic, InvalidRequest: There is no such topic or partition.
-            InvalidRecord, InvalidTimestamp, MessageTooLarge, PolicyViolation: Records are refused.
-            NotAuthorized, ClusterFailure: The cluster refuses, or did not answer in time.
+            UnknownTopic, InvalidRequest: The topic or partition doesn't exist.
+            InvalidRecord, InvalidTimestamp, MessageTooLarge, PolicyViolation: A record is refused.
+            NotAuthorized, ClusterFailure: The cluster refuses, or did not respond in time.
         """
         return self.send(topic, records, partition=partition, codec=codec).result()
 
@@ -198,7 +198,7 @@ class RemoteDirectory(FrontDoor):
         partition: int | None = None,
         codec: Compression | None = None,
     ) -> "Future[dict[int, AppendResult]]":
-        """`append` that does not wait: what becomes its answer, once the records are queued."""
+        """Queue records as `append`, and return a future of its result without waiting."""
         return self._sender.send(topic, self._rows(topic, records, partition), codec_of(codec))
 
     def _rows(
@@ -220,20 +220,20 @@ class RemoteDirectory(FrontDoor):
         partition: int | None = None,
         codec: Compression | None = None,
     ) -> "Loaded":
-        """Append the rows of a source that a topic doesn't have yet, by transactions.
+        """Append the rows of a source that a topic doesn't have yet, in transactions.
 
         Args:
-            topic: Its name.
-            records: All rows of the source, from the first one; those that were loaded before
-                under the source's name are passed over. Rows are committed some thousands at a
-                time: what was committed before an error stays, and the next call goes on behind.
-            source: Its name.
-            partition: The partition for them all; chosen by key where None.
-            codec: Compression of the batches; what `compression.type` says where None.
+            topic: Name of the topic.
+            records: All rows of the source, from the first one; rows already loaded under the
+                source's name are skipped. Each transaction has some thousands of rows: after an
+                error, committed rows stay in the log, and the next call continues behind them.
+            source: Name of the source.
+            partition: Partition for all rows; chosen by key if None.
+            codec: Compression of the batches; the setting `compression.type` if None.
 
         Raises:
-            InvalidRequest: The source has fewer rows than were loaded of it.
-            UnknownTopic, and what `append` raises: The rows of the last transaction are aborted.
+            InvalidRequest: The source has fewer rows than were already loaded from it.
+            UnknownTopic, and the errors of `append`: The rows of the last transaction are aborted.
         """
         from tidelog.remote.numbered_loads import load_once
 
@@ -248,25 +248,25 @@ class RemoteDirectory(FrontDoor):
         *,
         codec: Compression | None = None,
     ) -> dict[int, AppendResult]:
-        """Append the rows of an Arrow table; as `append` of its rows.
+        """Append the rows of an Arrow table, as `append` appends records.
 
         Args:
-            topic: Its name.
-            table: Columns `key`, `value`, `timestamp` (ms, or any timestamp), `headers`, all
-                optional, and `partition` (int) for those who choose it themselves.
-            codec: Compression of the batches; what `compression.type` says where None.
+            topic: Name of the topic.
+            table: Columns `key`, `value`, `timestamp` (ms, or any timestamp), `headers`, and
+                `partition` (int) to choose partitions explicitly; all are optional.
+            codec: Compression of the batches; the setting `compression.type` if None.
 
         Raises:
-            InvalidRequest: Another column, a wrong type, or a partition that is not there.
+            InvalidRequest: An unknown column, a wrong type, or a partition that doesn't exist.
             MissingDependency: pyarrow, numpy or numba is not installed.
-            As `append`.
+            Others: As `append`.
         """
         return self.send_table(topic, table, codec=codec).result()
 
     def send_table(
         self, topic: str, table: "pa.Table | pa.RecordBatch", *, codec: Compression | None = None
     ) -> "Future[dict[int, AppendResult]]":
-        """`append_table` that does not wait: what becomes its answer, once the rows are queued."""
+        """Queue rows as `append_table`, and return a future of its result without waiting."""
         from tidelog.remote.rows import table_rows
 
         partitioner = self._partitioner(topic)
@@ -279,7 +279,7 @@ class RemoteDirectory(FrontDoor):
         return self._sender.send(topic, rows, codec_of(codec))
 
     def _partitioner(self, topic: str) -> Partitioner:
-        """One for this call alone: it is not for two threads."""
+        """Return a partitioner for this call alone, because a partitioner is not thread-safe."""
         now_ms = self._env.clock.monotonic_ms()
         with self._lock:
             cached = self._counts.get(topic)
@@ -294,7 +294,7 @@ class RemoteDirectory(FrontDoor):
         return Partitioner(cached[0], self._env.random)
 
     def flush(self) -> None:
-        """Return when everything that was sent is in the log, or its call has failed."""
+        """Wait until everything sent so far is in the log, or its call has failed."""
         self._cluster.ensure_open()
         self._sender.flush()
 
@@ -334,14 +334,14 @@ class RemoteDirectory(FrontDoor):
                 yield name, appended_at(record, append_ms)
 
     def _repr_html_(self) -> str:
-        """The cluster for a notebook: its topics."""
+        """Return the cluster's topics as an HTML table for a notebook."""
         counts = sorted(self._cluster.topics().items())
         return html_table(self.bootstrap, ("topic", "partitions"), counts)
 
     # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Wait for what is on its way, then let go; what is called later raises Closed."""
+        """Wait for pending appends, then close; later calls raise Closed."""
         self._sender.close()
         self._cluster.close_for_good()
 
@@ -353,7 +353,7 @@ class RemoteDirectory(FrontDoor):
 def _row(
     record: NewRecord, partitioner: Partitioner, partition: int | None, now_ms: int
 ) -> producer.Row:
-    """Return what is sent of a record."""
+    """Return a record as the producer's row."""
     return (
         partitioner.choose(record.key) if partition is None else partition,
         record.key,
@@ -376,19 +376,19 @@ def connect(
     timeout_s: float = TIMEOUT_S,
     env: Env | None = None,
 ) -> RemoteDirectory:
-    """Topics of a running Kafka (or of `tidelog serve`), called as those of `tidelog.open`.
+    """Open the topics of a running Kafka (or `tidelog serve`), with the methods of `tidelog.open`.
 
     Args:
-        bootstrap: `host:port[,host:port]`; the first question connects.
+        bootstrap: `host:port[,host:port]`; the first request connects.
         config: Client settings under the names of Kafka's Java clients or of librdkafka: security,
             and the producer's.
-        timeout_s: For each request, and for a record to be in the log; an hour at most.
-        env: Clock and randomness; the machine's where None.
+        timeout_s: For each request, and for the delivery of a record, in seconds; an hour at most.
+        env: Clock and randomness; the machine's if None.
 
     Raises:
         MissingDependency: confluent-kafka is not installed.
-        ConfigError: A setting that only Java's clients can serve, or that nobody knows; a server
-            or a time-out that can't be.
+        ConfigError: A setting is unknown or only Java's clients have it, or a server or time-out is
+            invalid.
     """
     require_client()
     return RemoteDirectory(bootstrap, config or {}, timeout_s=timeout_s, env=env or os_env())
@@ -406,17 +406,17 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
     env: Env | None = None,
     store_options: Mapping[str, str] | None = None,
 ) -> "Table":
-    """A topic as a table as of a time: the winning record of each key (docs/tables.md).
+    """Return a topic as a table as of a time: the winning record of each key (docs/tables.md).
 
     Args:
-        source: A directory of topics, by path, URL or open, or a cluster (`tidelog.connect`).
-        topic: Its name, or one of its partitions.
-        at: The time, in ms or as text; all that the log holds where None.
-        clock: Which of a record's two times it is about: `record` or `append`.
-        columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
+        source: A directory of topics (path, URL or open), or a cluster (`tidelog.connect`).
+        topic: Name of the topic, or one of its partitions.
+        at: The time, in ms or as text; the whole log if None.
+        clock: Clock of that time: `record` or `append`.
+        columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
         inexact: `refuse` or `mark`, see `Directory.table`.
-        env: Files, clock and randomness, where `source` is a path; the machine's where None.
-        store_options: Settings of the object store that a URL names.
+        env: Files, clock and randomness, if `source` is a path; the machine's if None.
+        store_options: Settings of the object store if `source` is a URL.
 
     Raises:
         As `Directory.table`.

@@ -1,8 +1,8 @@
-"""Converts between Arrow columns and the objects of the client library, a column at a time.
+"""Converts between Arrow columns and the objects of librdkafka, a column at a time.
 
 Rows come from batches of a leader, decoded by column without an object per record, or from
 librdkafka's records for brokers with TLS or SASL and for settings that only librdkafka has. Both
-give equal rows for the columns that librdkafka returns; other columns are refused there.
+give equal rows for the columns that librdkafka returns; it refuses other columns.
 """
 
 import itertools
@@ -54,7 +54,7 @@ _COLUMNS: Final = frozenset({"key", "value", "timestamp", "headers"})
 
 
 def binaries(column: "Column") -> list[bytes | None]:
-    """The values of a column of bytes or text, None for null."""
+    """Return the values of a column of bytes or text, None for null."""
     if pa.types.is_null(column.type):
         return [None] * len(column)
     column = column.cast(pa.binary())
@@ -62,7 +62,8 @@ def binaries(column: "Column") -> list[bytes | None]:
     assert ends is not None
     offsets = np.frombuffer(memoryview(ends), np.int32)[column.offset :][: len(column) + 1]
     start = int(offsets[0])
-    # One copy of all bytes, then slices of it: a tenth of the time of a scalar for each row.
+    # Copying all bytes once and slicing the copy takes a tenth of the time of a scalar for each
+    # row.
     raw = b"" if data is None else bytes(memoryview(data)[start : int(offsets[-1])])
     bounds = (offsets - start).tolist()
     values: list[bytes | None] = [raw[a:b] for a, b in itertools.pairwise(bounds)]
@@ -73,11 +74,10 @@ def binaries(column: "Column") -> list[bytes | None]:
 
 
 def times(column: "Column", now_ms: int) -> list[int]:
-    """Create times in ms, rounded down; `now_ms` for null.
+    """Return create times in ms, rounded down; `now_ms` for null.
 
     Raises:
-        InvalidTimestamp: A time of 0 ms, which the client library takes for "now", or one that
-            no way in takes.
+        InvalidTimestamp: A time is 0 ms, which librdkafka takes for "now", or no append accepts it.
         InvalidRequest: The column holds neither timestamps nor integers.
     """
     create_ms = create_times(column, len(column), now_ms)
@@ -91,7 +91,7 @@ def times(column: "Column", now_ms: int) -> list[int]:
 
 
 def headers(column: "Column") -> list[Headers | None]:
-    """The headers of each row, None where it has none.
+    """Return the headers of each row, None for a row without headers.
 
     Raises:
         InvalidRequest, InvalidRecord: As `header_parts`.
@@ -109,16 +109,16 @@ def headers(column: "Column") -> list[Headers | None]:
 def table_rows(
     table: pa.Table | pa.RecordBatch, *, partition_count: int, keyless: int, now_ms: int
 ) -> Iterator["Row"]:
-    """The rows of a table as a producer sends them.
+    """Yield the rows of a table in the producer's form.
 
     Args:
         table: Columns `key`, `value`, `timestamp`, `headers`, `partition`, all optional.
-        partition_count: How many the topic has.
-        keyless: The partition of rows without a key.
-        now_ms: The time of rows that have none.
+        partition_count: The topic's number of partitions.
+        keyless: Partition of rows without a key.
+        now_ms: Create time of rows without one.
 
     Raises:
-        InvalidRequest: Another column, or a partition that is not there.
+        InvalidRequest: An unknown column, or a partition that doesn't exist.
         InvalidTimestamp, InvalidRecord: As `times` and `headers`.
     """
     partitions, rows = choose_rows(as_table(table), partition_count, keyless)
@@ -162,19 +162,19 @@ PROGRESS_TIMEOUT_MS: Final = 120_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeSettings:
-    """How records are asked for.
+    """Settings of a consumer.
 
     Attributes:
         bootstrap: `host:port[,host:port]`.
         client: Settings of librdkafka.
-        timeout_s: Of each question.
-        progress_timeout_ms: Without any record for so long reading fails.
-        poll_records: Records that librdkafka hands over at once, at most.
-        group: The group that librdkafka is told; nothing is committed to it.
+        timeout_s: For each request, in seconds.
+        progress_timeout_ms: Reading fails after this time without a record.
+        poll_records: Maximum number of records that librdkafka returns at once.
+        group: Group name for librdkafka, which requires one; nothing is committed to it.
     """
 
     bootstrap: str
-    # Passwords may be among them: not shown.
+    # May contain passwords, so `repr` omits it.
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_s: float = TIMEOUT_S
     progress_timeout_ms: int = PROGRESS_TIMEOUT_MS
@@ -183,7 +183,7 @@ class ConsumeSettings:
 
 
 def check_columns(columns: Sequence[str]) -> None:
-    """Raise InvalidRequest for a column that librdkafka's records don't have."""
+    """Raise InvalidRequest for a column that librdkafka doesn't return."""
     for name in columns:
         if name in COLUMN_TYPES and name not in _CONSUMED_COLUMNS and name != "appendTimestamp":
             raise InvalidRequest(
@@ -195,12 +195,12 @@ def check_columns(columns: Sequence[str]) -> None:
 def consumed(
     split: Split, columns: Sequence[str], settings: ConsumeSettings, stats: ScanStats
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a split without pieces, as a scan has them.
+    """Yield the rows of a remote split through librdkafka, in the columns of a scan.
 
     Raises:
-        InvalidRequest: A column that can't be had.
-        OffsetOutOfRange: An offset is not in the log; everything before was yielded.
-        ClusterFailure: Brokers refuse, or nothing came in time.
+        InvalidRequest: librdkafka doesn't return one of the columns.
+        OffsetOutOfRange: An offset is not in the log; everything before it was yielded.
+        ClusterFailure: Brokers refuse, or no record arrived in time.
     """
     check_columns(columns)
     maker = RowMaker(split, columns)
@@ -224,7 +224,7 @@ class _Reading:
         )
 
     def messages(self) -> "Iterator[Messages]":
-        """The records with offsets of the split, in order."""
+        """Yield the messages with offsets in the split, in order."""
         from confluent_kafka import TopicPartition as Place
 
         split = self._split
@@ -252,7 +252,7 @@ class _Reading:
 
     def _poll(self, consumer: "ck.Consumer", deadline_ms: int, at: int) -> "Messages":
         with self._cluster.typed(f"read records of {self._split.topic_partition}"):
-            # `consume` alone would wait until it has as many as it may bring.
+            # `consume` alone waits until it has the maximum number of messages.
             first = consumer.poll(_POLL_S)
             if first is not None:
                 count = self._settings.poll_records - 1
@@ -263,7 +263,7 @@ class _Reading:
         return []
 
     def _sorted_out(self, came: "Messages", at: int) -> "tuple[Messages, int]":
-        """The records that are wanted, and the offset that reading stands at."""
+        """Return the messages inside the split, and the next offset to read."""
         end = self._split.end_offset
         if came[-1].error() is None and _offset(came[-1]) < end and not _has_errors(came):
             return came, _offset(came[-1]) + 1
@@ -302,7 +302,7 @@ def _offset(message: "ck.Message") -> int:
 
 
 def _batch(messages: "Messages", columns: Sequence[str]) -> pa.RecordBatch:
-    """The columns, in the types of the decoder."""
+    """Convert messages to columns with the decoder's types."""
     arrays: list[ArrowColumn] = [
         pa.nulls(len(messages), TIME)
         if name == "appendTimestamp"
@@ -324,7 +324,7 @@ def _headers(message: "ck.Message") -> list[tuple[str, bytes | None]]:
     return [(key, value.encode() if isinstance(value, str) else value) for key, value in listed]
 
 
-# The library numbers the types of timestamps from 1; 0 says that there is none.
+# librdkafka numbers the timestamp types from 1; 0 means no timestamp.
 _CONSUMED_COLUMNS: "Final[dict[str, Callable[[Messages], list[object]]]]" = {
     "key": lambda messages: [message.key() for message in messages],
     "value": lambda messages: [message.value() for message in messages],
@@ -337,7 +337,7 @@ _CONSUMED_COLUMNS: "Final[dict[str, Callable[[Messages], list[object]]]]" = {
 
 
 def _in_time(messages: "Messages", split: Split, stats: ScanStats) -> "Messages":
-    """The records whose time lies in the split's range; those without one are counted."""
+    """Return the messages whose time lies in the split's range; counts those without a time."""
     if split.time_range is None:
         return messages
     start_ms, end_ms = split.time_range
@@ -365,23 +365,23 @@ def fetched(
     *,
     rows: int = ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a split without pieces, as a scan has them.
+    """Yield the rows of a remote split from its leader, in the columns of a scan.
 
     Args:
-        split: What to read; its times are those of `split.clock`.
-        columns: Names out of `tidelog.scan.ALL_COLUMNS`.
-        fetch: The partition's leader; the caller closes it.
-        stats: Counted up: bytes and rows, and records without a time.
-        rows: Limit of rows in a record batch.
+        split: The split; its times are on `split.clock`.
+        columns: Names from `tidelog.scan.ALL_COLUMNS`.
+        fetch: Reads from the partition's leader; the caller closes it.
+        stats: Counts bytes, rows, and records without a time.
+        rows: Maximum number of rows in a record batch.
 
     Raises:
-        OffsetOutOfRange: An offset is not in the log any more; everything before was yielded.
+        OffsetOutOfRange: An offset is no longer in the log; everything before it was yielded.
         UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
         CorruptData: A batch is damaged; everything before it was yielded.
     """
     maker = RowMaker(split, columns)
-    # Times are those of `split.clock`: by append times the offsets are the range already, and only
-    # the records among them that have none are left out.
+    # On the append clock the split's offsets already are the time range: only records without an
+    # append time must be left out.
     needs_time = split.clock is ClockName.APPEND and split.time_range is not None
     if needs_time:
         split = replace(split, time_range=None)
@@ -399,7 +399,7 @@ def fetched(
 
 
 def _with_times(batch: pa.RecordBatch, stats: ScanStats) -> pa.RecordBatch:
-    """The rows whose append time is known; the others are counted."""
+    """Return the rows whose append time is known; counts the others."""
     times = batch.column(_APPEND_TIME)
     if not times.null_count:
         return batch
@@ -415,7 +415,7 @@ def _decoded(
     stats: ScanStats,
     rows: int,
 ) -> Iterator[pa.RecordBatch]:
-    """The decoder's columns of what one answer brought."""
+    """Yield one response in the decoder's columns."""
     spans = [AbortedSpan(*span) for span in aborted_spans(part.data, part.aborted)]
     rest = replace(split, start_offset=part.offset)
     drop, unstamped = piece_filter(rest, _piece(rest), AbortedBatches(spans))
@@ -446,9 +446,9 @@ def _decoded(
 
 
 def _append_runs(part: Fetched) -> "tuple[Longs, Longs] | None":
-    """First offsets and append times of the runs that the broker named, None where it named none.
+    """Return first offsets and append times of a response's runs, None if it has none.
 
-    Nothing is believed of a broker that names them out of order.
+    Runs out of order are ignored as a whole.
     """
     rows = np.array(part.append_times, np.int64)
     if not len(rows) or len(rows) % 2:
@@ -458,7 +458,7 @@ def _append_runs(part: Fetched) -> "tuple[Longs, Longs] | None":
 
 
 def _piece(split: Split) -> Piece:
-    """What a filter wants to know: on the append clock only stamped batches can match."""
+    """Return a piece for `piece_filter`: on the append clock only stamped batches can match."""
     return Piece(
         path="",
         identity="",

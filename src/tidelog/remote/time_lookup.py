@@ -1,14 +1,14 @@
 """Offsets for times at brokers, on either clock, and plans for ranges of time.
 
-- Clock of a broker's own search: the record clock at Kafka's brokers; at tidelog's brokers the one
-  that `tidelog.lookup.clock` names. A search on the other clock reads records.
-- Record clock: brokers may miss records in their search, so the result is verified.
-- Append clock at other brokers: known where the broker stamped the records itself (LogAppendTime).
-  The topic's setting tells only how records are stamped from now on, so the record that was found
-  and the last one before it must carry the stamp.
-- Append clock at tidelog's brokers: they return append times beside the records of a fetch, if the
-  client asks for them. Append times never decrease along a log, so a binary search fetches one
-  batch per step. After a broker without them none of the cluster is asked again.
+- Clock of a broker's own search: the record clock on Kafka's brokers; on tidelog's brokers the one
+  in `tidelog.lookup.clock`. A search on the other clock reads records.
+- Record clock: a broker's search may miss records, so the result is verified.
+- Append clock on other brokers: known if the broker stamped the records itself (LogAppendTime). The
+  topic's setting only tells how records are stamped from now on, so the first match and the last
+  record before it must both carry the stamp.
+- Append clock on tidelog's brokers: a fetch returns append times with the records if the client
+  requests them. Append times never decrease along a log, so a binary search fetches one batch per
+  step. If one broker doesn't return them, no broker of the cluster is asked again.
 - Plans: by create time, records of a range may lie anywhere behind the first match, so a plan goes
   to the log end and readers filter. By append time the range ends at the first later time.
 
@@ -42,7 +42,8 @@ from tidelog.types import (
     TopicPartition,
 )
 
-# What brokers and the client library say of what is not there, among other things.
+# Error codes that brokers and librdkafka use for a missing topic or partition, among other
+# failures.
 _MAY_BE_MISSING: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -58,12 +59,12 @@ def named_watermarks(
     partitions: Iterable[TopicPartition],
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, Watermarks]:
-    """Where the partitions begin and end.
+    """Return the log start and visible end of partitions.
 
     Raises:
-        UnknownTopic: A topic or partition is not there; names which one.
-        InvalidRequest: Something else than a partition was named.
-        ClusterFailure: Brokers can't be asked.
+        UnknownTopic: A topic or partition doesn't exist; the message names it.
+        InvalidRequest: A name is not a TopicPartition.
+        ClusterFailure: The brokers can't be reached, or refuse.
     """
     names = [_checked(name) for name in partitions]
     try:
@@ -95,11 +96,11 @@ def _refuse_missing(
 def first_at_or_after(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """The first record in each log whose timestamp is `time_ms` or later, None where there is none.
+    """Return the first record of each log whose timestamp is `time_ms` or later, None for no match.
 
-    Kafka answers "none" where all matches of the first segment that has some were deleted, though
-    later segments may hold more (docs/differences.md). Where it says so and yet knows a timestamp
-    as late, the records themselves are read.
+    Kafka returns no match if the first segment with matches lost them to deletion, although later
+    segments may have more (docs/differences.md). If the log's largest timestamp is late enough all
+    the same, the records are read instead.
     """
     answers = cluster.offsets_for_times(dict.fromkeys(marks, time_ms))
     unsure = [
@@ -116,7 +117,7 @@ def first_at_or_after(
 def first_by_reading(
     cluster: ClusterView, partition: TopicPartition, mark: Watermarks, time_ms: int
 ) -> OffsetAndTimestamp | None:
-    """The same for one log, by reading its records from the start until the match."""
+    """Read a log up to the first record whose timestamp is `time_ms` or later, and return it."""
     for record in cluster.records(partition, mark.start, mark.end):
         if record.timestamp is not None and record.timestamp >= time_ms:
             return OffsetAndTimestamp(record.offset, record.timestamp, record.leader_epoch)
@@ -133,16 +134,16 @@ def first_stamped(
     *,
     choice: str = "--clock append",
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """The answers of a search by timestamp, where they are about append times.
+    """Return the matches of a search by timestamp if those timestamps are append times.
 
     Args:
-        cluster: Where to look.
+        cluster: The cluster.
         marks: Watermarks of the partitions.
-        matches: The answers.
+        matches: The matches.
         choice: How the clock was chosen, for errors.
 
     Raises:
-        InvalidRequest: A topic, or a record that decides, is not stamped LogAppendTime.
+        InvalidRequest: A topic, a match, or the record before it is not stamped LogAppendTime.
     """
     _refuse_unstamped_topics(cluster, {partition.topic for partition in marks}, choice)
     for partition, mark in marks.items():
@@ -181,7 +182,7 @@ def _refuse_unstamped_record(
 def last_record_below(
     cluster: ClusterView, partition: TopicPartition, start: int, end: int
 ) -> RemoteRecord | None:
-    """The last data record with an offset in [start, end), None where there is none."""
+    """Return the last data record with an offset in [start, end), None if there is none."""
     step = 1
     while start < end:
         first = max(end - step, start)
@@ -200,14 +201,15 @@ _LOGGER = logging.getLogger(__name__)
 LOOKUP_CLOCK: Final = "tidelog.lookup.clock"
 
 
-# Who may not see a topic's settings asks another's broker: ours has no such rules.
+# Error codes for a client that may not read a topic's settings. Only Kafka's brokers return them,
+# because tidelog's have no such rules.
 _DENIED: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
 
 
 def searched_by_append(cluster: ClusterView, topics: Iterable[str]) -> set[str]:
-    """The topics whose searches by time are about append times; raises ClusterFailure."""
+    """Return the topics whose brokers search on the append clock; raises ClusterFailure."""
     names = set()
     for topic in sorted(set(topics)):
         try:
@@ -243,16 +245,16 @@ def offsets_for_times(
 def first_appended(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
 ) -> dict[TopicPartition, Appended]:
-    """The first record of each log appended at a time or later, and how many may be before it.
+    """Return the first record of each log appended at a time or later, and how many may precede it.
 
     Raises:
         InvalidRequest: The brokers don't know append times.
-        ClusterFailure: They can't be asked.
+        ClusterFailure: The brokers can't be reached, or refuse.
     """
     answers = cluster.search_append_times(marks, time_ms)
     rest = {name: mark for name, mark in marks.items() if name not in answers}
     for name, hit in first_on_clock(cluster, rest, time_ms, ClockName.APPEND).items():
-        # Stamps prove the answer; how many records without one lie before it, nobody tells.
+        # Stamps prove the match; the number of records without one before it is unknown.
         answers[name] = Appended(None if hit is None else hit._replace(without_time=None), None)
     return answers
 
@@ -260,7 +262,7 @@ def first_appended(
 def without_append_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks]
 ) -> dict[TopicPartition, int | None]:
-    """How many records of each log have no known append time, None where that is not told."""
+    """Return the number of records of each log without an append time, None if it is unknown."""
     answers = cluster.search_append_times(marks, INT64_MAX)
     return {name: answers[name].without_time if name in answers else None for name in marks}
 
@@ -273,18 +275,18 @@ def first_on_clock(
     *,
     choice: str = "clock='append'",
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """The first record of each log whose time on a clock is `time_ms` or later, None for none.
+    """Return the first record of each log at `time_ms` or later on a clock, None for no match.
 
     Args:
-        cluster: Where to look.
+        cluster: The cluster.
         marks: Watermarks of the partitions.
         time_ms: The time, 0 or more.
-        clock: Which of a record's two times it is about.
+        clock: The clock.
         choice: How the append clock was chosen, for errors.
 
     Raises:
-        InvalidRequest: Append times are asked for that the brokers don't know.
-        ClusterFailure: They can't be asked.
+        InvalidRequest: The append clock is requested, but the brokers don't know append times.
+        ClusterFailure: The brokers can't be reached, or refuse.
     """
     answers: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     if clock is ClockName.APPEND:
@@ -303,7 +305,8 @@ def first_on_clock(
     return matches | answers
 
 
-# Brokers before 3.0 don't know the largest timestamp; -165 is the client library's word for that.
+# Brokers before 3.0 can't search for the largest timestamp; -165 is librdkafka's own error code for
+# that.
 _UNSUPPORTED: Final = frozenset({ErrorCode.UNSUPPORTED_VERSION, -165})
 
 
@@ -315,19 +318,19 @@ def plan_remote(
     clock: ClockName,
     isolation: IsolationLevel,
 ) -> list[Split]:
-    """A split for each partition that may hold something wanted, in the order of `names`.
+    """Plan a split for each partition that may have matching records, in the order of `names`.
 
     Args:
-        cluster: Where they are.
+        cluster: The cluster.
         names: The partitions.
-        wanted: Times, and offsets from 0 up, which are clipped to the logs.
-        clock: Which of a record's two times they are about.
+        wanted: Time range, and offsets from 0 on; the offsets are clipped to the logs.
+        clock: Clock of the time range.
         isolation: READ_COMMITTED ends at the last stable offset.
 
     Raises:
-        InvalidRequest: The range ends before it starts, or append times are asked for that the
-            brokers don't know.
-        ClusterFailure: They can't be asked.
+        InvalidRequest: The range ends before it starts, or the append clock is requested but the
+            brokers don't know append times.
+        ClusterFailure: The brokers can't be reached, or refuse.
     """
     times = wanted.times
     if times is not None and times[0] > times[1]:
@@ -350,8 +353,8 @@ def plan_remote(
             end_offset=spans[name][1],
             directory="",
             clock=clock,
-            # Append times never fall, so the offsets alone are the range. Where brokers tell append
-            # times, readers leave out the records among them that have none.
+            # Append times never decrease, so the offsets alone are the range. If brokers report
+            # append times, readers leave out records without one.
             time_range=times if clock is ClockName.RECORD or name in answered else None,
             isolation=isolation,
         )
@@ -363,7 +366,7 @@ def plan_remote(
 def _by_create_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """From the first record that is late enough to the end of what is visible."""
+    """Return each partition's offsets, from the first late enough record to the visible end."""
     spans = {name: (mark.start, mark.end) for name, mark in marks.items()}
     if times[0] <= 0 or times[0] >= times[1]:
         return spans if times[0] < times[1] else dict.fromkeys(marks, (0, 0))
@@ -384,9 +387,10 @@ def _by_create_time(
 def _by_append_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
 ) -> tuple[dict[TopicPartition, tuple[int, int]], set[TopicPartition]]:
-    """From the first record appended at the start or later to the first at the end or later.
+    """Return each partition's offsets for a range of append times.
 
-    With the partitions whose brokers tell append times.
+    They go from the first record appended at the start or later to the first at the end or later.
+    Also returns the partitions whose brokers report append times.
     """
     if times[0] > 0:
         first = first_appended(cluster, marks, times[0])
@@ -407,11 +411,11 @@ def _offset_of(answer: Appended, mark: Watermarks) -> int:
 
 
 class AppendRuns:
-    """Runs of offsets and when they were appended.
+    """Append times by runs of offsets.
 
     Args:
-        rows: Of each run the first offset and its time in ms, -1 for unknown, one behind the
-            other. Nothing is believed of rows that are not in order.
+        rows: Pairs of a run's first offset and its append time in ms, -1 for unknown, in one flat
+            sequence. If the offsets don't increase, all rows are ignored.
     """
 
     def __init__(self, rows: Sequence[int]) -> None:
@@ -421,25 +425,25 @@ class AppendRuns:
         self._times = list(rows[1::2])
 
     def time_of(self, offset: int) -> int:
-        """When an offset was appended, in ms; -1 where nobody says."""
+        """Return the append time of an offset in ms, -1 if unknown."""
         slot = bisect_right(self._firsts, offset) - 1
         return self._times[slot] if slot >= 0 else UNKNOWN_MS
 
 
 class AppendTimeSearch:
-    """Questions to the leaders of partitions."""
+    """Search by append time at the partitions' leaders."""
 
     def __init__(self, open_fetch: Callable[[TopicPartition], PartitionFetch] | None) -> None:
-        """Nothing is asked yet.
+        """Create a search; sends no request.
 
         Args:
-            open_fetch: Makes what asks a partition's leader for single batches; None where leaders
-                can't be asked directly.
+            open_fetch: Creates the fetch of single batches for a partition; None if leaders can't
+                be reached in plain text.
         """
         self._open_fetch = open_fetch
 
     def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return when the records at these offsets were appended, in ms, where that is told.
+        """Return the append times in ms of the records at these offsets; no entry if unknown.
 
         Raises:
             OffsetOutOfRange, UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
@@ -455,7 +459,7 @@ class AppendTimeSearch:
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, Appended]:
-        """Return what brokers of ours say of a search by append time; no entry where none does.
+        """Search by append time on tidelog's brokers; no entry for a partition of another broker.
 
         Raises:
             UnknownTopic, ClusterFailure: As `PartitionFetch.first_appended`.
@@ -463,7 +467,7 @@ class AppendTimeSearch:
         answers: dict[TopicPartition, Appended] = {}
         for name, mark in marks.items():
             if mark.start >= mark.end:
-                answers[name] = Appended(None, 0)  # whoever leads it
+                answers[name] = Appended(None, 0)  # an empty log needs no request
                 continue
             with self._asking(name) as fetch:
                 answer = None if fetch is None else fetch.first_appended(time_ms)
@@ -474,25 +478,25 @@ class AppendTimeSearch:
     def first_appended(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record appended at a time or later, where that is told.
+        """Return the first record appended at a time or later, if the leader reports append times.
 
         Args:
-            marks: Where the partitions begin and end.
+            marks: Watermarks of the partitions.
             time_ms: The time in ms.
 
         Returns:
-            None for a partition without such a record, an empty one included; no entry where no
-            append times are told.
+            None for a partition without such a record, an empty one included; no entry if the
+            leader doesn't report append times.
 
         Raises:
-            InvalidRequest: Records before the answer have no known append time.
+            InvalidRequest: Records before the match have no known append time.
             OffsetOutOfRange, UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
         """
         matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for name, mark in marks.items():
             with self._asking(name) as fetch:
                 if mark.start >= mark.end:
-                    matches[name] = None  # whoever leads it
+                    matches[name] = None  # an empty log needs no request
                 elif fetch is not None and self._time_at(fetch, mark.start) is not None:
                     matches[name] = self._search(fetch, name, mark, time_ms)
         return matches
@@ -500,7 +504,11 @@ class AppendTimeSearch:
     def _search(
         self, fetch: PartitionFetch, name: TopicPartition, mark: Watermarks, time_ms: int
     ) -> OffsetAndTimestamp | None:
-        """Binary; a record whose time is unknown counts as earlier, and is looked at then."""
+        """Search by bisection.
+
+        A record without an append time counts as earlier. If the record before the match is one,
+        the match is not proven, and InvalidRequest is raised.
+        """
         low, high = mark.start, mark.end
         answer: int | None = None
         while low < high:
@@ -518,10 +526,13 @@ class AppendTimeSearch:
         return None if answer is None or low == mark.end else OffsetAndTimestamp(low, answer, None)
 
     def _time_at(self, fetch: PartitionFetch, offset: int) -> int | None:
-        """When the first record at an offset or behind it was appended; None where none is told."""
+        """Return the append time of the first record at or after an offset; None if there is none.
+
+        None also means that the broker doesn't report append times; -1 means that it is unknown.
+        """
         part = next(fetch.parts(offset, offset + 1), None)
         if part is None:
-            return None  # nothing is there any more
+            return None  # no record is left there
         rows = part.append_times
         if not rows:
             self._open_fetch = None
@@ -541,7 +552,7 @@ class AppendTimeSearch:
 def batch_fetch(
     bootstrap: str, client_id: str, clock: Clock, timeout_s: float, name: TopicPartition
 ) -> PartitionFetch:
-    """Return what fetches a partition's batches one by one: a single one always comes whole."""
+    """Return a fetch that gets one whole batch per request."""
     from tidelog.record.offset_order import reach_of
 
     connect = partial(connect_socket, timeout_s=timeout_s)

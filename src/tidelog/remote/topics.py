@@ -1,4 +1,4 @@
-"""Topics of a cluster through its admin client: listed, created, changed, deleted."""
+"""Topics of a cluster through its admin client: list, create, change, delete."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
 
 
-# Topics that one request asks about; the answers to more would be large ones.
+# Maximum number of topics in one request, which bounds the size of the response.
 _AT_ONCE: Final = 500
 
 
-# "As many as the broker's default says". Source: KIP-464.
+# Number that stands for the broker's default. Source: KIP-464.
 _BROKERS_DEFAULT: Final = -1
 
 
@@ -64,11 +64,11 @@ class RemoteTopic:
     """One topic of a cluster.
 
     Attributes:
-        name: Its name.
-        topic_id: None where the cluster has none.
-        partitions: How many there are.
-        given: The settings that were set on the topic itself, under Kafka's names.
-        settings: All settings in force, as the brokers write them; secret ones are left out.
+        name: Name of the topic.
+        topic_id: Its id, None if the cluster has no ids.
+        partitions: Number of partitions.
+        given: Settings of the topic itself, under Kafka's names.
+        settings: All settings in force, as the brokers report them; without secret ones.
     """
 
     name: str
@@ -79,14 +79,14 @@ class RemoteTopic:
 
 
 def describe(client: "Cluster", counts: Mapping[str, int]) -> dict[str, RemoteTopic]:
-    """Topics by name, sorted.
+    """Return topics by name, sorted.
 
     Args:
         client: The cluster.
-        counts: How many partitions each has.
+        counts: Number of partitions by topic.
 
     Raises:
-        ClusterFailure: Brokers could not be asked, or a topic was deleted meanwhile.
+        ClusterFailure: The brokers can't be reached or refuse, or a topic was deleted meanwhile.
     """
     topics: dict[str, RemoteTopic] = {}
     for names in _groups(sorted(counts)):
@@ -127,7 +127,7 @@ def _is_given(entry: "ConfigEntry") -> bool:
 
 
 def create(client: "Cluster", name: str, *, partitions: int, config: Mapping[str, str]) -> None:
-    """Create a topic, with as many replicas as the brokers' default says, and see it there.
+    """Create a topic with the brokers' default number of replicas, and wait until it can be used.
 
     Raises:
         InvalidTopic, TopicExists, InvalidPartitions, ConfigError, PolicyViolation: Nothing was
@@ -150,10 +150,10 @@ def create(client: "Cluster", name: str, *, partitions: int, config: Mapping[str
 
 
 def _await_metadata(client: "Cluster", name: str, partitions: int) -> None:
-    """Return when brokers name all partitions, or a request's time is over: others find out."""
+    """Wait until brokers list all partitions; after a request's time-out, return anyway."""
     left_s = client.deadline()
     while left_s():
-        # All topics are asked for: who asks for one by name may create it.
+        # All topics are listed, because a request for one topic by name may create it.
         topic = client.admin().list_topics(timeout=client.timeout_s).topics.get(name)
         if topic is not None and len(topic.partitions) == partitions:
             return
@@ -161,13 +161,13 @@ def _await_metadata(client: "Cluster", name: str, partitions: int) -> None:
 
 
 def await_leaders(client: "Cluster", partitions: Sequence[TopicPartition]) -> None:
-    """Return when each partition is served by its leader, which is a moment after it is named.
+    """Wait until each partition's leader serves it, shortly after the metadata names the leader.
 
-    A producer that begins before may lose its first records: the first request is refused, the
-    second one taken, and the first then for one that was there already (KAFKA-15591).
+    A producer that starts earlier may lose its first records: the leader refuses the first request
+    but accepts the second one, and then takes the retry of the first for a duplicate (KAFKA-15591).
 
     Raises:
-        ClusterFailure: A partition has no leader within a request's time, or brokers refuse.
+        ClusterFailure: A partition has no leader within a request's time-out, or brokers refuse.
     """
     left_s = client.deadline()
     while True:
@@ -178,12 +178,12 @@ def await_leaders(client: "Cluster", partitions: Sequence[TopicPartition]) -> No
             if error.error_code not in _NO_LEADER_YET or left_s() <= 0:
                 raise
         client.admin().poll(_PAUSE_S)
-        with client.typed("list topics"):  # what the library keeps of leaders may be old
+        with client.typed("list topics"):  # librdkafka's cached leaders may be outdated
             client.admin().list_topics(timeout=client.timeout_s)
 
 
 def add_partitions(client: "Cluster", name: str, partitions: int) -> None:
-    """Raise a topic's number of partitions to `partitions`, and see them there.
+    """Raise a topic's number of partitions to `partitions`, and wait until they can be used.
 
     Raises:
         UnknownTopic, InvalidPartitions: Nothing was changed.
@@ -200,7 +200,7 @@ def add_partitions(client: "Cluster", name: str, partitions: int) -> None:
 
 
 def delete(client: "Cluster", name: str) -> None:
-    """Delete a topic with all its records; raises UnknownTopic, and as `create`."""
+    """Delete a topic with all its records; raises UnknownTopic, NotAuthorized, ClusterFailure."""
     with _typed(client, f"delete topic {name}", name) as operation:
         futures = client.admin().delete_topics([name], request_timeout=client.timeout_s)
         client.results(operation, futures)
@@ -210,19 +210,19 @@ def _keys_of(name: str) -> tuple[str, ...]:
     try:
         return key_names(name) or (name,)
     except ConfigError:
-        return (name,)  # which brokers may know all the same
+        return (name,)  # brokers may know it all the same
 
 
 def alter_config(
     client: "Cluster", name: str, changes: Mapping[str, str | None]
 ) -> list[ConfigNote]:
-    """Change settings of a topic, None for back to the default; errors as `create`.
+    """Change settings of a topic; None resets one to its default. Raises as `create`.
 
     Returns:
         Notes on the settings.
 
     Raises:
-        ConfigError: Also for a setting to clear that the brokers don't know: they ignore it.
+        ConfigError: Also for an unknown setting to reset, which brokers would ignore.
     """
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AlterConfigOpType,
@@ -262,7 +262,7 @@ def alter_config(
 
 @contextmanager
 def _typed(client: "Cluster", operation: str, topic: str) -> Iterator[str]:
-    """Turn what brokers refuse into our errors; hands out the operation's name."""
+    """Turn ClusterFailure into more specific errors; yields the operation's name."""
     try:
         yield operation
     except ClusterFailure as error:

@@ -1,6 +1,6 @@
-"""The questions that a cluster answers, as a protocol, and its plain values. No input or output.
+"""Protocol of a cluster's calls, and its plain values. No input or output.
 
-`cluster.Cluster` answers them from brokers, tests answer them from memory.
+`cluster.Cluster` sends the calls to brokers; tests answer them from memory.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,19 +12,19 @@ from tidelog.types import Header, IsolationLevel, OffsetAndTimestamp, TimestampT
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """Where a partition's visible records begin (inclusive) and end (exclusive)."""
+    """Start (inclusive) and end (exclusive) of a partition's visible records."""
 
     start: int
     end: int
 
 
 class Appended(NamedTuple):
-    """An answer of a search by append time.
+    """Result of a search by append time.
 
     Attributes:
-        hit: The first record appended at the time or later, None where none was.
-        without_time: Records before it (all where there is none) whose append time is unknown;
-            None where the brokers don't tell the number.
+        hit: The first record appended at the time or later, None if there is none.
+        without_time: Number of records before it (of all records without a hit) whose append time
+            is unknown; None if the brokers don't report the number.
     """
 
     hit: OffsetAndTimestamp | None
@@ -33,10 +33,10 @@ class Appended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Commit of a group for a partition: the next offset to read, and the epoch before it.
+    """Commit of a group for a partition: the next offset to read, and the last record's epoch.
 
-    Without the text that a commit may carry: confluent-kafka 2.16 reads it past its end, and writes
-    it with a NUL byte more than was given. Commits of ours carry none, as those of Kafka's tools.
+    Commit metadata (a text) is left out: confluent-kafka 2.16 reads it past its end, and writes it
+    with an extra NUL byte. Commits here have none, like those of Kafka's tools.
     """
 
     offset: int
@@ -45,7 +45,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number of records; where it is not exact, there are that many at most."""
+    """Number of records; an upper bound if it is not exact."""
 
     records: int
     is_exact: bool
@@ -53,13 +53,13 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteRecord:
-    """One record as a consumer got it from a broker.
+    """One record as a broker returned it to a consumer.
 
     Attributes:
         offset: Logical offset.
-        timestamp: Record timestamp in ms, None where it has none.
-        timestamp_type: Whose time that is.
-        leader_epoch: Leader epoch of its batch, None where unknown.
+        timestamp: Record timestamp in ms, None if it has none.
+        timestamp_type: CreateTime or LogAppendTime.
+        leader_epoch: Leader epoch of its batch, None if unknown.
         key: Serialized key, None for none.
         value: Serialized value, None for a tombstone.
         headers: In the producer's order.
@@ -76,7 +76,7 @@ class RemoteRecord:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One live member of a group, with what it is assigned."""
+    """One live member of a group, with its assigned partitions."""
 
     member_id: str
     client_id: str
@@ -94,13 +94,13 @@ class Group:
 
     @property
     def is_active(self) -> bool:
-        """Whether somebody consumes with it now, or is about to."""
+        """Whether the group has members."""
         return bool(self.members)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A consumer group as a list of them names it: its state and kind in Kafka's words."""
+    """A consumer group in a listing, with its state and kind in Kafka's words."""
 
     name: str
     state: str
@@ -108,23 +108,26 @@ class GroupListing:
 
 
 class ClusterView(Protocol):
-    """The questions; every answer holds all partitions asked, and all raise ClusterFailure."""
+    """Calls to a cluster.
+
+    Results have an entry for each requested partition. All calls raise ClusterFailure.
+    """
 
     @property
     def bootstrap(self) -> str:
-        """Where it is, `host:port[,...]`."""
+        """Bootstrap servers, `host:port[,...]`."""
         ...
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """All partitions of a topic; raises UnknownTopic."""
+        """Return all partitions of a topic; raises UnknownTopic."""
         ...
 
     def topic_settings(self, topic: str) -> Mapping[str, str]:
-        """The settings in force, under Kafka's names."""
+        """Return the settings in force, under Kafka's names."""
         ...
 
     def topic_id(self, topic: str) -> str | None:
-        """The topic's id as Kafka prints it, None where the cluster has none."""
+        """Return the topic's id as Kafka prints it, None if the cluster has no ids."""
         ...
 
     def watermarks(
@@ -133,7 +136,7 @@ class ClusterView(Protocol):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, Watermarks]:
-        """Log start, and high watermark or (READ_COMMITTED) last stable offset."""
+        """Return log start, and high watermark or (READ_COMMITTED) last stable offset."""
         ...
 
     def offsets_for_times(
@@ -142,43 +145,43 @@ class ClusterView(Protocol):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record whose timestamp is the time in ms or later, None where there is none."""
+        """Return the first record whose timestamp is the time in ms or later, None for no match."""
         ...
 
     def max_timestamps(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The record with the largest timestamp, None where no record has one."""
+        """Return the record with the largest timestamp, None if no record has a timestamp."""
         ...
 
     def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """When the records at these offsets were appended, in ms, where brokers tell it."""
+        """Return append times in ms of the records at these offsets; no entry if unknown."""
         ...
 
     def first_appended(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record appended at a time or later, of partitions whose brokers tell times."""
+        """Return the first record appended at a time or later; no entry without append times."""
         ...
 
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, Appended]:
-        """A search by append time, of partitions whose brokers make one: ours, in plain text."""
+        """Search by append time; no entry unless a tidelog broker is reached in plain text."""
         ...
 
     def group(self, name: str) -> Group:
-        """A consumer group; raises UnknownGroup."""
+        """Return a consumer group; raises UnknownGroup."""
         ...
 
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed | None]:
-        """What a group committed, of all its partitions where None; None for no commit."""
+        """Return a group's committed offsets, of all partitions where None; None for no commit."""
         ...
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """Commit for a group without members; raises GroupActive where it has some."""
+        """Commit offsets for a group without members; raises GroupActive if it has members."""
         ...
 
     def first_records(
@@ -187,7 +190,7 @@ class ClusterView(Protocol):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, RemoteRecord | None]:
-        """The first data record at or behind an offset, None where the log ends before one."""
+        """Return the first data record at or after an offset, None if the log ends before one."""
         ...
 
     def records(
@@ -198,5 +201,5 @@ class ClusterView(Protocol):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Iterator[RemoteRecord]:
-        """The data records with offsets in [start, end), in order."""
+        """Yield the data records with offsets in [start, end), in order."""
         ...
