@@ -1,13 +1,14 @@
-"""How Spark finds `format("tidelog")` without registration.
+"""Module by which Spark finds `format("tidelog")` without registration.
 
-Spark imports every top-level module named `pyspark_*` once per driver and takes its attribute
-`DefaultSource`. Nothing else lives here, and nothing heavy is imported.
+Spark imports every top-level module named `pyspark_*` once per driver and registers its attribute
+`DefaultSource`. The module contains nothing else, and imports nothing heavy.
 """
 
 try:
     from tidelog.spark.source import TidelogSource as DefaultSource
 except ImportError:
-    # An older Spark lacks what the source is made of; this one says so when it is asked for.
+    # An older Spark lacks base classes of the source; this data source raises an error that says
+    # so.
     from tidelog.spark.session import refusing_source
 
     DefaultSource = refusing_source()  # type: ignore[assignment, misc]

@@ -1,7 +1,8 @@
 """`kafka.*` options as settings of librdkafka and of the wire client.
 
-Brokers that speak plain text are asked for batches directly, as long as every setting given is one
-that this can obey; else records come through librdkafka, which knows them all or refuses them.
+Batches are fetched directly from brokers that accept plain text, as long as the wire client
+supports every given setting. Otherwise records come through librdkafka, which supports or refuses
+each setting.
 """
 
 import logging
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tidelog.remote.rows import ConsumeSettings
 
 
-# Kafka's defaults are made for many partitions per connection; a task reads one.
+# Kafka's defaults suit many partitions per connection; a task reads one.
 _NUMBERS: Final = {
     "fetch.max.wait.ms": "max_wait_ms",
     "fetch.min.bytes": "min_bytes",
@@ -39,7 +40,7 @@ _TIMEOUTS: Final = ("request.timeout.ms", "default.api.timeout.ms")
 _PLAIN: Final = frozenset({*_NUMBERS, *_TIMEOUTS, "security.protocol", "client.id"})
 
 
-# A consumer's names that librdkafka spells otherwise.
+# Settings of Kafka's consumer that have another name in librdkafka.
 _RENAMED: Final = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
@@ -47,8 +48,8 @@ _RENAMED: Final = {
 }
 
 
-# Settings of Kafka's clients that mean nothing to a read: it writes nothing, joins no group and
-# commits no offsets. They are told and ignored, so that a shared set of settings can be given.
+# Settings of Kafka's clients without effect on a read: it writes nothing, joins no group and
+# commits no offsets. They are ignored with a warning, so that one set of settings can be shared.
 _IGNORED: Final = frozenset(
     {
         *("acks", "linger.ms", "batch.size", "buffer.memory", "compression.type", "max.block.ms"),
@@ -66,7 +67,7 @@ _IGNORED: Final = frozenset(
 )
 
 
-# These mean something to librdkafka alone: a direct fetch joins no group and polls no records.
+# Settings that only librdkafka uses: a direct fetch joins no group and polls no records.
 _IGNORED_DIRECTLY: Final = frozenset({"group.id", "max.poll.records"})
 
 
@@ -85,13 +86,13 @@ class BrokerSettings:
 
     Attributes:
         client: Settings of librdkafka.
-        fetch: How batches are fetched directly, None where that can't obey what was asked.
-        timeout_s: Of each question that the driver has.
-        poll_records: Records that librdkafka hands over at once, at most.
-        group: The group that librdkafka is told; None for a name of our own.
+        fetch: Settings of direct fetches, None if the wire client does not support the given ones.
+        timeout_s: Timeout of each request of the driver, in seconds.
+        poll_records: Maximum number of records of one poll of librdkafka.
+        group: The group id for librdkafka; None for a random one.
     """
 
-    # Passwords may be among them: not shown.
+    # Hidden from the repr: may contain passwords.
     client: Mapping[str, str] = field(repr=False)
     fetch: FetchSettings | None
     timeout_s: float
@@ -100,10 +101,10 @@ class BrokerSettings:
 
 
 def read_settings(options: SourceOptions) -> BrokerSettings:
-    """The settings that a read's options make.
+    """Return the broker settings of a read.
 
     Raises:
-        ConfigError: One that can't be obeyed, with the reason.
+        ConfigError: A setting can't be applied; contains the reason.
     """
     ignored = sorted(_IGNORED & options.client.keys())
     texts = {name: text for name, text in options.client.items() if name not in _IGNORED}
@@ -132,7 +133,7 @@ def read_settings(options: SourceOptions) -> BrokerSettings:
 
 @cache
 def _tell(ignored: tuple[str, ...]) -> None:
-    """Log what is ignored, once in a process."""
+    """Log the ignored settings, once per process."""
     if ignored:
         names = ", ".join(f"kafka.{name}" for name in ignored)
         _LOG.warning("ignored: %s (a read writes nothing, and joins no group)", names)
@@ -149,10 +150,10 @@ def _fetch(texts: Mapping[str, str], options: SourceOptions) -> FetchSettings:
 
 
 def question_timeout_s(texts: Mapping[str, str]) -> float:
-    """How long a request to the brokers may take, by the settings of a client, in seconds.
+    """Return the timeout of a request to the brokers, in seconds, from a client's settings.
 
     Raises:
-        ConfigError: One that is no number.
+        ConfigError: A timeout is not a number from 1 to 2147483647.
     """
     timeouts = [_number(name, texts[name]) for name in _TIMEOUTS if name in texts]
     return min(max(timeouts) / 1000, TIMEOUT_MAX_S) if timeouts else TIMEOUT_S
@@ -165,7 +166,7 @@ def _number(name: str, text: str) -> int:
 
 
 def consume_settings(options: SourceOptions, settings: BrokerSettings) -> "ConsumeSettings":
-    """How records come through librdkafka, for a read with these settings."""
+    """Return the settings of a read through librdkafka."""
     from tidelog.remote.rows import ConsumeSettings
 
     own = f"{options.group_prefix}-{os_env().random.getrandbits(64):x}"

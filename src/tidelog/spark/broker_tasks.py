@@ -1,9 +1,9 @@
-"""Reads from brokers by tasks: ranges of offsets, and the cut of larger ranges into tasks.
+"""Reads from brokers by tasks: ranges of offsets, and the split of large ranges into tasks.
 
-Owns a worker's read of one range of one partition (`BrokerTask`), by one of two ways with equal
-rows: batches from the leader, decoded by column, or, where settings don't allow that, records
-through librdkafka (both in `remote.rows`). Ranges are cut as Spark's Kafka connector cuts them, by
-spans of offsets: only the broker knows how many records or bytes lie in a span.
+Owns a worker's read of one range of one partition (`BrokerTask`). It has two ways with equal rows:
+batches from the leader, decoded by column, or, if settings don't allow that, records through
+librdkafka (both in `remote.rows`). Ranges are split by numbers of offsets, as in Spark's Kafka
+connector: only the broker knows the number of records or bytes in a range.
 
 Source: minPartitions and maxRecordsPerPartition in the guide of Spark's Kafka connector.
 """
@@ -34,17 +34,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerTask:
-    """Reads the offsets [start, end) of a partition.
+    """Task that reads the offsets [start, end) of a partition.
 
     Attributes:
         name: The partition.
         start_offset: First offset, inclusive.
-        end_offset: Offset behind the last one.
-        topic_id: 32 hexadecimal digits, "" where unknown; another topic of the name is data loss.
-        columns: Of a row, in order.
-        options: What the query was asked for.
-        clock: Which time `time_range` is about.
-        time_range: Times in ms wanted, [a, b); None for all.
+        end_offset: End offset, exclusive.
+        topic_id: Id of the topic, 32 hexadecimal digits, "" if unknown; another topic of the same
+            name counts as data loss.
+        columns: Columns of a row, in order.
+        options: Options of the query.
+        clock: Clock of `time_range`.
+        time_range: Time range in ms, [a, b); None for all records.
     """
 
     name: TopicPartition
@@ -57,12 +58,12 @@ class BrokerTask:
     time_range: tuple[int, int] | None = None
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """The rows; what is lost is an error or a warning.
+        """Yield the rows; lost offsets are an error or a warning.
 
         Raises:
-            OffsetsGone: Offsets that are not in the log any more, unless failOnDataLoss is off.
-            MissingTimestamps: With `strict`, records have no time.
-            ClusterFailure: Brokers refuse, or nothing came in time.
+            OffsetsGone: Offsets are no longer in the log, and failOnDataLoss is true.
+            MissingTimestamps: Records have no time, and `strict` is true.
+            ClusterFailure: Brokers refuse, or no response came in time.
             CorruptData: A batch is damaged.
         """
         from tidelog.spark.rows import SparkRows
@@ -120,7 +121,7 @@ class BrokerTask:
             fetch.close()
 
     def split(self, start: int) -> Split:
-        """The rest of the task as a scan knows it."""
+        """Return the rest of the task, from `start` on, as a split of a scan."""
         return Split(
             topic=self.name.topic,
             partition=self.name.partition,
@@ -133,10 +134,10 @@ class BrokerTask:
             isolation=self.options.isolation,
         )
 
-    # -- what is lost, or has no time --------------------------------------------------------
+    # -- lost offsets, and records without a time ------------------------------------------------
 
     def _skip(self, error: OffsetOutOfRange) -> int:
-        """Where reading goes on behind a loss; raises OffsetsGone."""
+        """Return the offset after the lost ones; raises OffsetsGone if failOnDataLoss is true."""
         if error.offset < error.start:
             reason = f"deleted, the log starts at {error.start}"
             self._lose(error.offset, min(error.start, self.end_offset), reason)
@@ -178,20 +179,20 @@ class OffsetRange(NamedTuple):
 
     @property
     def span(self) -> int:
-        """How many offsets; not how many records."""
+        """Number of offsets, which may be more than the number of records."""
         return self.end - self.start
 
 
 def split_ranges(
     ranges: Iterable[OffsetRange], *, min_partitions: int = 1, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """The ranges in the parts that tasks read, in order; empty ones are left out.
+    """Split the ranges into parts, one per task, in order; empty ranges are left out.
 
     Args:
-        ranges: One for each partition.
-        min_partitions: About so many parts at least, if there are as many offsets; larger ranges
-            are cut in proportion to their spans.
-        max_records: No part has more offsets.
+        ranges: One range for each partition.
+        min_partitions: Approximate minimum number of parts, if there are as many offsets; larger
+            ranges are split in proportion to their spans.
+        max_records: Maximum number of offsets in a part; None for no maximum.
     """
     parts = [one for one in ranges if one.span > 0]
     if max_records is not None:
@@ -203,9 +204,9 @@ def split_ranges(
 
 
 def _shares(ranges: list[OffsetRange], count: int) -> list[int]:
-    """In how many parts each range is cut, so that there are about `count`.
+    """Return the number of parts of each range, about `count` in all.
 
-    Ranges too small for two parts keep one each; the others share what is left.
+    Ranges too small for two parts stay whole; the others share the remaining parts.
     """
     total = sum(one.span for one in ranges)
     is_whole = [_share(one.span, total, count) == 1 for one in ranges]
@@ -218,12 +219,12 @@ def _shares(ranges: list[OffsetRange], count: int) -> list[int]:
 
 
 def _share(span: int, total: int, count: int) -> int:
-    """`span / total` of `count`, halves rounded up, at least 1."""
+    """Return `span / total` of `count`, halves rounded up, at least 1."""
     return max((2 * span * count + total) // (2 * total), 1)
 
 
 def _cut(one: OffsetRange, count: int) -> Iterator[OffsetRange]:
-    """The range in `count` parts, the first ones smaller by one where it can't be even."""
+    """Split the range into `count` parts; the first ones may be smaller by one."""
     start = one.start
     for number in range(count):
         end = start + (one.end - start) // (count - number)

@@ -4,14 +4,14 @@ Owns a task's writer (`TaskWriter`: rows to partitions, partitions to staged seg
 row), the driver's commit, and the ids of commits. Not owned: the form of staged files
 (`storage.directory.staging`) and attaching them (`storage.directory.attach`).
 
-Each task writes log files beside the partitions of its rows, under names that carry the commit and
-the attempt, so attempts never meet. The driver then attaches the files of the attempts that Spark
-has chosen, all together: under the directory's lock, or, if the lock is taken, by a request to its
-holder through the control channel (`tidelog.control`). If the holder serves none, the driver waits
-a while: another writer's commit takes seconds at most.
+Each task writes log files beside the partitions of its rows. Their names contain the commit and the
+attempt, so attempts never collide. The driver then attaches the files of the attempts that Spark
+has chosen, all together. It does so under the directory's lock or, if another process has the lock,
+by a request to this process through the control channel (`tidelog.control`). If that process serves
+no control channel, the driver retries for a while: another writer's commit takes seconds at most.
 
-Invariants: a write that fails leaves nothing visible. The commit of a streaming query carries its
-batch's number, so a batch that comes again after a crash adds nothing.
+Invariants: a failed write leaves nothing visible. The commit of a streaming query carries its
+batch's number, so a batch that is repeated after a crash adds nothing.
 """
 
 import hashlib
@@ -63,18 +63,18 @@ def attach_staged(
     commit_id: str,
     version: WriterVersion | None,
 ) -> AttachResult:
-    """Make staged segments part of the directory, all together; what became of them.
+    """Add staged segments to the directory, all together; return the outcome.
 
     Args:
-        options: Of the write.
-        staged: What the chosen attempts of all tasks have staged.
+        options: Options of the write.
+        staged: Segments that the chosen attempts of all tasks have staged.
         commit_id: 32 hexadecimal digits.
-        version: Whose version it is; None where nobody counts.
+        version: Writer and number of a numbered write; None for a write without a number.
 
     Raises:
         DirectoryLocked: Another process has the directory open for writing, serves no control
-            channel, and did not let go in time. Nothing was changed.
-        TidelogError: What `attach` raises, here or in the process that holds the lock.
+            channel, and did not release the lock in time. Nothing was changed.
+        TidelogError: An error of `attach`, here or in the process that holds the lock.
     """
     env, segments = options.env(), list(staged)
 
@@ -93,12 +93,13 @@ def attach_staged(
 
 
 def ensure_reachable(options: "SinkOptions") -> None:
-    """Fail before the work, not after it: somebody must be able to commit.
+    """Check before the tasks run that the commit will be possible.
 
     Raises:
         InvalidRequest: There is no such directory.
-        UnknownTopic: No such topic.
-        DirectoryLocked: As `attach_staged`.
+        UnknownTopic: There is no such topic.
+        DirectoryLocked: Another process has the directory open for writing, serves no control
+            channel, and did not release the lock in time.
     """
     env = options.env()
     with LogDir.open(options.path, env=env) as log_dir:
@@ -120,9 +121,9 @@ def ensure_reachable(options: "SinkOptions") -> None:
 
 
 def is_committed(options: "SinkOptions", version: WriterVersion) -> bool:
-    """Whether a version is surely there in all of its topics.
+    """Whether a version is known to be in all of its topics.
 
-    False also where it is just being committed, and where its topics are not known yet.
+    False also while it is being committed, and if its topics are not known yet.
     """
     marks, topics = commits.read_marks(options.env().files, options.path), version.topics or ()
     done = commits.find_done_topics(marks, version.writer, version.version, topics)
@@ -150,7 +151,7 @@ def _by_lock_or_holder(
 
 
 def _tries(wait_ms: int) -> Iterator[None]:
-    """Once, then again after each pause until the wait is over."""
+    """Yield once, then again after each pause until the wait is over."""
     yield
     for _ in range(wait_ms // _PAUSE_MS):
         threading.Event().wait(_PAUSE_MS / 1000)
@@ -168,7 +169,7 @@ _ID_BYTES: Final = 16
 
 
 class StagedMessage(WriterCommitMessage):
-    """Message of a task to the driver: the segments that it has staged, and of which batch."""
+    """Message of a task to the driver: the segments that it has staged, and their batch."""
 
     def __init__(self, staged: "Sequence[StagedSegment]", batch: StreamBatch | None = None) -> None:
         self.staged = tuple(staged)
@@ -177,18 +178,18 @@ class StagedMessage(WriterCommitMessage):
 
 @sentences_first
 class DirectoryWriter(DataSourceArrowWriter):
-    """Stages in the workers, commits on the driver."""
+    """Batch writer: stages in the workers, commits on the driver."""
 
     def __init__(self, options: SinkOptions, commit_id: str) -> None:
         self._options = options
         self._commit_id = commit_id
-        # Spares the tasks their work; whether it is so is for the commit to say.
+        # Saves the tasks their work; the commit decides.
         self._is_done = (version := self._version(())) is not None and is_committed(
             options, version
         )
 
     def _version(self, staged: "Sequence[StagedSegment]") -> WriterVersion | None:
-        """The numbered write, which counts each of its topics separately."""
+        """Return the numbered write, None without a number. Each of its topics counts alone."""
         txn, topic = self._options.txn, self._options.topic
         if txn is None:
             return None
@@ -198,7 +199,7 @@ class DirectoryWriter(DataSourceArrowWriter):
     def write(  # type: ignore[override] # Spark's own hint is that of its row writers
         self, iterator: "Iterator[pa.RecordBatch]"
     ) -> WriterCommitMessage:
-        """Stage the rows of one task; removes what it wrote if it fails."""
+        """Stage the rows of one task; on failure remove the files it wrote."""
         refuse_new_table()
         if self._is_done:
             for _ in iterator:
@@ -216,13 +217,13 @@ class DirectoryWriter(DataSourceArrowWriter):
             log_skipped(self._options.txn, attached.skipped, self._options.path)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
-        """Remove what the tasks have staged, of failed and repeated attempts too."""
+        """Remove all files that the tasks have staged, of failed and repeated attempts too."""
         drop_staged(self._options, self._commit_id)
 
 
 @sentences_first
 class DirectoryStreamWriter(DataSourceStreamArrowWriter):
-    """The same for each batch of a streaming query; the driver's calls come in other processes."""
+    """Stream writer: stages and commits each batch. Spark commits and aborts in other processes."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -230,12 +231,12 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
     def write(  # type: ignore[override] # as above
         self, iterator: "Iterator[pa.RecordBatch]"
     ) -> WriterCommitMessage:
-        """Stage the rows of one task; removes what it wrote if it fails."""
+        """Stage the rows of one task; on failure remove the files it wrote."""
         batch = stream_batch()
         return StagedMessage(stage(self._options, iterator, batch_commit_id(batch)), batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Make the batch visible, unless it is already."""
+        """Make the batch visible, unless it is visible already."""
         batch = _batch_of(messages)
         if batch is None:
             return  # no task, no rows
@@ -250,18 +251,18 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
         drop_staged(self._options, commit_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Remove what the tasks have staged, of failed and repeated attempts too."""
+        """Remove all files that the tasks have staged, of failed and repeated attempts too."""
         batch = _batch_of(messages)
         if batch is not None:
             drop_staged(self._options, batch_commit_id(batch))
 
 
 def new_commit_id(options: SinkOptions) -> str:
-    """An id for a batch write, which nobody else has.
+    """Return the id of a batch write's commit; only a numbered write to one topic can repeat it.
 
-    A numbered write to one topic has the same whenever it comes again, so that what a driver that
-    died has staged for it goes with its commit. Writes whose rows name their topics may run beside
-    each other with one number, and each has an id of its own.
+    Such a write always has the same id, so that its commit also removes the files that a crashed
+    driver has staged for it. Writes whose rows name their topics may run concurrently with one
+    number, so each has an id of its own.
     """
     if options.txn is not None and options.topic is not None:
         return numbered_commit_id(options.txn.app_id, options.txn.version, options.topic)
@@ -269,17 +270,17 @@ def new_commit_id(options: SinkOptions) -> str:
 
 
 def numbered_commit_id(app_id: str, version: int, topic: str) -> str:
-    """The id of the commit of a numbered write to a topic."""
+    """Return the commit id of a numbered write to a topic."""
     return _same_id(f"app/{topic}", app_id, version)
 
 
 def app_writer(app_id: str) -> str:
-    """The name of an application as a writer of the directory."""
+    """Return an application's name as a writer of the directory."""
     return f"app/{app_id}"
 
 
 def batch_commit_id(batch: StreamBatch) -> str:
-    """The id of a streaming batch's commit, the same whenever the batch comes again."""
+    """Return the commit id of a streaming batch, equal whenever the batch is repeated."""
     return _same_id("query", batch.query_id, batch.number)
 
 
@@ -291,12 +292,13 @@ def _same_id(kind: str, name: str, number: int) -> str:
 def stage(
     options: SinkOptions, batches: "Iterator[pa.RecordBatch]", commit_id: str
 ) -> "list[StagedSegment]":
-    """Stage the rows of one task; removes what it wrote if it fails."""
+    """Stage the rows of one task; on failure remove the files it wrote."""
     make_ready(to_write=True)
     from tidelog.record.columns.serdes import encode_fields
 
     task = task_number()
-    # Numbers of attempts begin anew with each driver, and one of an older driver may still write.
+    # Spark numbers attempts from 0 in each driver, and an attempt of an older driver may still
+    # write.
     attempt = f"{options.env().random.getrandbits(64):016x}"
     writer = TaskWriter(options, name=f"{commit_id}-{task}-{attempt}", task=task)
     try:
@@ -309,7 +311,7 @@ def stage(
 
 
 def drop_staged(options: SinkOptions, commit_id: str) -> None:
-    """Remove what is still staged for a commit."""
+    """Remove all files that are still staged for a commit."""
     from tidelog.storage.directory.staging import drop_staging
 
     drop_staging(options.env().files, options.path, prefix=commit_id, older_than_ms=INT64_MAX)
@@ -320,12 +322,12 @@ def _told(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedMessa
 
 
 def _staged(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedSegment]":
-    """The segments of all tasks; a task without rows may have nothing to say."""
+    """Return the segments of all tasks; a task without rows may send no message."""
     return [segment for message in _told(messages) for segment in message.staged]
 
 
 def _batch_of(messages: "Iterable[WriterCommitMessage | None]") -> StreamBatch | None:
-    """The batch that the tasks were about; None where no task has told anything."""
+    """Return the batch of the tasks; None if no task has sent a message."""
     return next((message.batch for message in _told(messages)), None)
 
 
@@ -335,16 +337,16 @@ if TYPE_CHECKING:
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
 
-# Rows of a partition wait until there is this much, so that batches are full.
+# Rows of a partition are collected up to this size, so that batches are full.
 ENCODE_BYTES: Final = 1 << 20
 
 
-# And all partitions together for no more than this.
+# Maximum size of the collected rows of all partitions.
 WAITING_BYTES_MAX: Final = 64 << 20
 
 
 class _PartitionRows:
-    """Rows of one partition that wait to be encoded, and the writer that they go to."""
+    """Rows of one partition that are collected until they are encoded, and their segment writer."""
 
     def __init__(self, writer: StagedWriter, config: "TopicConfig", options: "SinkOptions") -> None:
         self.writer = writer
@@ -357,12 +359,12 @@ class _PartitionRows:
         self._batch_bytes = min(options.batch_bytes, limit)
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take rows, in order."""
+        """Collect rows, in order."""
         self._waiting.append(rows)
         self.waiting_bytes += rows.nbytes
 
     def encode(self, now_ms: int) -> None:
-        """Write what waits."""
+        """Encode and write the collected rows."""
         if not self._waiting:
             return
         table = pa.Table.from_batches(self._waiting).combine_chunks()
@@ -378,7 +380,7 @@ class _PartitionRows:
 
 
 def row_facts(table: pa.Table, now_ms: int) -> RowFacts:
-    """What the topic's rules ask of rows: their earliest create time, and keys that are null."""
+    """Return what the topic's rules check: the earliest create time, and whether a key is null."""
     keys = table.column("key") if "key" in table.schema.names else None
     has_null_key = table.num_rows > 0 if keys is None else keys.null_count > 0
     return RowFacts(min_timestamp=_earliest(table, now_ms), has_null_key=has_null_key)
@@ -397,15 +399,15 @@ def _earliest(table: pa.Table, now_ms: int) -> int:
 
 
 class TaskWriter:
-    """Takes the rows of one task. Not safe for two threads."""
+    """Writer of one task's rows. Not thread-safe."""
 
     def __init__(self, options: "SinkOptions", *, name: str, task: int) -> None:
-        """Begin.
+        """Create it and open the directory.
 
         Args:
-            options: Of the write.
-            name: Beginning of the files' names, of this attempt alone.
-            task: Number of the task, by which segments are put in order.
+            options: Options of the write.
+            name: Prefix of the files' names, unique for this attempt.
+            task: Number of the task, by which segments are ordered.
         """
         self._options = options
         self._name = name
@@ -421,8 +423,9 @@ class TaskWriter:
         """Stage rows.
 
         Raises:
-            UnknownTopic, InvalidRequest: A topic or a partition that does not exist, or none.
-            MessageTooLarge, InvalidRecord, OSError: The rows can't be staged; `discard`.
+            UnknownTopic, InvalidRequest: A row's topic or partition does not exist, or a row has no
+                topic.
+            MessageTooLarge, InvalidRecord, OSError: The rows can't be staged; call `discard`.
         """
         for topic, numbers, rows in self._router.route(batch):
             for number, part in by_partition(numbers, rows):
@@ -454,11 +457,11 @@ class TaskWriter:
             rows.encode(self._env.clock.now_ms())
 
     def finish(self) -> list[StagedSegment]:
-        """Write what waits; the staged segments.
+        """Write the collected rows; return the staged segments.
 
         Raises:
-            MessageTooLarge, InvalidRecord, InvalidTimestamp, OSError: As the topic's rules and
-                the disk say; `discard`.
+            MessageTooLarge, InvalidRecord, InvalidTimestamp, OSError: The topic's rules or the disk
+                refuse the rows; call `discard`.
         """
         self._encode_all()
         now_ms = self._env.clock.now_ms()
@@ -467,7 +470,7 @@ class TaskWriter:
         return staged
 
     def discard(self) -> None:
-        """Remove what was staged."""
+        """Remove the staged segments."""
         for rows in self._partitions.values():
             rows.writer.discard(self._env.files)
         self._close()

@@ -1,14 +1,14 @@
 """Options of `format("tidelog")`: their names, how their text is read, and the request of a read.
 
-Owns the options of reads, including those that say where ranges begin and end: offsets and times,
-for all partitions or for each. Not owned: options of streams (`stream_options`), of sinks
-(`sink_options`), of clients (`broker_settings`).
+Owns the options of reads, including the start and end of ranges: offsets and times, for all
+partitions or for each. Not owned: options of streams (`stream_options`), of sinks (`sink_options`),
+of clients (`broker_settings`).
 
-Invariants: an option that means the same as one of the Kafka connector has its name. Names are
-case-insensitive. An unknown option is an error that names the nearest one: a misspelled filter
-would silently read a whole topic, or write elsewhere. Times without a zone are refused; numbers are
-ms, as in the Kafka connector. An option that only one kind of source supports is refused for the
-other, with the reason.
+Invariants: an option with the meaning of one of the Kafka connector has its name. Names are
+case-insensitive. An unknown option is an error that names the nearest known one: a misspelled
+filter would otherwise read a whole topic, or write elsewhere. Times without a zone are refused;
+numbers are ms, as in the Kafka connector. An option that only one kind of source supports is
+refused for the other, with the reason.
 """
 
 import difflib
@@ -104,15 +104,15 @@ WRITE_OPTIONS: Final = {
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
 
 
-# What options of these prefixes mean is for somebody else to say.
+# Prefixes of options that are checked by the client or the object store.
 PREFIXES: Final = ("kafka.", "store.")
 
 
-# Spark reads these itself, and hands them on to the sink of a streaming query.
+# Spark reads these itself, and also passes them to the sink of a streaming query.
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
-# What Spark's catalog says about a table of its own (`CREATE TABLE ... USING tidelog`).
+# Option that Spark's catalog passes for a table of its own (`CREATE TABLE ... USING tidelog`).
 _CATALOGS_OWN: Final = "provider"
 
 
@@ -131,13 +131,14 @@ _Value = TypeVar("_Value")
 
 
 class Options:
-    """Option texts by name, whatever the case. Reads them and says what is wrong with one."""
+    """Option texts by case-insensitive name. Parses them, with errors that name the option."""
 
     def __init__(self, texts: Mapping[str, str], names: Mapping[str, str]) -> None:
-        """Take the options.
+        """Check the names of the options.
 
         Raises:
-            InvalidRequest: One that is not known, with the nearest that is.
+            InvalidRequest: An option is unknown; names the nearest known one. Or there are no
+                options.
         """
         self._given = {name.lower(): text for name, text in texts.items()}
         self._names = {name.lower(): name for name in names}
@@ -157,23 +158,23 @@ class Options:
         raise InvalidRequest(f"unknown option {name!r}: {nearest(name, self._names.values())}")
 
     def text(self, name: str) -> str | None:
-        """The option's text, None where it was not given."""
+        """Return the option's text, None if it is not given."""
         return self._given.get(name.lower())
 
     def need(self, name: str, why: str) -> str:
-        """The option's text; raises InvalidRequest where it was not given."""
+        """Return the option's text; raises InvalidRequest if it is not given or empty."""
         value = self.text(name)
         if not value:
             raise InvalidRequest(f"option {name} is missing: {why}")
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """`true` or `false`."""
+        """Return a boolean option, `true` or `false`."""
         value = self.text(name)
         return default if value is None else self._choose(name, value, _TRUTH)
 
     def choice(self, name: str, allowed: Mapping[str, _Value], default: str) -> _Value:
-        """One of a few words."""
+        """Return the value of one of the allowed words, in any case."""
         return self._choose(name, self.text(name) or default, allowed)
 
     def _choose(self, name: str, text: str, allowed: Mapping[str, _Value]) -> _Value:
@@ -183,7 +184,7 @@ class Options:
         return allowed[word]
 
     def number(self, name: str, default: int, *, at_least: int = 1) -> int:
-        """A whole number."""
+        """Return a whole number."""
         value = self.text(name)
         if value is None:
             return default
@@ -192,26 +193,26 @@ class Options:
         return int(value)
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Words separated by commas; empty where not given."""
+        """Return words separated by commas; empty if not given."""
         words = (word.strip() for word in (self.text(name) or "").split(","))
         return tuple(word for word in words if word)
 
     def prefixed(self, prefix: str) -> dict[str, str]:
-        """The options of a prefix, in lower case and without it."""
+        """Return the options with a prefix; names are in lower case and without it."""
         items = self._given.items()
         return {name.removeprefix(prefix): text for name, text in items if name.startswith(prefix)}
 
     def place(
         self, not_of_brokers: Mapping[str, str], of_brokers: Mapping[str, str]
     ) -> tuple[str, str]:
-        """Path and brokers, one of them empty.
+        """Return path and brokers, one of them empty.
 
         Args:
-            not_of_brokers: Options that only directories have, with the reason.
-            of_brokers: Options that only brokers have, with the reason.
+            not_of_brokers: Options that only directories support, with the reason.
+            of_brokers: Options that only brokers support, with the reason.
 
         Raises:
-            InvalidRequest: Both or neither, or an option of the other kind.
+            InvalidRequest: Both or neither are given, or an option of the other kind.
         """
         path, bootstrap = local_path(self.text("path") or ""), self.text(BOOTSTRAP) or ""
         if bool(path) == bool(bootstrap):
@@ -223,13 +224,13 @@ class Options:
         return path, bootstrap
 
     def refuse(self, reasons: Mapping[str, str]) -> None:
-        """Raise InvalidRequest for an option that is given and has a reason against it."""
+        """Raise InvalidRequest with the reason if one of these options is given."""
         for name, reason in reasons.items():
             if self.text(name) is not None:
                 raise InvalidRequest(f"option {name} {reason}")
 
     def client(self, refused: Mapping[str, str]) -> dict[str, str]:
-        """Settings of the client; raises InvalidRequest for one that is refused, by the reason."""
+        """Return the client's settings; raises InvalidRequest with the reason for a refused one."""
         settings = self.prefixed("kafka.")
         for name, reason in refused.items():
             if name in settings:
@@ -238,7 +239,7 @@ class Options:
         return settings
 
     def json(self, name: str) -> dict[str, object]:
-        """A JSON object."""
+        """Return a given option's JSON object."""
         text = self.text(name)
         assert text is not None
         try:
@@ -252,10 +253,10 @@ class Options:
 
 
 def read_serdes(options: Options) -> dict[str, str]:
-    """Names of serializers of the columns `key` and `value`, where `keyAs` and `valueAs` are given.
+    """Return the serializers' names of `key` and `value` if `keyAs` and `valueAs` are given.
 
     Raises:
-        InvalidRequest: There is none of that name.
+        InvalidRequest: There is no serializer of that name.
     """
     allowed = {name: name for name in SERDE_NAMES}
     return {
@@ -266,14 +267,14 @@ def read_serdes(options: Options) -> dict[str, str]:
 
 
 def nearest(name: str, names_known: Iterable[str]) -> str:
-    """What may have been meant by a name that nobody knows, and what there is."""
+    """Return a hint for an unknown name: the nearest known name, if any, and all known names."""
     names = {one.lower(): one for one in names_known}
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f"did you mean {names[near[0]]}? " if near else ""
     return f"{hint}there are: {', '.join(names.values())}"
 
 
-# The option of each side of a batch, the word for where the log begins or ends, and its number.
+# Option of each side of a batch, the word for the log's beginning or end, and its number.
 START: Final = ("startingOffsets", "earliest", EARLIEST_OFFSET)
 
 
@@ -283,16 +284,19 @@ END: Final = ("endingOffsets", "latest", LATEST_OFFSET)
 PerPartition = Mapping[TopicPartition, int]
 
 
-# One for all partitions, or one for each; None where nothing was said.
+# One number for all partitions, or one for each; None if not given.
 Given = int | PerPartition | None
 
 
 def read_offset_option(options: Options, side: tuple[str, str, int]) -> Given:
-    """An offset option: its one word, or JSON by partition.
+    """Return the numbers of an offset option, given as its one word or as JSON by partition.
 
     Args:
-        options: Of the read.
+        options: Options of the read.
         side: `START` or `END`.
+
+    Returns:
+        None if the option is not given, or is its one word.
     """
     name, word, special = side
     text = options.text(name)
@@ -302,7 +306,7 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Given:
         raise InvalidRequest(f"option {name}={text}: {READ_OPTIONS[name]}")
 
     def read(where: str, value: object) -> int:
-        # The other side's word makes no sense in a batch: nothing starts at the end.
+        # The other side's word is meaningless in a batch: no batch starts at the end.
         if type(value) is int and (value >= 0 or value == special):
             return value
         raise InvalidRequest(f"{where}: offset {value!r}, a number >= 0 or {special} ({word})")
@@ -311,7 +315,7 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Given:
 
 
 def read_time_option(options: Options, name: str, by_partition: str, now_ms: int) -> Given:
-    """A time option: one for all partitions, which wins, or JSON by partition."""
+    """Return a time option in ms: one for all partitions, which wins, or JSON by partition."""
     text = options.text(name)
     if text is not None:
         return _read_time(f"option {name}", text, now_ms)
@@ -323,7 +327,7 @@ def read_time_option(options: Options, name: str, by_partition: str, now_ms: int
 
 
 def time_texts(options: Options, start_ms: Given, end_ms: Given) -> dict[int, str]:
-    """Times that were given as text, not as a number of ms, and that text."""
+    """Return the texts of times that were given as text, not as a number of ms; keys are in ms."""
     texts = {}
     for name, time_ms in (("startingTimestamp", start_ms), ("endingTimestamp", end_ms)):
         text = (options.text(name) or "").strip()
@@ -344,12 +348,13 @@ def _read_time(where: str, value: object, now_ms: int) -> int:
 def read_by_partition(
     options: Options, name: str, read: Callable[[str, object], int]
 ) -> PerPartition:
-    """`{"topic": {"0": VALUE}}` as values by partition.
+    """Return the values of `{"topic": {"0": VALUE}}` by partition.
 
     Args:
-        options: Of the read.
-        name: The option.
-        read: Reads a value; told first what errors begin with, option and partition.
+        options: Options of the read.
+        name: Name of the option.
+        read: Function that reads a value; its first argument is the option and partition, for
+            errors.
     """
     values_by_partition: dict[TopicPartition, int] = {}
     for topic, values in options.json(name).items():
@@ -367,7 +372,7 @@ def read_by_partition(
     return values_by_partition
 
 
-# The Kafka connector's defaults.
+# Defaults of the Kafka connector.
 POLL_TIMEOUT_MS: Final = 120_000
 
 
@@ -380,14 +385,15 @@ OFFSET_RETRY_MS: Final = 1_000
 GROUP_PREFIX: Final = "spark-kafka-relation"
 
 
-# The Kafka connector's columns, in its order; headers and append time come behind on request.
+# Columns of the Kafka connector, in its order; headers and append time follow on request.
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 
 TIME_COLUMNS: Final = ("timestamp", "appendTimestamp", "createTimestamp")
 
 
-# Why a record can't be shown, with mode=permissive; under the name that Spark's file sources have.
+# Column with the reason why a record can't be shown, with mode=permissive. Spark's file sources use
+# this name.
 REASON: Final = "_corrupt_record"
 
 
@@ -455,10 +461,10 @@ _ISOLATION: Final = {level.name.lower(): level for level in IsolationLevel}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
-    """A table as of a time.
+    """Options of a table as of a time.
 
     Attributes:
-        at_ms: The time, inclusive; None for all that is there.
+        at_ms: The time in ms, inclusive; None for all records.
         inexact: `refuse` or `mark`.
     """
 
@@ -468,47 +474,47 @@ class TableOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Request of a read. Offsets -2 and -1 stand for earliest and latest.
+    """Request of a read. Offsets -2 and -1 mean earliest and latest.
 
     Attributes:
-        path: Directory of topics, "" where brokers are read.
-        bootstrap: Brokers, `host:port[,host:port]`; "" where a directory is read.
+        path: Directory of topics, "" for a read from brokers.
+        bootstrap: Brokers, `host:port[,host:port]`; "" for a read of a directory.
         client: Settings of the client under Kafka's names; for brokers.
-        store: Settings of the object store that `path` names.
-        topics: Names of topics, where they were given so.
-        pattern: Pattern of whole names, where it was given so.
-        if_there: Topics that were named and are not there are left out.
-        assigned: Partitions, where they were given so.
-        start_offsets: One for all partitions, or one for each; None where not given.
-        end_offsets: Likewise.
-        start_ms: Start of the time range, likewise.
-        end_ms: End of the time range, likewise.
-        clock: Which time is meant.
-        is_exact: Times select records, else positions.
-        needs_match: A start behind all records is an error (positions only).
+        store: Settings of the object store of `path`.
+        topics: Names of topics; empty if chosen by `pattern` or `assigned`.
+        pattern: Pattern of whole topic names, None if not given.
+        if_there: Named topics that don't exist are left out, not an error.
+        assigned: Partitions; empty if chosen by `topics` or `pattern`.
+        start_offsets: Start offset for all partitions, or one for each; None if not given.
+        end_offsets: End offset for all partitions, or one for each; None if not given.
+        start_ms: Start of the time range for all partitions, or for each; None if not given.
+        end_ms: End of the time range for all partitions, or for each; None if not given.
+        clock: Clock of the time range.
+        is_exact: Times select records, not positions.
+        needs_match: A start after all records is an error (positions only).
         strict: Records without a time are an error.
         columns: Columns of a row, in order.
-        min_partitions: Lower bound of splits, a hint.
-        max_records: Upper bound of offsets in a split, None for no such.
-        split_bytes: Upper bound of a split, about.
+        min_partitions: Minimum number of splits, a hint.
+        max_records: Maximum number of offsets in a split, None for no maximum.
+        split_bytes: Approximate maximum size of a split, in bytes of log.
         isolation: Whether records of open and aborted transactions are read.
-        fail_on_data_loss: Whether offsets that are gone are an error.
-        zone_cache: Folder for zone maps that the directory doesn't have; None for no such.
-        until_flushed: Read no further than what a crash of the log's owner can't take back.
-        pushes_down: Whether filters may be taken over from Spark.
+        fail_on_data_loss: Whether offsets that are gone are an error, not a warning.
+        zone_cache: Folder for zone maps that the directory lacks; None for no folder.
+        until_flushed: Read only records that a crash of the log's owner can't lose.
+        pushes_down: Whether Spark may push filters down.
         poll_timeout_ms: How long a task waits for a broker's next records.
-        offset_tries: How often brokers are asked for offsets.
-        offset_retry_ms: How long to wait in between.
-        group_prefix: What the client's group id begins with.
-        table: How keys are reduced; None where records are read.
-        serdes: Names of serializers of the columns `key` and `value`, where they were given.
-        permissive: Cells that can't be shown are null, and the column `REASON` says why.
-        time_texts: Times of the range that were given as text, and that text.
+        offset_tries: Maximum number of attempts to request offsets from brokers.
+        offset_retry_ms: Pause between these attempts.
+        group_prefix: Prefix of the client's group id.
+        table: Options of a table; None for a read of records.
+        serdes: Names of serializers of the columns `key` and `value`, if given.
+        permissive: Cells that can't be shown are null, with the reason in the column `REASON`.
+        time_texts: Texts of the range's times that were given as text, by time in ms.
     """
 
     path: str = ""
     bootstrap: str = ""
-    # Passwords may be among these: not shown.
+    # Hidden from the repr: may contain passwords.
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
     topics: tuple[str, ...] = ()
@@ -542,7 +548,7 @@ class SourceOptions:
     time_texts: Mapping[int, str] = field(default_factory=dict)
 
     def write_time(self, time_ms: int) -> str:
-        """A time as the query writes times: as it was given, else in its manner."""
+        """Return a time as text: as it was given, else in the form of the query's other times."""
         if time_ms in self.time_texts:
             return self.time_texts[time_ms]
         try:
@@ -553,24 +559,24 @@ class SourceOptions:
 
     @property
     def is_broker(self) -> bool:
-        """Whether brokers are read, not a directory."""
+        """Whether the read is from brokers, not of a directory."""
         return bool(self.bootstrap)
 
     @property
     def has_times(self) -> bool:
-        """Whether a time range was asked for."""
+        """Whether a time range is given."""
         return self.start_ms is not None or self.end_ms is not None
 
 
 def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> SourceOptions:
-    """The options of a read.
+    """Return the options of a read.
 
     Args:
-        texts: As Spark hands them over.
-        env: Its clock is what `now` means in times.
+        texts: Options as Spark passes them.
+        env: Its clock is `now` in times; the machine's if None.
 
     Raises:
-        InvalidRequest, InvalidTime: One that is missing, unknown or can't be read.
+        InvalidRequest, InvalidTime: An option is missing, unknown or can't be parsed.
     """
     options = Options(texts, READ_OPTIONS)
     now_ms = (env or os_env()).clock.now_ms()
@@ -590,7 +596,8 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
-        # As in the connector, and what brokers can find without reading all behind the start.
+        # Brokers default to the connector's meaning, which needs no read of all records after the
+        # start.
         "positions" if bootstrap else "exact",
     )
     return SourceOptions(
@@ -621,7 +628,8 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         zone_cache=options.text("zoneCache"),
         until_flushed=options.choice("readUntil", {"written": False, "flushed": True}, "written"),
-        # A filter on offsets or times below a table would make another table.
+        # A filter on offsets or times that is applied before the table is computed would change the
+        # table.
         pushes_down=options.flag("pushdown", default=not options.flag("table", default=False)),
         poll_timeout_ms=options.number("kafkaConsumer.pollTimeoutMs", POLL_TIMEOUT_MS),
         offset_tries=options.number("fetchOffset.numRetries", OFFSET_TRIES),
@@ -635,7 +643,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
 
 
 def _table(options: Options, now_ms: int) -> TableOptions | None:
-    """The table that is asked for; raises InvalidRequest for what has no meaning there."""
+    """Return the requested table; raises InvalidRequest for an option that tables don't support."""
     if not options.flag("table", default=False):
         for name in ("asOf", "inexact"):
             if options.text(name) is not None:
@@ -650,7 +658,7 @@ def _table(options: Options, now_ms: int) -> TableOptions | None:
 
 
 def _place(options: Options) -> tuple[str, str]:
-    """Path and brokers, one of them empty; raises InvalidRequest for what fits the other only."""
+    """Return path and brokers, one empty; raises InvalidRequest for an option of the other."""
     path, bootstrap = options.place(_NOT_OF_BROKERS, _OF_BROKERS)
     others = options.prefixed("store." if bootstrap else "kafka.").keys() - {"isolation.level"}
     if others:
@@ -666,10 +674,10 @@ def _client(options: Options) -> dict[str, str]:
 
 
 def read_columns(options: Options) -> tuple[str, ...]:
-    """The columns of a row; whether they exist is for the scan to say.
+    """Return the columns of a row; the scan checks whether they exist.
 
     Raises:
-        InvalidRequest: The column of reasons without mode=permissive.
+        InvalidRequest: The column `REASON` is given without mode=permissive.
     """
     named = options.names("columns")
     with_headers = options.flag("includeHeaders", default=False)
@@ -686,7 +694,7 @@ def read_columns(options: Options) -> tuple[str, ...]:
 
 
 def read_mode(options: Options) -> bool:
-    """Whether a record that can't be shown is shown as far as it can be, with the reason."""
+    """Whether a cell that can't be shown is null, with the reason beside it, not an error."""
     modes = {"failfast": False, "permissive": True}
     if (options.text("mode") or "").strip().lower() == "dropmalformed":
         raise InvalidRequest(
@@ -699,9 +707,9 @@ def read_mode(options: Options) -> bool:
 def scan_columns(columns: Sequence[str], serdes: Mapping[str, str]) -> tuple[str, ...]:
     """Return the columns that a scan reads for these rows.
 
-    The offset is among them wherever a cell may be one that can't be shown: errors name it. For the
-    column of reasons, columns with a serializer are read even where they are not shown: a record is
-    sound or not whatever columns a query names.
+    The offset is among them if a cell may fail to convert: errors name the offset. For the column
+    `REASON`, columns with a serializer are read even if the query does not show them, so that a
+    record has the same reason for every choice of columns.
     """
     names = tuple(name for name in columns if name != REASON)
     if REASON in columns:

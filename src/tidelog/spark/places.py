@@ -1,7 +1,7 @@
 """Places that jobs read and write: a cluster of brokers, or a directory, local or remote.
 
 One text names either: `kafka://host:port[,host:port]`, a path, or the URL of an object store. A
-place knows the options that `format("tidelog")` needs to reach it, for reads and for writes.
+place provides the options that `format("tidelog")` needs to reach it, for reads and for writes.
 """
 
 import re
@@ -25,14 +25,14 @@ class Place:
 
     Attributes:
         address: `host:port[,host:port]` of brokers; path or URL of a directory.
-        is_broker: Which of the two it is.
-        client: Settings of the client under Kafka's names, security say; brokers alone have some.
-        store: Settings of the object store, without their `store.`; directories alone have some.
+        is_broker: Whether it is a cluster, not a directory.
+        client: Settings of the client under Kafka's names, such as security; for brokers only.
+        store: Settings of the object store, without the prefix `store.`; for directories only.
     """
 
     address: str
     is_broker: bool = False
-    # Passwords may be among them: not shown.
+    # Hidden from the repr: may contain passwords.
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -44,7 +44,7 @@ class Place:
         client: Mapping[str, str] | None = None,
         store: Mapping[str, str] | None = None,
     ) -> Self:
-        """The place that a text names.
+        """Return the place that a text names.
 
         Args:
             text: `kafka://host:port[,host:port]`, a path, or a URL such as `s3://bucket/logs`.
@@ -52,7 +52,7 @@ class Place:
             store: Settings of the object store, for directories.
 
         Raises:
-            InvalidRequest: No place, or settings that do not belong to it.
+            InvalidRequest: The text names no place, or the settings don't fit its kind.
         """
         if text.startswith(BROKER_SCHEME):
             if store:
@@ -70,7 +70,7 @@ class Place:
         return cls(text, store=dict(store or {}))
 
     def options(self) -> dict[str, str]:
-        """The options of `format("tidelog")` that reach it, for reading and for writing."""
+        """Return the options with which `format("tidelog")` reads and writes it."""
         if self.is_broker:
             settings = {f"kafka.{name}": value for name, value in self.client.items()}
             return settings | {"kafka.bootstrap.servers": self.address}
@@ -91,7 +91,7 @@ def _check_servers(text: str, servers: str) -> None:
 
 
 def as_place(value: "Place | str | PathLike[str]") -> Place:
-    """Return a place, read where it is text or a path; raises InvalidRequest for anything else."""
+    """Return a place, parsed from text or a path; raises InvalidRequest for anything else."""
     if isinstance(value, Place):
         return value
     if isinstance(value, str | PathLike):

@@ -1,11 +1,11 @@
 """Filters that Spark pushes down, as limits of a read: partitions, offsets, times. No I/O.
 
-Owns the limits (`Limits`), and what is wanted of each partition from options and filters. Not
-owned: reading the options (`options`).
+Owns the limits (`Limits`), and the requested range of each partition from options and filters. Not
+owned: parsing of options (`options`).
 
-Invariants: a filter that the limits fulfill exactly need not be applied by Spark again; a filter
-that they only narrow is handed back. Topic, partition and offset are never null, so a filter on
-them is either true or false. A comparison with a time is never true of a record without one.
+Invariants: a filter that the limits apply exactly need not be applied by Spark again; a filter that
+they only narrow is returned to Spark. Topic, partition and offset are never null, so a filter on
+them is either true or false. A comparison with a time is never true for a record without a time.
 """
 
 import operator
@@ -61,14 +61,14 @@ _TESTS: Final[dict[type[Filter], Callable[..., bool]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Part of a read that filters leave.
+    """Limits that filters put on a read.
 
     Attributes:
         names: Filters on topics and partitions.
-        least_offset: First offset wanted, in every partition.
-        limit_offset: Offset behind the last one wanted.
-        clock: Which time `times` is about.
-        times: Times in ms wanted, [a, b); INT64_MAX is no end. None for all records, also those
+        least_offset: First offset in every partition, inclusive.
+        limit_offset: End offset in every partition, exclusive.
+        clock: Clock of `times`.
+        times: Time range in ms, [a, b); INT64_MAX means no end. None for all records, also those
             without a time.
     """
 
@@ -79,13 +79,13 @@ class Limits:
     times: tuple[int, int] | None = None
 
     def keeps(self, name: TopicPartition) -> bool:
-        """Whether anything of a partition is wanted."""
+        """Whether the filters on topics and partitions keep a partition."""
         values: dict[str, int | str] = {"topic": name.topic, "partition": name.partition}
         return all(_is_true(one, values[_column(one)]) for one in self.names)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing at all is wanted."""
+        """Whether no record can match."""
         start, end = self.times or (INT64_MIN, INT64_MAX)
         return self.least_offset >= self.limit_offset or (start >= end and end != INT64_MAX)
 
@@ -95,12 +95,12 @@ NO_LIMITS: Final = Limits()
 
 @dataclass(slots=True)
 class LimitMaker:
-    """Takes filters one by one.
+    """Converts filters to limits.
 
     Attributes:
-        options: What the query was asked for.
-        limits: What the filters taken so far leave.
-        returned: Those that Spark has to apply.
+        options: Options of the query.
+        limits: Limits of the filters taken so far.
+        returned: Filters that Spark has to apply.
     """
 
     options: SourceOptions
@@ -108,15 +108,15 @@ class LimitMaker:
     returned: list[Filter] = field(default_factory=list)
 
     def take(self, filters: Iterable[Filter]) -> None:
-        """Take what can be taken; the rest is in `returned`."""
-        # A time's column is known to be filled only where a range of it is obeyed.
+        """Convert the filters; those that Spark has to apply are in `returned`."""
+        # A time column is known to be non-null only once a range on it is a limit.
         late = [one for one in filters if not self._take(one)]
         for one in late:
             if not self._is_implied(one):
                 self.returned.append(one)
 
     def _take(self, one: Filter) -> bool:
-        """Whether the limits obey the filter now."""
+        """Whether the limits now apply the filter exactly."""
         column = _column(one)
         kind = _NAMES.get(column)
         if kind is not None and _is_known(one, kind):
@@ -143,9 +143,9 @@ class LimitMaker:
     def _take_time(self, one: Filter, clock: ClockName) -> bool:
         options, times = self.options, self.limits.times
         if options.strict:
-            return False  # records without a time must be met, to be told
+            return False  # records without a time must be read, to raise the error
         if options.has_times and clock is not options.clock:
-            return False  # a plan goes by one clock
+            return False  # a plan has one clock
         if times is not None and clock is not self.limits.clock:
             return False
         bounds = _bounds(one, _floor_ms, _ceil_ms)
@@ -155,25 +155,26 @@ class LimitMaker:
         before = times or (INT64_MIN, INT64_MAX)
         both = (max(before[0], start), min(before[1], end))
         self.limits = replace(self.limits, clock=clock, times=both)
-        # A time in the range that Spark can't hold is null in its row: Spark has to look again.
+        # A time in the range that Spark can't represent is null in its row, so Spark has to check
+        # again.
         return is_exact and not self.options.permissive
 
     def _is_implied(self, one: Filter) -> bool:
-        """Whether all that is left has a time, which is all that the filter asks for."""
+        """Whether the filter only asks for a time that all remaining records have."""
         clock = _CLOCKS.get(_column(one))
         is_range = self.limits.times is not None and self.limits.clock is clock
         return isinstance(one, IsNotNull) and is_range and not self.options.permissive
 
 
 def _column(one: Filter) -> str:
-    """The column that a filter is about, "" where it lies inside another."""
+    """Return the column of a filter, "" for a nested one."""
     inner = one.child if isinstance(one, Not) else one
     path: tuple[str, ...] = getattr(inner, "attribute", ())
     return path[0] if len(path) == 1 else ""
 
 
 def _is_known(one: Filter, kind: type[int | str]) -> bool:
-    """Whether a filter on names can be tried here: all its constants are of the column's kind."""
+    """Whether a filter on names can be evaluated here: all its constants have the column's type."""
     inner = one.child if isinstance(one, Not) else one
     if isinstance(inner, IsNotNull | IsNull):
         return True
@@ -185,7 +186,7 @@ def _is_known(one: Filter, kind: type[int | str]) -> bool:
 
 
 def _is_true(one: Filter, value: int | str) -> bool:
-    """Whether a filter keeps a value that is never null."""
+    """Whether a filter keeps this value, which is never null."""
     if isinstance(one, Not):
         return not _is_true(one.child, value)
     if isinstance(one, IsNotNull | IsNull):
@@ -198,10 +199,10 @@ def _bounds(
     floor: Callable[[object], int | None],
     ceil: Callable[[object], int | None],
 ) -> tuple[tuple[int, int], bool] | None:
-    """Whole numbers [a, b) that a filter leaves, and whether it leaves all of them.
+    """Return the whole numbers [a, b) that a filter can match, and whether it matches all of them.
 
-    None where it says nothing of ranges. `floor` and `ceil` make a whole number of a value that may
-    lie between two; None of what is no value of the column.
+    None if it does not limit a range. `floor` and `ceil` convert a constant, which may lie between
+    two whole numbers; they return None if it is no value of the column.
     """
     if isinstance(one, In):
         return _hull(one, floor, ceil)
@@ -217,7 +218,7 @@ def _bounds(
         start = low + 1
     elif isinstance(one, LessThan):
         end = high
-    else:  # equal to a value that lies between two: nothing
+    else:  # a constant between two whole numbers equals none
         start = INT64_MIN if isinstance(one, LessThanOrEqual) else high
         end = INT64_MAX if isinstance(one, GreaterThanOrEqual) else low + 1
     return (start, end), True
@@ -226,7 +227,7 @@ def _bounds(
 def _hull(
     one: In, floor: Callable[[object], int | None], ceil: Callable[[object], int | None]
 ) -> tuple[tuple[int, int], bool] | None:
-    """From the smallest to the largest value of a list; exact only where that is one value."""
+    """Return the range from the smallest to the largest value of a list, marked as inexact."""
     lows = [floor(value) for value in one.value]
     highs = [ceil(value) for value in one.value]
     known_lows = [low for low in lows if low is not None]
@@ -243,7 +244,7 @@ def _whole(value: object) -> int | None:
 def _microseconds(value: object) -> int | None:
     if not isinstance(value, datetime):
         return None
-    # Spark hands over aware times; naive ones are in the session's zone, which nobody here knows.
+    # Spark passes aware times. Naive ones would be in the session's zone, which is unknown here.
     return (value - EPOCH) // _MICROSECOND if value.tzinfo is not None else None
 
 
@@ -267,12 +268,12 @@ NO_PARTITION: Final = "nothing to read: filters leave no partition"
 
 
 def empty_reason(options: SourceOptions, names: list[TopicPartition], limits: Limits) -> str:
-    """Why no partition is looked at.
+    """Return the reason why no partition is read.
 
     Args:
-        options: What the query was asked for.
-        names: The partitions that these mean.
-        limits: What filters leave.
+        options: Options of the query.
+        names: Partitions that the options choose.
+        limits: Limits of the filters.
     """
     if not names:
         return NO_TOPIC.format(options.pattern)
@@ -282,10 +283,10 @@ def empty_reason(options: SourceOptions, names: list[TopicPartition], limits: Li
 def scan_ranges(
     options: SourceOptions, names: list[TopicPartition], limits: Limits
 ) -> dict[TopicPartition, Wanted]:
-    """What is wanted of each partition that the limits keep.
+    """Return the requested range of each partition that the limits keep.
 
     Raises:
-        InvalidRequest: An option by partition does not name them all, or names others.
+        InvalidRequest: An option by partition does not name all partitions, or names others.
     """
     sides = {
         "start_offset": _spread("startingOffsets", options.start_offsets, names),
@@ -309,7 +310,7 @@ def scan_ranges(
 
 
 def _spread(what: str, values: Given, names: list[TopicPartition]) -> list[int | None]:
-    """One value for each partition."""
+    """Return one value for each partition."""
     if values is None or isinstance(values, int):
         return [values] * len(names)
     if missing := [name for name in names if name not in values]:

@@ -13,19 +13,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a query is, as of its last micro-batch.
+    """Progress of a query as of its last micro-batch.
 
     Attributes:
         topics: Topics that it reads.
         batch: Number of the micro-batch, -1 before the first one.
-        offsets_behind: Offsets left to read.
-        seconds_behind: Age of the oldest record left, by create time; 0 where nothing is left,
-            None where it is unknown (brokers tell no times of offsets).
-        append_seconds_behind: The same by append time.
+        offsets_behind: Number of offsets left to read.
+        seconds_behind: Age of the oldest unread record, by create time; 0 if nothing is unread,
+            None if unknown (brokers don't report times of offsets).
+        append_seconds_behind: Age of the oldest unread record, by append time; 0 if nothing is
+            unread, None if unknown.
         rows_read: Rows read, in the micro-batches that Spark remembers (100 by default).
-        rows_written: Rows that the sink says it has written in them; `rows_read` where it says
-            nothing, as sinks in Python do.
-        lost: Ranges of offsets found lost in them, in words.
+        rows_written: Rows that the sink reports as written in them; `rows_read` if it reports none,
+            as sinks in Python.
+        lost: Ranges of offsets lost in them, in words.
     """
 
     topics: tuple[str, ...] = ()
@@ -38,7 +39,7 @@ class Progress:
     lost: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """One line, for a log."""
+        """Return one line, for a log."""
         ages = [("created", self.seconds_behind), ("appended", self.append_seconds_behind)]
         ages_text = [f"{word} {age:,.1f} s ago" for word, age in ages if age is not None]
         oldest = (
@@ -52,19 +53,23 @@ class Progress:
 
 
 def progress(query: "StreamingQuery") -> Progress:
-    """Return how far a streaming query is that reads from tidelog.
+    """Return the progress of a streaming query that reads from tidelog.
 
     Args:
         query: The query, running or ended.
 
     Raises:
-        InvalidRequest: It reads nothing from `format("tidelog")`.
+        InvalidRequest: It does not read from `format("tidelog")`.
     """
     return read_progress([json.loads(one.json) for one in query.recentProgress])
 
 
 def read_progress(batches: "Sequence[Mapping[str, object]]") -> Progress:
-    """The progress in what Spark tells of micro-batches, oldest first; errors as `progress`."""
+    """Return the progress from Spark's reports of micro-batches, oldest first.
+
+    Raises:
+        InvalidRequest: The query does not read from `format("tidelog")`.
+    """
     if not batches:
         return Progress()
     reports = [_told(batch) for batch in batches]
@@ -86,7 +91,7 @@ def read_progress(batches: "Sequence[Mapping[str, object]]") -> Progress:
 
 
 def _told(batch: Mapping[str, object]) -> list[Mapping[str, object]]:
-    """What our sources told with a micro-batch."""
+    """Return the reports of this package's sources in a micro-batch's progress."""
     sources = batch.get("sources")
     reports = []
     for source in sources if isinstance(sources, list) else []:

@@ -4,9 +4,9 @@ Owns the conversion of reads (`SparkRows`) and the choice of topic and partition
 write (`Router`), without an object per row.
 
 Invariants: Spark compares names, order, types and nullability of the first record batch with its
-own schema and trusts the rest, so every batch has exactly this schema. Times become microseconds; a
-time that does not fit into 64 bits then (some 292,000 years away) is an error that names the
-record, or null with the reason beside it (`mode=permissive`).
+own schema and doesn't check the rest, so every batch has exactly this schema. Times become
+microseconds. A time that then does not fit into 64 bits (some 292,000 years away) is an error that
+names the record, or null with the reason beside it (`mode=permissive`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ TYPES: Final[dict[str, DataType]] = {
 }
 
 
-# What key and value are, by the name of their serializer.
+# Types of key and value by the name of their serializer.
 SERDE_TYPES: Final[dict[str, DataType]] = {
     "bytes": BinaryType(),
     "string": StringType(),
@@ -83,14 +83,14 @@ NO_SERDES: Final[Serdes] = {}
 
 
 def row_type(columns: Sequence[str], serdes: Serdes = NO_SERDES) -> StructType:
-    """The type of a row of these columns.
+    """Return the type of a row of these columns.
 
     Args:
-        columns: Their names.
-        serdes: Names of serializers of the columns `key` and `value`; bytes where there is none.
+        columns: Names of the columns.
+        serdes: Names of serializers of the columns `key` and `value`; bytes without one.
 
     Raises:
-        InvalidRequest: A column that does not exist, or one twice.
+        InvalidRequest: A column does not exist, or is named twice.
     """
     if unknown := [name for name in columns if name not in TYPES]:
         raise InvalidRequest(f"no column {unknown[0]!r}; there are: {', '.join(TYPES)}")
@@ -101,7 +101,7 @@ def row_type(columns: Sequence[str], serdes: Serdes = NO_SERDES) -> StructType:
 
 
 def check_row_type(requested: StructType, serdes: Serdes = NO_SERDES) -> tuple[str, ...]:
-    """The columns of a schema that a user has given; raises InvalidRequest where one differs."""
+    """Return the columns of a user's schema; raises InvalidRequest if a type differs."""
     columns = tuple(requested.fieldNames())
     for ours, theirs in zip(row_type(columns, serdes), requested, strict=True):
         if ours.dataType != theirs.dataType:
@@ -113,19 +113,19 @@ def check_row_type(requested: StructType, serdes: Serdes = NO_SERDES) -> tuple[s
 
 
 class SparkRows:
-    """Turns record batches of a scan into record batches for Spark.
+    """Converts record batches of a scan to record batches for Spark.
 
     Attributes:
-        scanned: Columns that the scan's batches have, in order.
+        scanned: Columns of the scan's batches, in order.
     """
 
     def __init__(
         self, columns: Sequence[str], serdes: Serdes = NO_SERDES, *, permissive: bool = False
     ) -> None:
-        """Begin.
+        """Create the converters.
 
         Args:
-            columns: Of Spark's rows, in order.
+            columns: Columns of Spark's rows, in order.
             serdes: Names of serializers of the columns `key` and `value`.
             permissive: Cells that can't be shown are null, with the reason in the column `REASON`.
         """
@@ -136,7 +136,7 @@ class SparkRows:
             _converter(field.name, field.type, serdes.get(field.name, "bytes"))
             for field in self._schema
         ]
-        # Not shown, but read for the column of reasons.
+        # Columns that are read only for the column `REASON`.
         self._hidden = {
             column: _serde_converter(column, serdes[column])
             for column in self.scanned
@@ -144,15 +144,15 @@ class SparkRows:
         }
 
     def convert(self, batch: pa.RecordBatch, name: TopicPartition) -> pa.RecordBatch:
-        """The same rows in Spark's types.
+        """Convert rows to Spark's types.
 
         Args:
             batch: Rows with the columns `scanned`.
             name: Their partition, for errors.
 
         Raises:
-            InvalidTimestamp: A time that Spark can't hold; names partition and offset.
-            SerdeError: A key or value that is not of its serializer; names partition and offset.
+            InvalidTimestamp: A time that Spark can't represent; names partition and offset.
+            SerdeError: A key or value that its serializer can't decode; names partition and offset.
         """
         reasons: dict[int, list[str]] = {}
         arrays = {
@@ -192,7 +192,7 @@ class SparkRows:
 
 
 def _told(reasons: Mapping[int, Sequence[str]], count: int) -> "Column":
-    """The column of reasons: null where there is none."""
+    """Return the column `REASON`: null for rows without a reason."""
     if not reasons:
         return pa.nulls(count, pa.string())
     texts = ["; ".join(reasons[row]) if row in reasons else None for row in range(count)]
@@ -200,16 +200,16 @@ def _told(reasons: Mapping[int, Sequence[str]], count: int) -> "Column":
 
 
 def _place(batch: pa.RecordBatch, name: TopicPartition, row: int) -> str:
-    """A record for people: its partition and its offset."""
+    """Return a record's partition and offset as text."""
     return f"{name} offset {batch.column('offset')[row].as_py()}"
 
 
 class _Converter(NamedTuple):
-    """How a column becomes one of Spark's.
+    """Conversion of a column to Spark's type.
 
     Attributes:
-        convert: Raises SerdeError or ArrowInvalid where a cell can't be shown.
-        find_wrong: Rows of these cells, in order, with the error of each.
+        convert: Converts a column; raises SerdeError or ArrowInvalid if a cell can't be shown.
+        find_wrong: Returns the rows of such cells, in order, with their errors.
     """
 
     convert: "Callable[[Column], Column]"
@@ -246,7 +246,7 @@ def _none_wrong(_: "Column") -> "Iterable[tuple[int, RequestError]]":
 
 
 def _wrong_times(name: str, column: "Column") -> "Iterator[tuple[int, RequestError]]":
-    """Times in ms that are beyond 64 bits in microseconds."""
+    """Yield the rows whose times in ms are too large for 64 bits in microseconds."""
     times = np.asarray(column.cast(pa.int64()).fill_null(0))
     most = INT64_MAX // US_PER_MS
     for row in np.flatnonzero((times > most) | (times < -most)).tolist():
@@ -261,9 +261,9 @@ def _wrong_times(name: str, column: "Column") -> "Iterator[tuple[int, RequestErr
 
 
 def _headers(column: "Column", kind: pa.DataType) -> "Column":
-    """Spark's list of structs over the same buffers; null without headers, as the connector has it.
+    """Return headers as Spark's list of structs over the same buffers; null without headers.
 
-    The child's nullability differs from ours, and Spark compares it.
+    The connector has null too. The child's nullability differs from ours, and Spark compares it.
     """
     assert isinstance(column, pa.ListArray)
     assert isinstance(kind, pa.ListType)
@@ -286,7 +286,7 @@ if TYPE_CHECKING:
     Numbers = npt.NDArray[np.int32]
 
 
-# The columns of a record; the others of a row say where it goes.
+# Columns of a record; the other columns of a row choose its topic and partition.
 RECORD_COLUMNS: Final = ("key", "value", "timestamp", "headers")
 
 
@@ -294,15 +294,15 @@ _UINT16_MAX: Final = (1 << 16) - 1
 
 
 class Router:
-    """Sends rows to topics and partitions, as Kafka's clients would. Not safe for two threads."""
+    """Chooses topic and partition of each row, as Kafka's clients do. Not thread-safe."""
 
     def __init__(self, topic: str | None, count_of: Callable[[str], int], *, task: int) -> None:
-        """Begin.
+        """Create it.
 
         Args:
-            topic: Of all rows; None where each names its own.
-            count_of: The number of a topic's partitions; raises UnknownTopic.
-            task: Number of the task; tasks begin their turns at different partitions.
+            topic: Topic of all rows; None if each row names its own.
+            count_of: Returns the number of a topic's partitions; raises UnknownTopic.
+            task: Number of the task; tasks start their round-robin at different partitions.
         """
         self._topic = topic
         self._count_of = count_of
@@ -310,10 +310,11 @@ class Router:
         self._turn = task
 
     def route(self, batch: pa.RecordBatch) -> "Iterator[tuple[str, Numbers, pa.RecordBatch]]":
-        """The rows of each topic, in order: topic, partition of each row, columns of the records.
+        """Yield each topic's rows, in order: topic, partition of each row, columns of the records.
 
         Raises:
-            UnknownTopic, InvalidRequest: A topic or a partition that does not exist, or none.
+            UnknownTopic, InvalidRequest: A row's topic or partition does not exist, or a row has no
+                topic.
         """
         if not batch.num_rows:
             return
@@ -335,7 +336,7 @@ class Router:
             yield str(name), rows
 
     def _numbers(self, topic: str, batch: pa.RecordBatch) -> "Numbers":
-        """The partition of each row: its own word, else by its key as Kafka's clients do."""
+        """Return each row's partition: its own if given, else chosen as Kafka's clients do."""
         count = self._counts.get(topic) or self._count_of(topic)
         self._counts[topic] = count
         if "partition" not in batch.schema.names:
@@ -357,7 +358,8 @@ class Router:
         return np.where(is_given, numbers.astype(np.int32), self._chosen(batch, count))
 
     def _chosen(self, batch: pa.RecordBatch, count: int) -> "Numbers":
-        # Rows without a key take turns by record batch, so that batches get full.
+        # Rows without a key go to one partition per record batch, in turn, so that log batches are
+        # full.
         keyless = self._turn % count
         if count == 1 or "key" not in batch.schema.names:
             return np.full(batch.num_rows, keyless, np.int32)
@@ -365,12 +367,12 @@ class Router:
 
 
 def by_partition(numbers: "Numbers", rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each partition, in their order."""
+    """Yield the rows of each partition, in their order."""
     first = int(numbers[0])
     if (numbers == first).all():
         yield first, rows
         return
-    # Sorted by counting where the numbers are of 16 bits.
+    # numpy sorts 16-bit numbers by counting.
     narrow = numbers.astype(np.uint16) if numbers.max() <= _UINT16_MAX else numbers
     ordered = rows.take(np.argsort(narrow, kind="stable"))
     counts = np.bincount(numbers)

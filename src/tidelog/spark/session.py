@@ -1,14 +1,14 @@
 """Spark sessions: starting one, settings for tidelog, and the supported versions of Spark and Java.
 
-Spark's workers run the `python3` on the PATH unless PYSPARK_PYTHON names another, and that one may
-lack tidelog; Spark's own message says little about it. Sessions that are started here have it set.
-For sessions that others started, `setup` and the checks set or report what is still possible.
+Spark's workers run the `python3` on the PATH unless PYSPARK_PYTHON names another. That Python may
+lack tidelog, and Spark's own error does not say so clearly. Sessions started here set
+PYSPARK_PYTHON. For other sessions, `setup` and the checks set or report what is still possible.
 
-The source is tested on the supported versions and refuses all others, because Spark's Python data
-sources change from one version to the next and would fail during the work, not at the start. Spark
-tells its version in every process of ours. Java's version comes from the process that started
-Spark's Python (`driver_java`) or, if there is a session, from Spark (`check_session`), which works
-over Spark Connect too.
+The source is tested with the supported versions and refuses all others: Spark's Python data sources
+change from one version to the next, and would otherwise fail during the work, not at the start.
+Spark's version is known in every process of ours. Java's version comes from the process that
+started Spark's Python (`driver_java`) or, if there is a session, from Spark (`check_session`),
+which also works over Spark Connect.
 
 Not owned: Python and packages of the workers (`workers`).
 """
@@ -48,19 +48,19 @@ _ASK_JAVA: Final = (
 _RELEASE: Final = re.compile(r'^JAVA_VERSION="([0-9.]+)', re.MULTILINE)
 
 
-# Planning runs in a child, or through Spark's daemon in a grandchild, of the driver's JVM.
+# The driver's JVM is the parent of the planning process or, with Spark's daemon, its grandparent.
 _PARENTS_MAX: Final = 4
 
 
 def check_versions(spark: str, java: str | None) -> None:
-    """Refuse a Spark or a Java that this does not work with.
+    """Refuse an unsupported version of Spark or Java.
 
     Args:
         spark: Spark's version, e.g. `4.3.0`.
-        java: Java's, e.g. `17` or `17.0.15`; None where it is not known, which passes.
+        java: Java's version, e.g. `17` or `17.0.15`; None if unknown, which passes.
 
     Raises:
-        UnsupportedVersion: The text says which are right and how to choose them.
+        UnsupportedVersion: The text names the supported versions and how to choose one.
     """
     if ".".join(spark.split(".")[:2]) not in SPARK_VERSIONS:
         versions = " and ".join(SPARK_VERSIONS)
@@ -78,10 +78,10 @@ def check_versions(spark: str, java: str | None) -> None:
 
 
 def check_driver() -> None:
-    """Refuse what this process runs under: the Spark that was imported, the Java that started it.
+    """Refuse this process's Spark, or the Java that started the process, if unsupported.
 
     Raises:
-        UnsupportedVersion: As `check_versions`.
+        UnsupportedVersion: The version of Spark or Java is not supported.
     """
     from pyspark import __version__
 
@@ -89,10 +89,10 @@ def check_driver() -> None:
 
 
 def check_session(spark: "SparkSession") -> None:
-    """Refuse a session whose Spark or Java this does not work with; asks Spark by one small query.
+    """Refuse a session with an unsupported Spark or Java; runs one small query.
 
     Raises:
-        UnsupportedVersion: As `check_versions`.
+        UnsupportedVersion: The version of Spark or Java is not supported.
     """
     check_versions(spark.version, None)
     row = spark.sql(_ASK_JAVA).first()
@@ -100,22 +100,23 @@ def check_session(spark: "SparkSession") -> None:
 
 
 def refusing_source() -> "type[DataSource]":
-    """A data source `tidelog` that can do nothing but say why; for Sparks without our base classes.
+    """Return a data source `tidelog` that only raises errors, for Sparks without our base classes.
 
-    Where Spark is not to blame, the error that kept the real one from being imported comes up.
+    The error is an unsupported version or, if Spark's version is supported, the import error of the
+    real data source.
     """
     from pyspark.sql.datasource import DataSource
 
     class RefusingSource(DataSource):
-        """Refuses every use."""
+        """Data source that refuses every use."""
 
         @classmethod
         def name(cls) -> str:
-            """What stands in `format(...)`."""
+            """Return the name for `format(...)`."""
             return "tidelog"
 
         def schema(self) -> "str":
-            """Raise what is wrong."""
+            """Raise the reason."""
             check_driver()
             try:
                 importlib.import_module("tidelog.spark.source")
@@ -126,7 +127,7 @@ def refusing_source() -> "type[DataSource]":
             raise AssertionError("it can be imported after all")
 
         def writer(self, schema: "StructType", overwrite: bool) -> NoReturn:  # noqa: ARG002 - Spark's
-            """Raise what is wrong."""
+            """Raise the reason."""
             self.schema()
             raise AssertionError
 
@@ -134,19 +135,19 @@ def refusing_source() -> "type[DataSource]":
 
 
 def driver_java(proc: Path = Path("/proc"), pid: int | None = None) -> str | None:
-    """Version of the Java among a process's parents.
+    """Return the version of the Java among a process's parents.
 
     Args:
-        proc: Where the system tells of processes; what has none (macOS) leaves it unknown.
-        pid: Whose parents; this process's where None.
+        proc: Root of the proc file system; without one (macOS) the version is unknown.
+        pid: Process whose parents are searched; this process if None.
 
     Returns:
-        None where no parent is a Java, or where it does not say which it is.
+        None if no parent is a Java, or its version is unknown.
     """
     current = os.getpid() if pid is None else pid
     for _ in range(_PARENTS_MAX):
         try:
-            # `pid (name) state ppid ...`, where the name may hold anything.
+            # `pid (name) state ppid ...`; the name may contain any character.
             fields = (proc / str(current) / "stat").read_text().rpartition(")")[2].split()
             current = int(fields[1])
             program = (proc / str(current) / "exe").readlink()
@@ -165,7 +166,8 @@ def _release_of(home: Path) -> str | None:
     return None if match is None else match[1]
 
 
-# With it Spark hands filters to the source; the source then has a reader that takes them.
+# Setting with which Spark pushes filters down to the source, which then returns a reader that
+# accepts them.
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -181,7 +183,7 @@ _DESCRIPTION: Final = "spark.job.description"
 _TOPICS_SHOWN: Final = 5
 
 
-# One line for each mistake, not Spark's whole log.
+# One line per error, not Spark's whole log.
 _LOGGING: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -196,19 +198,19 @@ appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
 _STDERR: Final = 2
 
 
-# What Spark's message says of an error of ours: alone, or as the last line of a traceback.
+# An error of ours in Spark's message: alone, or as the last line of a traceback.
 _OURS: Final = re.compile(r"(?:^|\s)(?:[\w.]*\btidelog\.[\w.]+)\.([A-Z]\w+): (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """How a session is started.
+    """Options of a session.
 
     Attributes:
-        master: Spark's master, or `sc://HOST:PORT` for Spark Connect; all cores of here where None.
-        name: What Spark's pages call it.
-        time_zone: Where times without a zone are meant.
-        conf: Settings of Spark, which win over ours.
+        master: Spark's master, or `sc://HOST:PORT` for Spark Connect; all local cores if None.
+        name: Name of the application in Spark's UI.
+        time_zone: Zone of times without a zone.
+        conf: Settings of Spark; they override ours.
     """
 
     master: str | None = None
@@ -218,27 +220,27 @@ class SessionOptions:
 
     @property
     def is_connect(self) -> bool:
-        """Whether the session is that of a Spark Connect server."""
+        """Whether the session belongs to a Spark Connect server."""
         return (self.master or "").startswith(_CONNECT)
 
     @property
     def is_local(self) -> bool:
-        """Whether Spark runs in this machine's own processes."""
+        """Whether Spark runs in processes of this machine."""
         return (self.master or LOCAL).startswith("local")
 
 
 def start(
     options: SessionOptions, directory: Path, *, messages: Path | None = None
 ) -> "SparkSession":
-    """A session; what Spark, its JVM and its workers say goes to a file, not to the terminal.
+    """Start a session; Spark, its JVM and its workers write messages to a file, not the terminal.
 
     Args:
-        options: How.
-        directory: Folder for what Spark keeps; made where it is missing.
-        messages: That file; `spark.log` in the folder where None.
+        options: Options of the session.
+        directory: Folder for Spark's files; created if missing.
+        messages: File for the messages; `spark.log` in the folder if None.
 
     Raises:
-        UnsupportedVersion: Its Spark or Java is none that tidelog works with.
+        UnsupportedVersion: Its version of Spark or Java is not supported.
     """
     from pyspark.sql import SparkSession
 
@@ -260,7 +262,7 @@ def start(
 
 
 def settings(options: SessionOptions, directory: Path, logging: Path) -> dict[str, str]:
-    """Spark's settings for a session of a command."""
+    """Return Spark's settings for a command's session."""
     values = {
         "spark.sql.session.timeZone": options.time_zone,
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -285,7 +287,7 @@ def settings(options: SessionOptions, directory: Path, logging: Path) -> dict[st
 
 @contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
-    """Let processes that are started meanwhile write their messages to a file."""
+    """Redirect stderr to a file for processes started within."""
     saved = os.dup(_STDERR)
     with path.open("ab") as file:
         os.dup2(file.fileno(), _STDERR)
@@ -298,16 +300,16 @@ def stderr_to(path: Path) -> Iterator[None]:
 
 @reads_arguments()
 def setup(spark: "SparkSession", *, checks_workers: bool = True) -> "SparkSession":
-    """Set in a session what tidelog gains by: filters reach the source. The session itself.
+    """Configure a session for tidelog, so that filters reach the source; return the session.
 
-    Workers that start after this run this Python where nothing else was chosen.
+    Workers that start after this run this Python unless another was chosen.
 
     Args:
         spark: The session.
-        checks_workers: Run one small task to see whether the workers' Python has tidelog.
+        checks_workers: Run one small task to check that the workers' Python has tidelog.
 
     Raises:
-        UnsupportedVersion: Its Spark or Java is none that tidelog works with.
+        UnsupportedVersion: Its version of Spark or Java is not supported.
         MissingDependency: The workers' Python lacks tidelog; the text says what to set.
     """
     check_session(spark)
@@ -321,23 +323,24 @@ def setup(spark: "SparkSession", *, checks_workers: bool = True) -> "SparkSessio
 
 
 def is_connect(spark: "SparkSession") -> bool:
-    """Whether a session is that of a Spark Connect server."""
+    """Whether a session belongs to a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 @contextmanager
 def described(spark: "SparkSession", job: str, topics: Iterable[object]) -> Iterator[None]:
-    """Let Spark's UI show the name of a job and of its topics for what runs within.
+    """Show the name of a job and its topics in Spark's UI for queries run within.
 
-    The thread's description is restored behind it. A session of Spark Connect can set none.
+    Restores the thread's description afterwards. Does nothing in a session of Spark Connect, which
+    can't set one.
 
     Args:
         spark: The session.
-        job: The job's name, as the command has it.
+        job: Name of the job, as in the command.
         topics: Names of its topics or partitions.
     """
     context: SparkContext | None = None
-    with suppress(Exception):  # each release of Spark Connect refuses it by another error
+    with suppress(Exception):  # Spark Connect refuses it, with another error in each release
         context = spark.sparkContext
     if context is None:
         yield
@@ -354,13 +357,13 @@ def described(spark: "SparkSession", job: str, topics: Iterable[object]) -> Iter
 
 
 def check_shared_places(spark: "SparkSession", places: Iterable[Place]) -> None:
-    """See that paths mean the same to this process and, over Spark Connect, to the server.
+    """Check that paths mean the same to this process and, over Spark Connect, to the server.
 
-    Jobs plan here and read and write there. What is there is not compared: a path that both have
-    is taken for one directory.
+    Jobs plan in this process, and read and write on the server. Contents are not compared: an
+    absolute path is assumed to name the same directory on both machines.
 
     Raises:
-        InvalidRequest: A path that depends on where a process runs.
+        InvalidRequest: A path is relative.
     """
     if not is_connect(spark):
         return
@@ -380,9 +383,10 @@ def use_this_python() -> None:
 
 
 def our_words(text: str) -> tuple[str, str] | None:
-    """Name and text of the error of tidelog's that a message of Spark's holds, None for none.
+    """Return name and text of a tidelog error in one of Spark's messages, None without one.
 
-    A task's error reaches the driver as a traceback in text; the last one of ours is the cause.
+    A task's error reaches the driver as a traceback in text; the last tidelog error in it is the
+    cause.
     """
     matches = _OURS.findall(text)
     return (matches[-1][0], matches[-1][1].strip()) if matches else None

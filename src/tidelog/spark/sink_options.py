@@ -1,7 +1,7 @@
-"""Request of a write by `format("tidelog")`, and the facts that a task knows of itself.
+"""Request of a write by `format("tidelog")`, and what a task knows of itself.
 
-Owns the options of writes, the number of a task, and the streaming batch that it belongs to. Spark
-passes a batch's number to a sink's commit only; tasks find it among their local properties.
+Owns the options of writes, the number of a task, and its streaming batch. Spark passes a batch's
+number only to a sink's commit; tasks read it from their local properties.
 """
 
 import logging
@@ -16,8 +16,8 @@ from tidelog.errors import InvalidRequest
 from tidelog.spark.options import WRITE_OPTIONS, Options, read_serdes
 from tidelog.types import INT64_MAX, Codec
 
-# Four times what Kafka's producer fills, by default: a bulk write has its records at hand, and each
-# batch costs as much as some hundred records.
+# Four times the default batch size of Kafka's producer: a bulk write has its records at hand, and
+# the cost of a batch is that of several hundred records.
 BATCH_BYTES: Final = 65_536
 LOCK_WAIT_MS: Final = 10_000
 MARKER_TOPIC: Final = "tidelog-spark-markers"
@@ -49,19 +49,19 @@ _REFUSED_CLIENT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AppVersion:
-    """A numbered write of an application: a topic that has the version gets nothing."""
+    """A numbered write of an application: topics that already have the version receive nothing."""
 
     app_id: str
     version: int
 
 
 def log_skipped(txn: AppVersion, skipped: Mapping[str, int], place: str) -> None:
-    """Log each topic to which a numbered write has added nothing.
+    """Log each topic that received nothing from a numbered write.
 
     Args:
         txn: The write.
-        skipped: Topics that had this version or a later one, and the last version of each.
-        place: Where they are.
+        skipped: Topics that had this version or a later one, with their last version.
+        place: The directory or brokers, for the message.
     """
     for topic, last in sorted(skipped.items()):
         what = f"txnVersion {txn.version} of txnAppId {txn.app_id!r} to topic {topic} ({place})"
@@ -78,7 +78,7 @@ def log_skipped(txn: AppVersion, skipped: Mapping[str, int], place: str) -> None
 
 
 def log_repeated(batch: "StreamBatch", place: str) -> None:
-    """Log that a batch of a streaming query was written before, or a later one of that query."""
+    """Log that a batch of a streaming query, or a later batch of the query, was written before."""
     _LOG.warning(
         "batch %d of query %s to %s, or a later one, was committed before: nothing was written this"
         " time",
@@ -91,21 +91,21 @@ class SinkOptions:
     """Request of a write.
 
     Attributes:
-        path: Directory of topics, empty where brokers are written to.
-        bootstrap: Brokers, empty where a directory is written to.
-        client: Settings of the client under Kafka's names; passwords may be among them.
-        topic: Topic of all rows, None where each names its own.
-        create: Partitions with which a missing `topic` is made; None where it must be there.
-        create_config: Settings of a topic that is made.
-        codec: Compression for topics that leave it to the producer.
-        batch_bytes: Where a batch is closed, before compression.
-        clock_ms: What the log's clock says; the machine's where None.
-        exactly_once: Whether each task's rows are written in one transaction.
-        transactional_id_prefix: What transactional ids begin with.
-        marker_topic: Where a transaction notes what it has written.
-        txn: Which numbered write it is, None where it has no number.
-        lock_wait_ms: How long a commit waits for another writer's.
-        serdes: Names of serializers of the columns `key` and `value`, where they were given.
+        path: Directory of topics, empty for a write to brokers.
+        bootstrap: Brokers, empty for a write to a directory.
+        client: Settings of the client under Kafka's names; may contain passwords.
+        topic: Topic of all rows, None if each row names its own.
+        create: Number of partitions for creating a missing `topic`; None if it must exist.
+        create_config: Settings of a created topic.
+        codec: Compression of topics that leave it to the producer.
+        batch_bytes: Size at which a batch is closed, before compression.
+        clock_ms: Time of the log's clock in ms; None for the machine's clock.
+        exactly_once: Whether each task writes its rows in one transaction.
+        transactional_id_prefix: Prefix of transactional ids.
+        marker_topic: Topic for the markers of written transactions.
+        txn: Application and version of a numbered write, None for a write without a number.
+        lock_wait_ms: How long a commit waits for another writer's commit.
+        serdes: Names of serializers of the columns `key` and `value`, if given.
     """
 
     path: str = ""
@@ -125,12 +125,12 @@ class SinkOptions:
     serdes: Mapping[str, str] = field(default_factory=dict)
 
     def env(self) -> Env:
-        """Files and clock of the write."""
+        """Return the files and the clock of the write."""
         return os_env() if self.clock_ms is None else Env(clock=ManualClock(self.clock_ms))
 
 
 def read_sink_options(texts: Mapping[str, str]) -> SinkOptions:
-    """The options of a write; raises InvalidRequest for one that is missing, unknown or wrong."""
+    """Return the options of a write; raises InvalidRequest if one is missing or invalid."""
     options = Options(texts, WRITE_OPTIONS)
     path, bootstrap = options.place(_NOT_OF_BROKERS, _NOT_OF_DIRECTORIES)
     if not bootstrap:
@@ -204,7 +204,7 @@ def _txn(options: Options) -> AppVersion | None:
 
 
 def _is_exactly_once(options: Options, txn: AppVersion | None) -> bool:
-    """Whether brokers are written to by transactions; a numbered write is, unasked."""
+    """Whether transactions write to the brokers; the default for a numbered write."""
     words = {IDEMPOTENT: False, EXACTLY_ONCE: True}
     is_asked = options.choice("delivery", words, IDEMPOTENT if txn is None else EXACTLY_ONCE)
     if txn is not None and not is_asked:
@@ -225,20 +225,20 @@ _ROOT_EXECUTION: Final = "spark.sql.execution.root.id"
 
 
 class StreamBatch(NamedTuple):
-    """A batch of a streaming query; a query keeps its id as long as its checkpoint lives."""
+    """A batch of a streaming query; a query keeps its id as long as its checkpoint exists."""
 
     query_id: str
     number: int
 
 
 def task_number() -> int:
-    """The number of this task among those that write; 0 outside of one."""
+    """Return this task's number, 0 outside of a task."""
     context = TaskContext.get()
     return 0 if context is None else context.partitionId()
 
 
 def stream_batch() -> StreamBatch:
-    """The batch that this task belongs to; raises InvalidRequest outside of a streaming query."""
+    """Return this task's streaming batch; raises InvalidRequest outside of a streaming query."""
     context = TaskContext.get()
     query_id = None if context is None else context.getLocalProperty(QUERY_ID)
     number = None if context is None else context.getLocalProperty(BATCH_ID)
@@ -253,8 +253,8 @@ def refuse_new_table() -> None:
     """Raise InvalidRequest if this task's batch write would fill a new table of Spark's catalog.
 
     Spark calls a sink for `saveAsTable` and `writeTo(...).create()` as it does for `save`, but runs
-    the write as an execution inside of the one that makes the table. Inside `foreachBatch` each
-    write is such an inner execution, so there the two can't be told apart.
+    the write as an execution inside the one that creates the table. Inside `foreachBatch` every
+    write is such an inner execution, so there the check passes all writes.
     """
     context = TaskContext.get()
     if context is None or context.getLocalProperty(BATCH_ID):

@@ -1,8 +1,8 @@
 """`spark.read.format("tidelog")`: planning on the driver, reading in the workers.
 
-Spark makes a source from options alone, pickles it and its reader, and calls them in processes of
-its own, so nothing here holds a file or a lock. Numba and the decoder are imported by the workers,
-not by the processes that only look for a data source or plan.
+Spark creates a source from options alone, pickles it and its reader, and calls them in separate
+processes, so no object here holds a file or a lock. Numba and the decoder are imported by the
+workers, not by the processes that only look up the data source or plan.
 
 Source: facts on the Python Data Source API of Spark 4.3 in docs/spark.md.
 """
@@ -49,30 +49,31 @@ if TYPE_CHECKING:
     from tidelog.scan import ScanPlan
 
 _LOG: Final = logging.getLogger("tidelog.spark")
-# What Spark runs where the session hands filters over; elsewhere it refuses readers that take them.
+# Module that Spark runs to push filters down. In other processes Spark refuses readers that accept
+# filters.
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 @sentences_first
 class TidelogSource(DataSource):
-    """The data source `tidelog`. Refuses a Spark or a Java that it was not made for."""
+    """The data source `tidelog`. Refuses an unsupported Spark or Java."""
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(...)`."""
+        """Return the name for `format(...)`."""
         return "tidelog"
 
     def schema(self) -> StructType:
-        """The columns that the options ask for."""
+        """Return the type of a row, by the options."""
         check_driver()
         from tidelog.spark.rows import row_type
 
-        # Whether a batch or a stream is meant, and so whether a start fits, is not known yet.
+        # Spark has not said yet whether this is a batch or a stream, so the start can't be checked.
         options = read_common_options(self.options)
         return row_type(options.columns, options.serdes)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of the columns in `schema`, which may be fewer than the options ask for."""
+        """Return a reader of the columns in `schema`, maybe fewer than those of the options."""
         check_driver()
         from tidelog.spark.rows import check_row_type
 
@@ -82,7 +83,7 @@ class TidelogSource(DataSource):
         return kind(options, check_row_type(schema, options.serdes))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """A reader of micro-batches of the columns in `schema`."""
+        """Return a reader of micro-batches of the columns in `schema`."""
         check_driver()
         from tidelog.spark.rows import check_row_type
         from tidelog.spark.stream import RefusedStream, TidelogStreamReader
@@ -91,12 +92,12 @@ class TidelogSource(DataSource):
             options = read_stream_options(self.options)
             columns = check_row_type(schema, options.source.serdes)
         except TidelogError as error:
-            # Spark hides what is raised here behind an UnboundLocalError of its own.
+            # Spark hides an error raised here behind an UnboundLocalError of its own.
             return RefusedStream(error)
         return TidelogStreamReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A writer of rows of `schema`."""
+        """Return a writer of rows of `schema`."""
         check_driver()
         from tidelog.spark.sink import make_writer
 
@@ -107,7 +108,7 @@ class TidelogSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: ARG002 - output mode complete appends as the others do
     ) -> DataSourceStreamArrowWriter:
-        """A writer of the rows of a streaming query."""
+        """Return a writer of the rows of a streaming query."""
         check_driver()
         from tidelog.spark.sink import make_stream_writer
 
@@ -116,7 +117,7 @@ class TidelogSource(DataSource):
 
 @sentences_first
 class TidelogReader(DataSourceReader):
-    """Plans once on the driver, then reads tasks in the workers."""
+    """Reader that plans once on the driver, then reads tasks in the workers."""
 
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -125,28 +126,28 @@ class TidelogReader(DataSourceReader):
         self._arrival = PromptAck()
 
     def partitions(self) -> list[InputPartition]:
-        """One partition per task; never an empty list, which Spark would replace by its own."""
+        """Return one partition per task; never an empty list, which Spark would replace."""
         with open_backend(self._options, self._columns) as backend:
             plan = backend.plan_batch(self._limits)
         for lost in plan.lost:
             _LOG.warning("not in the log: %s", lost)
         for note in (*plan.empty, *plan.doubtful, *plan.reports):
             is_new = isinstance(note, EmptyRange) and note.why is WhyEmpty.NEVER_WRITTEN
-            # A partition that nobody has written to yet is nothing to wonder about.
+            # A partition that was never written to is normal, so no warning.
             _LOG.log(logging.INFO if is_new else logging.WARNING, "%s", note)
         return [TaskPartition(task) for task in plan.tasks] or [TaskPartition(None)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """The rows of one task."""
+        """Yield the rows of one task."""
         return read_partition(partition)
 
 
 @sentences_first
 class PushdownReader(TidelogReader):
-    """The same, for sessions that hand filters over."""
+    """Reader for sessions that push filters down."""
 
     def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":  # noqa: N802 - Spark's
-        """Take filters on topic, partition, offset and times; those that Spark has to apply."""
+        """Take filters on topic, partition, offset and times; return those left to Spark."""
         maker = LimitMaker(self._options)
         maker.take(filters)
         self._limits = maker.limits
@@ -154,10 +155,10 @@ class PushdownReader(TidelogReader):
 
 
 def takes_filters() -> bool:
-    """Whether Spark calls this where it hands filters over.
+    """Whether this process is Spark's worker for filters; other workers refuse `pushFilters`.
 
-    It has a worker of its own for that, which runs only where the session's setting
-    `spark.sql.python.filterPushdown.enabled` is on; the setting itself is out of reach here.
+    That worker runs only if the session's setting `spark.sql.python.filterPushdown.enabled` is
+    true; the setting itself is not available here.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
@@ -165,11 +166,11 @@ def takes_filters() -> bool:
 
 @reads_arguments()
 def plan_batch(options: Mapping[str, str]) -> BatchPlan:
-    """What a read with these options would do: its tasks, what is lost, what is empty and why.
+    """Plan a read with these options: its tasks, lost offsets, and empty ranges with the reason.
 
     Raises:
-        InvalidRequest, UnknownTopic: Options that don't fit the log.
-        OffsetsGone: Offsets that were asked for are not in the log, and failOnDataLoss is on.
+        InvalidRequest, UnknownTopic: The options don't fit the log.
+        OffsetsGone: Requested offsets are not in the log, and failOnDataLoss is true.
     """
     read = read_source_options(options)
     with open_backend(read, read.columns) as backend:
@@ -177,6 +178,6 @@ def plan_batch(options: Mapping[str, str]) -> BatchPlan:
 
 
 def plan_options(options: Mapping[str, str]) -> "ScanPlan":
-    """The splits of a read of a directory with these options; errors as `plan_batch`."""
+    """Return the splits of a read of a directory with these options; errors as `plan_batch`."""
     read = read_source_options(options)
     return DirectoryBackend(read, read.columns).scan_plan(NO_LIMITS)

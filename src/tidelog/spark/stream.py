@@ -1,17 +1,18 @@
 """`spark.readStream.format("tidelog")`: Spark's side of a stream.
 
-Spark keeps one reader in a process on the driver, asks it in this order, and keeps what it answers
-in the query's checkpoint before anything is read:
+Spark keeps one reader in a process on the driver and calls its methods in this order. It stores the
+returned offsets in the query's checkpoint before it reads any records:
 
-1. `prepareForTriggerAvailableNow`, where the query is to stop at what is there now;
-2. `initialOffset`, for a new query, and again as long as its first batch is not done;
-3. `latestOffset(start, limit)`: the end of the next batch; then `reportLatestOffset`, for show;
+1. `prepareForTriggerAvailableNow`, if the query stops at the current end of the log;
+2. `initialOffset`, for a new query, and again until its first batch is done;
+3. `latestOffset(start, limit)`: the end of the next batch; then `reportLatestOffset`, for the
+   progress;
 4. `partitions(start, end)`: the tasks. After a crash this comes first, for the batch that was
    planned and not finished;
 5. `commit(end)`, once everything up to there is done.
 
-What goes into a batch is for `micro_batches` to say. Executors get a pickled copy that only reads.
-The names of the methods are Spark's.
+`micro_batches` decides the content of a batch. Executors get a pickled copy that only reads. The
+names of the methods are Spark's.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +47,7 @@ OpenBackend: TypeAlias = Callable[[SourceOptions, Sequence[str]], Backend]
 
 @sentences_first
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches on the driver, and reads their tasks in the workers."""
+    """Reader that plans micro-batches on the driver, and reads their tasks in the workers."""
 
     def __init__(
         self,
@@ -56,13 +57,13 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         opens: OpenBackend = open_backend,
         clock: Clock | None = None,
     ) -> None:
-        """Remember what is asked; nothing is opened before the first question.
+        """Create it; it opens the log at the first call of a method.
 
         Args:
-            options: What the stream was asked for.
-            columns: Of a row.
+            options: Options of the stream.
+            columns: Columns of a row.
             opens: Opens backends.
-            clock: For delays; the machine's where None.
+            clock: Clock for delays; the machine's if None.
         """
         self._options = options
         self._columns = columns
@@ -72,7 +73,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._arrival = PromptAck()
 
     def __getstate__(self) -> dict[str, object]:
-        """What workers need: they only read."""
+        """Return the state without the driver's part: workers only read."""
         return self.__dict__ | {"_driver": None}
 
     @property
@@ -83,15 +84,15 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._driver
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on, offer nothing that is not there now."""
+        """Limit all later batches to the records that are there now."""
         self._batches.freeze()
 
     def initialOffset(self) -> Json:  # noqa: N802
-        """Where a new query begins."""
+        """Return the start of a new query."""
         return self._batches.initial_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The limit of the options that Spark has a word for; the others are applied with it."""
+        """Return the limit as one of Spark's types; `latestOffset` applies all limits."""
         limits = self._options.limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -102,28 +103,28 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
-        """The end of the micro-batch that begins at `start`; `start` where there is nothing."""
+        """Return the end of the micro-batch that begins at `start`; `start` if nothing is new."""
         limits = Limits() if isinstance(limit, ReadAllAvailable) else self._options.limits
         return self._batches.next_offset(start, limits)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
-        """The log ends and what is left, as of the last `latestOffset`."""
+        """Return the log ends and the backlog, as of the last `latestOffset`."""
         return self._batches.progress
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """The tasks of the micro-batch from `start` to `end`; none where it is empty."""
+        """Return the tasks of the micro-batch from `start` to `end`; none if it is empty."""
         return [TaskPartition(task) for task in self._batches.plan(start, end)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """The rows of one task."""
+        """Yield the rows of one task."""
         return read_partition(partition)
 
     def commit(self, end: Json) -> None:
-        """Tell the group that is to be told, if any."""
+        """Commit the offsets to the consumer group of `commitGroup`, if given."""
         self._batches.commit(end)
 
     def stop(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
         if self._driver is not None:
             self._driver.close()
             self._driver = None
@@ -131,7 +132,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @sentences_first
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream that can't be: says why at the first question."""
+    """Reader of a stream with invalid options: every method that Spark calls raises the error."""
 
     def __init__(self, error: TidelogError) -> None:
         self._error = error

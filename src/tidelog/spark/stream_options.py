@@ -1,11 +1,11 @@
 """Options and limits of streams by `format("tidelog")`.
 
-A stream takes the options of a read except those that end it. An option that makes sense only in a
+A stream has the options of a read except those that end it. An option that makes sense only in a
 batch, or only in a stream, is refused in the other with the reason.
 
-Owns these options, upper limits of a micro-batch by offsets (`Limits`), and whether a micro-batch
-is worth starting (`MinimumBatch`). Limits take backlogs and return shares, without I/O; their
-meanings are those of Spark's Kafka connector. Not owned: options of all reads (`options`).
+Owns these options, upper limits of a micro-batch by offsets (`Limits`), and the minimum size of a
+micro-batch (`MinimumBatch`). Limits take backlogs and return shares, without I/O; they mean the
+same as in Spark's Kafka connector. Not owned: options of all reads (`options`).
 
 Source: the guide of Spark's Kafka connector.
 """
@@ -38,13 +38,13 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of one micro-batch; None where there is none.
+    """Limits of one micro-batch; None for no limit.
 
     Attributes:
-        max_offsets: Offsets, all partitions together.
-        max_bytes: Bytes of log, all partitions together.
-        min_offsets: Wait until there are so many ...
-        max_delay_ms: ... but not longer than this after the batch before.
+        max_offsets: Maximum number of offsets, all partitions together.
+        max_bytes: Maximum bytes of log, all partitions together.
+        min_offsets: Minimum number of offsets that starts a batch.
+        max_delay_ms: Maximum time in ms after the last batch that `min_offsets` delays the next.
     """
 
     max_offsets: int | None = None
@@ -54,16 +54,16 @@ class Limits:
 
 
 def share_limit(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
-    """How much of `limit` each gets, in proportion to what it has.
+    """Divide `limit` in proportion to the backlogs.
 
     Args:
-        backlogs: What each has, 0 or more.
-        limit: What all get together, 1 or more.
+        backlogs: Backlog of each key, 0 or more.
+        limit: Sum of all shares, 1 or more.
 
     Returns:
-        All of what each has, where that is within the limit. Else the share, rounded down, but at
-        least 1 where there is anything: nobody starves, so that all together may get more than
-        the limit by as many as there are.
+        The backlogs themselves, if they are within the limit. Else their shares, rounded down, but
+        at least 1 for each backlog that is not empty, so that every key makes progress. The sum may
+        thus exceed the limit by at most the number of keys.
     """
     total = sum(backlogs.values())
     if total <= limit:
@@ -72,10 +72,10 @@ def share_limit(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
 
 
 class MinimumBatch:
-    """Holds micro-batches back that are too small, but none for too long.
+    """Delays micro-batches that are too small, for a limited time.
 
-    The first one of a process passes whatever its size: nobody knows how long it has waited. One
-    owner, one thread.
+    The first batch of a process passes whatever its size, since it is unknown how long it has
+    waited. One owner, one thread.
     """
 
     def __init__(self, min_offsets: int | None, max_delay_ms: int, clock: Clock) -> None:
@@ -85,7 +85,7 @@ class MinimumBatch:
         self._last_ms: int | None = None
 
     def passes(self, backlog: int) -> bool:
-        """Whether a batch of so many offsets is to run now; if so, the next delay begins."""
+        """Whether a batch of that many offsets runs now; if it does, the next delay begins."""
         if self._min_offsets is None:
             return True
         now_ms = self._clock.monotonic_ms()
@@ -140,12 +140,13 @@ _GROUP_PREFIX: Final = "spark-kafka-source"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where a new query begins.
+    """Start of a new query.
 
     Attributes:
         offsets: One for all partitions, or one for each; -2 earliest, -1 latest.
-        times: Times in ms, likewise; None where offsets count.
-        needs_match: No record at or after a time is an error; else the end is meant.
+        times: One time in ms for all partitions, or one for each; None if `offsets` apply.
+        needs_match: Without a record at or after a time: raise an error if true, else start at the
+            end.
     """
 
     offsets: Given = LATEST_OFFSET
@@ -158,10 +159,10 @@ class StreamOptions:
     """Request of a stream.
 
     Attributes:
-        source: What it reads, and how.
-        start: Where it begins, if there is no checkpoint yet.
-        limits: Of one micro-batch.
-        commit_group: Consumer group that is told how far the query is; None for none.
+        source: What the stream reads, and how.
+        start: Start of a query without a checkpoint.
+        limits: Limits of one micro-batch.
+        commit_group: Consumer group to which offsets are committed; None for none.
     """
 
     source: SourceOptions
@@ -171,15 +172,15 @@ class StreamOptions:
 
 
 def refuse_stream_options(texts: Mapping[str, str]) -> None:
-    """Raise InvalidRequest where a batch is given what only a stream can do."""
+    """Raise InvalidRequest if a batch is given an option of streams."""
     _refuse(texts, _STREAM_ONLY)
 
 
 def read_common_options(texts: Mapping[str, str], env: Env | None = None) -> SourceOptions:
-    """What a batch and a stream have in common: all but starts and what only a stream can do.
+    """Return the options that batches and streams share: all but starts and those of streams only.
 
     Raises:
-        InvalidRequest, InvalidTime: As `read_source_options`.
+        InvalidRequest, InvalidTime: An option is missing, unknown or can't be parsed.
     """
     others = {name.lower() for name in (*_START, *STREAM_OPTIONS)}
     common = {name: text for name, text in texts.items() if name.lower() not in others}
@@ -187,15 +188,15 @@ def read_common_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
 
 
 def read_stream_options(texts: Mapping[str, str], env: Env | None = None) -> StreamOptions:
-    """The options of a stream.
+    """Return the options of a stream.
 
     Args:
-        texts: As Spark hands them over.
-        env: Its clock is what `now` means in times.
+        texts: Options as Spark passes them.
+        env: Its clock is `now` in times; the machine's if None.
 
     Raises:
-        InvalidRequest, InvalidTime: One that is missing, unknown, or can't be read, or that has
-            no meaning in a stream.
+        InvalidRequest, InvalidTime: An option is missing, unknown or can't be parsed, or has no
+            meaning in a stream.
     """
     options = Options(texts, READ_OPTIONS | STREAM_OPTIONS)
     _refuse(texts, _BATCH_ONLY)

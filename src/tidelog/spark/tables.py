@@ -1,18 +1,17 @@
-"""Tables as of a time, and what changed between two, as DataFrames; reads with `table=true`.
+"""Tables as of a time, and the changes between two, as DataFrames; reads with `table=true`.
 
 Owns two ways to compute the same table. Not owned: which records count in a table
 (`tidelog.scan.keyed_table`).
 
-- DataFrames (`table`, `diff`): every split is read once by a task of its own and reduced there by
-  kernel. Of each key one row crosses into Spark, tombstones too, since they may overrule rows of
-  other splits. Then Spark takes the best row of each key of a partition, by (version, offset):
-  exact however the log is cut. For few and large partitions.
-- `format("tidelog")` with `table=true`: a task for each partition reduces its keys by kernel. Keys
-  belong to a partition, so no row crosses from one task to another, no exchange is needed, and
-  Spark gets the table alone.
+- DataFrames (`table`, `diff`): each split is read once by a task of its own and reduced there by a
+  kernel. One row of each key goes to Spark, tombstones too, since they may overrule rows of other
+  splits. Then Spark chooses the last row of each key of a partition, by (version, offset): exact
+  however the log is split. For few and large partitions.
+- `format("tidelog")` with `table=true`: a task for each partition reduces its keys by a kernel.
+  Each key belongs to one partition, so Spark needs no shuffle and gets only the rows of the table.
 
-Invariants: the driver plans the splits and the records that count once, so a DataFrame that is
-computed again, or a task that is repeated, reads what it read before, or reports what has been
+Invariants: the driver plans the splits and the records that count once. So a DataFrame that is
+computed again, or a task that is repeated, reads the same records, or reports that some have been
 deleted meanwhile.
 """
 
@@ -52,20 +51,20 @@ _LOG: Final = logging.getLogger("tidelog.spark")
 
 
 class Chooser(Protocol):
-    """Who knows which partitions the options mean."""
+    """Lists the partitions that the options choose."""
 
     def partitions(self) -> list[TopicPartition]:
-        """See `Backend`."""
+        """List the partitions, see `Backend`."""
         ...
 
 
 def directory_records(options: SourceOptions) -> DirectoryRecords:
-    """The directory that is read; other tasks read beside this one, so one thread is enough."""
+    """Return the directory's records; one thread is enough, since other tasks read concurrently."""
     return DirectoryRecords(options.path, env_for(options.path, None, options.store), 1)
 
 
 def cluster_records(cluster: "Cluster", options: SourceOptions) -> RecordSource:
-    """The cluster that is read."""
+    """Return the cluster's records."""
     from tidelog.env import os_env
     from tidelog.remote.records import ClusterRecords
     from tidelog.spark.broker_settings import read_settings
@@ -76,7 +75,7 @@ def cluster_records(cluster: "Cluster", options: SourceOptions) -> RecordSource:
 
 @contextmanager
 def _records(options: SourceOptions) -> Iterator[RecordSource]:
-    """Where a task reads."""
+    """Open the source from which a task reads."""
     if not options.is_broker:
         yield directory_records(options)
         return
@@ -91,7 +90,7 @@ def _records(options: SourceOptions) -> Iterator[RecordSource]:
 def table_of(
     source: RecordSource, name: TopicPartition, options: SourceOptions, columns: Sequence[str]
 ) -> Table:
-    """The table that the options ask for, of one partition."""
+    """Return one partition's table, as the options request it."""
     request = options.table
     assert request is not None
     return Table(
@@ -107,11 +106,11 @@ def table_of(
 def plan_table(
     source: RecordSource, options: SourceOptions, columns: Sequence[str], chooser: Chooser
 ) -> BatchPlan:
-    """A task for each partition that has records.
+    """Plan a task for each partition that has records.
 
     Raises:
-        InexactTable: The past is not whole any more, and that is refused.
-        UnknownTopic, InvalidRequest: As `Backend.plan_batch`.
+        InexactTable: Records before the time are missing, and inexact tables are refused.
+        UnknownTopic, InvalidRequest: The options don't fit the log.
     """
     tasks = []
     reports = []
@@ -127,13 +126,13 @@ def plan_table(
 
 @dataclass(frozen=True, slots=True)
 class TableTask:
-    """Reads the table of one partition.
+    """Task that reads the table of one partition.
 
     Attributes:
         name: The partition.
-        splits: Its records that count.
-        columns: Of a row, in order.
-        options: What the query was asked for.
+        splits: Splits with the records that count.
+        columns: Columns of a row, in order.
+        options: Options of the query.
     """
 
     name: TopicPartition
@@ -142,12 +141,13 @@ class TableTask:
     options: SourceOptions
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """The rows; warns of what is in no table.
+        """Yield the rows; log a warning for records that no table contains.
 
         Raises:
-            InexactTable: Records without a time were met, and that is refused.
+            InexactTable: Records without a time were read, and inexact tables are refused.
             OffsetsGone: Records were compacted or deleted while the table was read.
-            CorruptData, ClusterFailure: As their names say.
+            CorruptData: A batch is damaged.
+            ClusterFailure: Brokers refuse, or can't be reached.
         """
         from tidelog.scan.keyed_table import TableStats
         from tidelog.spark.rows import SparkRows
@@ -193,25 +193,24 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
     value_as: str = "bytes",
     split_bytes: int = TABLE_SPLIT_BYTES,
 ) -> "DataFrame":
-    """A topic as a table as of a time: one row for each key of a partition.
+    """Return a topic as a table as of a time: one row for each key of a partition.
 
     Args:
         spark: The session.
         source: A directory of topics, local or in an object store, or a cluster.
         topic: The topic, or one of its partitions.
-        at: The time, inclusive; all that is there where None.
-        clock: Which of a record's two times it is about.
-        columns: Of a row, names out of `tidelog.scan.ALL_COLUMNS`.
-        inexact: `refuse` raises where the past is not whole any more, `mark` answers with what is
-            left.
-        key_as: Name of the keys' serializer, and so the column's type.
-        value_as: Likewise of values.
-        split_bytes: About how many bytes of log a task reads, at most; brokers' partitions are
-            read whole.
+        at: The time, inclusive; None for all records.
+        clock: Clock of the time: `record` or `append`.
+        columns: Columns of a row, names out of `tidelog.scan.ALL_COLUMNS`.
+        inexact: `refuse` raises an error if records before the time are missing; `mark` returns the
+            table of the remaining ones.
+        key_as: Name of the keys' serializer, which also decides the column's type.
+        value_as: Name of the values' serializer, which also decides the column's type.
+        split_bytes: Approximate maximum bytes of log per task; partitions of brokers are not split.
 
     Raises:
-        InvalidRequest, InvalidTime, UnknownTopic, InexactTable: Before anything is read; what is
-            met while reading fails the query.
+        InvalidRequest, InvalidTime, UnknownTopic, InexactTable: Raised before anything is read;
+            problems that are found while reading fail the query.
     """
     request = TableRequest.make(source, topic, at, clock, inexact, split_bytes)
     serdes = {"key": key_as, "value": value_as}
@@ -234,25 +233,27 @@ def diff(  # noqa: PLR0913 - as `table`
     value_as: str = "bytes",
     split_bytes: int = TABLE_SPLIT_BYTES,
 ) -> "DataFrame":
-    """The keys that were added, changed and deleted between two times.
+    """Return the keys that were added, changed and deleted between two times.
 
     Args:
         spark: The session.
-        source: As of `table`.
-        topic: As of `table`.
+        source: A directory of topics, local or in an object store, or a cluster.
+        topic: The topic, or one of its partitions.
         before: The earlier time, inclusive.
-        after: The later one; all that is there where None.
-        clock: Which of a record's two times both are about.
-        inexact: As of `table`, of the earlier time.
-        key_as: As of `table`.
-        value_as: As of `table`.
-        split_bytes: As of `table`.
+        after: The later time, inclusive; None for all records.
+        clock: Clock of both times: `record` or `append`.
+        inexact: `refuse` raises an error if records before a time are missing; `mark` compares the
+            remaining ones.
+        key_as: Name of the keys' serializer, which also decides the column's type.
+        value_as: Name of the values' serializer, which also decides the column's type.
+        split_bytes: Approximate maximum bytes of log per task; partitions of brokers are not split.
 
     Returns:
         Columns as of `tidelog.scan.keyed_table`.
 
     Raises:
-        InvalidRequest: The later time is the earlier one. As `table`.
+        InvalidRequest: The later time is before the earlier one, or as in `table`.
+        InvalidTime, UnknownTopic, InexactTable: As in `table`.
     """
     first = TableRequest.make(source, topic, before, clock, inexact, split_bytes)
     last = TableRequest.make(source, topic, after, clock, inexact, split_bytes)
@@ -268,7 +269,7 @@ def diff(  # noqa: PLR0913 - as `table`
 def _compared(old: "DataFrame", new: "DataFrame", time: str) -> "DataFrame":
     from pyspark.sql import functions as f
 
-    # Whatever was in the earlier table has a record in the later one's log, a tombstone at least.
+    # Each key of the earlier table has a record in the later one's log, at least a tombstone.
     both = new.alias("new").join(old.alias("old"), [*_KEY], "left")
     had, has = f.col("old.value_lives").isNotNull(), f.col("new.value_lives")
     is_changed = had & has & (f.col("old.value") != f.col("new.value"))
@@ -287,15 +288,15 @@ def _compared(old: "DataFrame", new: "DataFrame", time: str) -> "DataFrame":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRequest:
-    """A table that is asked for.
+    """Request of a table.
 
     Attributes:
-        place: Where.
-        topic: Of which topic, or partition.
-        at_ms: As of when, None for all that is there.
-        clock: By which clock.
-        inexact: What becomes of a past that is not whole.
-        split_bytes: About how many bytes of log a task reads, at most.
+        place: Directory or cluster.
+        topic: The topic, or one of its partitions.
+        at_ms: The time in ms, inclusive; None for all records.
+        clock: Clock of the time.
+        inexact: `refuse` or `mark`, for a table that lacks records.
+        split_bytes: Approximate maximum bytes of log per task.
     """
 
     place: Place
@@ -315,7 +316,7 @@ class TableRequest:
         inexact: str,
         split_bytes: int,
     ) -> "TableRequest":
-        """What arguments ask for; raises InvalidRequest, InvalidTime."""
+        """Create the request from a caller's arguments; raises InvalidRequest, InvalidTime."""
         from tidelog.env import os_env
 
         if isinstance(at, str):
@@ -332,7 +333,7 @@ class TableRequest:
     def winners(
         self, spark: "SparkSession", columns: tuple[str, ...], serdes: dict[str, str]
     ) -> "DataFrame":
-        """The best record of each key, tombstones too; `value_lives` tells which are none."""
+        """Return the last record of each key; `value_lives` is false for tombstones."""
         from pyspark.sql import functions as f
 
         for name in serdes.values():
@@ -350,7 +351,7 @@ class TableRequest:
     def _reduced(
         self, spark: "SparkSession", columns: tuple[str, ...], serdes: dict[str, str]
     ) -> "DataFrame":
-        """The best record of each key of each split."""
+        """Return the last record of each key of each split."""
         with open_records(self.place, self.split_bytes) as source:
             planned = self.table(source, columns).plan()
         parts = [encode_split(split) for splits in planned.values() for split in splits]
@@ -363,7 +364,7 @@ class TableRequest:
         return reduce(lambda one, other: one.unionAll(other), frames)
 
     def table(self, source: RecordSource, columns: Sequence[str]) -> Table:
-        """The same as a table of the library."""
+        """Return the request as a table of the library."""
         return Table(
             source=source,
             topic=self.topic,
@@ -385,7 +386,7 @@ def _row_type(columns: Sequence[str], serdes: dict[str, str]) -> "StructType":
 
 @contextmanager
 def open_records(place: Place, split_bytes: int = TABLE_SPLIT_BYTES) -> Iterator[RecordSource]:
-    """The records of a place; one thread reads, since other tasks read beside it."""
+    """Open the records of a place; one thread reads, since other tasks read concurrently."""
     if not place.is_broker:
         env = env_for(place.address, None, place.store)
         yield DirectoryRecords(place.address, env, 1, split_bytes)
@@ -402,7 +403,7 @@ def open_records(place: Place, split_bytes: int = TABLE_SPLIT_BYTES) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class _Reduce:
-    """From numbers of splits to the best records in them, in a worker."""
+    """Function for a worker: maps numbers of splits to the last record of each key in them."""
 
     parts: tuple[str, ...]
     asked: TableRequest

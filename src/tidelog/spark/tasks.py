@@ -1,4 +1,4 @@
-"""Protocols of a query: questions to a log (`Backend`), tasks made of the answers (`Task`).
+"""Protocols of a query: requests to a log (`Backend`), and the tasks that it plans (`Task`).
 
 Owns the protocols, and the reason why a range of a partition is empty (`explain`): nothing there,
 deleted already, or not visible yet. Not owned: the backends; `tidelog.spark.directory_backend`
@@ -7,8 +7,9 @@ opens the one that the options name.
 A backend belongs to one query and stays on the driver. Workers get its tasks, which are plain
 values.
 
-Reasons come from what the backend knows of the log, without I/O, when a plan leaves nothing to
-read. What only reading shows (all records compacted away, or aborted) the plan can't know.
+A reason is found from facts that the backend already has, without I/O, when a plan leaves nothing
+to read. Causes that only a read shows (all records compacted away, or aborted) are unknown to the
+plan.
 """
 
 import gc
@@ -36,12 +37,12 @@ if TYPE_CHECKING:
 
 
 class WhyEmpty(StrEnum):
-    """The kinds of reasons.
+    """Kind of reason for an empty range.
 
-    `NEVER_WRITTEN`: no record was ever there. `DELETED`: the log begins behind the range, by
-    retention, DeleteRecords or compaction. `NOT_THERE`: the log has no record in the range.
-    `NOT_VISIBLE`: records are there, but a transaction is open or they are not flushed.
-    `NOT_WANTED`: filters or options leave nothing of it.
+    `NEVER_WRITTEN`: the partition never had a record. `DELETED`: the log starts after the range,
+    because of retention, DeleteRecords or compaction. `NOT_THERE`: the log has no record in the
+    range. `NOT_VISIBLE`: there are records, but a transaction is open or they are not flushed.
+    `NOT_WANTED`: filters or options exclude the whole range.
     """
 
     NEVER_WRITTEN = "never written"
@@ -53,14 +54,14 @@ class WhyEmpty(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EmptyRange:
-    """A partition that a read finds nothing in.
+    """A partition from which nothing is read, with the reason.
 
     Attributes:
         name: The partition.
-        start: First offset that would have been read.
-        end: Offset behind the last one.
+        start: Start of the requested offsets, inclusive.
+        end: End of the requested offsets, exclusive.
         why: The kind of reason.
-        reason: The same in words, with the log's own offsets.
+        reason: The reason in words, with the log's own offsets.
     """
 
     name: TopicPartition
@@ -80,9 +81,9 @@ class LogFacts:
     Attributes:
         start: Log start offset.
         end: Log end offset (of a broker, the high watermark).
-        visible: Offset behind what may be read, by isolation and `readUntil`.
-        first_ms: Time of the first record that has one, on the clock asked; None where none has.
-        last_ms: The largest record time, None where unknown.
+        visible: End of the readable offsets by isolation and `readUntil`, exclusive.
+        first_ms: Time of the first record with a time on the query's clock; None without one.
+        last_ms: The largest record time, None if unknown.
     """
 
     start: int
@@ -93,7 +94,7 @@ class LogFacts:
 
 
 def in_ms(time_ms: int) -> str:
-    """A time as a number."""
+    """Return a time as text, in ms."""
     return f"{time_ms} ms"
 
 
@@ -105,32 +106,32 @@ def explain(
     *,
     write: Callable[[int], str] = in_ms,
 ) -> EmptyRange:
-    """Why nothing is read of a partition.
+    """Return the reason why nothing is read from a partition.
 
     Args:
         name: The partition.
-        wanted: What was asked for.
-        bounds: What the log made of it.
-        facts: What is known of the log.
-        write: A time in ms as text.
+        wanted: The requested range.
+        bounds: The offsets that the range was resolved to.
+        facts: Known facts of the log.
+        write: Returns a time in ms as text.
     """
     why, reason = _of_log(facts) or _of_offsets(wanted, facts) or _of_times(wanted, facts, write)
     return EmptyRange(name, bounds.start, bounds.end, why, reason)
 
 
 def may_be_gone(wanted: Wanted, bounds: Bounds) -> bool:
-    """Whether a range of time ends somewhere, and the log has lost what it began with."""
+    """Whether a time range with an end begins after offset 0, so its records may be deleted."""
     has_end = wanted.end_ms is not None or wanted.filter_ms is not None
     return has_end and bounds.start > 0
 
 
 def is_doubtful(empty: EmptyRange) -> bool:
-    """Whether what was explained as empty, though something is read, is so but for stragglers."""
+    """Whether the range is before the log's start: only records out of order can be in it."""
     return empty.why is WhyEmpty.DELETED
 
 
 def _of_log(facts: LogFacts) -> tuple[WhyEmpty, str] | None:
-    """The reason where the whole log is empty, or nothing of it may be seen."""
+    """Return the reason if the whole log is empty or not visible."""
     if facts.end == 0:
         return WhyEmpty.NEVER_WRITTEN, "nothing was ever written to this partition"
     if facts.start >= facts.end:
@@ -152,7 +153,7 @@ def _hidden(facts: LogFacts) -> str:
 
 
 def _of_offsets(wanted: Wanted, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
-    """The reason where offsets that were given decide."""
+    """Return the reason if the given offsets decide."""
     start, end = wanted.start_offset, wanted.end_offset
     if end is not None and 0 <= end <= facts.start and (start or 0) < end:
         return WhyEmpty.DELETED, f"deleted already: the log starts at {facts.start}"
@@ -175,7 +176,7 @@ def _of_filters(wanted: Wanted, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
 
 
 def _of_times(wanted: Wanted, facts: LogFacts, write: Callable[[int], str]) -> tuple[WhyEmpty, str]:
-    """The reason where times decide."""
+    """Return the reason by the times of the range."""
     first, last = wanted.filter_ms or (None, None)
     start_ms = max((ms for ms in (wanted.start_ms, first) if ms is not None), default=None)
     end_ms = min((ms for ms in (wanted.end_ms, last) if ms is not None), default=None)
@@ -201,27 +202,27 @@ def _of_times(wanted: Wanted, facts: LogFacts, write: Callable[[int], str]) -> t
     return why, reason
 
 
-# Rows in a record batch for Spark. What a batch costs in Python is paid per batch, here and in
-# Spark's worker; larger ones than this gained nothing and hold more memory on both sides.
+# Rows in a record batch for Spark. Python's overhead is per batch, here and in Spark's worker.
+# Larger batches were not faster and need more memory on both sides.
 BATCH_ROWS: Final = 20_000
 
 
-# Topics in which brokers keep books, the last one in a controller's directory alone.
+# Internal topics of brokers; the last one is only in a controller's directory.
 _INTERNAL: Final = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
 )
 
 
 class Task(Protocol):
-    """One task's work. Can be pickled, and is small."""
+    """Work of one task: small, and can be pickled."""
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """Its rows, as Spark wants them."""
+        """Yield the rows in Spark's form."""
         ...
 
 
 class TaskPartition(InputPartition):
-    """One task's work, as Spark sends it; None for no rows."""
+    """Work of one task as Spark sends it; None for no rows."""
 
     def __init__(self, task: Task | None) -> None:
         super().__init__(task)
@@ -229,7 +230,7 @@ class TaskPartition(InputPartition):
 
 
 def read_partition(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-    """The rows of a `TaskPartition`, in a worker."""
+    """Yield the rows of a `TaskPartition`, in a worker."""
     assert isinstance(partition, TaskPartition)
     return iter(()) if partition.task is None else in_worker(partition.task.read)
 
@@ -239,15 +240,15 @@ class BatchPlan:
     """Ranges that a batch query reads.
 
     Attributes:
-        tasks: In order of topic, partition and offset.
-        bounds: For each partition the offsets [start, end) that are in the log and were asked for.
-        lost: Offsets that were asked for by number and are not in the log.
-        empty: Partitions of which nothing is read, with the reason.
-        doubtful: Partitions that are read, though their logs begin behind the range of time:
-            only records out of order can be found.
-        scan_bytes: Bytes of log that the tasks read; None where only brokers know.
-        log_bytes: Bytes of log that there are; likewise.
-        reports: What was found damaged and made good, one line each.
+        tasks: Tasks in order of topic, partition and offset.
+        bounds: For each partition the requested offsets [start, end) that are in the log.
+        lost: Offsets that were requested by number and are not in the log.
+        empty: Partitions from which nothing is read, with the reason.
+        doubtful: Partitions that are read although their logs start after the time range: only
+            records out of order can be found.
+        scan_bytes: Bytes of log that the tasks read; None for brokers, which don't report it.
+        log_bytes: Bytes of the whole log; None for brokers, which don't report it.
+        reports: Damage that was found and worked around, one line each.
     """
 
     tasks: tuple[Task, ...] = ()
@@ -264,82 +265,82 @@ class Backend(AbstractContextManager["Backend"], Protocol):
     """A log that a query reads. One owner, on the driver; never pickled."""
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions that the options mean, as of now, sorted.
+        """Return the partitions that the options choose, as of now, sorted.
 
         Raises:
-            UnknownTopic: A topic or partition that was named does not exist.
+            UnknownTopic: A named topic or partition does not exist.
         """
         ...
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The topics' ids as 32 hexadecimal digits, "" where unknown."""
+        """Return the topics' ids as 32 hexadecimal digits, "" if unknown."""
         ...
 
     def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
-        """Offsets that can be read now, by isolation and `readUntil`; raises UnknownTopic."""
+        """Return the readable offsets, by isolation and `readUntil`; raises UnknownTopic."""
         ...
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """The first offset whose time is the given one in ms or later, None where none is so late.
+        """Return the first offset with the given time in ms or a later one, None without one.
 
-        On the clock of the options.
+        Times are on the clock of the options.
         """
         ...
 
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Leader epoch of the last batch below each offset, -1 where unknown."""
+        """Return the leader epoch of the last batch below each offset, -1 if unknown."""
         ...
 
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """The largest epoch up to each that is given, and its end offset, exclusive.
+        """Return the largest epoch up to each given one, and its end offset, exclusive.
 
-        (-1, -1) where unknown. Source: KIP-320, OffsetForLeaderEpoch.
+        (-1, -1) if unknown. Source: KIP-320, OffsetForLeaderEpoch.
         """
         ...
 
     def first_times(
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
-        """Record and append time in ms of the first record from each offset on.
+        """Return record and append time in ms of the first record at or after each offset.
 
-        None where a time is unknown. Partitions without such a record, or whose records can't be
-        had without a read of their own (of brokers), are left out.
+        None for an unknown time. Leaves out partitions without such a record, and those of brokers,
+        whose records would need an extra read.
         """
         ...
 
     def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
-        """Tasks that read the offsets [start, end) of each partition, in order.
+        """Plan tasks that read the offsets [start, end) of each partition, in order.
 
-        Times in the options have no say here. Obeys minPartitions, maxRecordsPerPartition and
-        splitBytes. Tasks raise OffsetsGone, or warn, as failOnDataLoss says.
+        Ignores times in the options. Applies minPartitions, maxRecordsPerPartition and splitBytes.
+        For lost offsets tasks raise OffsetsGone, or log a warning if failOnDataLoss is false.
         """
         ...
 
     def plan_batch(self, limits: Limits) -> BatchPlan:
-        """All that the options ask for, but for what the limits leave out.
+        """Plan a batch query: all that the options request, within the limits.
 
         Raises:
-            InvalidRequest: Options that don't fit the log.
-            OffsetsGone: Offsets that were asked for are not in the log, and failOnDataLoss is on.
+            InvalidRequest: The options don't fit the log.
+            OffsetsGone: Requested offsets are not in the log, and failOnDataLoss is true.
         """
         ...
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
         ...
 
 
 def matching_topics(options: SourceOptions, topics: Iterable[str]) -> Sequence[str]:
-    """The topics that `subscribe` names, or those that `subscribePattern` fits.
+    """Return the topics that `subscribe` names, or those that match `subscribePattern`.
 
-    As in the Kafka connector a pattern never means topics in which brokers keep books.
+    As in the Kafka connector, a pattern never matches internal topics.
 
     Raises:
-        InvalidRequest: The pattern can't be read.
+        InvalidRequest: The pattern is not a valid regular expression.
     """
     if options.pattern is None:
         existing = frozenset(topics)
@@ -353,10 +354,10 @@ def matching_topics(options: SourceOptions, topics: Iterable[str]) -> Sequence[s
 
 @cache
 def freeze_garbage() -> None:
-    """Take what is loaded by now out of garbage collection, once in a worker's life.
+    """Exclude all objects loaded so far from garbage collection, once in a worker's life.
 
-    Spark's daemon collects garbage after every task, and walking through all that Numba has built
-    costs 0.1 s each time: as much as decoding 3 million records.
+    Spark's daemon collects garbage after every task. A walk through all of Numba's objects takes
+    0.1 s each time, as long as decoding 3 million records.
     """
     gc.collect()
     gc.freeze()

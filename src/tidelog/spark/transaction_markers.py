@@ -1,15 +1,17 @@
-"""Markers of what the sink's transactions have written, in a compacted topic.
+"""Markers of the rows that the sink's transactions have written, in a compacted topic.
 
-A marker is written in the same transaction as the rows that it is about: key, the transactional id;
-value, `{"version": 1, "batch": N, "note": TEXT}`. So rows of a batch are there if and only if a
-marker of that batch (or a later one) is there and committed. A numbered batch write counts each of
-its topics separately: it has a marker for each, under `topic_key`, with the topic's id where the
-cluster has one (`"topic_id"`): a topic that is created anew has nothing of what its namesake has. A
-marker without an id counts for the topic of its name. Earlier releases had no ids, and before that
-one marker for all topics of such a write, under the plain key, which still counts for each of them.
+A marker is written in the same transaction as its rows: key, the transactional id; value,
+`{"version": 1, "batch": N, "note": TEXT}`. So the rows of a batch are in the log if and only if a
+marker of that batch (or a later one) is there and committed.
 
-The partition of a marker is a hash of its plain key by `PARTITION_COUNT`, whatever partitions the
-topic is given later, so that a marker is always found where it was written.
+A numbered batch write counts each of its topics separately: it has a marker for each, under
+`topic_key`, with the topic's id if the cluster has ids (`"topic_id"`), so that a topic that is
+deleted and created again starts without markers. A marker without an id counts for the topic of its
+name. Earlier releases had no ids. Before that they had one marker for all topics of such a write,
+under the plain key; it still counts for each of them.
+
+The partition of a marker is a hash of its plain key by `PARTITION_COUNT`, however many partitions
+the topic has later, so that a marker is always found in the partition it was written to.
 """
 
 import json
@@ -37,7 +39,7 @@ REPLICAS: Final = 3
 MARKER_VERSION: Final = 1
 
 
-# Small segments, soon compacted: each task reads one partition of markers to its end.
+# Small segments that are compacted soon, since each task reads one partition of markers to its end.
 TOPIC_CONFIG: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": str(1 << 20),
@@ -58,9 +60,9 @@ class Marker(NamedTuple):
     """Content of a marker.
 
     Attributes:
-        batch: The batch whose rows are there.
-        note: Text that the task wanted to find again with it.
-        topic_id: Id of the topic that has the rows; "" where it is not known.
+        batch: Number of the batch that was written.
+        note: Text of the task, returned with the marker.
+        topic_id: Id of the topic that has the rows; "" if unknown.
     """
 
     batch: int
@@ -69,7 +71,7 @@ class Marker(NamedTuple):
 
 
 def encode_marker(marker: Marker) -> bytes:
-    """The value of a marker."""
+    """Return a marker as a record's value."""
     content = {"version": MARKER_VERSION, "batch": marker.batch, "note": marker.note}
     if marker.topic_id:
         content["topic_id"] = marker.topic_id
@@ -77,7 +79,7 @@ def encode_marker(marker: Marker) -> bytes:
 
 
 def decode_marker(value: bytes) -> Marker:
-    """The marker of a value; raises CorruptMessage for what is no marker."""
+    """Return the marker of a record's value; raises CorruptMessage if it is not a marker."""
     try:
         content = json.loads(value)
         version, batch = content["version"], content["batch"]
@@ -91,18 +93,19 @@ def decode_marker(value: bytes) -> Marker:
 
 
 def last_marker(current: Marker | None, read: Marker) -> Marker:
-    """Return the marker that counts of two of a key: of the same topic, the one of the later batch.
+    """Return which of two markers of a key counts: for one topic, that of the later batch.
 
     Args:
-        current: The one that counted so far.
-        read: One that stands behind it. Of another topic it counts, since that topic is newer.
+        current: The marker that counted so far; None without one.
+        read: A marker at a later offset. If it is of another topic id it counts, since that topic
+            is newer.
     """
     is_same = current is not None and current.topic_id == read.topic_id
     return max(current, read) if current is not None and is_same else read
 
 
 def topic_key(key: str, topic: str) -> str:
-    """Return the key of the marker of one topic. A topic's name has neither `@` nor `/`."""
+    """Return the key of the marker of one topic. Topic names contain neither `@` nor `/`."""
     return f"{key}@{topic}"
 
 
@@ -114,15 +117,15 @@ class Markers:
         self._cluster = cluster
 
     def partition_of(self, key: str) -> int:
-        """Where the marker of a key lies."""
+        """Return the partition of a key's marker."""
         return partition_of(key.encode(), PARTITION_COUNT)
 
     def ensure(self) -> None:
-        """Make the topic where it is missing; look at it where it is there.
+        """Create the topic if it is missing; check its partitions and policy.
 
         Raises:
             InvalidRequest: It has too few partitions, or loses markers by retention.
-            NotAuthorized, ClusterFailure: The cluster refuses, or can't be asked.
+            NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
         """
         count = self._partition_count()
         if count is None:
@@ -157,12 +160,12 @@ class Markers:
         try:
             admin.create_topics([new])[self.topic].result(timeout=self._cluster.timeout_s)
         except KafkaException as error:
-            if error.args[0].code() != ErrorCode.TOPIC_ALREADY_EXISTS:  # another task was faster
+            if error.args[0].code() != ErrorCode.TOPIC_ALREADY_EXISTS:  # another task created it
                 operation = f"create topic {self.topic}"
                 raise typed_error(self._cluster, operation, error.args[0]) from error
 
     def _await_partitions(self) -> int:
-        """The new topic's number of partitions, once its brokers know of it."""
+        """Wait until the brokers know the new topic; return its number of partitions."""
         time_left = self._cluster.deadline()
         while time_left():
             count = self._partition_count()
@@ -191,20 +194,25 @@ class Markers:
             )
 
     def last(self, key: str, at_least: int) -> Marker | None:
-        """The last committed marker of a key if its batch is `at_least` or later; as `done`."""
+        """Return a key's last committed marker, None if its batch is below `at_least`.
+
+        Raises:
+            ClusterFailure, NotAuthorized: The topic can't be read within the timeout.
+            CorruptMessage: The topic contains a record that is not a marker.
+        """
         return self.done(key, at_least).get(key)
 
     def done(self, key: str, at_least: int) -> dict[str, Marker]:
-        """The last committed markers of a key and of its topics, of batches from `at_least` on.
+        """Return the last committed markers of a key and its topics, of batches from `at_least` on.
 
-        The caller has fenced the key's older producers, so no other transaction of it is open.
-        Markers are read without regard to transactions first: that never waits for other keys'
-        open transactions, and almost always finds nothing. Only where it finds a marker is it asked
-        whether its transaction was committed.
+        The caller has fenced the key's older producers, so no other transaction of it is open. The
+        first read includes uncommitted markers: it never waits for other keys' open transactions,
+        and almost always finds nothing. Only if it finds a marker does a second read check that its
+        transaction was committed.
 
         Raises:
-            ClusterFailure, NotAuthorized: It can't be read within the time-out.
-            CorruptMessage: The topic holds something else.
+            ClusterFailure, NotAuthorized: The topic can't be read within the timeout.
+            CorruptMessage: The topic contains a record that is not a marker.
         """
         markers, end = self._read(key, "read_uncommitted", 0)
         if all(marker.batch < at_least for marker in markers.values()):
@@ -213,19 +221,20 @@ class Markers:
         return {name: marker for name, marker in markers.items() if marker.batch >= at_least}
 
     def _read(self, key: str, isolation: str, end: int) -> tuple[dict[str, Marker], int]:
-        """Return the markers that count of a key and of its topics, and the last one's end.
+        """Return the markers that count of a key and its topics, and the end of the partition.
 
         Args:
-            key: Whose.
-            isolation: Kafka's word.
-            end: Read at least to here.
+            key: The plain key.
+            isolation: Isolation level by Kafka's name.
+            end: Offset up to which to read at least, exclusive.
         """
         from confluent_kafka import TopicPartition
 
         consumer = self._cluster.consumer(isolation_level=isolation, auto_offset_reset="earliest")
         markers: dict[str, Marker] = {}
         own, of_topics = key.encode(), topic_key(key, "").encode()
-        # Transactions of other tasks that died end when these come again, which may take a while.
+        # Open transactions of crashed tasks end when these tasks are repeated, which may take a
+        # while.
         time_left = self._cluster.deadline(times=_PATIENCE if end else 1)
         try:
             consumer.assign([TopicPartition(self.topic, self.partition_of(key), 0)])
@@ -248,7 +257,7 @@ class Markers:
         )
 
     def _end_of(self, message: "ck.Message") -> int | None:
-        """The partition's end where a message says that it is reached."""
+        """Return the partition's end if the message reports it, else None."""
         error = message.error()
         if error is None:
             return None
@@ -260,21 +269,22 @@ class Markers:
 
 
 def partition_count(cluster: "Cluster", topic: str) -> int:
-    """Return how many partitions a topic has; never creates it.
+    """Return a topic's number of partitions; never creates the topic.
 
     Raises:
         UnknownTopic: There is no such topic; names the nearest one.
-        NotAuthorized, ClusterFailure: The cluster refuses, or can't be asked.
+        NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
     """
     described = _described(cluster, topic)
     return len(cluster.partitions(topic)) if described is None else described[0]
 
 
 def find_topic_id(cluster: "Cluster", topic: str) -> str:
-    """Return a topic's id as Kafka prints it, "" where the cluster has none; never creates it.
+    """Return a topic's id as Kafka prints it, "" without one; never creates the topic.
 
     Raises:
-        UnknownTopic, NotAuthorized, ClusterFailure: As `partition_count`.
+        UnknownTopic: There is no such topic; names the nearest one.
+        NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
     """
     time_left = cluster.deadline()
     while True:
@@ -288,9 +298,9 @@ def find_topic_id(cluster: "Cluster", topic: str) -> str:
 
 
 def _described(cluster: "Cluster", topic: str) -> tuple[int, str] | None:
-    """Return how many partitions a topic has, and its id, "" for none.
+    """Return a topic's number of partitions, and its id, "" without one.
 
-    None where the broker that was asked does not know the topic, but another one does.
+    None if this request's broker does not know the topic, but another broker does.
     """
     from confluent_kafka import KafkaException, TopicCollection
 
@@ -301,5 +311,5 @@ def _described(cluster: "Cluster", topic: str) -> tuple[int, str] | None:
     except KafkaException as error:
         if error.args[0].code() != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise typed_error(cluster, f"look at topic {topic}", error.args[0]) from error
-    cluster.partitions(topic)  # raises where none knows it
+    cluster.partitions(topic)  # raises if no broker knows it
     return None

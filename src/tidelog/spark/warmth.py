@@ -1,4 +1,4 @@
-"""Runs every kernel that Spark's tasks use, on a few records, so that all of them are compiled."""
+"""Runs every kernel of Spark's tasks on a few records, so that all of them are compiled."""
 
 from typing import Final
 
@@ -21,21 +21,21 @@ _NOW_MS = 1_000
 
 
 def run_encoders() -> None:
-    """Encode a few records, and choose their partitions."""
+    """Run the kernels that encode records and choose their partitions."""
     table = _sample()
     choose_partitions(table["key"], 2, keyless=0)
     list(encode_table(table, now_ms=_NOW_MS))
 
 
 def run_decoders() -> None:
-    """Decode a few records of each kind, compressed and not, by all that may be asked of them."""
+    """Run the kernels that decode records, compressed or not, with each type of time."""
     for codec in Codec.NONE, Codec.LZ4:
         for kind in TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME:
             _decode(_batch(codec, kind))
 
 
 def run_digests() -> None:
-    """Reduce a few records to rows by key, add them up, and find them again."""
+    """Run the kernels that reduce records to rows by key, add the rows to a table and find them."""
     seeds = np.arange(SEEDS, dtype=np.int64)
     reducer = Reducer(seeds, 0, _NOW_MS, lambda _rows: None, rows_max=1)
     for codec in Codec.NONE, Codec.LZ4:
@@ -52,7 +52,7 @@ def run_digests() -> None:
 
 
 def _batch(codec: Codec, kind: TimestampType) -> bytes:
-    """Three records by the plain builder: those who only read need no encoder."""
+    """Return three records as a batch, built without the encoder, which reads don't need."""
     records = [
         NewRecord(key=b"k", value=b"v", timestamp=_NOW_MS, headers=(Header("h", b"1"),)),
         NewRecord(key=None, value=b"vv", timestamp=-1),

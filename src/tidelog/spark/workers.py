@@ -1,20 +1,20 @@
 """Python of Spark's workers: its packages, its compiled kernels, and prompt delivery of tasks.
 
-A worker's process lives for one task or for many. Compiled kernels are kept on disk, so that one
-process of a machine compiles and all others load. `prepare` chooses the folder if nobody else has
-and the usual ones can't be written to, and lets one process of the machine compile while the others
-wait. docs/deploy.md says how to bring packages and folder to a cluster.
+A worker's process runs one task or many. Compiled kernels are kept on disk, so that one process of
+a machine compiles and all others load. `prepare` chooses the folder if the environment does not
+name one and the usual ones are not writable. It lets one process of the machine compile while the
+others wait. docs/deploy.md describes how to bring packages and folder to a cluster.
 
-`check_workers` runs a tiny job to see whether a session's workers have tidelog: Spark runs the
-Python on each machine's PATH unless told otherwise, and of a wrong one says only that a module is
-missing, or that versions differ.
+`check_workers` runs a tiny job to check that a session's workers have tidelog. Spark runs the
+Python on each machine's PATH by default, and its own errors only say that a module is missing, or
+that versions differ.
 
 Spark sends a task to a worker's Python over TCP as two small messages: the code, then its input.
-Nagle's algorithm holds the second back until the first is acknowledged, and the worker's system
-delays the acknowledgement by 40 ms, hoping to send it along with an answer. Reading 5 MB of log
-takes as long, and the delay comes with every task. Code that carries a `PromptAck` ends the wait:
-the code is unpickled between the two messages, and its `PromptAck` makes the system acknowledge at
-once.
+Nagle's algorithm holds the second message back until the first is acknowledged, and the worker's
+system delays the acknowledgement by 40 ms, hoping to send it along with a response. Reading 5 MB of
+log takes as long, and the delay comes with every task. Code that contains a `PromptAck` avoids the
+delay: the code is unpickled between the two messages, and unpickling `PromptAck` makes the system
+acknowledge at once.
 
 Source: RFC 896 and RFC 1122, 4.2.3.2; tcp(7), TCP_QUICKACK.
 """
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 _NEEDED: Final = ("pyarrow", "numpy", "numba")
 
 
-# Spark sets the first in the processes that it runs Python in, and reads the second where it makes
-# the message of an error; the process ends with that message.
+# Spark sets the first variable in its Python processes, and reads the second when it formats an
+# error; the process ends with that message.
 _RUNTIME: Final = ("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
 
 
@@ -56,10 +56,10 @@ Class = TypeVar("Class", bound=type)
 
 
 def in_worker(read: "Callable[[], Iterator[pa.RecordBatch]]") -> "Iterator[pa.RecordBatch]":
-    """What `read` yields, in a process that is fit for it.
+    """Yield the batches of `read`, after checking packages and loading kernels.
 
     Raises:
-        MissingDependency: A package is missing in this Python; names both, and what to do.
+        MissingDependency: This Python lacks a package; names both, and what to do.
     """
     make_ready()
     with worker_errors():
@@ -67,13 +67,13 @@ def in_worker(read: "Callable[[], Iterator[pa.RecordBatch]]") -> "Iterator[pa.Re
 
 
 def make_ready(*, to_write: bool = False) -> None:
-    """Check this process's packages and load its kernels; does nothing the second time.
+    """Check this process's packages and load its kernels; further calls do nothing.
 
     Args:
-        to_write: For a task that encodes records; else for one that decodes them.
+        to_write: True for a task that encodes records, false for one that decodes them.
 
     Raises:
-        MissingDependency: As `in_worker`.
+        MissingDependency: This Python lacks a package; names both, and what to do.
     """
     check_packages()
     prepare(to_write=to_write)
@@ -81,7 +81,7 @@ def make_ready(*, to_write: bool = False) -> None:
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """MissingDependency for what can't be imported within, with the Python that lacks it."""
+    """Raise MissingDependency, which names the Python, for imports that fail within."""
     with sentence_first():
         try:
             yield
@@ -91,9 +91,9 @@ def worker_errors() -> Iterator[None]:
 
 @contextmanager
 def sentence_first() -> Iterator[None]:
-    """Let Spark's message of an error of ours begin with its sentence, without our traceback.
+    """Hide our traceback in Spark's message of a TidelogError, so that it begins with its text.
 
-    Errors of other types, which may be faults of the code, keep theirs.
+    Other errors may be bugs and keep their traceback.
     """
     try:
         yield
@@ -105,7 +105,7 @@ def sentence_first() -> Iterator[None]:
 
 
 def sentences_first(kind: Class) -> Class:
-    """Class decorator that applies `sentence_first` to the methods that Spark calls."""
+    """Class decorator that applies `sentence_first` to all public methods, which Spark calls."""
     for name, member in list(vars(kind).items()):
         if isfunction(member) and not name.startswith("_"):
             setattr(kind, name, wraps(member)(sentence_first()(member)))
@@ -113,7 +113,7 @@ def sentences_first(kind: Class) -> Class:
 
 
 def missing(name: str) -> MissingDependency:
-    """The error for a package that this Python lacks."""
+    """Return the error for a package that this Python lacks."""
     return MissingDependency(
         f"the worker's Python, {sys.executable} on {platform.node()}, has no {name}:"
         " set spark.pyspark.python (or PYSPARK_PYTHON) to one with 'tidelog[spark]' installed, or"
@@ -123,7 +123,7 @@ def missing(name: str) -> MissingDependency:
 
 @cache
 def check_packages() -> None:
-    """Raise MissingDependency where a package is not installed; nothing is imported for it."""
+    """Raise MissingDependency if a package is not installed; imports none of them."""
     for name in _NEEDED:
         if importlib.util.find_spec(name) is None:
             raise missing(name)
@@ -131,19 +131,19 @@ def check_packages() -> None:
 
 @cache
 def prepare(*, to_write: bool = False) -> None:
-    """Make this process's kernels ready, once: loaded where they are on disk, else compiled.
+    """Load this process's kernels from disk, or compile them; once.
 
-    Only one process of those that share the folder compiles; the others wait, and load.
+    Of the processes that share the folder only one compiles; the others wait, then load.
 
     Args:
-        to_write: Those that encode, else those that decode.
+        to_write: True for the kernels that encode, false for those that decode.
     """
     _warm("write" if to_write else "read")
 
 
 @cache
 def prepare_digests() -> None:
-    """Make the kernels ready, once, that reduce records to rows by key; as `prepare`."""
+    """Load the kernels that reduce records to rows by key, or compile them; once."""
     _warm("digest")
 
 
@@ -153,7 +153,7 @@ def _warm(purpose: str) -> None:
         return
     with alone(folder, purpose) as is_first:
         if is_first:
-            from tidelog.spark.warmth import RUNS  # numpy and all kernels
+            from tidelog.spark.warmth import RUNS  # imports numpy and all kernels
 
             RUNS[purpose]()
 
@@ -171,11 +171,11 @@ _HINT: Final = (
 
 
 def check_workers(spark: "SparkSession") -> None:
-    """Run one small task; it also starts a worker, which later queries use.
+    """Run one small task to check the workers' Python; later queries reuse the started worker.
 
     Raises:
-        MissingDependency: The worker's Python has no tidelog, or another version of it, or is of
-            another version than the driver's.
+        MissingDependency: The worker's Python has no tidelog or another version of it, or its own
+            version differs from the driver's.
     """
     from pyspark.errors import PySparkException
 
@@ -199,7 +199,11 @@ def check_workers(spark: "SparkSession") -> None:
 
 
 def _probe() -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
-    """What the worker runs. Made in here, so that it is sent as code: it may lack this module."""
+    """Return the function for the worker.
+
+    It is a closure, so that Spark pickles its code, not an import of this module, which the worker
+    may lack.
+    """
 
     def probe(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import platform
@@ -222,28 +226,28 @@ def _probe() -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
 _DESCRIPTORS: Final = "/proc/self/fd"
 
 
-# A worker has a handful, those of its task among the first.
+# A worker has few descriptors; those of its task are among the first.
 _DESCRIPTORS_MAX: Final = 64
 
 
 class PromptAck:
-    """Acknowledges what has arrived when it is unpickled; does nothing else."""
+    """Acknowledges received data when it is unpickled."""
 
     def __reduce__(self) -> "tuple[Callable[[], PromptAck], tuple[()]]":
         return arrived, ()
 
 
 def arrived() -> PromptAck:
-    """A `PromptAck` in the process that it was sent to."""
+    """Return a `PromptAck` after acknowledging, in the process that unpickles it."""
     acknowledge_now()
     return PromptAck()
 
 
 def acknowledge_now() -> int:
-    """Send the acknowledgements that this process's TCP connections put off.
+    """Send the delayed acknowledgements of this process's TCP connections.
 
     Returns:
-        For how many connections the system was asked; 0 where it knows no such request.
+        Number of TCP connections; 0 if the system has no TCP_QUICKACK.
     """
     option = getattr(socket, "TCP_QUICKACK", None)
     if option is None:
@@ -252,22 +256,22 @@ def acknowledge_now() -> int:
 
 
 def _sockets() -> list[int]:
-    """Descriptors of this process's sockets; none where the system does not say."""
+    """Return the descriptors of this process's sockets; none if the system has no /proc."""
     descriptors = []
     with suppress(OSError):
         paths = sorted(Path(_DESCRIPTORS).iterdir(), key=lambda path: int(path.name))
         for path in paths[:_DESCRIPTORS_MAX]:
-            with suppress(OSError):  # the one that the listing itself had open is gone
+            with suppress(OSError):  # the descriptor of the listing itself is closed by now
                 if str(path.readlink()).startswith("socket:"):
                     descriptors.append(int(path.name))
     return descriptors
 
 
 def _ask(descriptor: int, option: int) -> bool:
-    """Ask for one socket; whether it is a TCP connection.
+    """Set the option on one socket; return whether it is a TCP connection.
 
-    By the system's own call: a Python socket over a descriptor sets the process's default timeout,
-    if there is one, and with it makes the connection non-blocking for its owner, too.
+    Calls setsockopt directly: a Python socket for the descriptor would set the process's default
+    timeout, if any, and so make the connection non-blocking for its owner, too.
     """
     on = ctypes.c_int(1)
     call = ctypes.CDLL(None).setsockopt
