@@ -1,1 +1,1 @@
-"""The audit by key."""
+"""Audit by key."""

@@ -1,4 +1,4 @@
-"""The answer of an audit from its results: figures, spans of time, named keys."""
+"""Converts an audit's results to its report: figures, time spans, named keys."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -27,7 +27,7 @@ _SIDES: Final = ("a", "b")
 
 
 def audited(plan: AuditPlan, outcome: AuditOutcome) -> Audited:
-    """The answer."""
+    """Return the report of an audit."""
     by_topic = list(zip(plan.pairs, outcome.results, strict=True))
     figures = [_figures(plan, outcome, pair, result) for pair, result in by_topic]
     notes = [
@@ -59,11 +59,11 @@ def audited(plan: AuditPlan, outcome: AuditOutcome) -> Audited:
 
 
 def _chance(keys: int) -> float:
-    """What the chance of an unseen difference stays below, whatever the records are.
+    """Return an upper bound of the probability that a difference was missed, for any records.
 
-    Two keys that share 128 bits: keys^2 / 2^129. Of a key that differs, one of four words of 64
-    bits (value, sum, order, and the records without a key) that is equal all the same; and two
-    values whose sums are equal, before they are hashed.
+    Sums three causes: two keys share 128 bits (keys^2 / 2^129); a key differs, but one of four
+    words of 64 bits (value, sum, order, and the records without a key) is equal; two values have
+    equal sums before they are hashed.
     """
     return keys * keys / 2.0**129 + 5 * (keys + 1) / 2.0**64
 
@@ -153,11 +153,11 @@ def _last(row: Sequence[int]) -> Last | None:
     )
 
 
-# -- spans of time --------------------------------------------------------------------------------
+# -- time spans -----------------------------------------------------------------------------------
 
 
 def _buckets(plan: AuditPlan, runs: Sequence[Run], pair: Pair) -> Iterator[Bucket]:
-    """The spans of a topic, by partition where both sides have the same ones."""
+    """Yield a topic's time spans, by partition if both sides have the same partitions."""
     if "b" not in plan.sides:
         return
     both = [_runs(runs, letter, pair) for letter in _SIDES]
@@ -192,7 +192,7 @@ def _compared(
 
 
 def _added(runs: Iterable[Run], span_ms: int) -> TimeSpans:
-    """All spans of some runs, at least so long."""
+    """Return the sum of the runs' time spans, of length `span_ms` or more."""
     total = TimeSpans(span_ms)
     for run in runs:
         spans = TimeSpans(run.span_ms)

@@ -1,9 +1,9 @@
-"""Audit of two places: the last record of every key, and what a group has received.
+"""Audit of two places: compares the last record of every key, and checks what a group received.
 
-Every record of both sides is read once, by as many tasks as there are splits, and reduced where it
-is read to a row for each key. Tasks that share the hashes among them hold the rows of both sides
-together (`rules` says what is found); only the keys that are found are read as they are.
-Exact: nothing is sampled. With a state, only what is new is read the next time.
+Each record of both sides is read once, by as many tasks as there are splits, and reduced there to
+one row per key. The hashes are divided among tasks, each of which compares its rows of both sides
+(see `rules` for the kinds of differences). Only keys with a difference are read in plain.
+Exact: nothing is sampled. With a state, the next run reads only new records.
 """
 
 from collections.abc import Iterator
@@ -46,15 +46,15 @@ _NO_STATE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """The answer, as DataFrames and as plain objects.
+    """Result of an audit, as DataFrames and as plain objects.
 
     Attributes:
-        differences: One row for each key that is not equal; see `DIFFERENCES_SCHEMA`.
+        differences: One row for each key that differs; see `DIFFERENCES_SCHEMA`.
         topics: One row for each topic, with the number of keys of each kind; see `TOPICS_SCHEMA`.
         buckets: Spans of create time, equal or not; see `BUCKETS_SCHEMA`.
         cuts: The offsets that were compared; see `CUTS_SCHEMA`.
-        found: The same as objects.
-        is_equal: Whether nothing was found.
+        found: The same result as plain objects.
+        is_equal: Whether there is no difference.
     """
 
     differences: "DataFrame"
@@ -72,17 +72,17 @@ def audit(
     b: Place | str | None = None,
     **options: Unpack[AuditOptions],
 ) -> Audit:
-    """Follow every key from one place to another, and to a consumer group.
+    """Compare every key of two places, and check what a consumer group received.
 
     Args:
         spark: The session.
         a: A directory of topics (a path, or an object store's URL), or a cluster.
-        b: Another one; None to look at a group alone.
-        **options: Those of `AuditOptions`.
+        b: Another directory or cluster; None to check only a group.
+        **options: Options, see `AuditOptions`.
 
     Raises:
-        UnknownTopic, UnknownGroup, InvalidRequest, InvalidTime: Before anything is read.
-        ClusterFailure: Brokers can't be asked.
+        UnknownTopic, UnknownGroup, InvalidRequest, InvalidTime: Raised before anything is read.
+        ClusterFailure: Brokers can't be reached, or refuse.
         CorruptData: A batch is damaged.
     """
     other = None if b is None else as_place(b)
@@ -102,7 +102,14 @@ def _as_frames(spark: "SparkSession", found: Audited) -> Audit:
 
 
 def measure(spark: "SparkSession", plan: AuditPlan, *, rows_max: int | None = None) -> Audited:
-    """As `audit`, as plain objects; a task holds at most `rows_max` keys while it reads."""
+    """Run a planned audit; return plain objects.
+
+    Args:
+        spark: The session.
+        plan: The plan.
+        rows_max: Maximum number of keys that a task holds in memory while it reads; None for the
+            default.
+    """
     from tidelog.jobs.audit.answer import audited
     from tidelog.jobs.audit.run import AuditWork, run_audit
 
@@ -125,7 +132,7 @@ def measure(spark: "SparkSession", plan: AuditPlan, *, rows_max: int | None = No
 
 
 def _is_local(spark: "SparkSession") -> bool:
-    """Whether workers are processes of this machine; no where Spark doesn't say."""
+    """Whether workers are processes of this machine; false if Spark doesn't say."""
     try:
         return str(spark.sparkContext.master).startswith("local")
     except Exception:  # noqa: BLE001 - each release refuses it by another error
@@ -134,7 +141,7 @@ def _is_local(spark: "SparkSession") -> bool:
 
 @contextmanager
 def _folder(env: Env, state: str | None) -> Iterator[str]:
-    """The folder of rows: that of the state, for one audit at a time, or one for now."""
+    """Open the folder of rows: the state's folder, locked, or a temporary one without a state."""
     if state is None:
         with TemporaryDirectory(prefix="tidelog-audit-") as folder:
             yield folder

@@ -1,17 +1,17 @@
-"""Plan of an audit's reads: topics in pairs, the end of each partition, and parts for tasks.
+"""Plan of an audit's reads: pairs of topics, the end of each partition, and parts for tasks.
 
 Owns the options and the two sides before anything is read (`AuditPlan`: pairs, limits, a group's
-positions), the cut of each partition, and whether an earlier run is still valid. Not owned: the
-text of the state (`state`) and the order of steps (`run`).
+positions), the offsets that are compared in each partition, and whether an earlier run is still
+valid. Not owned: the text of the state (`state`) and the order of steps (`run`).
 
-A partition is cut at its end as of the moment when the audit looks at it (an offset map or the
-caller may choose an earlier offset), so later appends play no part. Runs that are known and still
+Records are compared up to the end of the partition when the audit plans its reads (an offset map or
+the caller may choose an earlier offset), so later appends don't matter. Known runs that are still
 valid are kept; only the offsets between them are read.
 
-A run is valid as long as the log still has the bytes that it was made of. A finished segment is
-identified by base offset, size and, if there are zone maps, the checksum of all its bytes. Any
-segment is identified by the last bytes before the end of the run: a log is only appended to, and a
-rewrite of the segment (compaction, a truncation followed by other records) moves these bytes or
+A run is valid as long as the log still has the bytes that it was computed from. A finished segment
+is identified by base offset, size and, if there are zone maps, the checksum of all its bytes. Any
+segment is identified by the last bytes before the end of the run: a log is append-only, and a
+rewrite of the segment (compaction, or a truncation followed by other records) moves these bytes or
 replaces them by another batch with another checksum.
 """
 
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.segment import Segment
 
 
-# More than a batch's header, which has the batch's own checksum.
+# Larger than a batch's header, which has the batch's own checksum.
 TAIL_BYTES: Final = 4096
 
 
 def mark_of(segment: "Segment", start: int, end: int) -> Mark:
-    """The mark of bytes [start, end) of a segment as it is now."""
+    """Return the mark of bytes [start, end) of a segment as it is now."""
     zones = None if segment.is_active else segment.zones
     return Mark(
         base_offset=segment.base_offset,
@@ -82,7 +82,7 @@ def still_fits(segment: "Segment", mark: Mark) -> bool:
 def runs_there(
     log_dir: "LogDir", runs: Iterable[Run], bounds: Mapping[TopicPartition, tuple[int, int]]
 ) -> Iterator[Run]:
-    """The runs whose records are all still in the log, and inside the bounds of their partition."""
+    """Yield the runs whose records are all still in the log, and inside the partition's bounds."""
     for run in runs:
         name = TopicPartition(run.topic, run.partition)
         start, end = bounds.get(name, (0, 0))
@@ -101,13 +101,19 @@ def _is_there(log_dir: "LogDir", run: Run) -> bool:
 
 
 def topic_id_of(log_dir: "LogDir", topic: str) -> str:
-    """The topic's id as splits carry it."""
+    """Return the topic's id as in splits, 32 hexadecimal digits; "" without one."""
     topic_id = log_dir.topic(topic).topic_id
     return "" if topic_id is None else topic_id.hex
 
 
 def gaps(runs: Sequence[Run], start: int, end: int) -> list[tuple[int, int]]:
-    """What of offsets [start, end) no run has, in order; runs of one partition, by offset."""
+    """Return the parts of offsets [start, end) that no run covers, in order.
+
+    Args:
+        runs: Runs of one partition, ordered by offset.
+        start: First offset, inclusive.
+        end: End offset, exclusive.
+    """
     ranges, at = [], start
     for run in runs:
         if run.start > at:
@@ -121,20 +127,20 @@ def gaps(runs: Sequence[Run], start: int, end: int) -> list[tuple[int, int]]:
 OffsetRanges = dict[TopicPartition, tuple[int, int]]
 
 
-# Fits no bytes: of a file that was replaced while it was being planned.
+# Matches no bytes: for a file that was replaced while the audit was planned.
 _NO_SUM: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadScope:
-    """What is asked of both sides.
+    """Choice of the records that are read on both sides.
 
     Attributes:
-        start_ms: Earliest record timestamp, None for no bound.
-        end_ms: Record timestamp to stop at, likewise.
+        start_ms: Earliest record timestamp, inclusive; None for no bound.
+        end_ms: End of the record timestamps, exclusive; None for no bound.
         isolation: Whether records of open and aborted transactions are read.
-        split_bytes: About how many bytes of log a task reads, at most.
-        tasks: At least about so many for each side, if there is enough to read.
+        split_bytes: Approximate maximum bytes of log per task.
+        tasks: Approximate minimum number of tasks for each side, if there is enough to read.
     """
 
     start_ms: int | None
@@ -145,7 +151,7 @@ class ReadScope:
 
     @property
     def has_times(self) -> bool:
-        """Whether a range of time is asked for."""
+        """Whether a time range is given."""
         return self.start_ms is not None or self.end_ms is not None
 
 
@@ -155,8 +161,9 @@ class Side:
 
     Attributes:
         letter: `a` or `b`.
-        place: Where it is.
-        limits: Offsets [start, end) beyond which nothing is compared, of partitions that have any.
+        place: Its directory or cluster.
+        limits: Offsets [start, end) to which the comparison is limited; partitions without an entry
+            have no limit.
     """
 
     letter: str
@@ -166,28 +173,28 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ReadPart:
-    """What one task reads: the run that it makes, and the split (as JSON) of a directory."""
+    """Input of one task: the run that it computes, and for a directory the split as JSON."""
 
     run: Run
     split: str | None
 
     def encode(self) -> str:
-        """For the worker."""
+        """Return it as JSON, for the worker."""
         return json.dumps([json.loads(encode_run(self.run)), self.split])
 
 
 @dataclass(slots=True, kw_only=True)
 class SidePlan:
-    """What is known of a side before anything of it is read.
+    """Plan of one side.
 
     Attributes:
         cuts: Offsets [start, end) of each partition that are compared.
-        kept: Runs that are known and still true.
-        parts: What has to be read.
-        compacted: Topics whose log is compacted, so that older records of a key may be gone.
-        stamped: Topics of which the log overwrites timestamps: create times may be lost.
-        log_bytes: Bytes of all log files of these partitions; 0 where only brokers know.
-        reports: What was found damaged or gone, one line each.
+        kept: Known runs that are still valid.
+        parts: Parts that have to be read.
+        compacted: Compacted topics, which may lack older records of a key.
+        stamped: Topics whose log overwrites timestamps, so that create times may be lost.
+        log_bytes: Bytes of all log files of these partitions; 0 for brokers, which don't report it.
+        reports: Damage or loss that was found, one line each.
     """
 
     cuts: OffsetRanges = field(default_factory=dict)
@@ -200,10 +207,10 @@ class SidePlan:
 
 
 def chosen(names: Iterable[str], patterns: Sequence[str] | None) -> set[str]:
-    """The names that are meant: equal to a pattern, or matched by one as a whole.
+    """Return the names that equal a pattern, or match one as a whole; no internal names.
 
     Raises:
-        InvalidRequest: What is no pattern.
+        InvalidRequest: A pattern is not a valid regular expression.
     """
     names = {name for name in names if not name.startswith("__")}
     if patterns is None:
@@ -219,7 +226,7 @@ def chosen(names: Iterable[str], patterns: Sequence[str] | None) -> set[str]:
 
 
 def topics_of(side: Side) -> list[str]:
-    """All topics of a side."""
+    """Return all topics of a side, sorted."""
     if side.place.is_broker:
         with open_cluster(side.place) as cluster:
             return sorted(cluster.topics())
@@ -230,16 +237,16 @@ def topics_of(side: Side) -> list[str]:
 def plan_side(
     side: Side, topics: Iterable[str], scope: ReadScope, known_runs: Iterable[Run]
 ) -> SidePlan:
-    """The plan of a side.
+    """Plan the reads of a side.
 
     Args:
-        side: Which one.
-        topics: Names that it has.
-        scope: What is asked.
-        known_runs: Runs of this side.
+        side: The side.
+        topics: Names of topics on this side.
+        scope: Which records are read.
+        known_runs: Known runs of this side.
 
     Raises:
-        UnknownTopic, InvalidRequest, ClusterFailure: As a read of these topics.
+        UnknownTopic, InvalidRequest, ClusterFailure: The topics can't be read.
     """
     names, runs = sorted(topics), sorted(known_runs, key=lambda run: (*run.name, run.start))
     if side.place.is_broker:
@@ -255,7 +262,7 @@ def _limited(side: Side, name: TopicPartition, start: int, end: int) -> tuple[in
 
 
 def _missing(plan_: SidePlan, runs: Iterable[Run]) -> Iterator[tuple[TopicPartition, int, int]]:
-    """Keep runs, and say what they leave out of the cuts; runs that overlap are not believed."""
+    """Keep runs, and yield the ranges of the cuts that they leave out; drop runs that overlap."""
     by_name: dict[TopicPartition, list[Run]] = {}
     for run in runs:
         of_partition = by_name.setdefault(TopicPartition(run.topic, run.partition), [])
@@ -288,7 +295,7 @@ def _plan_directory(
         range_wanted = Wanted(
             start_offset=start, end_offset=end, start_ms=scope.start_ms, end_ms=scope.end_ms
         )
-        # A plan takes one range of each partition.
+        # A plan accepts one range for each partition.
         free_round = next((one for one in rounds if name not in one), None)
         if free_round is None:
             rounds.append({name: range_wanted})
@@ -300,7 +307,7 @@ def _plan_directory(
 
 
 def _note_settings(side_plan: SidePlan, configs: Mapping[str, TopicConfig]) -> None:
-    """What a topic's settings say of what may be gone."""
+    """Note the topics whose settings allow records or create times to be lost."""
     stamp = TimestampType.LOG_APPEND_TIME
     side_plan.compacted = {name for name, config in configs.items() if config.is_compacted}
     side_plan.stamped = {
@@ -349,7 +356,7 @@ def _add_splits(
 
 
 def _run_of(log_dir: "LogDir", side: Side, split: Split) -> Run:
-    """The run that a split will be, with the marks of what is there now."""
+    """Return the run that a split will become, with marks of its bytes as they are now."""
     from tidelog.scan.pieces import identity_text
 
     segments = {s.base_offset: s for s in log_dir.reader(split.topic, split.partition).segments}
@@ -428,43 +435,44 @@ def _topic_ids(cluster: "Cluster", topics: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A topic on both sides; None where a side does not have it."""
+    """A topic on both sides; None if a side does not have it."""
 
     a: str | None
     b: str | None
 
     @property
     def name(self) -> str:
-        """What it is called in the answer."""
+        """Name in the results: that on A, if A has the topic."""
         name = self.a if self.a is not None else self.b
         assert name is not None
         return name
 
     def on(self, letter: str) -> str | None:
-        """Its name on a side."""
+        """Return its name on a side, None if the side does not have it."""
         return self.a if letter == "a" else self.b
 
 
 def pairs_of(
     a: Side, b: Side | None, patterns: Sequence[str] | None, rename: Mapping[str, str]
 ) -> list[Pair]:
-    """The topics that are meant, on both sides.
+    """Return the chosen topics, with their names on both sides.
 
     Args:
-        a: One side.
-        b: The other one, if there is one.
-        patterns: Names or patterns of names on A; all topics where None.
-        rename: Name on A -> name on B, of topics that are not called the same.
+        a: Side A.
+        b: Side B, None for an audit of a group alone.
+        patterns: Names or patterns of names on A; all topics if None.
+        rename: Name on A -> name on B, for topics with different names.
 
     Raises:
-        UnknownTopic: No side has a topic that is meant.
-        InvalidRequest: What is no pattern, or two topics of A under one name.
+        UnknownTopic: No topic of either side matches.
+        InvalidRequest: A pattern is not a valid regular expression, or two topics of A have one
+            name on B.
     """
     if len(set(rename.values())) < len(rename):
         raise InvalidRequest(f"several topics would have one name on B: {dict(rename)}")
     on_a, on_b = set(topics_of(a)), set() if b is None else set(topics_of(b))
     back = {new: old for old, new in rename.items()}
-    # What is renamed has taken its name: a topic of B that is called as A's stands for nothing.
+    # A renamed topic's old name is taken: a topic of B with that name has no counterpart on A.
     names_b = {back.get(name, name): name for name in on_b if name in back or name not in rename}
     names = chosen(on_a | set(names_b), patterns)
     if not names:
@@ -478,9 +486,9 @@ def pairs_of(
 def _sides(
     env: Env, a: Place, b: Place | None, options: AuditOptions
 ) -> tuple[dict[str, Side], dict[str, str]]:
-    """The sides, and name on A -> name on B of the topics whose names differ.
+    """Return the sides, and name on A -> name on B of the topics whose names differ.
 
-    With the offset map of a mirror only offsets are compared that it had copied.
+    With a mirror's offset map, only the offsets that the mirror has copied are compared.
 
     Raises:
         CorruptFile, UnsupportedVersion: The map can't be read.
@@ -511,12 +519,12 @@ def _sides(
 
 
 def positions_of(place: Place, group: str) -> dict[TopicPartition, int]:
-    """The next offset that a group reads of each partition where it has committed something.
+    """Return a group's committed offsets: the next offset that it reads in each partition.
 
     Raises:
-        UnknownGroup: No such group, or nothing that it has committed.
-        InvalidRequest: A directory that knows of no group.
-        ClusterFailure: The brokers can't be asked.
+        UnknownGroup: The group does not exist, or has committed nothing.
+        InvalidRequest: The directory has no committed offsets of groups.
+        ClusterFailure: The brokers can't be reached, or refuse.
     """
     if place.is_broker:
         with open_cluster(place) as cluster:
@@ -542,16 +550,16 @@ def _standby_positions(place: Place, group: str) -> dict[TopicPartition, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditPlan:
-    """Plan of an audit: its options, and its topics as the places have them.
+    """Plan of an audit: its options, and its topics on both sides.
 
     Attributes:
-        options: As the job was given them.
-        sides: By letter.
-        pairs: Each topic on both sides.
-        positions: Where the group is; None without a group.
-        start_ms: Earliest record timestamp, None for no bound.
-        end_ms: Record timestamp to stop at, None for no bound.
-        ignore: Kinds of differences that are not looked for.
+        options: The job's options.
+        sides: Sides by letter.
+        pairs: Topics with their names on both sides.
+        positions: The group's committed offsets; None without a group.
+        start_ms: Earliest record timestamp, inclusive; None for no bound.
+        end_ms: End of the record timestamps, exclusive; None for no bound.
+        ignore: Kinds of differences that are not reported.
     """
 
     options: AuditOptions
@@ -569,7 +577,7 @@ class AuditPlan:
 
     @property
     def requested(self) -> dict[str, object]:
-        """Values that audits with one state must have in common."""
+        """Return the values that must be equal for all audits with one state."""
         return {
             "a": str(self.sides["a"].place),
             "b": str(self.sides["b"].place) if "b" in self.sides else None,
@@ -580,11 +588,11 @@ class AuditPlan:
 
 @takes_options(AuditOptions)
 def plan_audit(env: Env, a: Place, b: Place | None, **options: Unpack[AuditOptions]) -> AuditPlan:
-    """Check the options, then find the topics and the group; Spark is not needed.
+    """Check the options and find the topics and the group, without Spark.
 
     Raises:
         UnknownTopic, UnknownGroup, InvalidRequest, CorruptFile, ClusterFailure: As `audit`.
-        FileNotFoundError: There is no such offset map.
+        FileNotFoundError: The offset map does not exist.
     """
     _check_options(b, options)
     ignore = choices_of(Kind, options["ignore"], "ignore")

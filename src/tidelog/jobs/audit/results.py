@@ -39,10 +39,10 @@ class Last:
     """A key's last record on one side.
 
     Attributes:
-        partition: Where it is.
+        partition: Its partition.
         offset: Its offset.
-        create_ms: Its create time, -1 unknown.
-        records: How many records of the key there are; -1 where that was not asked.
+        create_ms: Its create time, -1 if unknown.
+        records: Number of records of the key; -1 if not counted.
         is_deleted: Whether its value is null.
     """
 
@@ -55,16 +55,17 @@ class Last:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A key that is not equal.
+    """A key that differs.
 
     Attributes:
-        topic: Its name on A, where it is there.
-        kind: What is wrong.
-        key: The key; None where its record has gone since.
-        bucket_ms: Start of the span of create time in which the side that has more has its last
-            record: where the two part. None where that has no create time.
-        a: Its last record on A, None where there is none.
-        b: The same of B; where a group was looked at without B, of A.
+        topic: Its topic's name on A, else on B.
+        kind: Kind of the difference.
+        key: The key; None if its record has been deleted since.
+        bucket_ms: Start of the span of create time of the last record on the side that has more: B
+            for extra, ahead and duplicated keys, else A. None if that record has no create time.
+        a: Its last record on A, None without one.
+        b: Its last record on B, None without one. If only a group was checked, `a` is the record
+            that it did not receive.
     """
 
     topic: str
@@ -77,19 +78,19 @@ class Difference:
 
 @dataclass(slots=True, kw_only=True)
 class TopicFigures:
-    """One topic in numbers; of both sides where there are two numbers.
+    """Figures of one topic; pairs of numbers are for A and B.
 
     Attributes:
-        topic: Its name on A, where it is there.
-        keys: Different keys.
-        records: Records.
-        unkeyed: Records without a key, which no audit by key can follow.
-        unkeyed_equal: Whether both sides have the same of these; None where that is not compared.
-        deleted: Keys that are deleted on one side and unknown on the other.
-        superseded: Keys that are not equal and are not judged: records of theirs may have been
-            compacted away for ones that are not compared.
+        topic: The topic's name on A, else on B.
+        keys: Number of distinct keys.
+        records: Number of records.
+        unkeyed: Number of records without a key, which an audit by key can't compare one by one.
+        unkeyed_equal: Whether both sides have the same records without a key; None if not compared.
+        deleted: Number of keys that are deleted on one side and unknown on the other.
+        superseded: Number of keys that differ and are not judged: some of their records may have
+            been compacted away in favor of records that are not compared.
         history: Whether records before a key's last one were compared.
-        kinds: How many keys of each kind.
+        kinds: Number of keys of each kind.
     """
 
     topic: str
@@ -104,21 +105,21 @@ class TopicFigures:
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing was found."""
+        """Whether no difference was found."""
         return not any(self.kinds.values()) and self.unkeyed_equal is not False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A span of create time in one partition, or in all where their numbers don't agree.
+    """A span of create time in one partition, or in all if the sides' partition numbers differ.
 
     Attributes:
         topic: Its topic.
-        partition: Its number; None for all.
-        start_ms: First ms; None for records without a create time.
-        span_ms: How long it is.
-        records: On both sides.
-        is_equal: Whether they have the same records, in whatever order.
+        partition: Number of the partition; None for all.
+        start_ms: First ms of the span; None for records without a create time.
+        span_ms: Length of the span.
+        records: Number of records on A and B.
+        is_equal: Whether both sides have the same records, in any order.
     """
 
     topic: str
@@ -131,19 +132,19 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audited:
-    """What an audit has found, as plain objects.
+    """Results of an audit, as plain objects.
 
     Attributes:
-        differences: Keys that are not equal, as many of each kind as were asked for.
-        topics: Every topic in numbers; these count all that was found.
-        buckets: Spans of time, where there are two sides.
-        cuts: By side and partition the offsets [start, end) that were compared.
-        log_bytes: Bytes of log that were read; of directories.
-        state_bytes: Bytes of rows that were read to compare.
+        differences: Keys that differ, up to `keys_max` of each kind.
+        topics: Figures of every topic; these count all differences.
+        buckets: Time spans; empty with one side.
+        cuts: Compared offsets [start, end) by side and partition.
+        log_bytes: Bytes of log that were read; of directories only.
+        state_bytes: Bytes of rows that were read for the comparison.
         all_bytes: Bytes of all log files of the topics.
-        kept_runs: How many runs of an earlier audit were used again.
-        chance: No difference was overlooked, but for a chance below this.
-        notes: What there is to say, one line each.
+        kept_runs: Number of runs reused from an earlier audit.
+        chance: Upper bound of the probability that a difference was missed.
+        notes: Remarks for the user, one line each.
     """
 
     differences: Sequence[Difference]
@@ -159,12 +160,12 @@ class Audited:
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing was found."""
+        """Whether no difference was found."""
         return all(topic.is_equal for topic in self.topics)
 
 
 def difference_rows(differences: Iterable[Difference]) -> Iterator[tuple[object, ...]]:
-    """The rows of `DIFFERENCES_SCHEMA`."""
+    """Yield the rows of `DIFFERENCES_SCHEMA`."""
     for one in differences:
         bucket = None if one.bucket_ms is None else timestamp(one.bucket_ms)
         sides = (*_last_cells(one.a), *_last_cells(one.b))
@@ -181,7 +182,7 @@ def _last_cells(last: Last | None) -> tuple[object, ...]:
 
 
 def topic_rows(topics: Iterable[TopicFigures]) -> Iterator[tuple[object, ...]]:
-    """The rows of `TOPICS_SCHEMA`."""
+    """Yield the rows of `TOPICS_SCHEMA`."""
     for one in topics:
         yield (
             one.topic,
@@ -197,7 +198,7 @@ def topic_rows(topics: Iterable[TopicFigures]) -> Iterator[tuple[object, ...]]:
 
 
 def bucket_rows(buckets: Iterable[Bucket]) -> Iterator[tuple[object, ...]]:
-    """The rows of `BUCKETS_SCHEMA`."""
+    """Yield the rows of `BUCKETS_SCHEMA`."""
     for one in buckets:
         start = None if one.start_ms is None else timestamp(one.start_ms)
         yield (
@@ -214,6 +215,6 @@ def bucket_rows(buckets: Iterable[Bucket]) -> Iterator[tuple[object, ...]]:
 def cut_rows(
     cuts: Mapping[tuple[str, TopicPartition], tuple[int, int]],
 ) -> Iterator[tuple[object, ...]]:
-    """The rows of `CUTS_SCHEMA`."""
+    """Yield the rows of `CUTS_SCHEMA`."""
     for (side, name), (start, end) in sorted(cuts.items()):
         yield side, name.topic, name.partition, start, end

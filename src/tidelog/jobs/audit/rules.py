@@ -1,25 +1,25 @@
-"""The audit's verdict on a key, from its rows on both sides. Pure; reads no record.
+"""Rules by which an audit judges a key, from its rows on both sides. Pure; reads no record.
 
-A key's row tells its last record (partition, offset, create time, digest of the value), how many
-records it has, and two digests of all of them: one that minds their order and one that doesn't.
-The first kind below that fits is the key's; a key that none fits is equal.
+A key's row has its last record (partition, offset, create time, digest of the value), its number of
+records, and two digests of all of them: one that depends on their order and one that doesn't. A key
+has the first kind below that applies; a key without one is equal.
 
 | kind | when |
 |---|---|
 | missing | A has the key and B does not |
 | extra | B has the key and A does not |
 | reordered | both have the same records of the key in another order; or the last records of keys |
-| | stand in another order in their partition, see `displaced` |
+| | are in another order in their partition, see `displaced` |
 | stale | the last records differ, and B's is older by create time |
 | ahead | the last records differ, and B's is newer by create time |
 | changed | the last records differ, and create times don't tell which is older |
 | duplicated | the last records are equal, and B has more records of the key |
 | versions | the last records are equal, and those before differ in another way |
 
-Where the past of a key is not to be compared (`history`), its records before the last one play no
-part, and a key that is deleted on one side (the last value is null) and unknown on the other is
-equal. Records are the same where create time and value are; where a side does not know the last
-record's create time, the value decides.
+If the past of a key is not compared (`history`), only its last record counts, and a key that is
+deleted on one side (the last value is null) and unknown on the other is equal. Records are equal if
+create time and value are equal; if a side does not know the last record's create time, the value
+decides.
 """
 
 from bisect import bisect_left
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Up to this size of a block it is looked at whether few keys moved; else those whose ranks differ
-# are displaced.
+# Maximum size of a block in which few moved keys are told from many; in larger ones all keys whose
+# ranks differ are displaced.
 BLOCK_MAX: Final = 1 << 20
 
 
-# In place of a count.
+# Count of a key's records if unknown.
 UNKNOWN: Final = -1
 
 
-# Fields of a found row: the kind's number, then A's row and B's; a count of 0 says there is none.
+# Fields of a found row: the kind's number, A's row, B's row; a row with a count of 0 is empty.
 KIND: Final = 0
 
 
@@ -64,7 +64,8 @@ B_AT: Final = 1 + key_rows.FIELDS
 FOUND_FIELDS: Final = 1 + 2 * key_rows.FIELDS
 
 
-# Fields of a pair: where a key that is equal on both sides stands, and A's last record of it.
+# Fields of a pair: partition and offset of an equal key's last record on both sides, and A's last
+# record.
 PAIR_A_PARTITION: Final = 0
 
 
@@ -103,14 +104,15 @@ _PAIR_OF_B: Final = ((PAIR_B_PARTITION, key_rows.PARTITION), (PAIR_B_OFFSET, key
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The keys of two tables, held against each other.
+    """Result of comparing the keys of two tables.
 
     Attributes:
-        found: int64[n, FOUND_FIELDS], a row for each key that is not equal.
-        pairs: int64[m, PAIR_FIELDS], of keys that are equal and in one partition on each side.
-        deleted: How many keys are deleted on one side and unknown on the other, and equal by that.
-        superseded: How many are not equal and not among the found ones, since they may lack records
-            for ones that are not compared.
+        found: int64[n, FOUND_FIELDS], a row for each key that differs.
+        pairs: int64[m, PAIR_FIELDS], for keys that are equal and in one partition on each side.
+        deleted: Number of keys that are equal because one side has deleted them and the other does
+            not know them.
+        superseded: Number of keys that differ but are not in `found`: they may lack records that
+            were compacted away in favor of records that are not compared.
     """
 
     found: "Longs"
@@ -122,13 +124,14 @@ class Compared:
 def compare(
     a: KeyTable, b_rows: "Longs", *, history: bool, unsure: KeyTable | None = None
 ) -> Compared:
-    """Hold the keys of two tables against each other.
+    """Compare the keys of two tables.
 
     Args:
         a: The keys of A.
         b_rows: int64[n, FIELDS], the keys of B, each once.
         history: Whether the records before a key's last one are compared too.
-        unsure: Keys of records that are not compared, for which records of A or of B may have gone.
+        unsure: Keys of records that are not compared, in favor of which records of A or B may have
+            been compacted away; None without any.
     """
     a_rows, numbers = a.rows, a.find(b_rows)
     in_both = numbers >= 0
@@ -156,7 +159,7 @@ def compare(
 
 
 def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
-    """Which rows have one of these keys; those that stand for none have not."""
+    """Return a mask of the rows with one of these keys; empty rows have none."""
     if keys is None:
         return np.zeros(len(rows), np.bool_)
     found: Mask = (keys.find(np.ascontiguousarray(rows)) >= 0) & (rows[:, key_rows.COUNT] != 0)
@@ -164,7 +167,7 @@ def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
 
 
 def _alone(rows: "Longs", *, history: bool) -> "tuple[Longs, int]":
-    """The rows that the other side should have, and how many others there are."""
+    """Return the rows that the other side should have, and the number of the others."""
     if history:
         return rows, 0
     is_deleted = rows[:, key_rows.VALUE] == 0
@@ -183,7 +186,7 @@ def _found(kinds: "Longs", left: "Longs", right: "Longs") -> "Longs":
 
 
 def _kinds(left: "Longs", right: "Longs", *, history: bool) -> "Longs":
-    """The kind's number of each key that both have, -1 for equal ones."""
+    """Return the kind's number of each key that both sides have, -1 if equal."""
     a_ms, b_ms = left[:, key_rows.TIME], right[:, key_rows.TIME]
     knows_both = (a_ms != NO_TIMESTAMP) & (b_ms != NO_TIMESTAMP)
     older, newer = knows_both & (b_ms < a_ms), knows_both & (b_ms > a_ms)
@@ -193,7 +196,7 @@ def _kinds(left: "Longs", right: "Longs", *, history: bool) -> "Longs":
     if history:
         same_set = _are_equal(left, right, key_rows.COUNT) & _are_equal(left, right, key_rows.SET)
         same_order = _are_equal(left, right, key_rows.ORDER)
-        # Records in several partitions have no order that could be compared.
+        # The order of records in several partitions can't be compared.
         comparable = _in_one(left) & _in_one(right)
         cases.insert(0, (same_set & ~same_order & comparable, Kind.REORDERED))
         more = right[:, key_rows.COUNT] > left[:, key_rows.COUNT]
@@ -210,7 +213,7 @@ def _are_equal(left: "Longs", right: "Longs", field: int) -> "Mask":
 
 
 def _in_one(rows: "Longs") -> "Mask":
-    """Which keys are in one partition alone."""
+    """Return a mask of the keys that are in one partition only."""
     found: Mask = rows[:, key_rows.PARTITION] >= 0
     return found
 
@@ -226,7 +229,7 @@ def _pairs(left: "Longs", right: "Longs") -> "Longs":
 
 
 def found_of_pairs(pairs: "Longs") -> "Longs":
-    """Found rows of displaced pairs; how many records B has of a key (its count) is -1, unknown."""
+    """Return the found rows of displaced pairs; B's number of records is unknown, -1."""
     left = np.zeros((len(pairs), key_rows.FIELDS), np.int64)
     right = np.zeros_like(left)
     for fields, rows in ((_PAIR_OF_A, left), (_PAIR_OF_B, right)):
@@ -239,12 +242,12 @@ def found_of_pairs(pairs: "Longs") -> "Longs":
 
 
 def undelivered(rows: "Longs", partitions: Sequence[int], positions: Sequence[int]) -> "Longs":
-    """Found rows of keys whose last record lies at or behind a group's position.
+    """Return the found rows of keys whose last record is at or after a group's position.
 
     Args:
         rows: int64[n, FIELDS], the keys of one side.
-        partitions: Those that the rows may name, ascending.
-        positions: Of each the next offset that the group reads.
+        partitions: All partitions of the rows, ascending.
+        positions: The next offset that the group reads, for each of these partitions.
     """
     marked = rows[:, key_rows.PARTITION]
     plain = np.where(marked < 0, ~marked, marked)
@@ -257,16 +260,15 @@ def undelivered(rows: "Longs", partitions: Sequence[int], positions: Sequence[in
 
 
 def displaced(pairs: "Longs") -> "Longs":
-    """The pairs of keys whose last records stand in another order on B than on A.
+    """Return the pairs of keys whose last records are in another order on B than on A.
 
-    Asked of keys that share their partition on A and their partition on B. There each key has a
-    rank by its last record's offset on either side. The keys from one place before which both sides
-    have the same ones to the next such place form a block. A block's displaced keys are those whose
-    ranks differ; but where fewer than half as many could be taken away to leave all others in
-    order, they are those.
+    Compares keys that share their partition on A and their partition on B. Each such key has a rank
+    by its last record's offset on either side. A block is a smallest range of ranks that contains
+    the same keys on both sides. In a block, the keys whose ranks differ are displaced. However, if
+    removing fewer than half as many keys leaves all others in order, only these are displaced.
 
-    So keys that changed places in pairs are displaced, and nothing between them; and a key that
-    moved over many others is displaced, and they are not.
+    So two keys that changed places are displaced, but not the keys between them. And a key that
+    moved past many others is displaced, but the others are not.
     """
     order = np.lexsort(
         (pairs[:, PAIR_A_OFFSET], pairs[:, PAIR_B_PARTITION], pairs[:, PAIR_A_PARTITION])
@@ -280,7 +282,7 @@ def displaced(pairs: "Longs") -> "Longs":
 
 
 def _displaced(offsets: "Longs") -> "Longs":
-    """Places of what is displaced among different numbers that should ascend."""
+    """Return the positions of displaced numbers; the numbers are distinct and should ascend."""
     if len(offsets) < 2 or (np.diff(offsets) > 0).all():
         return np.empty(0, np.int64)
     ranks = np.empty(len(offsets), np.int64)
@@ -297,7 +299,7 @@ def _displaced(offsets: "Longs") -> "Longs":
 
 
 def _displaced_in(block: "Longs") -> "Longs":
-    """Places of what is displaced in a block, a permutation of its own places."""
+    """Return the positions of displaced numbers in a block, a permutation of its positions."""
     changed = np.flatnonzero(block != np.arange(len(block)))
     if len(changed) == 2 or len(block) > BLOCK_MAX:
         return changed
@@ -308,8 +310,8 @@ def _displaced_in(block: "Longs") -> "Longs":
 
 
 def _out_of_order(numbers: Sequence[int]) -> list[int]:
-    """Places of a smallest set of numbers whose removal leaves the others ascending."""
-    smallest_ends: list[int] = []  # of ascending sequences by length; what ends where
+    """Return the positions of a smallest set of numbers without which the others ascend."""
+    smallest_ends: list[int] = []  # smallest last number of the ascending sequences, by length
     places: list[int] = []
     before = [-1] * len(numbers)
     for place, number in enumerate(numbers):

@@ -1,20 +1,20 @@
-"""Steps of an audit: read new records, compare, look at the order of keys, read the keys found.
+"""Steps of an audit: read new records, compare, check the order of keys, read the keys found.
 
-Owns the order of the steps, reading again, and the result of each topic (`TopicResult`), added up
-from the tasks' results. Not owned: what a task does (`work`) and what is read (`plan`).
+Owns the order of the steps, repeated reads, and the result of each topic (`TopicResult`), summed
+over the tasks' results. Not owned: the tasks (`work`) and the plan of reads (`plan`).
 
-Rows of keys lie in a folder that driver and workers share. If a file of it is damaged, its run is
+Rows of keys are in a folder that driver and workers share. If a file in it is damaged, its run is
 read again.
 
-An audit compares the records before an offset, or in a range of time. If a log is compacted beyond
+An audit compares the records before an offset, or in a time range. If a log was compacted beyond
 that, compaction may have removed a key's record in favor of one that is not compared, and the key
-looks missing, or older than it was. Whatever a cleaning removed, it removed for a record that is
-still there, or that was removed for a later one in turn. So only the keys of records that are not
+looks missing, or older than it was. A cleaning removes a record only in favor of one that is still
+there, or that was removed in favor of a later one in turn. So only the keys of records that are not
 compared can be affected. These are read up to some offset; if a cleaning meanwhile went beyond it,
 the records after it are read too (`read_later_records`).
 
 A directory knows how far it was cleaned. For brokers, and for a cleaner that keeps no history, all
-records after the cut count.
+records after the compared ones count.
 """
 
 import json
@@ -68,12 +68,12 @@ if TYPE_CHECKING:
 Times = tuple[int | None, int | None]
 
 
-# Reads parts of a side, of records in a range of time [start, end) alone.
+# Reads parts of a side; from brokers only records in a time range [start, end).
 Read = Callable[[Sequence[ReadPart], Times], list[Run]]
 
 
-# What comes while the last round is read is seconds old; a log that says how far it was cleaned
-# needs a second one only where a cleaning ended in the first.
+# Records that arrive during the last round are seconds old. A log that records how far it was
+# cleaned needs a second round only if a cleaning ended during the first.
 _ROUNDS: Final = 5
 
 
@@ -86,17 +86,20 @@ _NOTHING: Final = (0, 0)
 def read_later_records(
     side: Side, plan: SidePlan, topics: Collection[str], scope: ReadScope, read: Read
 ) -> list[Run]:
-    """Runs of the records of one side that are not compared, where these may have cost others.
+    """Read records of one side that are not compared, if others may be compacted away for them.
 
     Args:
-        side: Which one.
-        plan: How it was read.
-        topics: Its topics that are asked about; others than compacted ones lack nothing.
-        scope: What was read.
-        read: Reads.
+        side: The side.
+        plan: The side's plan.
+        topics: Topics with a difference; only compacted ones are read.
+        scope: Which records are compared.
+        read: Function that reads parts.
+
+    Returns:
+        The runs of these records.
 
     Raises:
-        UnknownTopic, CorruptData, ClusterFailure, StorageFailure: As a read of these topics.
+        UnknownTopic, CorruptData, ClusterFailure, StorageFailure: The topics can't be read.
     """
     topics = plan.compacted.intersection(topics)
     compared = {name: cut for name, cut in plan.cuts.items() if name.topic in topics}
@@ -119,7 +122,7 @@ def read_later_records(
 
 
 def _outside(scope: ReadScope) -> list[Times]:
-    """The times that were not asked for."""
+    """Return the time ranges outside the requested one."""
     ranges: list[Times] = []
     if scope.start_ms is not None:
         ranges.append((None, scope.start_ms))
@@ -135,7 +138,7 @@ def _plan(
     scope: ReadScope,
     times: Times,
 ) -> SidePlan:
-    """What some partitions of those asked about have from an offset on, at these times."""
+    """Plan to read some partitions of the compared ones from an offset on, in a time range."""
     if not starts:
         return SidePlan()
     limits = {name: (starts[name], INT64_MAX) if name in starts else _NOTHING for name in compared}
@@ -150,7 +153,7 @@ def _doubtful(
     ends: Mapping[TopicPartition, int],
     times: ReadScope | None,
 ) -> list[TopicPartition]:
-    """The partitions that may lack something for what lies at the ends, or at other times."""
+    """Return partitions that may lack records in favor of some after `ends` or outside `times`."""
     if side.place.is_broker or not cuts:
         return sorted(cuts)
 
@@ -166,8 +169,8 @@ def _may_lack(
     reader, fs = log_dir.reader(name.topic, name.partition), log_dir.env.files
     directory = reader.context.directory
     if not fs.exists(f"{directory}/{HISTORY_FILE}"):
-        # Apache Kafka's cleaner tells how far it went when it is through. The last segment is not
-        # cleaned, nor is anything taken for what lies in it.
+        # Apache Kafka's cleaner writes how far it went when it has finished. The last segment is
+        # not cleaned, and no record is removed in favor of one in it.
         if times is None and reader.segments[-1].base_offset <= end:
             return False
         before = [each for each in reader.segments if each.base_offset < end]
@@ -183,19 +186,19 @@ def _may_lack(
     return reached > start
 
 
-# File, first pair in it, number of pairs, their checksum.
+# File, number of its first pair, number of pairs, checksum of the pairs.
 Section = tuple[str, int, int, int]
 
 
 @dataclass(slots=True)
 class TopicResult:
-    """What comparing the rows of one topic came to.
+    """Result of comparing one topic.
 
     Attributes:
         history: Whether records before the last one were compared.
-        counts: `a_keys`, `b_keys`, `deleted`, and keys by kind.
-        found: Rows of keys that are not equal, see `rules`.
-        sections: Where the pairs of equal keys are, by partition of A and of B.
+        counts: `a_keys`, `b_keys`, `deleted`, and the number of keys by kind.
+        found: Rows of keys that differ, see `rules`.
+        sections: Sections of files with the pairs of equal keys, by partition of A and of B.
     """
 
     history: bool
@@ -205,18 +208,18 @@ class TopicResult:
 
     @property
     def has_found(self) -> bool:
-        """Whether any key is not equal, and wanted."""
+        """Whether a key differs by a kind that is not ignored."""
         return any(len(rows) for rows in self.found)
 
     def rows(self, keys_max: int) -> "Longs":
-        """The found rows, at most so many of each kind."""
+        """Return the found rows, at most `keys_max` of each kind."""
         empty = np.empty((0, FOUND_FIELDS), np.int64)
         rows = np.concatenate([empty, *self.found])
         kinds = [rows[rows[:, 0] == number][:keys_max] for number in range(len(Kind))]
         return np.concatenate(kinds)
 
     def add(self, counts: dict[str, object], found: bytes, ignore: frozenset[Kind]) -> None:
-        """Add what one task has found, but kinds that are not looked for."""
+        """Add the result of one task, without ignored kinds."""
         pairs = counts.pop("pairs", None)
         self.counts.update({name: int(str(n)) for name, n in counts.items() if name not in ignore})
         rows = np.frombuffer(found, np.int64).reshape(-1, FOUND_FIELDS)
@@ -230,18 +233,19 @@ class TopicResult:
                 first += count
 
 
-# 144 MB of rows, which a task holds with a table of one side's.
+# 144 MB of rows; a task also holds a table of one side's rows.
 _ROWS_PER_TASK: Final = 2_000_000
 
 
 _ROWS_WORTH_A_TASK: Final = 100_000
 
 
-# The order of so many keys is looked at here; of more, by a task for each pair of partitions.
+# Up to this number of keys the driver checks the order; for more keys there is a task for each pair
+# of partitions.
 _PAIRS_HERE: Final = 4 << 20
 
 
-# 3.6 GB of pairs in one task; where a pair of partitions has more, their order is not looked at.
+# 3.6 GB of pairs in one task; the order is not checked for pairs of partitions with more keys.
 _PAIRS_MAX: Final = 64 << 20
 
 
@@ -254,11 +258,11 @@ class AuditWork:
 
     Attributes:
         spark: The session.
-        env: Files of the folder.
-        folder: Where rows are.
-        plan: What is compared, and how.
-        tasks: How many tasks run side by side.
-        rows_max: Keys that a task holds while it reads; None for the usual number.
+        env: File system of the folder.
+        folder: Folder of the files of rows.
+        plan: The audit's plan.
+        tasks: Number of tasks that run concurrently.
+        rows_max: Maximum number of keys that a task holds while it reads; None for the default.
     """
 
     spark: "SparkSession"
@@ -282,16 +286,16 @@ class AuditWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOutcome:
-    """All that an audit has come to know.
+    """Outcome of all steps of an audit.
 
     Attributes:
-        plans: Of each side.
-        state: What is worth keeping.
-        kept: How many runs were known before.
-        results: Of each topic, in the order of the pairs.
-        keys: Create time and key of records that were fetched.
+        plans: Plans of the sides, by letter.
+        state: State to save.
+        kept: Number of runs that were known before.
+        results: Results of the topics, in the order of the pairs.
+        keys: Keys of the records that were read for them.
         log_bytes: Bytes of log that were read.
-        notes: What there is to say.
+        notes: Remarks for the user.
     """
 
     plans: Mapping[str, SidePlan]
@@ -304,15 +308,15 @@ class AuditOutcome:
 
 
 def run_audit(work: AuditWork, state: State) -> AuditOutcome:
-    """Do it.
+    """Run an audit.
 
     Args:
-        work: What with.
-        state: What is known already.
+        work: State that the steps share.
+        state: State of earlier audits.
 
     Raises:
-        UnknownTopic, InvalidRequest, ClusterFailure: As a read of the topics.
-        StorageFailure: Files of rows are damaged as soon as they are written.
+        UnknownTopic, InvalidRequest, ClusterFailure: The topics can't be read.
+        StorageFailure: Files of rows are damaged again right after they are written.
     """
     notes: list[str] = []
     log_bytes = 0
@@ -355,7 +359,7 @@ def _plan_audit(work: AuditWork, side: Side, state: State) -> SidePlan:
 
 
 def _others(work: AuditWork, state: State) -> list[Run]:
-    """Runs of topics that are not asked about now."""
+    """Return the runs of topics that this audit doesn't compare."""
     requested = {
         (letter, pair.on(letter)) for pair in work.plan.pairs for letter in work.plan.sides
     }
@@ -363,7 +367,7 @@ def _others(work: AuditWork, state: State) -> list[Run]:
 
 
 def _reduce(work: AuditWork, plans: Mapping[str, SidePlan], state: State) -> list[Run]:
-    """Read what no run has yet."""
+    """Read the ranges that no run covers."""
     parts = [part for plan in plans.values() for part in plan.parts]
     work.plan.options["listener"].note(f"reading {len(parts)} parts of {len(plans)} places")
     scope = work.scope
@@ -371,7 +375,7 @@ def _reduce(work: AuditWork, plans: Mapping[str, SidePlan], state: State) -> lis
 
 
 def _read(work: AuditWork, state: State, parts: Sequence[ReadPart], times: Times) -> list[Run]:
-    """Read parts, of brokers what lies in a range of time alone (splits have theirs)."""
+    """Read parts; from brokers only records in a time range (splits contain theirs)."""
     start, end = times
     bounds = (INT64_MIN if start is None else start, INT64_MAX if end is None else end)
     reduce = ReducePart(
@@ -391,7 +395,7 @@ def _read(work: AuditWork, state: State, parts: Sequence[ReadPart], times: Times
 def _read_later_records(
     work: AuditWork, plans: Mapping[str, SidePlan], state: State, results: "Sequence[TopicResult]"
 ) -> list[Run]:
-    """Records that are not compared, of topics where any key seems not to be equal."""
+    """Read records that are not compared, of topics in which a key differs."""
     runs: list[Run] = []
     for letter, plan in plans.items():
         both = zip(work.plan.pairs, results, strict=True)
@@ -415,7 +419,7 @@ def _compare(
     state: State,
     behind: Sequence[Run],
 ) -> tuple[list[TopicResult], set[str]]:
-    """Hold the rows of all topics together; the second is damaged files, where there are any."""
+    """Compare the rows of all topics; return the results and the names of damaged files."""
     results = [TopicResult(_has_history(work, plans, state, pair)) for pair in work.plan.pairs]
     parts, numbers = [], []
     for number, (pair, result) in enumerate(zip(work.plan.pairs, results, strict=True)):
@@ -438,10 +442,10 @@ def _compare(
 
 
 def _has_history(work: AuditWork, plans: Mapping[str, SidePlan], state: State, pair: Pair) -> bool:
-    """Whether all records of a key are compared.
+    """Whether all records of a key are compared, not only the last.
 
-    Not where a log has been compacted; and not where one has overwritten create times that the
-    other has, since digests of all records tell times and values together.
+    False if a log is compacted. False also if one log has overwritten create times that the other
+    has, since the digests of all records cover times and values together.
     """
     if (history := work.plan.options["history"]) is not None:
         return history
@@ -454,7 +458,7 @@ def _has_history(work: AuditWork, plans: Mapping[str, SidePlan], state: State, p
 
 
 def _positions_in(pair: Pair, work: AuditWork) -> Mapping[int, int] | None:
-    """A group's place in each partition of the last side; 0 where it has committed nothing."""
+    """Return a group's positions on the last side by partition; None without a group or topic."""
     topic, positions = pair.on("b" if "b" in work.plan.sides else "a"), work.plan.positions
     if positions is None or topic is None:
         return None
@@ -469,7 +473,7 @@ def _parts_of(
     positions: Mapping[int, int] | None,
     behind: Sequence[Run],
 ) -> Iterable[str]:
-    """The parts that compare one topic."""
+    """Yield the inputs of the tasks that compare one topic."""
     runs = [_runs_of(state, letter, pair.on(letter)) for letter in work.plan.sides]
     last = {run.partition: 0 for run in runs[-1]}
     total = sum(run.rows for side in runs for run in side)
@@ -488,13 +492,13 @@ def _parts_of(
 
 
 def _runs_of(state: State, letter: str, topic: str | None) -> list[Run]:
-    """The runs of one side of a topic, by partition and offset."""
+    """Return the runs of a topic on one side, by partition and offset."""
     runs = (run for run in state.runs if run.side == letter and run.topic == topic)
     return sorted(runs, key=lambda run: (run.partition, run.start))
 
 
 def _files_of(runs: Sequence[Run]) -> list[tuple[int, list[str]]]:
-    """The files of each partition, in the order of offsets."""
+    """Return the files of each partition, ordered by offset."""
     files: dict[int, list[str]] = {}
     for run in runs:
         files.setdefault(run.partition, []).extend(run.files)
@@ -505,7 +509,7 @@ def _files_of(runs: Sequence[Run]) -> list[tuple[int, list[str]]]:
 
 
 def _look_at_order(work: AuditWork, pair: Pair, result: TopicResult) -> Iterable[str]:
-    """Add the keys whose last records stand in another order; notes of what was not looked at."""
+    """Add the keys whose last records are in another order; yield notes on what was not checked."""
     sizes = {place: sum(one[2] for one in s) for place, s in result.sections.items()}
     selected = [s for place, s in result.sections.items() if sizes[place] <= _PAIRS_MAX]
     if sum(sizes.values()) <= _PAIRS_HERE:
@@ -536,7 +540,7 @@ def _pairs(data: bytes) -> "Longs":
 
 
 def seen_of(row: Sequence[int], work_sides: Mapping[str, Side], pair: Pair) -> Seen:
-    """The record that tells the key of a found row: A's where it has one."""
+    """Return the record with a found row's key: A's if there is one, else B's."""
     has_a = row[A_AT + key_rows.COUNT] != 0
     at = A_AT if has_a else B_AT
     letter = "a" if has_a or "b" not in work_sides else "b"

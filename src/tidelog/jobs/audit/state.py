@@ -1,9 +1,9 @@
-"""State of an audit: runs of records that are reduced to files of rows already.
+"""State of an audit: runs of records that are already reduced to files of rows.
 
-A run is a range of offsets of one partition of one side, reduced to rows by key. It is as good as
-the records themselves as long as the log still has them: the note keeps marks of the bytes that it
-was made of. `audit.json` in the folder of the state is replaced atomically when an audit ends; rows
-that it does not name are of an audit that did not end, and are removed.
+A run is a range of offsets of one partition of one side, reduced to rows by key. It can replace the
+records as long as the log still has them; the state keeps marks of the bytes that it was computed
+from. `audit.json` in the state's folder is replaced atomically when an audit ends. Files of rows
+that it does not name belong to an audit that did not end, and are removed.
 """
 
 import json
@@ -21,32 +21,32 @@ NOTE: Final = "audit.json"
 ROWS_SUFFIX: Final = ".rows"
 
 
-# Version 1 had another hash of values: what it knows is read again.
+# Version 1 had another hash of values, so its runs are read again.
 STATE_VERSION: Final = 2
 
 
 _OLD_VERSIONS: Final = (1,)
 
 
-# The seeds as hexadecimal digits: five words of 64 bits.
+# Five words of 64 bits; hexadecimal digits in the file.
 SEED_BYTES: Final = 40
 
 
-# About a million runs, each with a span for every hour of a year.
+# About a million runs, each with a time span for every hour of a year.
 _NOTE_LIMIT_BYTES: Final = 4 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Bytes of one segment that a run was made of.
+    """Identifies bytes of one segment that a run was computed from.
 
     Attributes:
-        base_offset: The segment's.
-        start: First byte.
-        end: Byte behind the last one.
-        sum: CRC-32C of the last bytes before the end (`plan.TAIL_BYTES` at most).
-        size: Size of a finished segment's log file, -1 where it was not finished.
-        zones: CRC-32C of a finished segment by its zone map, -1 where there was none.
+        base_offset: Base offset of the segment.
+        start: Position of the first byte.
+        end: Position after the last byte.
+        sum: CRC-32C of the last bytes before `end` (`plan.TAIL_BYTES` at most).
+        size: Size of a finished segment's log file, -1 if it was not finished.
+        zones: CRC-32C of a finished segment from its zone map, -1 without one.
     """
 
     base_offset: int
@@ -59,26 +59,26 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A range of offsets, reduced.
+    """A range of offsets, reduced to rows by key.
 
     Attributes:
         side: `a` or `b`.
-        topic: Its name on that side.
-        partition: Its number.
+        topic: Its topic's name on that side.
+        partition: Its partition.
         start: First offset, inclusive.
-        end: Offset behind the last one.
-        topic_id: 32 hexadecimal digits, "" where there is none.
-        files: Names of its files of rows, in the order of offsets.
-        rows: How many rows they have.
-        records: How many records there were.
-        unkeyed: Those without a key.
-        unkeyed_sum: Sum of their digests.
-        untimed: Records without a create time.
-        span_ms: Length of a span of time.
-        spans: Number of the span, records, sum of their digests.
+        end: End offset, exclusive.
+        topic_id: 32 hexadecimal digits, "" if the topic has no id.
+        files: Names of its files of rows, ordered by offset.
+        rows: Number of rows in these files.
+        records: Number of records.
+        unkeyed: Number of records without a key.
+        unkeyed_sum: Sum of the digests of records without a key.
+        untimed: Number of records without a create time.
+        span_ms: Length of a time span.
+        spans: For each time span: its number, its records, the sum of their digests.
         log_bytes: Bytes of log that were read for it.
-        marks: What it was made of; none of brokers.
-        lost: Offsets that were gone when they were to be read, a line each.
+        marks: Bytes that it was computed from; empty for brokers.
+        lost: Offsets that were gone when they were read, a line each.
     """
 
     side: str
@@ -106,12 +106,12 @@ class Run:
 
 
 def encode_run(run: Run) -> str:
-    """The run as JSON."""
+    """Return the run as JSON."""
     return json.dumps(asdict(run), separators=(",", ":"))
 
 
 def decode_run(fields: Mapping[str, object]) -> Run:
-    """What `encode_run` made, out of its object; raises TypeError, ValueError, KeyError."""
+    """Return the run of parsed JSON; raises TypeError, ValueError or KeyError if it is invalid."""
     plain = dict(fields)
     lists = {name: plain.pop(name) for name in ("files", "spans", "marks", "lost")}
     run = Run(**plain)  # type: ignore[arg-type] # JSON; a wrong name is a TypeError
@@ -132,12 +132,12 @@ def _list(value: object) -> "list":  # type: ignore[type-arg] # JSON, checked by
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What a folder knows.
+    """State of an audit in a folder.
 
     Attributes:
-        seed: Of the hashes, `SEED_BYTES` bytes; another one for each state.
-        question: What the runs are an answer to; another question can't use them.
-        runs: All of them.
+        seed: Seed of the hashes, `SEED_BYTES` bytes; different for each state.
+        question: Values that all audits with this state must have, see `AuditPlan.requested`.
+        runs: All known runs.
     """
 
     seed: bytes
@@ -146,15 +146,15 @@ class State:
 
 
 def new_state(env: Env, question: Mapping[str, object]) -> State:
-    """A state that knows nothing yet, with a seed of its own."""
+    """Return a state without runs, with a new seed."""
     return State(seed=env.random.randbytes(SEED_BYTES), question=question)
 
 
 def read_state(env: Env, folder: str, question: Mapping[str, object]) -> State:
-    """The state in a folder; a new one where there is none, or its note is damaged or too old.
+    """Read the state in a folder; a new one if there is none, or it is damaged or too old.
 
     Raises:
-        InvalidRequest: It is the state of another question.
+        InvalidRequest: The state belongs to an audit with another `question`.
         UnsupportedVersion: A later release wrote it.
     """
     path = f"{folder}/{NOTE}"
@@ -192,7 +192,7 @@ def _decode_state(data: bytes) -> State:
 
 
 def write_state(env: Env, folder: str, state: State) -> None:
-    """Keep a state, and remove the rows that it does not name."""
+    """Write a state, and remove the files of rows that it does not name."""
     content = {
         "version": STATE_VERSION,
         "seed": state.seed.hex(),
@@ -205,7 +205,7 @@ def write_state(env: Env, folder: str, state: State) -> None:
 
 
 def remove_rows(env: Env, folder: str, keep: Iterable[str] = ()) -> None:
-    """Remove files of rows, but those to be kept."""
+    """Remove all files of rows except `keep`."""
     kept_names = set(keep)
     for entry in env.files.list_dir(folder):
         if entry.name.endswith(ROWS_SUFFIX) and entry.name not in kept_names:

@@ -1,8 +1,8 @@
-"""Rows of keys as files, in a folder that the driver and all workers reach.
+"""Files with rows of keys, in a folder that the driver and all workers share.
 
-A file holds rows in the order of their keys' hashes, cut into chunks by the upper bits of the hash,
-each with a checksum, so that a task reads the chunks that it compares and no others. Little-endian,
-as the machines are that write and read it; derived data: what is damaged is made anew from the log.
+A file holds rows ordered by their keys' hashes, in chunks by the upper bits of the hash, each with
+a checksum, so that a task reads only the chunks that it compares. Little-endian, as the machines
+that write and read it; derived data: damaged files are rebuilt from the log.
 
 | part | content |
 |---|---|
@@ -49,7 +49,7 @@ _CHUNK: Final = np.dtype([("rows", "<u4"), ("crc", "<u4")])
 _FOOTER_SIZE: Final = CHUNKS * _CHUNK.itemsize + _TRAILER.size
 
 
-# What one file holds at most, to bound what a reader takes for true.
+# Maximum rows and fields of one file; a reader treats more as damage.
 _ROWS_LIMIT: Final = 1 << 32
 
 
@@ -57,11 +57,11 @@ _FIELDS_LIMIT: Final = 64
 
 
 def write_rows(env: Env, path: str, rows: "Longs") -> None:
-    """Write rows to a new file, in place of one that is there.
+    """Write rows to a file; replaces an existing file.
 
     Args:
-        env: Files.
-        path: Of the file.
+        env: File system.
+        path: Path of the file.
         rows: int64[n, fields], by ascending hash (the first field, as an unsigned number).
     """
     chunk_numbers = rows[:, 0].copy().view(np.uint64) >> np.uint64(64 - CHUNK_BITS)
@@ -84,10 +84,10 @@ def write_rows(env: Env, path: str, rows: "Longs") -> None:
 
 
 def read_rows(env: Env, path: str, start: int = 0, end: int = CHUNKS) -> "Longs":
-    """The rows of chunks [start, end).
+    """Return the rows of chunks [start, end).
 
     Raises:
-        CorruptFile: The file is damaged, cut, or something else.
+        CorruptFile: The file is damaged or truncated, or of another kind.
         UnsupportedVersion: A later release wrote it.
         OSError: It can't be read.
     """
@@ -106,7 +106,7 @@ def read_rows(env: Env, path: str, start: int = 0, end: int = CHUNKS) -> "Longs"
 def _read_footer(
     size: int, pread: Callable[[int, int], bytes], path: str
 ) -> "tuple[npt.NDArray[np.void], int]":
-    """The table of chunks, and how many fields a row has."""
+    """Return the table of chunks, and the number of fields in a row."""
     if size < _FOOTER_SIZE:
         raise CorruptFile(f"{size} bytes, at least {_FOOTER_SIZE} expected", path=path)
     footer = pread(_FOOTER_SIZE, size - _FOOTER_SIZE)

@@ -1,15 +1,15 @@
 """Tasks of an audit: reduce records to rows by key, compare rows, read the keys of differences.
 
 1. `ReducePart` reads a part of one side and reduces it to rows by key. The rows stay in the audit's
-   folder; only the note of the run comes back to the driver.
-2. `ComparePart` compares some chunks of both sides; `OrderPart` looks at the order of keys. The
-   chunks of a task are those of a range of hashes, so each key is in one task, with all files of
-   all partitions that may hold it.
+   folder; only the run goes back to the driver.
+2. `ComparePart` compares some chunks of both sides; `OrderPart` checks the order of keys. A task's
+   chunks cover a range of hashes in all files of all partitions, so each key is compared in one
+   task.
 3. `KeyPart` reads the keys of the records that differ, and nothing else. Until then hashes stand
-   for keys. One record of each such key is read again by its offset: some kilobytes around an index
+   for keys. It reads one record of each such key by its offset: some kilobytes around an index
    entry.
 
-Not owned: which parts there are (`plan`), their order (`run`), the rules of comparison (`rules`),
+Not owned: the plan of parts (`plan`), their order (`run`), the rules of comparison (`rules`),
 kernels and tables of rows (`record.columns.key_tables`).
 """
 
@@ -58,22 +58,22 @@ assert _SEEDS.size == SEED_BYTES
 
 
 def seeds_of(seed: bytes) -> "Longs":
-    """The words that the kernels take."""
+    """Return the seed as five 64-bit words, for the kernels."""
     return np.array(_SEEDS.unpack(seed), np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReducePart:
-    """Reads a part and reduces it; a `Work`.
+    """Reads a part of one side and reduces it; a `Work`.
 
     Attributes:
-        places: Of both sides, by letter.
-        folder: Where rows go.
-        seed: Of the hashes.
-        span_ms: Length of a span of time.
+        places: Places of both sides, by letter.
+        folder: Folder for the files of rows.
+        seed: Seed of the hashes.
+        span_ms: Length of a time span.
         isolation: Whether records of open and aborted transactions are read.
-        times: Range of record timestamps in ms, [start, end); of brokers.
-        rows_max: Keys that a task holds at a time.
+        times: Range of record timestamps in ms, [start, end), for brokers; None for all records.
+        rows_max: Maximum number of keys that a task holds at a time.
     """
 
     places: tuple[tuple[str, Place], ...]
@@ -85,7 +85,7 @@ class ReducePart:
     rows_max: int = ROWS_MAX
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """See `Work`; `part` is a JSON list: a run, and its split as text or null."""
+        """Run one task, see `Work`; `part` is a JSON list: a run, and its split as text or null."""
         prepare_digests()
         fields, split = json.loads(part)
         run, env, stats = decode_run(fields), os_env(), ScanStats()
@@ -114,7 +114,7 @@ class ReducePart:
 
 
 class _Files:
-    """Writes rows to files with names of their own: a task that is tried again writes others."""
+    """Writes rows to files with random names, so that repeated tasks write different files."""
 
     def __init__(self, env: Env, folder: str) -> None:
         self._env, self._folder = env, folder
@@ -155,9 +155,9 @@ def broker_task(  # noqa: PLR0913 - what is read, of whom, and how
     *,
     fail_on_data_loss: bool = True,
 ) -> "BrokerTask":
-    """What reads offsets [start, end) of a run's partition from brokers.
+    """Return a task that reads offsets [start, end) of a run's partition from brokers.
 
-    An audit that misses records says nothing of what it is asked: loss is an error.
+    By default lost offsets are an error: an audit that misses records proves nothing.
     """
     from tidelog.spark.broker_tasks import BrokerTask
     from tidelog.spark.options import SourceOptions
@@ -190,9 +190,9 @@ class ComparePart:
     """Compares chunks of a topic; a `Work`.
 
     Attributes:
-        folder: Where rows are, and pairs go.
-        found_max: Keys of each kind that are handed back, at most; all are counted.
-        wants_order: Whether the order of keys is looked at later.
+        folder: Folder of the files of rows, and for the files of pairs.
+        found_max: Maximum number of keys of each kind that are returned; all are counted.
+        wants_order: Whether a later step checks the order of keys.
     """
 
     folder: str
@@ -200,12 +200,12 @@ class ComparePart:
     wants_order: bool
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """See `Work`; `part` is a JSON object.
+        """Run one task, see `Work`; `part` is a JSON object.
 
-        Its fields: `files` (of both sides: for each partition its number and its files in the order
-        of offsets; null for a side that there is not), `chunks` ([start, end)), `history` (see
-        `rules.compare`), `positions` (partition -> offset of a group on the last side; null
-        without a group), `behind` (files of records that are not compared, see `run`).
+        Its fields: `files` (for both sides a list of partitions, each with its number and its files
+        ordered by offset; null for a missing side), `chunks` ([start, end)), `history` (see
+        `rules.compare`), `positions` (partition -> offset of a group on the last side; null without
+        a group), `behind` (files of records that are not compared, see `run`).
         """
         fields, env = json.loads(part), os_env()
         start, end = fields["chunks"]
@@ -228,7 +228,7 @@ class ComparePart:
         end: int,
         counts: dict[str, object],
     ) -> "Longs":
-        """The rows of a side, one for each key."""
+        """Return the rows of a side, one for each key; add damaged files to `counts`."""
         partitions, damaged = [], counts["damaged"]
         assert isinstance(damaged, list)
         for _, names in files:
@@ -272,7 +272,7 @@ class ComparePart:
         return self._limited(np.concatenate(differences), counts)
 
     def _limited(self, differences: "Longs", counts: dict[str, object]) -> "Longs":
-        """Count all that was found, and keep so many of each kind."""
+        """Count the differences of each kind, and return up to `found_max` of each."""
         limited = []
         for number, kind in enumerate(KINDS):
             of_kind = differences[differences[:, KIND] == number]
@@ -281,7 +281,7 @@ class ComparePart:
         return np.concatenate(limited)
 
     def _keep_pairs(self, env: Env, pairs: "Longs") -> list[object]:
-        """Write pairs to a file; its name, checksum, and the count of each pair of partitions."""
+        """Write pairs to a file; return its name, and count and checksum per pair of partitions."""
         order = np.lexsort((pairs[:, rules.PAIR_B_PARTITION], pairs[:, rules.PAIR_A_PARTITION]))
         pairs = pairs[order]
         partitions = pairs[:, [rules.PAIR_A_PARTITION, rules.PAIR_B_PARTITION]]
@@ -302,7 +302,7 @@ class ComparePart:
 
 
 def _table_of(rows: "Longs") -> KeyTable | None:
-    """Keys to look up; None where there are none."""
+    """Return a table for lookups of keys; None without rows."""
     if not len(rows):
         return None
     table = KeyTable(len(rows))
@@ -315,20 +315,20 @@ ORDERED: Final = "displaced binary"
 
 @dataclass(frozen=True, slots=True)
 class OrderPart:
-    """Looks at the order of the keys of one pair of partitions; a `Work`."""
+    """Checks the order of the keys of one pair of partitions; a `Work`."""
 
     folder: str
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """See `Work`; `part` is a JSON list of sections: file, first pair, count, checksum."""
+        """Run one task, see `Work`; `part` is a JSON list of sections, see `run.Section`."""
         return (displaced_in(os_env(), self.folder, json.loads(part)).tobytes(),)
 
 
 def displaced_in(env: Env, folder: str, sections: Sequence[tuple[str, int, int, int]]) -> "Longs":
-    """The displaced pairs of sections of files, see `rules.displaced`.
+    """Return the displaced pairs of sections of files, see `rules.displaced`.
 
     Raises:
-        CorruptFile: A file of pairs is not as it was written.
+        CorruptFile: The checksum of a section does not match.
     """
     parts = []
     for name, first, count, crc in sections:
@@ -349,7 +349,7 @@ assert key_rows.FIELDS * 2 + 1 == rules.FOUND_FIELDS
 KEYS: Final = "keys string, log_bytes bigint"
 
 
-# Of one partition in one task.
+# Maximum number of records of one partition per task.
 OFFSETS_AT_ONCE: Final = 500
 
 
@@ -357,7 +357,7 @@ _COLUMNS: Final = ("offset", "createTimestamp", "key")
 
 
 class Seen(NamedTuple):
-    """Where a record is: its side, topic, partition and offset."""
+    """Place of a record: its side, topic, partition and offset."""
 
     side: str
     topic: str
@@ -366,11 +366,11 @@ class Seen(NamedTuple):
 
 
 def key_parts(records: Sequence[Seen], topic_ids: Mapping[tuple[str, str], str]) -> list[str]:
-    """The parts for `KeyPart` that read these records.
+    """Return the inputs for `KeyPart` that read these records.
 
     Args:
-        records: Records.
-        topic_ids: By side and topic.
+        records: The records.
+        topic_ids: Topic ids by side and topic.
     """
     parts: list[str] = []
     by_name: dict[tuple[str, str, int], list[int]] = {}
@@ -390,7 +390,7 @@ class KeyPart:
     """Reads the keys of some records of one partition; a `Work`.
 
     Attributes:
-        places: Of both sides, by letter.
+        places: Places of both sides, by letter.
         isolation: Whether records of open and aborted transactions are read.
     """
 
@@ -398,7 +398,7 @@ class KeyPart:
     isolation: IsolationLevel
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """See `Work`; `part` is a JSON list: side, topic, partition, topic id, offsets."""
+        """Run one task, see `Work`; `part` is a JSON list: side, topic, partition, id, offsets."""
         side, topic, partition, topic_id, offsets = json.loads(part)
         place = dict(self.places)[side]
         if place.is_broker:
@@ -418,7 +418,7 @@ class KeyPart:
 
         records: list[Found] = []
         for offset in offsets:
-            # What was deleted since is found without its key.
+            # A key whose record has been deleted since is reported as None.
             task = broker_task(
                 place,
                 run,
@@ -446,7 +446,7 @@ def _from_directory(
         records: list[Found] = []
         log_bytes = 0
         for offset in offsets:
-            # What was deleted since is found without its key.
+            # A key whose record has been deleted since is reported as None.
             with suppress(OffsetOutOfRange):
                 for part in reader.slices(offset, offset + 1):
                     data = part.segment.view(part.start_position, part.end_position)
@@ -477,7 +477,7 @@ def _text(key: bytes | None) -> str | None:
 
 
 def read_cells(text: str) -> Iterator[tuple[Seen, int | None, bytes | None]]:
-    """Records with create time and key, as `KeyPart` tells them."""
+    """Yield records with create time and key from the text of `KeyPart`."""
     for side, topic, partition, offset, create_ms, key in json.loads(text):
         content = None if key is None else base64.b64decode(key)
         yield Seen(side, topic, partition, offset), create_ms, content

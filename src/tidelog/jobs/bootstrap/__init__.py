@@ -1,1 +1,1 @@
-"""A table of Spark as the first records of a topic."""
+"""Bootstrap: a table of Spark as the first records of a topic."""

@@ -1,1 +1,1 @@
-"""The proof of a fail-over."""
+"""Proof of a failover: whether a group that continues on another cluster misses no record."""

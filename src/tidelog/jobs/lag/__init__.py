@@ -1,1 +1,1 @@
-"""The lag of groups, counted by Spark."""
+"""Lag of consumer groups, computed by Spark."""

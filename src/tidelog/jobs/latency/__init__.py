@@ -1,1 +1,1 @@
-"""Latency and lateness, counted by Spark."""
+"""Ingestion latency and lateness, computed by Spark."""

@@ -1,1 +1,1 @@
-"""The mirror: topics copied to another place, with a map of their offsets."""
+"""Mirror: topics copied to another place, with a map of their offsets."""

@@ -1,1 +1,1 @@
-"""Derived files, rebuilt by Spark."""
+"""Reindex: derived files, rebuilt by Spark."""

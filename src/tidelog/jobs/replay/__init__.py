@@ -1,1 +1,1 @@
-"""The replay of a range of time."""
+"""Replay of a time range."""
