@@ -57,7 +57,7 @@ _LATER: Final = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what needs Arrow and Numba at its first use."""
+    """Import functions that need Arrow and Numba at their first use."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -1,7 +1,7 @@
 """Batches of a split that need not be decoded: aborted, or outside the append time range.
 
-Works on batch tables (`tidelog.record.kernels.layout`). Also reads from the headers of fetched
-batches how far these reach and which of them were aborted.
+Works on batch tables (`tidelog.record.kernels.layout`). Also finds the extent of fetched batches
+and the aborted transactions among them, from their headers.
 """
 
 from bisect import bisect_right
@@ -52,7 +52,7 @@ class AbortedBatches:
         return bool(self._spans)
 
     def mask(self, table: "Longs") -> "Mask":
-        """Which batches of the table belong to aborted transactions."""
+        """Return a mask of the table's batches that belong to aborted transactions."""
         is_data = table[:, layout.ATTRIBUTES] & _DATA_BITS == TRANSACTIONAL_BIT
         is_aborted = np.zeros(len(table), np.bool_)
         for slot in np.flatnonzero(is_data):
@@ -67,10 +67,10 @@ class AbortedBatches:
 
 
 class UnstampedBatches:
-    """Batches of unknown append time: those of LogAppendTime say it themselves, the others never.
+    """Batches without a stored append time; only LogAppendTime batches bear their own.
 
     Attributes:
-        without_time: Records of the piece's offsets whose append time nobody knows.
+        without_time: Number of records in the piece's offsets whose append time is unknown.
     """
 
     def __init__(self, piece: Piece, time_range: tuple[int, int]) -> None:
@@ -79,7 +79,7 @@ class UnstampedBatches:
         self.without_time = 0
 
     def mask(self, table: "Longs") -> "Mask":
-        """Which batches can't hold a match."""
+        """Return a mask of the batches that can't match the time range."""
         is_stamped = table[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
         stamp = table[:, layout.MAX_TIMESTAMP]
         in_range = (stamp >= self._start_ms) & (stamp < self._end_ms)
@@ -88,12 +88,15 @@ class UnstampedBatches:
         return cannot
 
     def _count(self, table: "Longs") -> int:
-        """Records in the piece's offsets; exact but where a batch has gaps and is cut by them."""
+        """Count records in the piece's offsets.
+
+        The count may be too large if the offsets cut a batch with gaps.
+        """
         table = table[table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0]
         start = np.maximum(table[:, layout.BASE_OFFSET], self._piece.start_offset)
         end = np.minimum(table[:, layout.LAST_OFFSET] + 1, self._piece.end_offset)
         span = np.maximum(end - start, 0)
-        # A legacy message's frame says nothing of what is inside it: it counts as one.
+        # The frame of a legacy wrapper doesn't say how many messages are inside: it counts as one.
         counts = np.maximum(table[:, layout.RECORD_COUNT], 1)
         return int(np.minimum(span, counts).sum())
 
@@ -101,7 +104,10 @@ class UnstampedBatches:
 def piece_filter(
     split: Split, piece: Piece, aborted: AbortedBatches
 ) -> "tuple[DropBatch | None, UnstampedBatches | None]":
-    """The filter for a piece's batches, and who counts records without an append time."""
+    """Return the filter for a piece's batches, and the counter of records without an append time.
+
+    Each is None if the piece doesn't need it.
+    """
     unstamped = None
     if piece.is_unknown and split.time_range is not None:
         unstamped = UnstampedBatches(piece, split.time_range)
@@ -124,7 +130,7 @@ _BATCHES: Final = 4096
 
 
 def reach(data: Buffer) -> Reach | None:
-    """Do what `offset_order.reach_of` does."""
+    """Return the same as `offset_order.reach_of`, computed by a kernel."""
     end: Reach | None = None
     for table in _tables(data):
         before = None if end is None else end.next_offset
@@ -138,14 +144,14 @@ def reach(data: Buffer) -> Reach | None:
 def aborted_spans(
     data: Buffer, aborted: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[int, int, int]]:
-    """Producer id, first and last offset of each aborted transaction, as far as `data` shows it.
+    """Yield producer id, first and last offset of each aborted transaction.
 
-    A broker names transactions by their first offset; where each ends its marker says. One whose
-    marker is not in there goes on behind it.
+    A broker gives a transaction's first offset; its end is at its marker. If the marker is not in
+    `data`, the last offset is INT64_MAX.
 
     Args:
-        data: Whole batches, the last one perhaps cut.
-        aborted: Producer id and first offset of each.
+        data: Whole batches; the last one may be truncated.
+        aborted: Producer id and first offset of each transaction.
 
     Raises:
         CorruptData: A marker can't be read.
@@ -157,7 +163,7 @@ def aborted_spans(
 
 
 def _abort_markers(data: Buffer) -> Iterator[tuple[int, int]]:
-    """Producer id and offset of each marker that ends an aborted transaction, in order."""
+    """Yield producer id and offset of each abort marker, in order."""
     for table in _tables(data):
         for row in table[table[:, layout.ATTRIBUTES] & CONTROL_BIT != 0]:
             batch = RecordBatch(data, int(row[layout.POSITION]))
@@ -166,7 +172,7 @@ def _abort_markers(data: Buffer) -> Iterator[tuple[int, int]]:
 
 
 def _tables(data: Buffer) -> "Iterator[Longs]":
-    """Batch tables of all whole batches, up to the first that is cut, damaged or out of order."""
+    """Yield batch tables of whole batches, up to the first truncated, damaged or misplaced one."""
     log = np.frombuffer(data, np.uint8)
     log.flags.writeable = False
     at, status, between = 0, layout.FULL, ANY_OFFSETS

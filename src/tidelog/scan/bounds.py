@@ -21,16 +21,16 @@ from tidelog.types import (
 
 
 class PartitionView(Protocol):
-    """A partition as far as its offsets go: a `LogView`, or what brokers have told."""
+    """Offsets of a partition: a `LogView`, or offsets that brokers reported."""
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Its topic and partition."""
+        """Topic and partition."""
         ...
 
     @property
     def log_start_offset(self) -> int:
-        """First offset that may be read, inclusive."""
+        """First readable offset, inclusive."""
         ...
 
     @property
@@ -39,31 +39,31 @@ class PartitionView(Protocol):
         ...
 
     def end_offset(self, isolation: IsolationLevel) -> int:
-        """Offset behind the last record that a reader of that isolation sees."""
+        """Return the offset behind the last record that a reader of that isolation sees."""
         ...
 
     def offset_for_time(
         self, timestamp_ms: int, *, clock: ClockName, steps_over_losses: bool = False
     ) -> OffsetAndTimestamp | None:
-        """The earliest record whose time is `timestamp_ms` or later, None where there is none.
+        """Return the first record whose time is `timestamp_ms` or later, None if there is none.
 
         Args:
             timestamp_ms: Time in ms, 0 or more.
-            clock: Which of the record's two times is meant.
-            steps_over_losses: Search in what is left where offsets are lost.
+            clock: Clock of that time.
+            steps_over_losses: Skip lost offsets and search the rest.
 
         Raises:
-            OffsetsGone: Offsets before the answer are lost, and `steps_over_losses` is false.
+            OffsetsGone: Offsets before the match are lost, and `steps_over_losses` is false.
         """
         ...
 
 
 class TimeMode(StrEnum):
-    """What a time bound means.
+    """Meaning of a time bound.
 
-    `EXACT`: only records whose time lies in the range, wherever they are in the log.
-    `POSITIONS`: a time stands for the first offset whose record is that late; what lies between
-    two such offsets is read, also records outside the range. So does Spark's Kafka connector.
+    `EXACT`: only records whose time lies in the range, wherever they are in the log. `POSITIONS`: a
+    time stands for the offset of the first record at that time or later; all records between two
+    such offsets are read, including those outside the range, as in Spark's Kafka connector.
     """
 
     EXACT = "exact"
@@ -72,13 +72,13 @@ class TimeMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """How times and transactions are meant; the same for every partition of a plan.
+    """Meaning of times and isolation, the same for every partition of a plan.
 
     Attributes:
-        clock: Which of a record's two times is meant.
-        times: What a time bound means.
+        clock: Clock of the times.
+        times: Meaning of a time bound.
         isolation: Whether records of open and aborted transactions are read.
-        needs_match: A start that no record reaches is an error.
+        needs_match: Raise an error if no record is as late as the start.
     """
 
     clock: ClockName = ClockName.RECORD
@@ -89,7 +89,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Offsets [start, end) that are in the log, and the times in [a, b) that are wanted of them."""
+    """Offsets [start, end) inside the log, and the time range [a, b) that filters their records."""
 
     start: int
     end: int
@@ -100,18 +100,18 @@ class Bounds:
 def resolve(
     reader: PartitionView, wanted: Wanted, question: Question, *, slack_ms: int = 0
 ) -> Bounds:
-    """The part of a partition that was asked for, and the offsets of it that are gone.
+    """Resolve a requested range to offsets inside the log, and report lost offsets.
 
     Args:
         reader: The partition.
-        wanted: What is asked for.
-        question: How.
-        slack_ms: How much later a record may have been appended than its append time says. An
-            exact range begins so much earlier, so that it misses none.
+        wanted: The requested offsets and times.
+        question: Meaning of the times.
+        slack_ms: Maximum by which a record's append may be later than its stored append time. An
+            exact range begins this much earlier, so that it misses no record.
 
     Raises:
-        InvalidRequest: Offsets or times that can't be, or whose end lies before their start; names
-            the partition.
+        InvalidRequest: Offsets or times are invalid, or the end lies before the start; the message
+            names the partition.
     """
     _check(reader.topic_partition, wanted)
     visible = reader.end_offset(question.isolation)
@@ -123,7 +123,7 @@ def resolve(
             gone: list[LostOffsets] = []
             first = _position(reader, wanted.start_ms, question.clock, gone, needs_match)
             last = _position(reader, wanted.end_ms, question.clock, [])
-            # Between the two whoever reads them is told.
+            # Losses behind the start are reported when they are read.
             lost += [one for one in gone if one.end > start]
             start = start if first is None else max(start, first)
             end = end if last is None else min(end, last)
@@ -145,7 +145,7 @@ def resolve(
 def append_time_notes(
     reader: LogView, wanted: Wanted, question: Question, start: int
 ) -> tuple[str, ...]:
-    """Return notes about records before `start` that have no append time, if it stands for one."""
+    """Return notes about records without an append time before `start`, if a time chose it."""
     is_position = question.times is TimeMode.POSITIONS and wanted.start_ms is not None
     if not is_position or question.clock is ClockName.RECORD:
         return ()
@@ -181,7 +181,7 @@ def _check(partition: TopicPartition, wanted: Wanted) -> None:
 def _offsets(
     reader: PartitionView, wanted: Wanted, visible: int
 ) -> tuple[int, int, list[LostOffsets]]:
-    """Start and end inside the log, and what was asked for outside of it."""
+    """Return start and end inside the log, and the requested offsets outside of it."""
     log_start, log_end = reader.log_start_offset, reader.log_end_offset
     start = _start(wanted.start_offset, log_start, visible)
     end = visible if wanted.end_offset in (None, LATEST_OFFSET) else wanted.end_offset
@@ -215,9 +215,9 @@ def _position(
     lost: list[LostOffsets],
     needs_match: bool = False,
 ) -> int | None:
-    """The first offset that is that late, the log's end where none is; None without a time.
+    """Return the first offset at a time or later, the log end for no match; None without a time.
 
-    Offsets before it that are lost, and may be that late, are added to `lost`.
+    Adds lost offsets before it that may be that late to `lost`.
     """
     if timestamp_ms is None:
         return None

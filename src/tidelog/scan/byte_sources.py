@@ -1,12 +1,13 @@
 """Bytes of a scan: from local files, object stores or tiers.
 
-A `Ranges` knows what the path of a piece means. `LocalRanges` reads files through `Env`. Stores are
-read in large ranges of `READ_BYTES`, the next one in advance; at most two are held, besides what
-the caller holds. The first read checks that the object is still the planned one, and later reads
-ask for that version, so a piece needs no request except those for its bytes. Nothing is listed.
+A `Ranges` interprets the path of a piece. `LocalRanges` reads files through `Env`. Stores are read
+in large ranges of `READ_BYTES`, with one range of prefetch; at most two ranges are held, besides
+those that the caller keeps. The first read checks that the object is still the planned one, and
+later reads request that version, so a piece needs no request except those for its bytes. Nothing is
+listed.
 
-Tier paths name length and checksum of an object that never changes (`storage.tier.tier_files`), so
-the check is not needed, and ranges come through the block cache.
+Tier paths contain length and checksum of an object that never changes (`storage.tier.tier_files`),
+so the check is not needed, and ranges come through the block cache.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,31 +22,32 @@ from tidelog.storage.open_files import typed_reads
 from tidelog.storage.tier.tier_files import TierFiles, is_tier_path, tier_files_of
 from tidelog.types import Buffer
 
-# A file that may still be cut is copied, not mapped, in parts that stay in the cache for decoding.
+# A file that its writer may still truncate is copied, not mapped. Parts of this size stay in the
+# CPU caches while they are decoded.
 READ_BYTES: Final = 1 << 20
 
 
 WHOLE: Final = 1 << 62
 
 
-# Less than this is copied too: that takes less time than to map a file, and to take the map away.
+# Smaller pieces are copied, too: that takes less time than mapping and unmapping the file.
 MAP_BYTES_MIN: Final = 2 << 20
 
 
 class RangeSource(Protocol):
-    """One file, open for reading ranges of it."""
+    """Open file for reads of byte ranges."""
 
     @property
     def read_bytes(self) -> int:
-        """How much to ask for at a time."""
+        """Recommended size of a read."""
         ...
 
     def read(self, start: int, size: int) -> Buffer:
-        """The bytes from position `start`; fewer than `size` only where the file ends."""
+        """Return bytes from position `start`; fewer than `size` only at the end of the file."""
         ...
 
     def close(self) -> None:
-        """Let go of the file; what was read stays valid."""
+        """Close the file; returned bytes stay valid."""
         ...
 
 
@@ -53,20 +55,20 @@ class Ranges(Protocol):
     """A store of files."""
 
     def open(self, piece: Piece) -> RangeSource:
-        """The piece's log file.
+        """Open the piece's log file.
 
         Raises:
-            FileNotFoundError: It has gone, or is another file by now.
+            FileNotFoundError: The file was deleted or replaced.
         """
         ...
 
     def read_small(self, path: str) -> bytes:
-        """A whole small file, such as a sidecar; raises FileNotFoundError."""
+        """Return a whole small file, such as a sidecar; raises FileNotFoundError."""
         ...
 
 
 class _MappedSource:
-    """A finished file: bytes are views of its map."""
+    """Finished file: reads return views of its memory map."""
 
     read_bytes = WHOLE
 
@@ -81,7 +83,7 @@ class _MappedSource:
 
 
 class _FileSource:
-    """A file that may be cut by its writer: bytes are copied."""
+    """File that its writer may truncate: reads copy bytes."""
 
     read_bytes = READ_BYTES
 
@@ -98,16 +100,16 @@ class _FileSource:
 
 
 class LocalRanges:
-    """The machine's own files."""
+    """Local files."""
 
     def __init__(self, env: Env) -> None:
         self._files = env.files
 
     def open(self, piece: Piece) -> RangeSource:
-        """The piece's log file.
+        """Open the piece's log file.
 
         Raises:
-            FileNotFoundError: It has gone or was replaced.
+            FileNotFoundError: The file was deleted or replaced.
             StorageFailure: The disk failed.
         """
         with typed_reads(piece.path):
@@ -119,7 +121,7 @@ class LocalRanges:
             source = _MappedSource(self._files.map(piece.path))
         else:
             source = _FileSource(piece.path, self._files.open(piece.path))
-        # Asked after opening: a file that was replaced in between is found out too.
+        # Checked after opening, to detect a replacement in between.
         identity = identity_text(self._files.stat(piece.path).identity)
         if identity != piece.identity:
             source.close()
@@ -127,35 +129,34 @@ class LocalRanges:
         return source
 
     def read_small(self, path: str) -> bytes:
-        """A whole small file; raises FileNotFoundError, or StorageFailure where the disk fails."""
+        """Return a whole small file; raises FileNotFoundError, StorageFailure."""
         with typed_reads(path):
             return files.read_file(self._files, path)
 
 
-# Large enough that waiting for the first byte is little of it, small enough for many tasks.
+# Large enough that the wait for the first byte matters little, small enough for many tasks.
 STORE_READ_BYTES: Final = 8 << 20
 
 
 class RemoteSource:
     """One piece of an object, read from front to back.
 
-    The object is fetched in ranges that follow each other; a read gets what it wants of them. A
-    read that goes back further than the range before it is fetched on its own.
+    The object is fetched in consecutive ranges. A read must not start before the buffered bytes.
     """
 
     read_bytes = STORE_READ_BYTES
 
     def __init__(self, store: ObjectStore, key: str, piece: Piece) -> None:
-        """Read the first range.
+        """Fetch the first range, and prefetch the next one.
 
         Raises:
-            FileNotFoundError: The object has gone or was replaced.
+            FileNotFoundError: The object was deleted or replaced.
             StorageFailure: The store failed.
         """
         self._store = store
         self._key = key
         self._end = piece.end_position
-        self._start = piece.start_position  # of the bytes that are held
+        self._start = piece.start_position  # of the buffered bytes
         first = min(STORE_READ_BYTES, self._end - self._start)
         data, info = store.read_range(key, self._start, first)
         if identity_text(identity_of(info)) != piece.identity:
@@ -175,17 +176,17 @@ class RemoteSource:
         return self._start + len(self._data)
 
     def _prefetch(self) -> None:
-        """Send for the range behind what is held, where there is one."""
+        """Start to fetch the range behind the buffered bytes, if there is one."""
         if self._behind < self._end:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="tidelog-prefetch")
             self._next = self._pool.submit(self._fetch, self._behind)
 
     def read(self, start: int, size: int) -> Buffer:
-        """The bytes from position `start`; fewer only where the object ends.
+        """Return bytes from position `start`; fewer than `size` only at the end of the piece.
 
         Raises:
-            FileNotFoundError: The object has gone or was replaced.
+            FileNotFoundError: The object was deleted or replaced.
             StorageFailure: The store failed.
         """
         end = min(start + size, self._end)
@@ -195,7 +196,7 @@ class RemoteSource:
         return self._data[start - self._start : end - self._start]
 
     def _advance(self, start: int) -> None:
-        """Drop what lies before `start`, take the next range, send for the one behind it."""
+        """Drop the bytes before `start`, append the next range, and prefetch the one behind it."""
         assert start <= self._behind, "what is read next follows what was read"
         rest = self._data[start - self._start :]
         assert self._next is not None
@@ -206,7 +207,7 @@ class RemoteSource:
         self._prefetch()
 
     def close(self) -> None:
-        """Let go of the object; what was read stays valid."""
+        """Cancel the prefetch and drop the buffer; returned bytes stay valid."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -214,27 +215,27 @@ class RemoteSource:
 
 
 class RemoteRanges:
-    """Files of a store by requests, all others from the machine's disk."""
+    """Files of an object store by requests, all others from the local disk."""
 
     def __init__(self, env: Env, files: ObjectFiles) -> None:
         self._files = files
         self._local = LocalRanges(env)
 
     def open(self, piece: Piece) -> RangeSource:
-        """The piece's log file; raises FileNotFoundError where it has gone or was replaced."""
+        """Open the piece's log file; raises FileNotFoundError if it was deleted or replaced."""
         if not self._files.is_remote(piece.path):
             return self._local.open(piece)
         return RemoteSource(self._files.store, self._files.key_of(piece.path), piece)
 
     def read_small(self, path: str) -> bytes:
-        """A whole small file; raises FileNotFoundError."""
+        """Return a whole small file; raises FileNotFoundError."""
         if not self._files.is_remote(path):
             return self._local.read_small(path)
         return self._files.store.read(self._files.key_of(path))
 
 
 def ranges_for(env: Env, path: str) -> Ranges:
-    """Where the bytes of a directory's files come from."""
+    """Return the `Ranges` for a directory's files, without its tiers."""
     files = env.files
     if isinstance(files, ObjectFiles) and is_remote(files, path):
         return RemoteRanges(env, files)
@@ -245,7 +246,7 @@ class TierSource(RemoteSource):
     """One piece of an object in a tier, read from front to back."""
 
     def __init__(self, file: File, piece: Piece) -> None:
-        """Read the first range; raises FileNotFoundError, StorageFailure, CorruptFile."""
+        """Fetch the first range; raises FileNotFoundError, StorageFailure, CorruptFile."""
         self._file = file
         self._end = piece.end_position
         self._start = piece.start_position
@@ -259,7 +260,7 @@ class TierSource(RemoteSource):
 
 
 class TierRanges:
-    """Pieces in a tier; all others from where the directory is."""
+    """Pieces in a tier; all others come from the directory's own `Ranges`."""
 
     def __init__(self, env: Env, below: Ranges) -> None:
         self._env = env
@@ -268,13 +269,13 @@ class TierRanges:
 
     @property
     def _files(self) -> TierFiles:
-        """Made at first use: most directories have no tier."""
+        """Files of the tier, opened at the first use because most directories have no tier."""
         if self._tier_files is None:
             self._tier_files = tier_files_of(self._env)
         return self._tier_files
 
     def open(self, piece: Piece) -> RangeSource:
-        """The piece's log file; raises FileNotFoundError where it has gone or was replaced."""
+        """Open the piece's log file; raises FileNotFoundError if it was deleted or replaced."""
         if not is_tier_path(piece.path):
             return self._below.open(piece)
         if identity_text(self._files.stat(piece.path).identity) != piece.identity:
@@ -282,12 +283,12 @@ class TierRanges:
         return TierSource(self._files.open(piece.path), piece)
 
     def read_small(self, path: str) -> bytes:
-        """A whole small file; raises FileNotFoundError."""
+        """Return a whole small file; raises FileNotFoundError."""
         if not is_tier_path(path):
             return self._below.read_small(path)
         return files.read_file(self._files, path)
 
 
 def all_ranges(env: Env, path: str) -> Ranges:
-    """Where the bytes of a directory's files come from, its tiers included."""
+    """Return the `Ranges` for a directory's files, including its tiers."""
     return TierRanges(env, ranges_for(env, path))

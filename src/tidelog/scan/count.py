@@ -1,4 +1,4 @@
-"""Exact counts of records: from zone maps, and by reading only where a range cuts a zone.
+"""Exact counts of records: from zone maps, with reads only for zones that a range cuts.
 
 Counts the records that a read of the same range returns. For committed records only, zones with
 transactional records are read. Segments without a zone map (the active one, foreign directories
@@ -20,17 +20,17 @@ from tidelog.types import ClockName, Isolation, IsolationLevel, TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCount:
-    """The count of one partition.
+    """Count of one partition.
 
     Attributes:
         records: Data records in the range.
-        without_time: Data records of the offsets that have no time on the clock, so lie in no
-            range; 0 where no times were asked for, None where brokers don't tell the number.
-        is_least: Whether there may be more of those: on the record clock, batches of segments
-            without a zone map were skipped by their largest times alone.
-        told: Those of `records` that zone maps told.
-        log_bytes: Bytes of log that were read.
-        sidecar_bytes: Bytes of zone maps and append times that were read.
+        without_time: Data records of the offsets that have no time on the clock, so they lie in no
+            range; 0 without a time range, None if brokers don't report the number.
+        is_least: Whether `without_time` may be too small: on the record clock, batches of segments
+            without a zone map may be skipped by their largest time alone.
+        told: The part of `records` that came from zone maps.
+        log_bytes: Bytes read from log files.
+        sidecar_bytes: Bytes read from zone maps and append time files.
     """
 
     records: int
@@ -43,11 +43,11 @@ class PartitionCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """The counts of all partitions asked.
+    """Counts of all requested partitions.
 
     Attributes:
         partitions: By partition, ascending.
-        reports: What was found damaged and made good, one line each.
+        reports: Damage that was found and repaired, one line each.
     """
 
     partitions: Mapping[TopicPartition, PartitionCount] = field(default_factory=dict)
@@ -65,17 +65,17 @@ class Count:
 
     @property
     def is_least(self) -> bool:
-        """Whether there may be more records without a time than `without_time`."""
+        """Whether `without_time` may be too small."""
         return any(one.is_least or one.without_time is None for one in self.partitions.values())
 
     @property
     def log_bytes(self) -> int:
-        """Bytes of log that were read."""
+        """Bytes read from log files."""
         return sum(one.log_bytes for one in self.partitions.values())
 
     @property
     def sidecar_bytes(self) -> int:
-        """Bytes of zone maps and append times that were read."""
+        """Bytes read from zone maps and append time files."""
         return sum(one.sidecar_bytes for one in self.partitions.values())
 
 
@@ -90,24 +90,24 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
     zone_cache: str | None = None,
     env: Env | None = None,
 ) -> Count:
-    """How many data records lie in a range of offsets and times, exactly.
+    """Return the exact number of data records in a range of offsets and times.
 
     Args:
         source: A directory of topics, by path or open.
-        topics: Names of topics, or single partitions; all topics where None.
-        wanted: Offsets and times, half open; all records where None. Offsets outside the log
-            hold nothing.
-        clock: Which of a record's two times the times are about.
+        topics: Names of topics, or single partitions; all topics if None.
+        wanted: Offsets and times, half open; all records if None. Offsets outside the log count as
+            0 records.
+        clock: Clock of the times: `record` or `append`.
         isolation: READ_COMMITTED leaves out records of aborted and open transactions.
         zone_cache: As for `plan`.
-        env: Files and clock, where `source` is a path.
+        env: Files and clock, if `source` is a path.
 
     Raises:
-        UnknownTopic: No such topic or partition.
-        InvalidRequest: Offsets or times that can't be.
+        UnknownTopic: A topic or partition doesn't exist.
+        InvalidRequest: Offsets or times are invalid.
         CorruptData: A batch that had to be read is damaged.
-        OffsetsGone: A segment is gone from the middle of the log.
-        MissingDependency: Something has to be read, and pyarrow, numpy or numba is not installed.
+        OffsetsGone: A segment is missing from the middle of the log.
+        MissingDependency: Something must be read, and pyarrow, numpy or numba is not installed.
     """
     plans = plan_count(
         source,
@@ -143,10 +143,10 @@ def _count(planned: ScanPlan, env: Env | None) -> PartitionCount:
 
 
 def _read(split: Split, env: Env | None, stats: ScanStats) -> None:
-    """Count what has to be read; what was deleted meanwhile holds nothing.
+    """Count a split by reading it; records deleted meanwhile don't count.
 
     Raises:
-        OffsetsGone: A segment, or its end, is gone from the middle of the log.
+        OffsetsGone: A segment, or its end, is missing from the middle of the log.
     """
     try:
         from tidelog.scan.reader import ReadOptions, read

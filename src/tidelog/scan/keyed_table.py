@@ -59,16 +59,17 @@ _VERSION_SIZE: Final = 8
 
 @dataclass(slots=True, kw_only=True)
 class TableStats:
-    """Figures of a table; complete when its rows are through.
+    """Statistics of a table; complete once all its rows were returned.
 
     Attributes:
-        scan: What was read, of both readings.
+        scan: Statistics of both reads.
         keys: Keys that have a record.
-        deleted: Those of them whose winner is a tombstone.
+        deleted: Keys whose winner is a tombstone.
         without_key: Records without a key, which are in no table.
-        without_time: Records without a time on the asked clock, which nobody can rank in time.
-        readings: How often the records were read for their keys: more than once where memory was
-            too small for all keys.
+        without_time: Records without a time on the chosen clock, which are in no table as of a
+            time.
+        readings: Number of passes over the records to fold their keys: more than one if memory
+            can't hold all keys.
     """
 
     scan: ScanStats = field(default_factory=ScanStats)
@@ -79,7 +80,7 @@ class TableStats:
     readings: int = 0
 
     def add(self, other: Self) -> None:
-        """Count in what another has met."""
+        """Add the statistics of another table."""
         self.scan.add(other.scan)
         self.keys += other.keys
         self.deleted += other.deleted
@@ -90,13 +91,13 @@ class TableStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyFold:
-    """How the keys of a partition are reduced.
+    """Parameters for folding a partition's keys.
 
     Attributes:
-        ranking: Which record of a key wins.
-        clock: Which of a record's two times counts.
-        random: Where the secret of the hash comes from.
-        memory_bytes: What a map of keys may take, about.
+        ranking: Rule for the winning record of a key.
+        clock: Clock of the table's time.
+        random: Source of the hash function's secret.
+        memory_bytes: Approximate limit for a map of keys.
     """
 
     ranking: Ranking
@@ -105,7 +106,7 @@ class KeyFold:
     memory_bytes: int = MEMORY_BYTES
 
     def columns(self, *, with_times: bool) -> tuple[str, ...]:
-        """What has to be read of a record to rank it."""
+        """Return the columns that are needed to rank a record."""
         names = ["key", "value", "offset"]
         if self.ranking.strategy is Strategy.TIMESTAMP:
             names.append("timestamp")
@@ -124,17 +125,17 @@ def table_rows(
     how: KeyFold,
     stats: TableStats,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one partition's table, in order of their offsets where the keys fit in memory.
+    """Yield the rows of one partition's table, in order of their offsets if the keys fit in memory.
 
     Args:
         source: Reads the splits.
-        splits: All records of the partition up to the asked time; exactly these.
-        columns: Of a row, names out of `tidelog.scan.ALL_COLUMNS`.
-        how: The rule.
-        stats: Counted up on the way.
+        splits: All records of the partition up to the requested time, and no others.
+        columns: Names from `tidelog.scan.ALL_COLUMNS`.
+        how: Parameters of the fold.
+        stats: Updated while reading.
 
     Raises:
-        OffsetsGone: Winners were cleaned or deleted between the two readings.
+        OffsetsGone: Winners were compacted or deleted between the two reads.
         As `tidelog.scan.read`.
     """
     for winners in fold_keys(source, splits, how, stats):
@@ -151,13 +152,13 @@ def split_winners(
     how: KeyFold,
     stats: TableStats,
 ) -> Iterator[pa.RecordBatch]:
-    """The best record of each key of some splits, tombstones too: for who joins them with others.
+    """Yield the winning record of each key of some splits, including tombstones, to combine splits.
 
-    Arguments and errors as of `table_rows`.
+    Arguments and errors are those of `table_rows`.
 
     Returns:
-        The columns, and behind them `version`, int64: over all splits of a partition the highest
-        (version, offset) of a key wins.
+        The columns, followed by `version`, int64: of all splits of a partition, the highest
+            (version, offset) of a key wins.
     """
     needed = tuple(dict.fromkeys((*columns, *how.columns(with_times=False))))
     for winners in fold_keys(source, splits, how, stats):
@@ -176,15 +177,15 @@ def fold_keys(
     *,
     before_ms: int | None = None,
 ) -> Iterator[Winners]:
-    """The winners of all keys, share by share; mostly there is one.
+    """Yield the winners of all keys, one share of the keys at a time; usually there is one share.
 
     Args:
         source: Reads the splits.
         splits: The records.
-        how: The rule.
-        stats: Counted up on the way.
-        before_ms: Where not None the winners have two sides: on side 0 only records with a time up
-            to and with this one count, on side 1 all.
+        how: Parameters of the fold.
+        stats: Updated while reading.
+        before_ms: If given, the winners have two sides: side 0 has only records with a time up to
+            this one, inclusive; side 1 has all.
     """
     secret = new_secret(how.random)
     columns = how.columns(with_times=before_ms is not None)
@@ -201,7 +202,7 @@ def fold_keys(
                 continue
             without_key += batch.column("key").null_count
             if before_ms is not None:
-                # Of a range without an end: the reader had no reason to count them.
+                # The reader has counted them only if the range has an end.
                 without_time -= batch.column(TIME_COLUMNS[how.clock]).null_count
             winners.fold(_candidates(batch, how, before_ms))
         if is_first:
@@ -228,7 +229,7 @@ def _candidates(batch: pa.RecordBatch, how: KeyFold, before_ms: int | None) -> C
 
 
 def _milliseconds(times: "Column") -> "Longs":
-    """Times in ms, -1 for none."""
+    """Return times in ms, -1 for null."""
     numbers: Longs = np.asarray(times.cast(pa.int64()).fill_null(NO_TIMESTAMP))
     return numbers
 
@@ -242,9 +243,9 @@ def _versions(batch: pa.RecordBatch, ranking: Ranking) -> "Longs":
 
 
 def header_versions(headers: "Column", name: str) -> "Longs":
-    """The version that each record's last header of that name tells; `MISSING_VERSION` for none.
+    """Return each record's version from its last header of that name, else `MISSING_VERSION`.
 
-    Only 8 bytes, a big-endian int64, are a version. Source: KIP-280.
+    A version must have 8 bytes, a big-endian int64; other values count as missing. Source: KIP-280.
     """
     assert isinstance(headers, pa.ListArray)
     versions = np.full(len(headers), MISSING_VERSION, np.int64)
@@ -261,7 +262,7 @@ def header_versions(headers: "Column", name: str) -> "Longs":
     is_version = np.array([value is not None and len(value) == _VERSION_SIZE for value in values])
     whole = [value for value in values if value is not None and len(value) == _VERSION_SIZE]
     own_versions = np.frombuffer(b"".join(whole), ">i8")
-    # A record that has one beats one that has none, whatever it is, as in a cleaning.
+    # Any version, even the smallest, beats a missing one, as in compaction.
     versions[records[is_version]] = np.maximum(own_versions, MISSING_VERSION + 1)
     return versions
 
@@ -273,10 +274,10 @@ def rows_at(
     columns: Sequence[str],
     stats: TableStats,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of these offsets, ascending.
+    """Yield the rows of these offsets, ascending.
 
     Raises:
-        OffsetsGone: Some of them were cleaned or deleted meanwhile; the others were yielded.
+        OffsetsGone: Some of them were compacted or deleted meanwhile; the others were yielded.
     """
     if not len(offsets):
         return
@@ -336,12 +337,12 @@ DIFF_SCHEMA: Final = pa.schema(_KINDS)
 
 @dataclass(frozen=True, slots=True)
 class _Differing:
-    """Keys whose winners differ.
+    """Keys whose winners differ between two times.
 
     Attributes:
-        before: Offsets of the first table's records, -1 where the key was not in it.
-        after: Offsets of what won last; of a deletion the tombstone's.
-        is_deleted: Whether that is a tombstone.
+        before: Offset of the first table's record, -1 if the key was not in it.
+        after: Offset of the second table's winner, which may be a tombstone.
+        is_deleted: Whether it is a tombstone.
     """
 
     before: "Longs"
@@ -356,14 +357,14 @@ def diff_rows(
     before_ms: int,
     stats: TableStats,
 ) -> Iterator[pa.RecordBatch]:
-    """The keys of one partition that differ, by the offset of what changed them.
+    """Yield the changed keys of one partition, by the offset of the change.
 
     Args:
         source: Reads the splits.
         splits: All records of the partition up to the later time.
-        how: The rule.
+        how: Parameters of the fold.
         before_ms: The earlier time, inclusive.
-        stats: Counted up on the way.
+        stats: Updated while reading.
 
     Raises:
         As `table_rows`.
@@ -395,7 +396,7 @@ def _rows(
     clock: ClockName,
     stats: TableStats,
 ) -> pa.Table:
-    """The rows of these offsets, in their order."""
+    """Return the rows of these offsets, in order."""
     columns = ("offset", "key", "value", TIME_COLUMNS[clock])
     batches = list(rows_at(source, splits, offsets, columns, stats))
     if not batches:
@@ -437,6 +438,6 @@ def _joined(split: "Split", rows: pa.Table, differing: _Differing) -> pa.Table:
 
 
 def _taken(rows: pa.Table, offsets: "Longs", row_offsets: "Longs") -> pa.Table:
-    """The rows of the offsets wanted; nulls for -1."""
+    """Return the rows of the given offsets, with nulls for -1."""
     at = np.searchsorted(offsets, row_offsets)
     return rows.take(pa.array(at, pa.int64(), mask=row_offsets < 0))

@@ -47,14 +47,14 @@ COLUMNS = ("createTimestamp", "appendTimestamp")
 
 @dataclass(slots=True)
 class TopicLatency:
-    """What is known of one topic's latencies.
+    """Latencies of one topic.
 
     Attributes:
         by_hour: Histograms by the first ms of each hour of append time.
-        without: Data records that have not both times, where no range was asked for.
-        told: Records that zone maps told of.
-        stats: What was read.
-        sidecar_bytes: Bytes of zone maps that were read.
+        without: Data records that lack one of the two times; counted only without a time range.
+        told: Records counted from zone maps.
+        stats: Statistics of reading.
+        sidecar_bytes: Bytes read from zone maps.
     """
 
     by_hour: LatencyByHour = field(default_factory=LatencyByHour)
@@ -65,7 +65,7 @@ class TopicLatency:
 
     @property
     def total(self) -> LatencyHistogram:
-        """All hours together."""
+        """Histogram of all hours."""
         return self.by_hour.total()
 
 
@@ -87,7 +87,7 @@ class _Range:
         return (self.start_ms, self.end_ms) == (0, INT64_MAX)
 
     def cuts(self, step_ms: int) -> bool:
-        """Whether an end lies inside a step: such steps can't tell how many records lie before."""
+        """Return whether the range cuts a step, so that its histogram can't be used."""
         ends = (self.start_ms, 0 if self.end_ms == INT64_MAX else self.end_ms)
         return any(end % step_ms for end in ends)
 
@@ -104,23 +104,23 @@ def latency(
     zone_cache: str | None = None,
     env: Env | None = None,
 ) -> Mapping[str, TopicLatency]:
-    """How long records took from their making to the log, by topic and hour of append time.
+    """Return latencies (append time minus create time) by topic and hour of append time.
 
     Args:
         source: A directory of topics, by path or open.
-        topics: Names of topics, or single partitions; all topics where None.
-        start_ms: Earliest append time; its whole hour counts.
-        end_ms: Append time to stop at; the hour that it lies in counts as a whole.
+        topics: Names of topics, or single partitions; all topics if None.
+        start_ms: Earliest append time, rounded down to a whole hour.
+        end_ms: End of the append times, exclusive, rounded up to a whole hour.
         zone_cache: As for `plan`.
-        env: Files and clock, where `source` is a path.
+        env: Files and clock, if `source` is a path.
 
     Returns:
-        Every topic asked; one without an hour where nothing is known.
+        An entry for every requested topic; without hours if nothing is known.
 
     Raises:
-        UnknownTopic: No such topic or partition.
+        UnknownTopic: A topic or partition doesn't exist.
         CorruptData: A batch that had to be read is damaged.
-        MissingDependency: Something has to be read, and pyarrow, numpy or numba is not installed.
+        MissingDependency: Something must be read, and pyarrow, numpy or numba is not installed.
     """
     hours = _Range.around(start_ms, end_ms)
 
@@ -142,7 +142,7 @@ def latency(
 def _spans_to_read(
     reader: LogView, hours: _Range, cache: ZoneCache | None, result: TopicLatency
 ) -> Iterator[tuple[int, int]]:
-    """Count what zone maps tell; the spans of offsets that are left, neighbours put together."""
+    """Count from zone maps, and yield the remaining spans of offsets, adjacent ones merged."""
     pending: tuple[int, int] | None = None
     for segment in reader.segments:
         start = max(segment.base_offset, reader.log_start_offset)
@@ -168,7 +168,7 @@ def _zones_of(reader: LogView, segment: Segment, cache: ZoneCache | None) -> Zon
     if zones is None and cache is not None:
         zones = load_or_build(segment, cache)
     if zones is not None:
-        segment.use_zones(None, loaded=False)  # there may be very many of them
+        segment.use_zones(None, loaded=False)  # there may be very many zone maps
     return zones
 
 
@@ -183,7 +183,7 @@ def _count_zones(zones: ZoneMap, hours: _Range, result: TopicLatency) -> None:
 
 
 def _within(by_hour: LatencyByHour, hours: _Range) -> LatencyByHour:
-    """The hours of a range."""
+    """Return the hours inside a range."""
     if hours.is_open:
         return by_hour
     inside = LatencyByHour(by_hour.step_ms)
@@ -220,14 +220,14 @@ def read_times(
     append_range: tuple[int, int] | None,
     stats: ScanStats,
 ) -> "Iterator[pa.RecordBatch]":
-    """Both times of a partition's records, in the order of their offsets.
+    """Yield both times of a partition's records, in the order of their offsets.
 
     Args:
         log_dir: The directory.
         name: The partition.
         offsets: [start, end).
-        append_range: Append times wanted, [start, end) in ms; all records where None.
-        stats: Counted up.
+        append_range: Range of append times, [start, end) in ms; all records if None.
+        stats: Updated while reading.
     """
     try:
         from tidelog.scan.reader import ReadOptions, to_reader
@@ -253,7 +253,7 @@ def read_times(
 
 
 def _count_batch(batch: "pa.RecordBatch", by_hour: LatencyByHour) -> int:
-    """Count the records that have both times; how many they are."""
+    """Count the records that have both times, and return their number."""
     from tidelog.scan.rows import both_times, bucket_counts, distances
 
     append, create = both_times(batch)
@@ -278,10 +278,10 @@ class TopicLateness:
     Attributes:
         records: Records with a create time.
         without_time: Records without one.
-        out_of_order: Records with an earlier create time than one before them in the partition.
-        lost: For each delay in ms how many records are late by more.
+        out_of_order: Records with a smaller create time than a record before them in the partition.
+        lost: By delay in ms: the number of records that are late by more.
         late: Lateness in ms of the records out of order.
-        stats: What was read.
+        stats: Statistics of reading.
     """
 
     records: int = 0
@@ -293,13 +293,14 @@ class TopicLateness:
 
     @property
     def late_ms_max(self) -> int:
-        """The delay in ms that loses nothing: how late the latest record is."""
+        """Largest lateness in ms: with this delay a watermark drops no record."""
         return max(self.late.max_ms, 0)
 
     def delay_for(self, share: float) -> int:
-        """The delay in ms that loses at most about this share (0 to 1) of the records.
+        """Return the delay in ms for a watermark that drops at most about this share of records.
 
-        Off by at most `RELATIVE_ERROR` of its value; for 0 exact.
+        The share is from 0 to 1. The delay is exact for 0; otherwise its relative error is at most
+        `RELATIVE_ERROR`.
         """
         allowed = int(share * self.records)
         if self.out_of_order <= allowed:
@@ -317,18 +318,18 @@ def lateness(
     append_range: tuple[int, int] | None = None,
     env: Env | None = None,
 ) -> Mapping[str, TopicLateness]:
-    """What watermarks would lose, by topic.
+    """Return by topic the records that a watermark would drop.
 
     Args:
         source: A directory of topics, by path or open.
-        topics: Names of topics, or single partitions; all topics where None.
+        topics: Names of topics, or single partitions; all topics if None.
         delays_ms: Delays to count for.
-        append_range: Only records appended in [start, end), in ms: what was appended before is
-            taken as if it weren't there. All records where None.
-        env: Files and clock, where `source` is a path.
+        append_range: Only records appended in [start, end), in ms; earlier ones are ignored
+            completely. All records if None.
+        env: Files and clock, if `source` is a path.
 
     Raises:
-        UnknownTopic: No such topic or partition.
+        UnknownTopic: A topic or partition doesn't exist.
         CorruptData: A batch is damaged.
         MissingDependency: pyarrow, numpy or numba is not installed.
     """
@@ -349,7 +350,7 @@ def lateness(
 
 
 def _take(batch: "pa.RecordBatch", largest_ms: int, result: TopicLateness) -> int:
-    """Count the rows of a batch; the largest create time up to its end."""
+    """Count the rows of a batch, and return the largest create time so far."""
     import numpy as np
 
     from tidelog.scan.rows import bucket_counts, create_times, distances

@@ -20,15 +20,15 @@ from tidelog.scan.rows import COLUMNS
 from tidelog.scan.rows import schema as rows_schema
 from tidelog.scan.split import ScanStats, Split
 
-# What decoded batches that wait for their turn may take.
+# Limit for decoded batches that wait for their turn.
 HELD_BYTES: Final = 64 << 20
-# Rows of a record batch: each costs some Python under the GIL.
+# Rows of a record batch. Each batch runs some Python code under the GIL, so batches are large.
 ROWS: Final = 65_536
 THREADS_MAX: Final = 32
 
 
 def thread_count() -> int:
-    """As many threads as the process may use cores, `THREADS_MAX` at most."""
+    """Return the number of cores that the process may use, at most `THREADS_MAX`."""
     return min(len(os.sched_getaffinity(0)), THREADS_MAX)
 
 
@@ -41,23 +41,24 @@ def to_parallel_reader(
     threads: int | None = None,
     held_bytes: int = HELD_BYTES,
 ) -> pa.RecordBatchReader:
-    """All splits (or a whole plan) as an Arrow reader, decoded by several threads.
+    """Return an Arrow reader of splits (or a whole plan), decoded by several threads.
 
     Args:
-        splits: What to read, in the order wanted. Many small ones share the work best.
-        columns: Names out of `tidelog.scan.ALL_COLUMNS`.
+        splits: The splits, in the order of the result. Many small ones balance the load best.
+        columns: Names from `tidelog.scan.ALL_COLUMNS`.
         options: How to read.
-        stats: Counted up, split by split, as their turn ends.
-        threads: How many; as many as there are cores where None.
-        held_bytes: What may be decoded and wait, about; each thread may have one batch more.
+        stats: Updated after each split.
+        threads: Number of threads; the number of cores if None.
+        held_bytes: Approximate limit for decoded batches that wait; each thread may exceed it by
+            one batch.
 
     Returns:
-        The rows that `to_reader` gives, in the same order; batches may be cut elsewhere. Threads
-        start with the first batch asked for, and end with the reader.
+        The same rows as `to_reader`, in the same order; batches may begin at other rows. Threads
+        start with the first batch requested, and end with the reader.
 
     Raises:
-        InvalidRequest: An unknown column, or no thread.
-        As `tidelog.scan.read`: While reading, once everything before was handed out.
+        InvalidRequest: An unknown column, or `threads` below 1.
+        As `tidelog.scan.read`: While reading, after everything before was returned.
     """
     how = options or ReadOptions(rows=ROWS)
     schema = rows_schema(columns, views=how.views)
@@ -69,7 +70,7 @@ def to_parallel_reader(
 
 
 class _Lane:
-    """One split: what is decoded of it and waits, and whether that is all."""
+    """State of one split: its waiting batches, and whether it was read to the end."""
 
     __slots__ = ("error", "is_done", "stats", "waiting")
 
@@ -81,11 +82,11 @@ class _Lane:
 
 
 class _Stop(Exception):
-    """Nobody wants the rest."""
+    """Ends a thread whose result is no longer needed."""
 
 
 class _Pool:
-    """The threads of one reader, and what they share; every change is made under `_changed`."""
+    """Threads of one reader and their shared state, guarded by `_changed`."""
 
     def __init__(
         self,
@@ -100,13 +101,13 @@ class _Pool:
         self._limit = held_bytes
         self._changed = threading.Condition()
         self._lanes: dict[int, _Lane] = {}
-        self._next = 0  # the split that is taken next
-        self._turn = 0  # the split whose rows are handed out
+        self._next = 0  # the next split to read
+        self._turn = 0  # the split whose batches are returned now
         self._held = 0
         self._is_stopped = False
 
     def batches(self, threads: int, stats: ScanStats) -> Iterator[pa.RecordBatch]:
-        """All rows in order; the threads live as long as this."""
+        """Yield all batches in order; the threads end with this generator."""
         workers = [
             threading.Thread(target=self._work, name=f"tidelog-read-{number}", daemon=True)
             for number in range(min(threads, len(self._splits)))
@@ -121,7 +122,7 @@ class _Pool:
         finally:
             self._stop()
             for worker in started:
-                # Garbage collection may end a dropped reader in one of its own threads.
+                # Garbage collection may close a dropped reader in one of its own threads.
                 if worker is not threading.current_thread():
                     worker.join()
 
@@ -138,7 +139,7 @@ class _Pool:
             raise lane.error
 
     def _take(self, number: int) -> pa.RecordBatch | None:
-        """The next batch of the split whose turn it is, None behind its last one."""
+        """Wait for the next batch of the current split; None after its last one."""
         with self._changed:
             while True:
                 lane = self._lanes.get(number)
@@ -197,7 +198,7 @@ class _Pool:
         return self._held < self._limit or (number == self._turn and not lane.waiting)
 
     def _finish(self, lane: _Lane) -> None:
-        """Say that a split is through, well or not; where not, nobody needs those behind it."""
+        """Mark a split as finished; after an error no further split is started."""
         with self._changed:
             lane.is_done = True
             if lane.error is not None:

@@ -31,14 +31,14 @@ from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.slices import ensure_there, slice_segment
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, ClockName, IsolationLevel
 
-# Sidecars of so many segments are asked for together: some 16 MB at most.
+# Number of segments whose sidecars are prefetched together: some 16 MB at most.
 _FETCHED_AHEAD: Final = 64
 _THREADS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class UncutPiece:
-    """A piece and the segment that it is of."""
+    """A piece and its segment."""
 
     piece: Piece
     segment: Segment
@@ -46,20 +46,20 @@ class UncutPiece:
 
 @dataclass(slots=True, kw_only=True)
 class PieceFinder:
-    """Finds the pieces of one partition for one question.
+    """Finds the pieces of one partition for one plan.
 
     Attributes:
         reader: The partition.
         bounds: Offsets inside the log, and times.
-        clock: Which time the times are about.
+        clock: Clock of the times.
         isolation: Whether records of open and aborted transactions are read.
-        with_append_times: Whether the reader will want append times.
-        counts: Whether records are counted only: what zones tell by number is not read.
-        zone_cache: Where zone maps are kept that the directory doesn't have; those are built now.
-        strict: Skip no batch that may hold a record without a time on the clock.
-        sidecar_bytes: Bytes read of zone maps.
-        has_skipped: Whether batches were skipped by their largest times alone, records without a
-            time among them or not.
+        with_append_times: Whether the reader needs append times.
+        counts: Only count records: zones whose number is known are not read.
+        zone_cache: Cache for zone maps that the directory doesn't have; missing ones are built now.
+        strict: Skip no batch that may have a record without a time on the clock.
+        sidecar_bytes: Bytes read from zone maps.
+        has_skipped: Whether batches were skipped by their largest time alone, even if they may have
+            records without a time.
     """
 
     reader: LogView
@@ -74,11 +74,11 @@ class PieceFinder:
     has_skipped: bool = field(default=False, init=False)
 
     def pieces(self) -> Iterator[UncutPiece]:
-        """What has to be read for the offsets and times of the bounds, in order.
+        """Yield the pieces that must be read for the bounds, in order.
 
         Raises:
-            FileNotFoundError: A segment was deleted meanwhile; refresh the reader and ask again.
-            DamagedLog: Offsets that were on disk are in no file.
+            FileNotFoundError: A segment was deleted meanwhile; refresh the reader and try again.
+            DamagedLog: No file has some offsets that were on disk before.
         """
         segments = [
             segment
@@ -96,7 +96,7 @@ class PieceFinder:
             ensure_there(segment, end)
 
     def _fetch_sidecars(self, segments: Sequence[Segment]) -> None:
-        """Where each file is a request, read side by side what will be asked one by one."""
+        """Prefetch sidecars in parallel from an object store, where each read is a request."""
         context = self.reader.context
         if not is_remote(context.env.files, context.directory):
             return
@@ -109,7 +109,7 @@ class PieceFinder:
         bases = [segment.base_offset for segment in finished]
         prefetch(context.env.files, [context.path(b, suffix) for b in bases for suffix in suffixes])
         if needs_zones:
-            self.reader.trusted_end()  # by one thread: it limits what the last segment knows
+            self.reader.trusted_end()  # in one thread: it sets how far the last segment is trusted
             with ThreadPoolExecutor(_THREADS) as pool:
                 list(pool.map(lambda segment: segment.zones_on(self.clock), finished))
 
@@ -136,7 +136,7 @@ class PieceFinder:
             for piece in self._by_offsets(segment, start, end):
                 yield dataclasses.replace(piece, opens_all=True)
             return
-        self.has_skipped = True  # batches that hold no match are not opened either
+        self.has_skipped = True  # skips records without a time, too
         if NO_TIMESTAMP < segment.largest_timestamp < start_ms:
             return
         yield from self._by_offsets(segment, max(start, _first_in_time(segment, start_ms)), end)
@@ -167,16 +167,17 @@ class PieceFinder:
     def _by_total(
         self, segment: Segment, start: int, end: int, start_ms: int, end_ms: int
     ) -> Iterator[Piece] | None:
-        """What a range of append times needs of a segment in the tier, where its manifest tells.
+        """Return the pieces of a tiered segment for a range of append times, from its manifest.
 
-        That is where all of its records are in the range or none; else None: its rows tell.
+        The manifest is enough if all records are inside the range or all are outside; otherwise the
+        result is None, and the segment's append time rows are needed.
         """
         zones = segment.zones_on(ClockName.APPEND) if segment.is_tiered else None
         if zones is None or zones.total.stamped_records < zones.total.data_records:
             return None
         total = zones.total
         if end_ms == INT64_MAX:
-            end_ms += 1  # no end: the latest time there can be is in the range too
+            end_ms += 1  # no end: include the largest possible time
         if total.min_append_ms >= end_ms or total.max_append_ms < start_ms:
             return iter(())
         if not start_ms <= total.min_append_ms <= total.max_append_ms < end_ms:
@@ -196,7 +197,7 @@ class PieceFinder:
                 part.end_position,
                 start,
                 end,
-                # The index proves a batch in the middle: it is not the wrong one of two.
+                # The index proves the first offset of a batch in the middle of the file.
                 floor_offset=first_offset_at(segment, at) if at else segment.base_offset,
                 limit_offset=part.limit,
             )
@@ -216,7 +217,7 @@ class PieceFinder:
         )
         for part in find_ranges(zones, question):
             yield self._piece(segment, part, is_unknown=is_unknown)
-        # Zones hold nothing of offsets that are gone behind the last one: its reader says so.
+        # Zones don't cover offsets that are missing behind the last zone: the reader reports them.
         next_offset = zones.total.last_offset + 1
         ends_early = not segment.is_tiered and next_offset < min(end, segment.end_offset)
         if ends_early and lost_at_end(segment) is not None:
@@ -244,9 +245,9 @@ class PieceFinder:
 
 
 class _Zones:
-    """A segment's zone map while it is looked at; None where there is none to be used.
+    """Context in which a segment's zone map is used; None if it has none that can be used.
 
-    A plan may be about 100,000 segments: a map that was not in memory before does not stay there.
+    A plan may have about 100,000 segments, so a map that was not in memory before is not kept.
     """
 
     def __init__(self, finder: PieceFinder, segment: Segment) -> None:
@@ -260,7 +261,7 @@ class _Zones:
         if segment.is_active:
             return None
         if finder.clock is ClockName.APPEND:
-            finder.reader.append_times_of(segment)  # limited to what is sure
+            finder.reader.append_times_of(segment)  # limits the zone map to trusted append times
         before = segment.loaded_zones
         zones = segment.passing_zones_on(finder.clock)
         if zones is None and finder.zone_cache is not None:
@@ -277,18 +278,18 @@ class _Zones:
 
 
 def _first_in_time(segment: Segment, start_ms: int) -> int:
-    """Offset before which every record of the segment is earlier than `start_ms`."""
+    """Return an offset before which every record of the segment is earlier than `start_ms`."""
     found_ms, offset = time_floor(segment, start_ms - 1)
     return segment.base_offset if found_ms == NO_TIMESTAMP else offset + 1
 
 
 def identity_text(identity: tuple[int, int]) -> str:
-    """A local file's identity as a piece names it."""
+    """Return a file's identity as text, as in `Piece.identity`."""
     return f"{identity[0]}:{identity[1]}"
 
 
 def _with_times(reader: LogView, segment: Segment, piece: Piece) -> Piece:
-    """The piece with the place of its append times, and how far they are to be believed."""
+    """Return the piece with the path of its append times, and the end of the trusted ones."""
     if segment.knows_all_append_times:
         path = segment.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
         return dataclasses.replace(piece, times_path=path, times_end=segment.end_offset)
@@ -310,7 +311,7 @@ def _times_path(reader: LogView, segment: Segment) -> str:
 
 
 def cut(uncut: UncutPiece, split_bytes: int) -> Iterator[Piece]:
-    """The piece in parts of about `split_bytes`, cut behind batches that the index names."""
+    """Cut a piece into parts of about `split_bytes`, behind batches of the offset index."""
     piece, segment = uncut.piece, uncut.segment
     count = -(-piece.size_bytes // split_bytes)
     if count <= 1:
@@ -327,7 +328,7 @@ def cut(uncut: UncutPiece, split_bytes: int) -> Iterator[Piece]:
 
 
 def cut_offsets(uncut: UncutPiece, piece: Piece, max_offsets: int) -> Iterator[Piece]:
-    """A part of the piece in parts of at most `max_offsets` offsets, of about the same span."""
+    """Cut a part of a piece into parts of at most `max_offsets` offsets, of about equal span."""
     span = piece.end_offset - piece.start_offset
     count = -(-span // max_offsets)
     if count <= 1 or not piece.size_bytes:
@@ -341,10 +342,10 @@ def cut_offsets(uncut: UncutPiece, piece: Piece, max_offsets: int) -> Iterator[P
 
 
 def _offset_behind(segment: Segment, position: int) -> int | None:
-    """The offset behind the first indexed batch at or after a position, None where there is none.
+    """Return the offset behind the first indexed batch at or after a position, None for no entry.
 
-    An index entry names the last offset of the batch at its position, so offsets from the next one
-    on lie behind that batch, and all others before.
+    An index entry has the last offset of the batch at its position. So all offsets above it lie
+    behind that batch, and all others before.
     """
     index = segment.offset_index
     slots = range(index.entry_count)

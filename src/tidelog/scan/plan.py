@@ -1,7 +1,7 @@
 """Plans a scan: from a directory, topics, offsets and times to splits for parallel tasks.
 
-Reads names, indexes and append times, and records only where a time must be looked up. Writes
-nothing and takes no lock, so a directory may be planned while it is written to.
+Reads names, indexes and append times, and records only to look up a time. Writes nothing and takes
+no lock, so a directory may be planned while a writer appends to it.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ from tidelog.types import (
     TopicPartition,
 )
 
-# For the threads of one process: small enough that two threads end together, large enough that a
-# split's own cost is nothing.
+# For threads of one process: small enough that all threads end at about the same time, large enough
+# that the fixed cost of a split doesn't matter.
 THREAD_SPLIT_BYTES: Final = 32 << 20
 
 
-# Below this a task costs more than what it reads.
+# Below this size the fixed cost of a task exceeds that of reading.
 SPLIT_BYTES_MIN: Final = 64 << 10
 
 
@@ -47,11 +47,11 @@ _TARGET_BYTES_MIN: Final = 1 << 10
 APPEND_TIME_COLUMN: Final = "appendTimestamp"
 
 
-# A segment may be deleted between its listing and its opening, but hardly again and again.
+# Number of attempts: a segment may be deleted between listing and opening, but hardly each time.
 _TRIES: Final = 5
 
 
-# In a notebook.
+# Number of rows in a notebook.
 _PARTITIONS_SHOWN: Final = 20
 
 
@@ -60,17 +60,17 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanPlan:
-    """What is to be read. Iterates over its splits.
+    """Plan of a scan; iterates over its splits.
 
     Attributes:
         splits: In order of topic, partition and offset.
-        lost: Offsets that were asked for by number and are not in the log.
-        bounds: For each partition the offsets [start, end) that are in the log and were asked for.
-        log_bytes: Bytes of all log files of the partitions planned.
-        sidecar_bytes: Bytes of zone maps that planning read.
-        has_skipped: Whether batches are skipped by their largest times alone: records without a
-            time among them are not counted.
-        reports: What was found damaged and made good, one line each.
+        lost: Offsets that were requested by number and are not in the log.
+        bounds: By partition: the requested offsets [start, end) that are in the log.
+        log_bytes: Size of all log files of the planned partitions.
+        sidecar_bytes: Bytes of zone maps read for the plan.
+        has_skipped: Whether batches are skipped by their largest time alone; records without a time
+            in them are not counted.
+        reports: Damage that was found and repaired, one line each.
     """
 
     splits: tuple[Split, ...]
@@ -83,7 +83,7 @@ class ScanPlan:
 
     @property
     def scan_bytes(self) -> int:
-        """Bytes of log that a reader of all splits reads."""
+        """Bytes of log that all splits together read."""
         return sum(split.size_bytes for split in self.splits)
 
     def __iter__(self) -> Iterator[Split]:
@@ -93,7 +93,7 @@ class ScanPlan:
         return len(self.splits)
 
     def _repr_html_(self) -> str:
-        """The plan for a notebook: what is read of each partition."""
+        """Return the plan as an HTML table for a notebook: what is read of each partition."""
         rows = islice(self._rows(), _PARTITIONS_SHOWN)
         hidden = len(self.bounds) - _PARTITIONS_SHOWN
         notes = []
@@ -136,31 +136,31 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
 
     Args:
         source: A directory of topics, by path or open.
-        topics: Names of topics, or single partitions; all topics where None.
-        wanted: Offsets and times wanted of every partition; everything where None.
-        per_partition: Offsets and times of single partitions; what one leaves open is taken from
+        topics: Names of topics, or single partitions; all topics if None.
+        wanted: Offsets and times for every partition; all records if None.
+        per_partition: Offsets and times for single partitions; unset fields are taken from
             `wanted`.
-        clock: Which of a record's two times the times are about.
-        times: Whether times select records, exactly, or stand for positions in the log.
-        needs_match: Raise where no record is as late as a start that stands for a position.
-        isolation: READ_COMMITTED leaves aborted and open transactions out.
-        columns: What will be read; all columns where None. Append times are looked for only where
+        clock: Clock of the times: `record` or `append`.
+        times: `exact`: times select records; `positions`: times stand for positions in the log.
+        needs_match: Raise if no record is as late as a start time that stands for a position.
+        isolation: READ_COMMITTED leaves out records of aborted and open transactions.
+        columns: Columns that will be read; all columns if None. Append times are located only if
             they are among them.
-        split_bytes: About how many bytes of log a split reads, at most.
-        min_partitions: Make at least about so many splits, if there is enough to read.
-        least_splits: Make at least so many, however small, if there are as many offsets.
-        max_offsets: How many offsets a split reaches over, at most.
-        fail_on_data_loss: Raise where offsets that were asked for are gone; else see `lost`.
+        split_bytes: Approximate maximum of log bytes in a split.
+        min_partitions: Approximate minimum number of splits, if there is enough to read.
+        least_splits: Minimum number of splits, however small, if there are as many offsets.
+        max_offsets: Maximum span of a split in offsets.
+        fail_on_data_loss: Raise if requested offsets are missing; otherwise report them in `lost`.
         zone_cache: A folder outside the directory for zone maps of finished segments that have
-            none, as in directories of Apache Kafka: what is missing there is built now, which
-            reads these segments once. Without it they are pruned by their indexes.
-        strict: Skip nothing that may hold a record without a time, for `ReadOptions.strict`.
-        env: Files and clock, where `source` is a path.
+            none, as in directories of Apache Kafka. Missing maps are built now, which reads these
+            segments once. Without a cache, such segments are pruned by their indexes.
+        strict: Skip no batch that may have a record without a time, for `ReadOptions.strict`.
+        env: Files and clock, if `source` is a path.
 
     Raises:
-        UnknownTopic: No such topic or partition.
-        InvalidRequest: Offsets, times or sizes that can't be.
-        OffsetsGone: Offsets that were asked for are not in the log.
+        UnknownTopic: A topic or partition doesn't exist.
+        InvalidRequest: Offsets, times or sizes are invalid.
+        OffsetsGone: Requested offsets are not in the log.
     """
     sizes = {"split_bytes": split_bytes, "min_partitions": min_partitions}
     _check_sizes(sizes | {"max_offsets": max_offsets, "least_splits": least_splits})
@@ -210,7 +210,7 @@ def plan_count(  # noqa: PLR0913 - as `plan`
     zone_cache: str | None,
     env: Env | None,
 ) -> dict[TopicPartition, ScanPlan]:
-    """For each partition a plan whose splits tell by number what zone maps know; see `plan`."""
+    """Return a plan for each partition, with known counts from zone maps; see `plan`."""
     question = Question(clock=clock, isolation=isolation)
     how = _How(zone_cache=zone_cache, counts=True)
 
@@ -227,10 +227,10 @@ def plan_count(  # noqa: PLR0913 - as `plan`
 def plan_again(
     split: Split, start: int, env: Env, *, strict: bool = False
 ) -> tuple[Split, tuple[LostOffsets, ...]]:
-    """The split from offset `start` on, by the files that are there now; and what is gone of it.
+    """Plan a split again from offset `start` on, with the current files; also returns lost offsets.
 
     Raises:
-        UnknownTopic, InvalidRequest: Topic or directory are gone.
+        UnknownTopic, InvalidRequest: The topic or the directory no longer exists.
     """
     name = split.topic_partition
     question = Question(clock=split.clock, isolation=split.isolation)
@@ -251,10 +251,10 @@ def plan_again(
 def with_directory(
     source: str | LogDir, env: Env | None, action: Callable[[LogDir], _Result]
 ) -> _Result:
-    """What `action` makes of the directory as it is now.
+    """Call `action` with the current state of the directory, and return its result.
 
-    A directory that is open for reading shows what it saw when it was opened, so it is opened
-    anew; and once more where a file goes away while it is being looked at.
+    A directory open for reading shows its state at the time of opening, so it is opened again for
+    the call. The call is repeated if a file is deleted during it.
     """
     path, files = (source, env) if isinstance(source, str) else (source.path, source.env)
     with typed_reads(path):
@@ -270,7 +270,7 @@ def with_directory(
 def list_partitions(
     log_dir: LogDir, topics: str | TopicPartition | Iterable[str | TopicPartition] | None
 ) -> list[TopicPartition]:
-    """The partitions meant, sorted, each once; raises UnknownTopic."""
+    """Return the chosen partitions, sorted, each once; raises UnknownTopic."""
     if topics is None:
         topics = log_dir.topics().keys()
     elif isinstance(topics, str | TopicPartition):
@@ -278,7 +278,7 @@ def list_partitions(
     names: set[TopicPartition] = set()
     for item in topics:
         name = item.topic if isinstance(item, TopicPartition) else item
-        # What has no directory yet holds nothing.
+        # A partition without a directory has no records.
         numbers = set(log_dir.topic(name).present)
         if isinstance(item, TopicPartition):
             _check_exists(log_dir, item)
@@ -295,7 +295,7 @@ def _check_exists(log_dir: LogDir, name: TopicPartition) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _How:
-    """What the reader of a plan will do with it, and where zone maps may be kept."""
+    """Options of a plan: what its reader needs, and where zone maps may be cached."""
 
     with_append_times: bool = False
     counts: bool = False
@@ -325,7 +325,7 @@ def _target_bytes(drafts: list[_Draft], split_bytes: int, min_partitions: int) -
 
 
 class _Planner:
-    """What the partitions of one plan share."""
+    """Shared state of one plan's partitions."""
 
     def __init__(self, log_dir: LogDir, question: Question, how: _How) -> None:
         self._log_dir = log_dir
@@ -336,7 +336,7 @@ class _Planner:
         self._topic_ids: dict[str, str] = {}
 
     def topic_id(self, topic: str) -> str:
-        """The topic's id as splits carry it."""
+        """Return the topic's id as 32 hexadecimal digits, "" if it has none."""
         if topic not in self._topic_ids:
             topic_id = self._log_dir.topic(topic).topic_id
             self._topic_ids[topic] = "" if topic_id is None else topic_id.hex
@@ -345,12 +345,12 @@ class _Planner:
     def draft(
         self, name: TopicPartition, wanted: Wanted, time_range: tuple[int, int] | None = None
     ) -> _Draft:
-        """What has to be read of a partition as it is now.
+        """Find the pieces of a partition in its current files.
 
         Args:
             name: The partition.
-            wanted: What is wanted of it.
-            time_range: Stands in for the times in `wanted` where given.
+            wanted: Its offsets and times.
+            time_range: Replaces the times in `wanted` if given.
         """
         reader = self._log_dir.reader(name.topic, name.partition)
         bounds = resolve(reader, wanted, self._question, slack_ms=reader.append_slack_ms)
@@ -373,7 +373,7 @@ class _Planner:
         return _Draft(name, reader, bounds, uncut, *sizes, finder.has_skipped, notes)
 
     def plan(self, drafts: list[_Draft], target_bytes: int) -> ScanPlan:
-        """The plan of these drafts, in splits of about `target_bytes`."""
+        """Return the plan of these drafts, in splits of about `target_bytes`."""
         return ScanPlan(
             splits=tuple(split for draft in drafts for split in self._cut(draft, target_bytes)),
             lost=tuple(one for draft in drafts for one in draft.bounds.lost),
@@ -385,7 +385,7 @@ class _Planner:
         )
 
     def plan_least(self, drafts: list[_Draft], target_bytes: int, least: int) -> ScanPlan:
-        """As `plan`, with smaller splits until there are enough; in the end they cut batches."""
+        """Return a plan with at least `least` splits, if necessary by cutting batches."""
         plan = self.plan(drafts, target_bytes)
         if not plan.splits:
             return plan
@@ -401,7 +401,7 @@ class _Planner:
         return plan
 
     def whole(self, draft: _Draft) -> Split:
-        """The draft as one split."""
+        """Return the draft as one split."""
         aborted = self._aborted(draft.reader, draft.bounds.start, draft.bounds.end)
         return self._split(draft, tuple(uncut.piece for uncut in draft.uncut), aborted)
 
@@ -437,7 +437,10 @@ class _Planner:
         )
 
     def _aborted(self, reader: LogView, start: int, end: int) -> tuple[AbortedSpan, ...]:
-        """Aborted transactions that touch [start, end); their markers may lie far behind it."""
+        """Return the aborted transactions that overlap [start, end).
+
+        Their markers may lie far behind it.
+        """
         if self._question.isolation is IsolationLevel.READ_UNCOMMITTED or start >= end:
             return ()
         spans = []

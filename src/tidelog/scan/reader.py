@@ -50,12 +50,12 @@ __all__ = ["ALL_COLUMNS", "COLUMNS", "ReadOptions", "read", "to_reader", "to_tab
 
 @dataclass(slots=True)
 class Walked:
-    """The batches of a piece so far.
+    """Summary of a piece's batches so far.
 
     Attributes:
-        next_offset: Offset behind the last one, or the smallest that the first one may have.
+        next_offset: Offset behind the last one; before the first one, its smallest allowed offset.
         first_offset: Base offset of the first one, -1 before there was one.
-        records: How many records they declare.
+        records: Number of records in their headers.
     """
 
     next_offset: int
@@ -63,7 +63,7 @@ class Walked:
     records: int = 0
 
     def add(self, decoded: DecodeStats) -> None:
-        """Take the next part of the piece."""
+        """Add the next part of the piece."""
         if decoded.first_offset >= 0:
             self.next_offset = decoded.next_offset
             self.records += decoded.records
@@ -77,9 +77,10 @@ class Walked:
 
 
 def check_end(piece: Piece, position: int, next_offset: int) -> None:
-    """Raise CorruptBatch where the bytes from `position` on should hold a batch, and hold none.
+    """Raise CorruptBatch if the bytes from `position` on should have a batch but have none.
 
-    A finished foreign segment may end in a torn batch behind all its offsets.
+    In a finished foreign segment, a torn batch at the end is allowed if all its offsets came
+    before.
     """
     problem = cut_problem(piece.end_position - position, next_offset, piece.end_offset)
     if problem is not None:
@@ -88,7 +89,7 @@ def check_end(piece: Piece, position: int, next_offset: int) -> None:
 
 
 def lost_behind(split: Split, piece: Piece, walked: Walked, env: Env) -> tuple[LostOffsets, ...]:
-    """The offsets of a finished piece that no batch has, where that is a loss.
+    """Return the offsets at the end of a finished piece that no batch has, if they are a loss.
 
     See `storage.segment.gaps`.
     """
@@ -109,29 +110,29 @@ def lost_behind(split: Split, piece: Piece, walked: Walked, env: Env) -> tuple[L
     return (lost_gap(split.topic_partition, start, end),) if is_loss else ()
 
 
-# A live directory may compact or delete under a reader again and again, but not for ever.
+# Number of attempts: compaction or deletion may interrupt a reader repeatedly, but not forever.
 _REPLANS_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """How splits are read.
+    """Options for reading splits.
 
     Attributes:
-        rows: Limit of rows in a record batch.
+        rows: Maximum number of rows in a record batch.
         check_crc: Check every batch's checksum.
-        strict: Raise where records without a time on the asked clock are met; a plan that is
-            `strict` too skips none of them.
-        fail_on_data_loss: Raise where offsets are gone; else they are in `ScanStats.lost`.
-        env: Files and clock, where `ranges` or a new plan need them; the machine's where None,
-            and the store's where the split's directory is a URL.
-        ranges: Where bytes come from; the directory's files where None.
-        views: Keys and values as `binary_view`: views of the log's bytes, not copies. Who holds
-            the rows then holds the mapped file.
-        counts_only: Hand out nothing; `ScanStats.rows` tells how many rows there would be.
-        fold: Hand out nothing; it takes the records instead. Only of splits whose range of time, if
-            they have one, is of record times.
-        store_options: Settings of the object store that a directory is in (docs/objects.md).
+        strict: Raise if a record has no time on the chosen clock. Only a plan that is `strict`,
+            too, skips none of them.
+        fail_on_data_loss: Raise if offsets are missing; otherwise report them in `ScanStats.lost`.
+        env: Files and clock for `ranges` and for planning again. Default: the machine's, or the
+            store's if the split's directory is a URL.
+        ranges: Source of bytes; the directory's files if None.
+        views: Return keys and values as `binary_view`: views of the log's bytes instead of copies.
+            Rows then keep the file mapped.
+        counts_only: Return no rows; `ScanStats.rows` has their number.
+        fold: Return no rows; pass the records to this fold. The split's time range, if any, must be
+            on the record clock.
+        store_options: Settings of the directory's object store (docs/objects.md).
     """
 
     rows: int = ROWS
@@ -154,18 +155,18 @@ def read(
     options: ReadOptions | None = None,
     stats: ScanStats | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The split's records, in order of offsets, as record batches of about 10,000 rows.
+    """Yield the split's records in order of offsets, as record batches of about 10,000 rows.
 
     Args:
-        split: What to read.
-        columns: Names out of `ALL_COLUMNS`, in the order wanted.
+        split: The split.
+        columns: Names from `ALL_COLUMNS`, in the order of the result.
         options: How to read.
-        stats: Counted up on the way, for callers that want the figures.
+        stats: Updated while reading.
 
     Raises:
-        InvalidRequest: An unknown column; at once.
+        InvalidRequest: An unknown column; raised at once.
         OffsetsGone: Offsets of the split are no longer in the log.
-        MissingTimestamps: With `strict`, where records have no time on the asked clock.
+        MissingTimestamps: With `strict`, if records have no time on the chosen clock.
         CorruptData: A batch is damaged; everything before it was yielded.
     """
     rows_schema(columns)
@@ -181,7 +182,7 @@ def to_reader(
     options: ReadOptions | None = None,
     stats: ScanStats | None = None,
 ) -> pa.RecordBatchReader:
-    """All splits (or a whole plan), one after another, as an Arrow reader; errors as `read`."""
+    """Return an Arrow reader of splits (or a whole plan), one after another; errors as `read`."""
     total = stats or ScanStats()
     batches = (
         batch for split in splits for batch in read(split, columns, options=options, stats=total)
@@ -198,12 +199,12 @@ def to_table(
     options: ReadOptions | None = None,
     stats: ScanStats | None = None,
 ) -> pa.Table:
-    """All splits (or a whole plan) in memory; errors as `read`."""
+    """Read splits (or a whole plan) into memory; errors as `read`."""
     return to_reader(splits, columns, options=options, stats=stats).read_all()
 
 
 class _Choice(TypedDict):
-    """Which records of a part are taken; see `record.columns.decode`."""
+    """Selection of a part's records; see `record.columns.decode`."""
 
     offset_start: int
     offset_end: int
@@ -216,7 +217,7 @@ class _Choice(TypedDict):
 
 
 class _Stale(Exception):
-    """The piece's file is no longer what was planned."""
+    """Raised if the piece's file is not as planned."""
 
 
 @dataclass(slots=True)
@@ -230,8 +231,9 @@ class _SplitReader:
     _env: Env = field(init=False)
     _ranges: Ranges = field(init=False)
     _maker: RowMaker = field(init=False)
-    _next_offset: int = field(init=False)  # behind what was handed out
-    # First offset of a batch that was found damaged once, and may have handed out records.
+    _next_offset: int = field(init=False)  # behind the last returned record
+    # First offset of a damaged batch that is read a second time; some of its records may have been
+    # returned.
     _looks_again_at: int = field(init=False, default=INT64_MAX)
 
     def __post_init__(self) -> None:
@@ -242,7 +244,7 @@ class _SplitReader:
         self._next_offset = self.split.start_offset
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows; planned anew where files have gone."""
+        """Yield the rows; plan the rest again if files have changed."""
         self.stats.splits += 1
         split = self.split
         was_corrupt = False
@@ -250,7 +252,8 @@ class _SplitReader:
             try:
                 yield from self._read(split)
             except _Stale as stale:
-                # Places of a log that was cut and written anew look like damage: look again, once.
+                # A file that was truncated and rewritten looks damaged at the planned positions:
+                # retry once.
                 is_corrupt = isinstance(stale.__cause__, CorruptData)
                 if is_corrupt and was_corrupt:
                     raise stale.__cause__ from None  # type: ignore[misc] # it is set, see above
@@ -318,7 +321,7 @@ class _SplitReader:
         drop: "DropBatch | None",
         runs: AppendRuns | None,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece, read part by part; a part ends where a batch does."""
+        """Yield the rows of a piece, part by part; each part ends at the end of a batch."""
         position, size = piece.start_position, source.read_bytes
         walked = Walked(piece.floor_offset)
         while position < piece.end_position:
@@ -344,7 +347,7 @@ class _SplitReader:
         self._lose(lost_behind(self.split, piece, walked, self._env))
 
     def _lose(self, lost: tuple[LostOffsets, ...]) -> None:
-        """Say what is gone."""
+        """Raise OffsetsGone for lost offsets, or add them to the statistics."""
         if lost and self.options.fail_on_data_loss:
             raise OffsetsGone(lost)
         self.stats.lost += lost
@@ -352,7 +355,7 @@ class _SplitReader:
     def _rows(
         self, data: Buffer, choice: "_Choice", runs: AppendRuns | None, decoded: DecodeStats
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a part of a piece, or their number alone."""
+        """Yield the rows of a part of a piece; nothing if they are only counted or folded."""
         if self.options.counts_only:
             self._tally(data, choice, decoded)
         elif self.options.fold is not None:
@@ -383,19 +386,19 @@ class _SplitReader:
         }
 
     def _tally(self, data: Buffer, choice: "_Choice", decoded: DecodeStats) -> None:
-        """Count a part, whole or not at all: what is damaged is looked at again from its start."""
+        """Count a part as a whole or not at all; a damaged part is read again from its start."""
         try:
             tally(data, decoded, **choice)
         except CorruptData:
             decoded.without_time = 0
             raise
-        # The last batch may reach behind the piece, and the next piece then begins inside of it.
+        # The last batch may extend behind the piece; the next piece then begins inside it.
         behind = min(decoded.next_offset, choice["offset_end"])
         self._next_offset = max(self._next_offset, behind)
         self.stats.rows += decoded.rows
 
     def _fold(self, into: "Fold", data: Buffer, choice: "_Choice", decoded: DecodeStats) -> None:
-        """Have a part taken; what is damaged is looked at again from behind what was taken."""
+        """Fold a part; a damaged part is read again from behind the last folded record."""
         assert self.split.time_range is None or self.split.clock is ClockName.RECORD
         try:
             fold(data, into, decoded, **choice)
@@ -405,12 +408,12 @@ class _SplitReader:
 
     @property
     def _first_unread(self) -> int:
-        """Offset that is next, or that of a damaged batch, which is opened again all the same."""
+        """Offset to read next; a damaged batch is opened again even if part of it was returned."""
         return min(self._next_offset, self._looks_again_at)
 
     @property
     def _by_time(self) -> tuple[int, int] | None:
-        """The range that the decoder filters by: other clocks are no matter of records."""
+        """Time range for the decoder, which filters only on the record clock."""
         split = self.split
         return split.time_range if split.clock is ClockName.RECORD else None
 
@@ -421,7 +424,7 @@ class _SplitReader:
         self.stats.without_time += decoded.without_time
 
     def _replan(self, split: Split) -> Split:
-        """The rest of the split by the files that are there now; says what is gone."""
+        """Plan the rest of the split again with the current files, and report lost offsets."""
         self.stats.replanned += 1
         try:
             start = max(self._first_unread, self.split.start_offset)
@@ -437,7 +440,7 @@ class _SplitReader:
 
 
 def _needed(lost: Iterable[LostOffsets], split: Split, next_offset: int) -> tuple[LostOffsets, ...]:
-    """What is lost of the offsets that the split was to read; what was pruned is no loss."""
+    """Return the lost offsets that the split was to read; pruned offsets are not a loss."""
     clipped = (
         dataclasses.replace(
             one,

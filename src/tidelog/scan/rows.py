@@ -60,10 +60,10 @@ _APPEND_TIME: Final = "appendTimestamp"
 
 @reads_arguments()
 def schema(columns: Sequence[str] = COLUMNS, *, views: bool = False) -> pa.Schema:
-    """The schema of what a scan yields for these columns; keys and values may be views.
+    """Return the schema of a scan with these columns; keys and values may be views.
 
     Raises:
-        InvalidRequest: A column that does not exist, or one twice.
+        InvalidRequest: A column doesn't exist, or is listed twice.
     """
     if unknown := [name for name in columns if name not in _TYPES]:
         raise InvalidRequest(f"no column {unknown[0]!r}; there are: {', '.join(ALL_COLUMNS)}")
@@ -74,11 +74,11 @@ def schema(columns: Sequence[str] = COLUMNS, *, views: bool = False) -> pa.Schem
 
 
 class RowMaker:
-    """Makes the rows of one split from what the decoder yields.
+    """Makes the rows of one split from the decoder's batches.
 
     Attributes:
-        decoded: Columns to ask the decoder for. The offset is always among them: by it the
-            reader knows how far it got.
+        decoded: Columns that the decoder must return. The offset is always among them, because the
+            reader needs it to track its progress.
     """
 
     def __init__(self, split: Split, columns: Sequence[str], *, views: bool = False) -> None:
@@ -96,16 +96,16 @@ class RowMaker:
 
     @property
     def needs_append_times(self) -> bool:
-        """Whether append times are asked for."""
+        """Whether append times are among the columns."""
         return _APPEND_TIME in self._columns
 
     def last_offset(self, batch: pa.RecordBatch) -> int:
-        """Offset of the batch's last row."""
+        """Return the offset of the batch's last row."""
         offset: int = batch.column("offset")[batch.num_rows - 1].as_py()
         return offset
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns asked for, in their order."""
+        """Return the requested columns, in their order."""
         arrays = [self._array(name, batch) for name in self._columns]
         if not arrays:
             return batch.select([])
@@ -119,7 +119,7 @@ class RowMaker:
         return batch.column(name)
 
     def _constant(self, name: str, rows: int) -> "Column":
-        """The same value `rows` times: a slice of an array that all splits share."""
+        """Return the same value `rows` times: a slice of an array that all splits share."""
         return _repeated(self._constants[name], -(-rows // ROWS) * ROWS).slice(0, rows)
 
 
@@ -131,7 +131,7 @@ def _repeated(value: str | int, capacity: int) -> "Column":
 
 
 def stamped_append_times(batch: pa.RecordBatch) -> "Column":
-    """Append times; where none is known, what a LogAppendTime batch says itself."""
+    """Return append times; if one is unknown, the record's LogAppendTime stamp."""
     append_times = batch.column(_APPEND_TIME)
     if not append_times.null_count:
         return append_times
@@ -153,11 +153,11 @@ class AppendRuns:
 
     @classmethod
     def decode(cls, data: bytes, piece: Piece, topic_id: str) -> Self:
-        """What the file says of the piece's offsets, as far as the plan believed it."""
+        """Decode the append times of the piece's offsets, up to `Piece.times_end`."""
         owner = uuid.UUID(hex=topic_id) if topic_id else uuid.UUID(int=0)
         rows = sound_rows(data, piece.base_offset, owner)
         if rows is None:
-            # The plan has looked at the file's end: what is missing there is behind `times_end`.
+            # The plan has checked the end of the file: rows missing there lie behind `times_end`.
             times, _ = AppendTimes.decode(data, piece.base_offset, owner, open_end=True)
             offsets, times_ms, _ = times.rows().columns
             rows = np.array(offsets, np.int64), np.array(times_ms, np.int64)
@@ -172,7 +172,7 @@ Longs = npt.NDArray[np.int64]
 
 
 def both_times(batch: pa.RecordBatch) -> tuple[Longs, Longs]:
-    """Append times and create times in ms of the rows that have both."""
+    """Return append times and create times in ms of the rows that have both."""
     append, create = batch.column("appendTimestamp"), batch.column("createTimestamp")
     if append.null_count or create.null_count:
         batch = batch.filter(pc.and_(pc.is_valid(append), pc.is_valid(create)))
@@ -181,7 +181,7 @@ def both_times(batch: pa.RecordBatch) -> tuple[Longs, Longs]:
 
 
 def create_times(batch: pa.RecordBatch) -> Longs:
-    """Create times in ms of the rows that have one."""
+    """Return the create times in ms of the rows that have one."""
     return _as_ms(batch.column("createTimestamp").drop_null())
 
 
@@ -191,22 +191,22 @@ def _as_ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> Longs:
 
 
 def distances(later: Longs, earlier: Longs) -> Longs:
-    """Later - earlier, held within 63 bits; `later` is not negative."""
+    """Return later - earlier, at most INT64_MAX; `later` must not be negative."""
     distance: Longs = later - np.maximum(earlier, -(2**62))
     return np.where(earlier < -(2**62), INT64_MAX, distance)
 
 
 def bucket_counts(latencies: Longs) -> list[tuple[int, int]]:
-    """(bucket, how many) for latencies in ms, as `bucket_of` says for each."""
+    """Return (bucket, count) for latencies in ms, with the buckets of `bucket_of`."""
     buckets, counts = np.unique(buckets_of(latencies), return_counts=True)
     return list(zip(buckets.tolist(), counts.tolist(), strict=True))
 
 
 def buckets_of(latencies: Longs) -> Longs:
-    """`tidelog.storage.clocks.latency.bucket_of` for many: int64[n] -> int64[n]."""
+    """Return `tidelog.storage.clocks.latency.bucket_of` of each value: int64[n] -> int64[n]."""
     size: Longs = np.abs(latencies)
     bits: Longs = np.frexp(size.astype(np.float64))[1].astype(np.int64)
-    bits = np.where(size >> np.clip(bits - 1, 0, 62) == 0, bits - 1, bits)  # rounded up by float64
+    bits = np.where(size >> np.clip(bits - 1, 0, 62) == 0, bits - 1, bits)  # float64 had rounded up
     doublings: Longs = np.maximum(bits - 6, 0)
     large: Longs = PER_DOUBLING * doublings + (size >> doublings)
     buckets: Longs = np.where(size >= EXACT_LIMIT, large, size)

@@ -1,8 +1,8 @@
-"""Where records are read from: `RecordSource`, and a directory of topics as one.
+"""Sources of records: `RecordSource`, and a directory of topics as one.
 
 `Scan`, `Table` and `Diff` work on a `RecordSource`: `DirectoryRecords` here, or
-`tidelog.remote.records.ClusterRecords`. A source plans and reads anew for each call and keeps
-nothing. Only `read` needs Arrow, and imports it.
+`tidelog.remote.records.ClusterRecords`. A source plans and reads again for each call and keeps no
+state. Only `read` needs Arrow, and imports it.
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +29,7 @@ _Result = TypeVar("_Result")
 
 
 class RecordSource(ABC):
-    """Records of a directory or of a cluster."""
+    """Source of records: a directory or a cluster."""
 
     __slots__ = ()
 
@@ -59,9 +59,9 @@ class RecordSource(ABC):
         """Plan a read as `tidelog.scan.plan`.
 
         Raises:
-            UnknownTopic, ClusterFailure: As their names say.
-            InvalidRequest: A range, or a column that the source doesn't have.
-            OffsetsGone: As `tidelog.scan.plan`; a cluster has offsets clipped to its logs.
+            UnknownTopic, ClusterFailure: A topic or partition doesn't exist, or no broker responds.
+            InvalidRequest: An invalid range, or a column that the source doesn't have.
+            OffsetsGone: As `tidelog.scan.plan`; a cluster clips offsets to its logs instead.
         """
 
     @abstractmethod
@@ -77,11 +77,11 @@ class RecordSource(ABC):
         """Return a reader of the rows of splits, in their order.
 
         Args:
-            splits: What to read.
-            columns: Names out of `tidelog.scan.ALL_COLUMNS`.
-            stats: Counted up while reading.
-            options: How to read: `rows`, `strict`, `views`; the usual where None.
-            threads: How many threads decode; the source's default where None.
+            splits: The splits.
+            columns: Names from `tidelog.scan.ALL_COLUMNS`.
+            stats: Updated while reading.
+            options: How to read: `rows`, `strict`, `views`; defaults if None.
+            threads: Number of decoding threads; the source's default if None.
 
         Raises:
             InvalidRequest, MissingDependency: At once.
@@ -123,11 +123,11 @@ class RecordSource(ABC):
     def doubts(
         self, names: Sequence[TopicPartition], at_ms: int | None, clock: ClockName
     ) -> list[Doubt]:
-        """Return what is known, without reading, to make a table as of a time inexact."""
+        """Return the reasons why a table as of a time may be inexact; reads no records."""
 
     @abstractmethod
     def compacted_to(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset below which records may have been compacted; 0 where none says."""
+        """Return the offset below which records may have been compacted; 0 if none is known."""
 
     def table_splits(
         self,
@@ -136,7 +136,7 @@ class RecordSource(ABC):
         clock: ClockName,
         columns: Sequence[str],
     ) -> dict[TopicPartition, list[Split]]:
-        """Return splits of the committed records up to and including a time, of all where None."""
+        """Plan splits of the committed records up to a time, inclusive; of all records if None."""
         splits: dict[TopicPartition, list[Split]] = {name: [] for name in names}
         if not names:
             return splits
@@ -160,10 +160,10 @@ class DirectoryRecords(RecordSource):
     """Records of a directory of topics, local or in an object store, with its tiers.
 
     Attributes:
-        directory: The directory, by path or open. By path it is opened for each call.
+        directory: The directory, by path or open. A path is opened for each call.
         env: Files, clock and randomness.
-        threads: How many threads decode; as many as there are cores where None.
-        split_bytes: About how many bytes of log a split reads.
+        threads: Number of decoding threads; the number of cores if None.
+        split_bytes: Approximate log bytes of a split.
     """
 
     directory: str | LogDir
@@ -177,7 +177,7 @@ class DirectoryRecords(RecordSource):
         return self.directory if isinstance(self.directory, str) else self.directory.path
 
     def partitions(self, topics: TopicChoice) -> list[TopicPartition]:
-        """See `RecordSource`; partitions that have no directory yet hold nothing."""
+        """See `RecordSource`; leaves out partitions that have no directory yet."""
         return self._call(lambda log_dir: list_partitions(log_dir, topics))
 
     def plan(  # noqa: PLR0913 - as `RecordSource`

@@ -1,9 +1,9 @@
-"""Splits: what one task reads, as plain values, as JSON, and statistics of reading them.
+"""Splits: the input of one task as plain values, their JSON, and statistics of reading them.
 
-A split has topic, partition and offsets, and the pieces of files where these were at planning time.
-If a file is gone (deleted, compacted, moved to another tier), the reader asks the partition again
-for the offsets. Paths are opaque; only the reader's `Ranges` interprets them. Splits are immutable
-and can be pickled. Their JSON has no version, because it lives for one job with one release on both
+A split has topic, partition and offsets, and the pieces of files that had them at planning time. If
+a file is gone (deleted, compacted, moved to another tier), the reader asks the partition again for
+the offsets. Paths are opaque; only the reader's `Ranges` interprets them. Splits are immutable and
+can be pickled. Their JSON has no version, because it lives for one job with one release on both
 sides.
 """
 
@@ -19,7 +19,7 @@ from tidelog.types import INT64_MAX, INT64_MIN, ClockName, IsolationLevel, Topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is wanted of a partition; None leaves a side open.
+    """Requested range of a partition; None leaves a side open.
 
     Attributes:
         start_offset: First offset, inclusive; `EARLIEST_OFFSET` or `LATEST_OFFSET` for the log's
@@ -27,10 +27,11 @@ class Wanted:
         end_offset: Offset behind the last one; `LATEST_OFFSET` for the end at planning.
         start_ms: Start of the time range, inclusive, in ms.
         end_ms: End of the time range, exclusive, in ms; INT64_MAX is no end.
-        least_offset: Nothing before this offset is wanted; where the log begins later, nothing is
-            lost by it.
-        limit_offset: Nothing from this offset on is wanted; where the log ends before, likewise.
-        filter_ms: Only records with a time in [a, b) are wanted, whatever the times above mean.
+        least_offset: Leaves out offsets below this one. Unlike `start_offset`, it may lie before
+            the log start without a loss.
+        limit_offset: Leaves out this offset and those above. Unlike `end_offset`, it may lie behind
+            the log end without a loss.
+        filter_ms: Leaves out records whose time is not in [a, b), whatever the times above mean.
     """
 
     start_offset: int | None = None
@@ -43,9 +44,9 @@ class Wanted:
 
     @property
     def times(self) -> tuple[int, int] | None:
-        """The time range [start, end) in ms, an open side as INT64_MIN or INT64_MAX.
+        """Time range [start, end) in ms, with INT64_MIN or INT64_MAX for an open side.
 
-        None where both sides are open.
+        None if both sides are open.
         """
         if self.start_ms is None and self.end_ms is None:
             return None
@@ -55,7 +56,7 @@ class Wanted:
         )
 
     def filled_from(self, other: "Wanted") -> "Wanted":
-        """This, with `other`'s word where this has none."""
+        """Return this range, with unset fields taken from `other`."""
         own_fields = dataclasses.asdict(self)
         set_fields = {name: value for name, value in own_fields.items() if value is not None}
         return dataclasses.replace(other, **set_fields)
@@ -63,7 +64,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class AbortedSpan:
-    """Offsets [first, last] of a producer's transaction that was aborted."""
+    """Offsets [first, last] of an aborted transaction of a producer."""
 
     producer_id: int
     first_offset: int
@@ -72,26 +73,26 @@ class AbortedSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Whole batches of one log file that may hold offsets of a range.
+    """Whole batches of one log file that may have offsets of a range.
 
     Attributes:
         path: The log file.
-        identity: Tells the file from a later one of the same name.
+        identity: Distinguishes the file from a later one of the same name.
         is_closed: The file does not change any more.
         base_offset: Base offset of the segment.
         start_position: First byte, the start of a batch.
         end_position: Byte behind the last one.
-        start_offset: First offset wanted, inclusive.
-        end_offset: Offset behind the last one wanted.
-        times_path: The append times beside the log file, None where there are none.
-        times_end: Offset from which on those are not to be believed.
-        is_unknown: Append times are asked for and not known here: only batches that the log's
-            owner stamped (LogAppendTime) can match.
-        without_time: Of a piece without bytes: records of its offsets that have no time on the
-            clock, as the zone map tells.
-        records: Of a piece without bytes, in a plan that counts: records in the range of time.
-        opens_all: Records without a time are among its own: they are counted only if every batch
-            is opened.
+        start_offset: First offset to read, inclusive.
+        end_offset: Offset behind the last one to read.
+        times_path: File with the append times, None if there is none.
+        times_end: Offset from which on that file is not trusted.
+        is_unknown: Append times are needed but unknown: only batches with a LogAppendTime stamp can
+            match.
+        without_time: In a piece without bytes: records of its offsets that have no time on the
+            clock, from the zone map.
+        records: In a piece without bytes, in a plan for counting: records in the time range.
+        opens_all: The piece has records without a time, which are counted only if every batch is
+            opened.
         floor_offset: Offset below which no batch of the bytes begins.
         limit_offset: Offset that no batch of the bytes reaches.
     """
@@ -115,12 +116,12 @@ class Piece:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes a reader of the piece reads; 0 where what it holds is known already."""
+        """Bytes that a reader of the piece reads; 0 if its counts are already known."""
         return self.end_position - self.start_position
 
     @property
     def may_be_lost(self) -> bool:
-        """Whether it is all of a finished segment without a byte, and nothing is known of it."""
+        """Whether the piece is a whole finished segment without bytes and without known counts."""
         is_told = self.records > 0 or self.without_time > 0
         return self.is_closed and self.end_position == 0 and not is_told
 
@@ -132,18 +133,19 @@ class Split:
     Attributes:
         topic: Its topic.
         partition: Its partition.
-        start_offset: First offset wanted, inclusive.
-        end_offset: Offset behind the last one wanted.
-        directory: The directory of topics, where the offsets are found anew if files have gone.
-        topic_id: The topic's id as 32 hexadecimal digits, "" where it has none; another topic of
-            the same name has another.
-        pieces: Where the offsets lay at planning, in order.
-        clock: Which of a record's two times `time_range` is about.
-        time_range: Times in ms wanted, [start, end); None for all.
-        isolation: What a reader sees of transactions.
-        aborted: Aborted transactions that touch the split.
-        compacted_max: Of a split of a table: how far its partition may be compacted once it was
-            read. Beyond that a record of it may have gone for one that is in no split.
+        start_offset: First offset to read, inclusive.
+        end_offset: Offset behind the last one to read.
+        directory: The directory of topics, for planning again if files are gone.
+        topic_id: The topic's id as 32 hexadecimal digits, "" if it has none; distinguishes it from
+            another topic of the same name.
+        pieces: Location of the offsets at planning time, in order.
+        clock: Clock of `time_range`.
+        time_range: Times in ms, [start, end); None for all.
+        isolation: Isolation of the reader.
+        aborted: Aborted transactions that overlap the split.
+        compacted_max: In a split of a table: how far compaction may have come when the read ends.
+            Beyond it, compaction may have removed a record of the split in favor of one that is in
+            no split.
     """
 
     topic: str
@@ -161,21 +163,21 @@ class Split:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Its topic and partition."""
+        """Topic and partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes of log a reader of the split reads."""
+        """Bytes of log that a reader of the split reads."""
         return sum(piece.size_bytes for piece in self.pieces)
 
 
 def pack(
     pieces: Sequence[Piece], split_bytes: int, max_offsets: int = INT64_MAX
 ) -> list[tuple[Piece, ...]]:
-    """Pieces of one partition in groups of about `split_bytes`, in order.
+    """Group the pieces of one partition into about `split_bytes` each, in order.
 
-    No group reaches over more than `max_offsets` offsets, unless a piece of it does.
+    No group spans more than `max_offsets` offsets, unless a single piece does.
     """
     groups: list[tuple[Piece, ...]] = []
     group: list[Piece] = []
@@ -193,12 +195,12 @@ def pack(
 
 
 def encode_split(split: Split) -> str:
-    """The split as JSON."""
+    """Return the split as JSON."""
     return json.dumps(dataclasses.asdict(split), separators=(",", ":"))
 
 
 def decode_split(text: str) -> Split:
-    """What `encode_split` made."""
+    """Return the split from the JSON of `encode_split`."""
     fields = json.loads(text)
     times = fields["time_range"]
     fields |= {
@@ -213,23 +215,23 @@ def decode_split(text: str) -> Split:
 
 @dataclass(slots=True, kw_only=True)
 class ScanStats:
-    """Figures of one or more splits; complete when their iterators are through.
+    """Statistics of one or more splits; complete once their iterators are exhausted.
 
     Attributes:
-        rows: Rows handed out.
-        log_bytes: Bytes of log walked over.
-        batches: Batches walked over.
-        batches_opened: Those whose records were looked at.
-        without_time: Records met that have no time on the asked clock, so lie in no range. All of
-            them on the append clock, and on the record clock of finished segments with a zone map;
-            of others none in batches that are skipped because no match can be in them, unless the
+        rows: Rows returned.
+        log_bytes: Bytes of log scanned.
+        batches: Batches scanned.
+        batches_opened: Batches whose records were decoded.
+        without_time: Records without a time on the chosen clock, so they lie in no range. Complete
+            on the append clock, and on the record clock for finished segments with a zone map. In
+            other segments, batches that can't match are skipped without counting theirs, unless the
             plan is `strict`.
-        counted: Records in the range that a plan which only counts knew without reading them.
-        sidecar_bytes: Bytes read of append times beside the log; what planning read stands in
-            `ScanPlan.sidecar_bytes`.
+        counted: Records in the range that a plan for counting knew without reading them.
+        sidecar_bytes: Bytes read from append time files; `ScanPlan.sidecar_bytes` has those read
+            for the plan.
         splits: Splits read.
-        replanned: How often files had gone and offsets were found anew.
-        lost: Offsets that were gone when they were to be read.
+        replanned: Number of times that files were gone and the rest was planned again.
+        lost: Offsets that were missing when they were to be read.
     """
 
     rows: int = 0
@@ -244,7 +246,7 @@ class ScanStats:
     lost: list[LostOffsets] = field(default_factory=list)
 
     def add(self, other: Self) -> None:
-        """Count in what another has met."""
+        """Add the statistics of other splits."""
         self.rows += other.rows
         self.log_bytes += other.log_bytes
         self.batches += other.batches
@@ -258,7 +260,7 @@ class ScanStats:
 
     @classmethod
     def total(cls, parts: Iterable[Self]) -> Self:
-        """The sum of several."""
+        """Return the sum of several statistics."""
         whole = cls()
         for part in parts:
             whole.add(part)

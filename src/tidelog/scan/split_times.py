@@ -39,16 +39,16 @@ _COLUMNS: Final = ("offset", "createTimestamp", "appendTimestamp")
 _ROWS: Final = 65_536
 
 
-# 16 KB for each split.
+# Number of create times kept at a split's head: 16 KB.
 HEAD_RECORDS: Final = 2048
 
 
 class Mark(NamedTuple):
-    """What was known at a place inside a split.
+    """State at an offset inside a split.
 
     Attributes:
         end_offset: Offset behind the records counted so far.
-        largest_ms: Their largest create time, INT64_MIN where they have none.
+        largest_ms: Their largest create time, INT64_MIN if they have none.
         late_ms_min: Smallest lateness of the records since the last mark, INT64_MAX without any.
     """
 
@@ -63,7 +63,7 @@ class Late:
 
     Attributes:
         histogram: Their lateness in ms.
-        lost: For each delay in ms how many are late by more.
+        lost: By delay in ms: the number of records that are late by more.
     """
 
     histogram: LatencyHistogram = field(default_factory=LatencyHistogram)
@@ -72,20 +72,20 @@ class Late:
 
 @dataclass(slots=True)
 class SplitTimes:
-    """What a split's records say of their times.
+    """Summary of the times of a split's records.
 
     Attributes:
         records: Data records.
-        timed: Those with a create time.
-        both: Those with both times.
+        timed: Records with a create time.
+        both: Records with both times.
         by_append: Latencies by hour of append time.
         by_create: The same latencies by hour of create time.
-        late: Late records, as if none lay before the split.
-        smallest_ms: Smallest create time, INT64_MAX where there is none.
-        marks: Places inside, ascending; the last one is the end.
+        late: Late records, as if no record preceded the split.
+        smallest_ms: Smallest create time, INT64_MAX if there is none.
+        marks: Marks inside the split, ascending; the last one is the end.
         head: Create times of the records up to the first mark that have one, int64[n].
-        log_bytes: Bytes of log that were read.
-        lost: What was gone when it was to be read.
+        log_bytes: Bytes read from log files.
+        lost: Offsets that were missing when they were to be read, one line each.
     """
 
     records: int = 0
@@ -102,17 +102,17 @@ class SplitTimes:
 
     @property
     def largest_ms(self) -> int:
-        """Largest create time, INT64_MIN where there is none."""
+        """Largest create time, INT64_MIN if there is none."""
         return self.marks[-1].largest_ms if self.marks else INT64_MIN
 
     def head_end(self, largest_ms: int) -> int | None:
-        """Offset behind the records whose lateness a create time before the split may change.
+        """Return the end of the records whose lateness an earlier create time may change.
 
         Args:
             largest_ms: The largest create time before the split.
 
         Returns:
-            None where no record's lateness changes.
+            The offset behind them; None if no record's lateness changes.
         """
         if largest_ms <= self.smallest_ms:
             return None
@@ -120,7 +120,7 @@ class SplitTimes:
         return next(reached, self.marks[-1].end_offset)
 
     def recount(self, largest_ms: int, end_offset: int) -> tuple[Late, Late] | None:
-        """What the function `recount` says, where the head's create times tell it; else None."""
+        """Return the result of the function `recount`, None if the kept times are not enough."""
         if end_offset != self.marks[0].end_offset:
             return None
         delays = list(self.late.lost)
@@ -128,9 +128,14 @@ class SplitTimes:
 
 
 def late_of(create_ms: "Longs", delays_ms: Sequence[int], largest_ms: int = INT64_MIN) -> Late:
-    """The late ones of a few records, by their create times; behind a largest create time.
+    """Return the late records among a few, given their create times.
 
-    As `TimesCounter` says, without a kernel: this is for the driver, which may have none compiled.
+    Like `TimesCounter` without a kernel, for the driver, which may have none compiled.
+
+    Args:
+        create_ms: Their create times, in the order of offsets.
+        delays_ms: Delays to count lost records for.
+        largest_ms: Largest create time before them.
     """
     before = np.maximum.accumulate(np.concatenate(([largest_ms], create_ms)))[:-1]
     is_late = create_ms < before
@@ -144,10 +149,10 @@ def late_of(create_ms: "Longs", delays_ms: Sequence[int], largest_ms: int = INT6
 
 
 class TimesCounter:
-    """Counts records in the order of their offsets. One thread."""
+    """Counts records in the order of their offsets. For one thread."""
 
     def __init__(self, delays_ms: Sequence[int], largest_ms: int = INT64_MIN) -> None:
-        """Begin behind a largest create time."""
+        """Create a counter; `largest_ms` is the largest create time before the first record."""
         self._delays: Longs = np.array(sorted(delays_ms), np.int64)
         self._late = kernels.LateCounts(
             np.zeros(BUCKETS, np.int64), self._delays, np.zeros(len(self._delays) + 1, np.int64)
@@ -175,7 +180,7 @@ class TimesCounter:
                 self._take()
 
     def mark(self, end_offset: int) -> Mark:
-        """What is known up to here; lateness is watched anew from here on."""
+        """Return the state at this offset; the smallest lateness is measured again from here on."""
         facts = self._facts
         late_ms_min = int(facts[kernels.LATE_MIN])
         self._late_ms_min = min(self._late_ms_min, late_ms_min)
@@ -183,7 +188,7 @@ class TimesCounter:
         return Mark(end_offset, int(facts[kernels.LARGEST]), late_ms_min)
 
     def late(self) -> Late:
-        """The late records so far."""
+        """Return the late records so far."""
         facts = self._facts
         histogram = _histogram(self._late.buckets)
         histogram.min_ms = min(self._late_ms_min, int(facts[kernels.LATE_MIN]))
@@ -192,7 +197,7 @@ class TimesCounter:
         return Late(histogram, dict(zip(self._delays.tolist(), lost.tolist(), strict=True)))
 
     def finish(self) -> SplitTimes:
-        """All that was counted."""
+        """Return the summary of all records."""
         self._take()
         return SplitTimes(
             records=self.records,
@@ -210,7 +215,7 @@ class TimesCounter:
 
 
 class _Hours:
-    """Latencies by hour of one clock: the kernel's arrays, and what was taken from them."""
+    """Latencies by hour of one clock: the kernel's arrays, and the histograms made from them."""
 
     def __init__(self) -> None:
         self.found = LatencyByHour()
@@ -219,7 +224,7 @@ class _Hours:
         self.counts = kernels.HourCounts(self.found.step_ms, self._spans, self._buckets)
 
     def take(self) -> None:
-        """Take what the kernel has counted, and clear it."""
+        """Move the kernel's counts to the histograms, and clear the arrays."""
         step_ms = self.counts.step_ms
         for slot in np.flatnonzero(self._spans[:, kernels.SPAN_COUNT]).tolist():
             span = self._spans[slot].tolist()
@@ -240,12 +245,12 @@ def _histogram(buckets: "Longs") -> LatencyHistogram:
 
 
 def reduce_split(split: Split, delays_ms: Sequence[int], env: Env | None = None) -> SplitTimes:
-    """Read a split and count it, as if no record lay before it.
+    """Read a split and summarize its times, as if no record preceded it.
 
     Args:
-        split: What to read.
+        split: The split.
         delays_ms: Delays to count lost records for.
-        env: Files, where they are not the machine's.
+        env: Files, if they are not the machine's.
 
     Raises:
         CorruptData: A batch is damaged.
@@ -277,14 +282,14 @@ def recount(
     end_offset: int,
     env: Env | None = None,
 ) -> tuple[Late, Late]:
-    """The late records of a split's head: as if none lay before it, and as it is.
+    """Return the late records of a split's head: as if no record preceded it, and really.
 
     Args:
         split: The split.
         delays_ms: As for `reduce_split`.
         largest_ms: Largest create time before the split.
-        end_offset: Where the head ends.
-        env: Files, where they are not the machine's.
+        end_offset: Offset behind the head.
+        env: Files, if they are not the machine's.
     """
     alone, behind = TimesCounter(delays_ms), TimesCounter(delays_ms, largest_ms)
     for offsets, append_ms, create_ms in _times(split, env, ScanStats()):
@@ -299,7 +304,7 @@ def recount(
 def _times(
     split: Split, env: Env | None, stats: ScanStats
 ) -> Iterator[tuple["Longs", "Longs", "Longs"]]:
-    """Offsets, append times and create times of a split's records, part by part, none empty."""
+    """Yield offsets, append times and create times of a split's records, without empty parts."""
     options = ReadOptions(rows=_ROWS, fail_on_data_loss=False, env=env)
     for batch in read(split, _COLUMNS, options=options, stats=stats):
         if batch.num_rows:
@@ -315,9 +320,7 @@ def _as_ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
     filled = numbers.fill_null(NO_TIMESTAMP) if numbers.null_count else numbers
     milliseconds: Longs = np.asarray(filled, np.int64)
     milliseconds = milliseconds.view()
-    milliseconds.flags.writeable = (
-        False  # one type of array for the kernel, whatever Arrow hands out
-    )
+    milliseconds.flags.writeable = False  # so that the kernel is compiled for one array type only
     return milliseconds
 
 
@@ -326,7 +329,7 @@ def _text(lost: LostOffsets) -> str:
 
 
 def correct(times: SplitTimes, alone: Late, behind: Late, end_offset: int) -> Late:
-    """A split's late records as they are: the head's as `recount` says, the rest as it was."""
+    """Return a split's real late records: the head's from `recount`, the others unchanged."""
     late = Late(LatencyHistogram(), {})
     for bucket, count in times.late.histogram.buckets.items():
         rest = count - alone.histogram.buckets.get(bucket, 0)
@@ -334,7 +337,7 @@ def correct(times: SplitTimes, alone: Late, behind: Late, end_offset: int) -> La
             late.histogram.add_bucket(bucket, rest)
     rest_min = (m.late_ms_min for m in times.marks if m.end_offset > end_offset)
     late.histogram.min_ms = min(rest_min, default=INT64_MAX)
-    late.histogram.max_ms = times.late.histogram.max_ms  # the head's are late by no less than alone
+    late.histogram.max_ms = times.late.histogram.max_ms  # the head's lateness can only grow
     late.histogram.merge(behind.histogram)
     late.lost = {
         delay: number - alone.lost[delay] + behind.lost[delay]
@@ -349,7 +352,7 @@ _LONG: Final = np.dtype("<i8")
 _BUCKET: Final = np.dtype("<i2")
 
 
-# Length of a span, number of spans, bytes of a count; then of each span its first ms, smallest,
+# Length of a span, number of spans, bytes of a count; then for each span its first ms, smallest,
 # largest, number of buckets; then all buckets; then all counts.
 _HEAD_FIELDS: Final = 3
 
@@ -358,7 +361,7 @@ _SPAN_FIELDS: Final = 4
 
 
 def encode_times(times: SplitTimes) -> tuple[str, bytes, bytes, bytes, bytes]:
-    """A split's numbers as plain data: JSON, three histograms, create times of its head."""
+    """Encode a split's summary: JSON, three histograms, create times of its head."""
     facts = {
         "records": times.records,
         "timed": times.timed,
@@ -381,7 +384,7 @@ def encode_times(times: SplitTimes) -> tuple[str, bytes, bytes, bytes, bytes]:
 def decode_times(
     facts: str, by_append: bytes, by_create: bytes, late: bytes, head: bytes
 ) -> SplitTimes:
-    """What `encode_times` made."""
+    """Decode the result of `encode_times`."""
     numbers: Mapping[str, int] = (parsed := json.loads(facts))
     return SplitTimes(
         records=numbers["records"],
@@ -399,17 +402,17 @@ def decode_times(
 
 
 def encode_late(late: Late) -> tuple[str, bytes]:
-    """Late records as plain data."""
+    """Encode late records: JSON and a histogram."""
     return json.dumps(_lost_pairs(late.lost)), _encode_histogram(late.histogram)
 
 
 def decode_late(lost: str, histogram: bytes) -> Late:
-    """What `encode_late` made."""
+    """Decode the result of `encode_late`."""
     return Late(_decode_histogram(histogram), dict(json.loads(lost)))
 
 
 def encode_hours(hours: LatencyByHour) -> bytes:
-    """Latencies by hour."""
+    """Encode latencies by hour."""
     spans: list[tuple[int, int, int, int]] = []
     buckets: list[int] = []
     counts: list[int] = []
@@ -431,7 +434,7 @@ def encode_hours(hours: LatencyByHour) -> bytes:
 
 
 def decode_hours(data: bytes) -> LatencyByHour:
-    """What `encode_hours` made."""
+    """Decode the result of `encode_hours`."""
     step_ms, span_count, size = _longs(data, _HEAD_FIELDS).tolist()
     at = _HEAD_FIELDS * _LONG.itemsize
     spans = _longs(data, span_count * _SPAN_FIELDS, at).reshape(span_count, _SPAN_FIELDS)
@@ -450,7 +453,7 @@ def decode_hours(data: bytes) -> LatencyByHour:
 
 
 def _encode_histogram(histogram: LatencyHistogram) -> bytes:
-    """One histogram, as hours of latencies that have one hour."""
+    """Encode one histogram as latencies of a single hour."""
     hours = LatencyByHour()
     if histogram.count:
         hours.at(0).merge(histogram)
@@ -462,7 +465,7 @@ def _decode_histogram(data: bytes) -> LatencyHistogram:
 
 
 def _bytes_for(largest: int) -> int:
-    """Bytes of an unsigned number that holds `largest`."""
+    """Return the size in bytes of an unsigned integer that can hold `largest`: 2, 4 or 8."""
     return next(size for size in (2, 4, 8) if largest < 1 << (8 * size))
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidelog.storage.log.log_reader import LogView
 
 
-# What a table as of a time that is not whole any more is answered with.
+# Choices for a table as of a time that is no longer exact.
 REFUSE: Final = "refuse"
 
 
@@ -37,12 +37,12 @@ MARK: Final = "mark"
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why a partition's table as of the asked time may differ from what it was then.
+    """Reason why a partition's table as of a time may differ from its state then.
 
     Attributes:
-        partition: Which one.
-        reason: What has gone, or can't be known.
-        exact_since_ms: Earliest time on the asked clock whose table is whole; None where unknown.
+        partition: The partition.
+        reason: What is missing or unknown.
+        exact_since_ms: Earliest time on the chosen clock whose table is exact; None if unknown.
     """
 
     partition: TopicPartition
@@ -54,7 +54,7 @@ class Doubt:
 
 
 def refuse(doubts: "Sequence[Doubt]", at_ms: int) -> InexactTable:
-    """The error that says so, for those who want no answer rather than an inexact one."""
+    """Return the error for an inexact table."""
     listed = "; ".join(map(str, doubts[:_SHOWN]))
     more = f"; and {len(doubts) - _SHOWN} partitions more" if len(doubts) > _SHOWN else ""
     return InexactTable(
@@ -74,7 +74,7 @@ def _since(doubts: "Sequence[Doubt]") -> int | None:
 
 
 def deleted_doubt(name: TopicPartition, log_start_offset: int) -> Doubt | None:
-    """What a log that no longer begins with its first record leaves open."""
+    """Return the doubt about a log whose start was deleted, None if nothing was."""
     if not log_start_offset:
         return None
     return Doubt(
@@ -85,7 +85,7 @@ def deleted_doubt(name: TopicPartition, log_start_offset: int) -> Doubt | None:
 
 
 def without_time_doubt(name: TopicPartition, count: int, clock: ClockName) -> Doubt | None:
-    """What records leave open that may be earlier or later than the time."""
+    """Return the doubt about records without a time on the clock, None if there are none."""
     if not count:
         return None
     return Doubt(name, f"{count} records have no time on the {clock} clock, and may belong to it")
@@ -94,7 +94,7 @@ def without_time_doubt(name: TopicPartition, count: int, clock: ClockName) -> Do
 def directory_doubts(
     log_dir: "LogDir", name: TopicPartition, at_ms: int | None, clock: ClockName
 ) -> list[Doubt]:
-    """What makes the table of a directory's partition inexact, before anything is read."""
+    """Return the reasons why a partition's table may be inexact; reads no records."""
     if at_ms is None:
         return []
     reader = log_dir.reader(name.topic, name.partition)
@@ -113,7 +113,7 @@ def _compaction_doubt(
     if history is not None:
         return _before(name, history.exact_since_ms(clock), at_ms, clock)
     has_file = log_dir.env.files.exists(f"{directory}/{HISTORY_FILE}")
-    # Of what another cleaner may have been at, the offsets say whether any record is missing.
+    # If another cleaner may have run, the offsets show whether any record is missing.
     if has_file or _may_be_cleaned(log_dir, name):
         if not has_file and is_whole(reader.segments, reader.log_start_offset):
             return None
@@ -133,26 +133,26 @@ def _before(
 
 
 def compacted_to(log_dir: "LogDir", name: TopicPartition) -> int:
-    """Offset below which records of a partition may have been compacted, 0 for none.
+    """Return the offset below which records of a partition may have been compacted, 0 for none.
 
-    Our cleaner notes it before it takes a record away, Apache Kafka's a little later.
+    Our cleaner writes it before it removes a record, Apache Kafka's shortly afterwards.
     """
     fs, offset = log_dir.env.files, 0
     with suppress(CorruptFile):
         history = load_history(fs, f"{log_dir.path}/{files.partition_dir_name(name)}")
         offset = 0 if history is None else history.end_offset
     path = f"{log_dir.path}/{files.CLEANER_CHECKPOINT_FILE}"
-    # A damaged one is as if it was empty: the next cleaning writes it anew.
+    # A damaged file counts as empty: the next compaction rewrites it.
     with suppress(CorruptFile, FileNotFoundError):
         offset = max(offset, text_files.read_offset_checkpoint(fs, path).get(name, 0))
     return offset
 
 
 def _may_be_cleaned(log_dir: "LogDir", name: TopicPartition) -> bool:
-    """Whether a cleaner without a history may have been at work.
+    """Return whether a cleaner that keeps no history may have compacted the partition.
 
-    Cleaners note how far they came in the directory's checkpoint. A partition that somebody copied
-    out of another directory comes without it.
+    Cleaners write their progress to the directory's checkpoint. A partition copied from another
+    directory comes without it.
     """
     path = f"{log_dir.path}/{files.CLEANER_CHECKPOINT_FILE}"
     if not log_dir.env.files.exists(path):
@@ -173,12 +173,12 @@ STRATEGY_KEY: Final = "tidelog.compaction.strategy"
 HEADER_KEY: Final = "tidelog.compaction.strategy.header"
 
 
-# A record without a version is older than all that have one.
+# A record without a version is older than all records with one.
 MISSING_VERSION: Final = INT64_MIN
 
 
 class Strategy(StrEnum):
-    """What makes a record the latest of its key; of equals the highest offset is."""
+    """Rule for the latest record of a key; the highest offset wins among equals."""
 
     OFFSET = "offset"
     TIMESTAMP = "timestamp"
@@ -187,11 +187,11 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """A rule.
+    """Compaction rule.
 
     Attributes:
-        strategy: What decides.
-        header: Name of the header that holds the version, for that strategy.
+        strategy: The property that decides.
+        header: Name of the header with the version, for Strategy.HEADER.
     """
 
     strategy: Strategy = Strategy.OFFSET
@@ -199,10 +199,10 @@ class Ranking:
 
 
 def ranking_of(settings: Mapping[str, str]) -> Ranking:
-    """The rule that a topic's settings name, by Kafka's way of writing them.
+    """Return the compaction rule from a topic's settings.
 
     Raises:
-        ConfigError: A strategy that nobody knows, or one by header without the header's name.
+        ConfigError: An unknown strategy, or the header strategy without the header's name.
     """
     text = settings.get(STRATEGY_KEY) or Strategy.OFFSET
     if text not in set(Strategy):

@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
-# What a map of keys may take before the keys are looked at in shares.
+# Default limit for a map of keys; above it, the keys are folded in shares.
 MEMORY_BYTES: Final = 512 << 20
 _ENTRIES_FIRST: Final = 4096
-# A map of so few keys grows whatever they take: a share of less would not be worth a pass.
+# A map with fewer keys may grow beyond the limit: a smaller share would not be worth a pass.
 _ENTRIES_SURE: Final = 1024
 _KEY_BYTES_FIRST: Final = 1 << 16
 _SHARE_BITS_MAX: Final = 30
 
 
 class Share(NamedTuple):
-    """The keys whose hash has these bits: `hash & mask == bits`."""
+    """Keys whose hash has these bits: `hash & mask == bits`."""
 
     mask: int = 0
     bits: int = 0
 
     def halves(self) -> tuple["Share", "Share"]:
-        """The share in two by one more bit of the hash."""
+        """Return the two halves of the share, by one more bit of the hash."""
         bit = self.mask + 1
         return Share(self.mask | bit, self.bits), Share(self.mask | bit, self.bits | bit)
 
@@ -59,14 +59,14 @@ ALL_KEYS: Final = Share()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Records that may win, by columns.
+    """Candidate records, by columns.
 
     Attributes:
-        keys: Their keys, binary; those without one are no candidates.
-        versions: int64[n], by which records of a key are ranked before their offsets.
+        keys: Their keys, binary; records without a key are ignored.
+        versions: int64[n], ranks the records of a key, before their offsets.
         offsets: int64[n].
         is_dead: bool[n], whether the record is a tombstone.
-        sides: uint8[n], bit s is set where the record counts on side s.
+        sides: uint8[n], bit s is set if the record counts on side s.
     """
 
     keys: "Column"
@@ -77,10 +77,10 @@ class Candidates:
 
 
 class Winners:
-    """One pass over the records of one partition.
+    """Winners of one pass over the records of one partition.
 
     Attributes:
-        share: The keys that this pass is about; it may get smaller on the way.
+        share: The keys of this pass; it may get smaller on the way.
         left: Shares of keys that were put off, for later passes.
     """
 
@@ -90,10 +90,10 @@ class Winners:
         """Begin a pass.
 
         Args:
-            secret: 16 bytes that nobody who writes records knows, the same in every pass.
-            share: The keys that it is about.
-            sides: How many points in time are asked for at once.
-            memory_bytes: What the map may take, about.
+            secret: 16 random bytes that producers don't know, the same in every pass.
+            share: The keys of this pass.
+            sides: Number of points in time to fold at once.
+            memory_bytes: Approximate limit for the map.
         """
         self.share = share
         self.left: list[Share] = []
@@ -104,11 +104,11 @@ class Winners:
 
     @property
     def count(self) -> int:
-        """How many keys there are."""
+        """Number of keys."""
         return int(self._used[ENTRIES])
 
     def fold(self, candidates: Candidates) -> None:
-        """Take the candidates in; of each key the highest (version, offset) stays."""
+        """Fold candidates: of each key the highest (version, offset) stays."""
         rows = self._rows(candidates)
         row = self._fold(rows, 0)
         while row < len(candidates.offsets):
@@ -142,7 +142,7 @@ class Winners:
     # -- growing -----------------------------------------------------------------------------
 
     def _make_room(self, key_bytes: int) -> None:
-        """Room for one more key of that size: a larger map, or a smaller share."""
+        """Make room for one more key of that size: a larger map, or a smaller share."""
         entries = len(self._map.hashes)
         keys = len(self._map.keys)
         if self.count == entries:
@@ -178,11 +178,11 @@ class Winners:
     # -- what has won ------------------------------------------------------------------------
 
     def offsets(self, side: int = 0) -> "Longs":
-        """Offsets of the winners, key by key; -1 where no record of the key counts on the side."""
+        """Return the winners' offsets by key; -1 if no record of the key counts on the side."""
         return self._map.offsets[side, : self.count]
 
     def living(self, side: int = 0) -> "npt.NDArray[np.bool_]":
-        """For each key whether its winner is there and no tombstone."""
+        """Return for each key whether it has a winner that is not a tombstone."""
         is_living: npt.NDArray[np.bool_] = (self.offsets(side) >= 0) & (
             self._map.is_dead[side, : self.count] == 0
         )
@@ -202,10 +202,10 @@ def _new_map(sides: int, entries: int, key_bytes: int) -> WinnerMap:
 
 
 def _map_bytes(sides: int, entries: int, key_bytes: int) -> int:
-    """What a map takes: slots, hashes, ends; version, offset and kind for each side; keys."""
+    """Return a map's bytes: slots, hashes, ends; version, offset, kind for each side; keys."""
     return entries * (8 + 8 + 8 + 17 * sides) + key_bytes
 
 
 def new_secret(source: "random.Random") -> bytes:
-    """Bytes to hash keys with: who writes records must not know where their keys will lie."""
+    """Return random bytes for hashing keys, so that producers can't choose keys that collide."""
     return source.getrandbits(128).to_bytes(16, "big")

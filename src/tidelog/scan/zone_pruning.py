@@ -1,6 +1,6 @@
-"""Byte ranges of a finished segment that a range of time needs, by its zone map.
+"""Selects the byte ranges of a finished segment that a time range needs, by its zone map.
 
-Both the smallest and the largest time of a zone count, so create times may have any order. For
+Both the smallest and the largest time of a zone are used, so create times may have any order. For
 skipped zones the number of records without a time is known, and for counts the number of records in
 the range.
 
@@ -15,16 +15,16 @@ from typing import Final, NamedTuple, TypeAlias
 from tidelog.storage.clocks.zone_map import Question, Zone, ZoneMap
 from tidelog.types import INT64_MAX, ClockName
 
-# A gap up to this is read with what lies around it: a range on its own costs as much.
+# Gaps up to this size are read, too: a separate range costs as much.
 GAP_BYTES: Final = 128 << 10
 
 
-# For who only counts, a range costs twice as much: what is read is done with so much sooner.
+# For counts, a separate range costs twice as much, because counting bytes is so much faster.
 _COUNTED_GAPS: Final = 2
 
 
-# So many blocks (of about 2 MB) are looked into in vain before any is taken as it is; and no more
-# than so many are at once.
+# Number of blocks (of about 2 MB) that are examined without a gain before some are read whole; and
+# the maximum number of blocks read whole at once.
 _VAIN_BLOCKS: Final = 4
 
 
@@ -32,16 +32,16 @@ _BLOCKS_AT_ONCE: Final = 64
 
 
 class ZoneRange(NamedTuple):
-    """Whole batches that follow each other.
+    """Consecutive whole batches.
 
     Attributes:
         start_position: First byte.
-        end_position: Byte behind the last one; the first byte again where nothing is to be read.
+        end_position: Byte behind the last one; equal to `start_position` if nothing is read.
         start_offset: First offset, inclusive.
         end_offset: Offset behind the last one.
-        without_time: Records of a range that is not read that have no time on the clock.
-        records: Records of a range that is not read that lie in the range of time.
-        opens_all: Whether records without a time are in a range that is read.
+        without_time: In a range that is not read: records that have no time on the clock.
+        records: In a range that is not read: records in the time range.
+        opens_all: Whether a range that is read has records without a time.
         floor_offset: Offset below which no batch of the range begins.
         limit_offset: Offset that no batch of the range reaches.
     """
@@ -59,13 +59,13 @@ class ZoneRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ZoneQuestion:
-    """What is asked of zones.
+    """Parameters for selecting zones.
 
     Attributes:
         wanted: Clock, times and offsets; without times every data record is in the range.
-        has_times: Whether the times of `wanted` are meant.
-        is_committed: Whether records of aborted transactions don't count.
-        counts: Whether records are counted only; else they are wanted themselves.
+        has_times: Whether the times of `wanted` apply.
+        is_committed: Whether records of aborted transactions are left out.
+        counts: Whether records are only counted, not read.
     """
 
     wanted: Question
@@ -75,16 +75,16 @@ class ZoneQuestion:
 
 
 class Verdict(IntEnum):
-    """What has to be done about a part."""
+    """Result for a zone or block."""
 
-    NOTHING = 0  # nothing in it is asked for
-    TOLD = 1  # its own numbers are the answer
-    READ = 2  # some of it may be asked for
-    WHOLE = 3  # all of it is, but for records without a time
+    NOTHING = 0  # nothing in it matches
+    TOLD = 1  # its counts are enough, no read is needed
+    READ = 2  # some of it may match
+    WHOLE = 3  # all of it matches, except records without a time
 
 
-# A verdict, how many records have no time, and, where `TOLD`, how many are in the range: a plain
-# tuple, since one is made for each zone of a plan.
+# Verdict, number of records without a time, and for `TOLD` the number of records in the range. A
+# plain tuple, because one is made for each zone of a plan.
 Judged: TypeAlias = tuple[Verdict, int, int]
 
 
@@ -92,13 +92,13 @@ _NOTHING: Final[Judged] = (Verdict.NOTHING, 0, 0)
 
 
 def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
-    """The judge of zones, and of blocks of them, for one question.
+    """Return the function that judges zones and blocks of them.
 
-    One function over plain numbers: it is asked for each zone of a plan.
+    It is a single function over plain numbers, because it runs for each zone of a plan.
     """
     clock, start_ms, end_ms, first_offset, end_offset = question.wanted
     if end_ms == INT64_MAX:
-        end_ms += 1  # no end: the latest time there can be is in the range too
+        end_ms += 1  # no end: include the largest possible time
     has_times, counts, is_committed = question.has_times, question.counts, question.is_committed
     on_record = clock is ClockName.RECORD
     told, read, whole = Verdict.TOLD, Verdict.READ, Verdict.WHOLE
@@ -116,7 +116,7 @@ def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
         is_match = timed and low < end_ms and high >= start_ms
         if not is_match and timed == records:
             return _NOTHING
-        # What is told by number must be told of the whole part, and of nothing aborted.
+        # A zone's counts apply only to the whole zone, and include aborted records.
         is_cut = first < first_offset or last >= end_offset
         if is_match:
             is_cut = is_cut or low < start_ms or high >= end_ms
@@ -132,12 +132,13 @@ def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
 def find_ranges(
     zones: ZoneMap, question: ZoneQuestion, *, gap_bytes: int | None = None
 ) -> Iterator[ZoneRange]:
-    """The ranges of a segment to be read, and those that are told by number, ascending.
+    """Yield the ranges of a segment to read, and those whose counts are known, ascending.
 
     Args:
-        zones: Of the segment.
-        question: What is asked.
-        gap_bytes: Gaps up to this are read as well; where None `GAP_BYTES`, twice that to count.
+        zones: The segment's zone map.
+        question: The parameters.
+        gap_bytes: Gaps up to this size are read as well. Default: `GAP_BYTES`, twice that for
+            counts.
     """
     judge = judge_of(question)
     if gap_bytes is None:
@@ -168,11 +169,12 @@ def find_ranges(
 
 
 class _Patience:
-    """Which blocks of zones are read whole, since looking into those before them saved nothing.
+    """Chooses blocks of zones to read whole, if examining the blocks before them saved nothing.
 
-    Where times lie anywhere, each zone may hold a match: to judge them takes longer than it saves.
-    So when some blocks in a row were read to the last byte all the same, the next few are not
-    looked into; the longer it goes on, the more. What is read needlessly is half of that at most.
+    If times are in random order, every zone may have a match, and judging zones takes longer than
+    it saves. So after some blocks in a row were read completely anyway, the next ones are read
+    without examining their zones, in growing numbers. At most half as many blocks are read
+    needlessly as were examined.
     """
 
     def __init__(self, collector: "_Collector") -> None:
@@ -182,13 +184,13 @@ class _Patience:
         self._left = 0
 
     def is_over(self, block: Zone) -> bool:
-        """Whether to take a block that may hold matches as it is; asked for each in order."""
+        """Return whether to read a block whole; called in order, for blocks that may match."""
         if self._left:
             self._left -= 1
             return True
         last, self._looked_into = self._looked_into, block
         if last is None:
-            return False  # the first one, or the first behind some that were taken as they were
+            return False  # the first block, or the first one after blocks that were read whole
         self._in_vain = self._in_vain + 1 if self._collector.reads_all_of(last) else 0
         if self._in_vain < _VAIN_BLOCKS:
             return False
@@ -198,21 +200,21 @@ class _Patience:
 
 
 class _Collector:
-    """Puts parts together to ranges: those to be read, and those that are told by number."""
+    """Joins zones to ranges: those to read, and those whose counts are known."""
 
     def __init__(self, question: Question, gap_bytes: int) -> None:
         self._wanted = question
         self._gap_bytes = gap_bytes
-        self._open: tuple[Zone, Zone] | None = None  # first and last part of what is to be read
+        self._open: tuple[Zone, Zone] | None = None  # first and last part to read
         self._opens_all = False
-        self._told: list[tuple[Zone, Judged]] = []  # what lies behind it and need not be
+        self._told: list[tuple[Zone, Judged]] = []  # parts behind it that need not be read
 
     def tell(self, part: tuple[Zone, Judged]) -> None:
-        """Take the next part where its numbers are the answer."""
+        """Add the next part, whose counts are known."""
         self._told.append(part)
 
     def extend(self, part: Zone, without_time: int) -> bool:
-        """Read the next part with what is open, if it lies near; whether it does."""
+        """Extend the current range to the next part if the gap is small; returns whether it was."""
         last = self._open
         if last is None or part.position - last[1].end_position > self._gap_bytes:
             return False
@@ -224,11 +226,11 @@ class _Collector:
         return True
 
     def begin(self, part: Zone, without_time: int) -> None:
-        """Read the next part; what was taken before it is handed out."""
+        """Start a range with the next part, after `finish` has yielded the one before it."""
         self._open, self._opens_all = (part, part), without_time > 0
 
     def reads_all_of(self, block: Zone) -> bool:
-        """Whether all of a block is in what is to be read, but for gaps that are read over."""
+        """Return whether the current range has all of a block, except gaps that are read anyway."""
         if self._open is None:
             return False
         first, last = self._open
@@ -236,7 +238,7 @@ class _Collector:
         return first.position <= block.position + self._gap_bytes and end >= block.end_position
 
     def finish(self) -> Iterator[ZoneRange]:
-        """What was taken and not handed out yet."""
+        """Yield the current range and the known counts behind it, and clear them."""
         opened, told, self._open, self._told = self._open, self._told, None, []
         if opened is not None:
             first, last = opened
