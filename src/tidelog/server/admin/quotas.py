@@ -426,8 +426,8 @@ def filter_of(components: Iterable[QuotaFilterComponent], *, is_strict: bool) ->
             exact[kind] = each.match
         else:
             any_name.add(kind)
-    found = exact.keys() | any_name
-    if IP in found and len(found) > 1:
+    entity_types = exact.keys() | any_name
+    if IP in entity_types and len(entity_types) > 1:
         raise _refuse(
             "Invalid entity filter component combination. IP filter component should not be used"
             " with user or clientId filter component."
@@ -435,10 +435,10 @@ def filter_of(components: Iterable[QuotaFilterComponent], *, is_strict: bool) ->
     return QuotaFilter(exact, frozenset(any_name), is_strict)
 
 
-def _ensure_new(kind: str, known: set[str]) -> None:
+def _ensure_new(kind: str, entity_types: set[str]) -> None:
     if not kind:
         raise _refuse("Invalid empty entity type.")
-    if kind in known:
+    if kind in entity_types:
         raise _refuse(f"Entity type {kind} cannot appear more than once in the filter.")
     if kind not in TYPES:
         raise _refuse(f"Unsupported entity type {kind}", ErrorCode.UNSUPPORTED_VERSION)

@@ -98,22 +98,22 @@ def count_of(layout: Layout, *, default: int, node_id: int) -> int:
 
 
 def _assigned_count(layout: Layout, node_id: int) -> int:
-    given = "A manual partition assignment was specified, but"
+    prefix = "A manual partition assignment was specified, but"
     if layout.replication_factor != -1:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{given} replication factor was not set to -1.")
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{prefix} replication factor was not set to -1.")
     if layout.partitions != -1:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{given} numPartitions was not set to -1.")
-    seen: set[int] = set()
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{prefix} numPartitions was not set to -1.")
+    numbers: set[int] = set()
     for partition, brokers in layout.assignments:
-        if partition in seen:
+        if partition in numbers:
             text = f"Found multiple manual partition assignments for partition {partition}"
             raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
         ensure_brokers(brokers, node_id)
-        seen.add(partition)
-    if seen != set(range(len(seen))):
+        numbers.add(partition)
+    if numbers != set(range(len(numbers))):
         text = "partitions should be a consecutive 0-based integer sequence"
         raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
-    return len(seen)
+    return len(numbers)
 
 
 def ensure_brokers(brokers: Sequence[int], node_id: int) -> None:
@@ -132,23 +132,23 @@ def ensure_brokers(brokers: Sequence[int], node_id: int) -> None:
 
 
 def ensure_growth(
-    name: str, have: int, wanted: int, assignments: Sequence[Sequence[int]] | None, node_id: int
+    name: str, current: int, count: int, assignments: Sequence[Sequence[int]] | None, node_id: int
 ) -> None:
     """Refuse a count that is not higher, or assignments that don't fit it; raises Refusal."""
-    if wanted == have:
-        raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {have} partition(s).")
-    if wanted < have:
+    if count == current:
+        raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
+    if count < current:
         raise Refusal(
             ErrorCode.INVALID_PARTITIONS,
-            f"The topic {name} currently has {have} partition(s); {wanted} would not be an"
+            f"The topic {name} currently has {current} partition(s); {count} would not be an"
             " increase.",
         )
     if assignments is None:
         return
-    if len(assignments) != wanted - have:
+    if len(assignments) != count - current:
         raise Refusal(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Attempted to add {wanted - have} additional partition(s), but only"
+            f"Attempted to add {count - current} additional partition(s), but only"
             f" {len(assignments)} assignment(s) were specified.",
         )
     for brokers in assignments:
@@ -167,22 +167,22 @@ def topic_settings(
     Raises:
         Refusal: A name is unknown, a value is null or out of range, or two values contradict.
     """
-    given: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, text in pairs:
         if text is None:
             why = f"Null value not supported for topic configs: {name}"
             raise Refusal(ErrorCode.INVALID_CONFIG, why)
-        given[name] = text
-    return given, parsed(given, defaults)
+        texts[name] = text
+    return texts, parsed(texts, defaults)
 
 
-def parsed(given: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig:
+def parsed(texts: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig:
     """Parse a topic's settings; raises Refusal."""
-    for name in given:
+    for name in texts:
         if name not in TOPIC_CONFIG_BY_NAME:
             raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
     try:
-        return TopicConfig.parse(given, broker=defaults)[0]
+        return TopicConfig.parse(texts, broker=defaults)[0]
     except ConfigError as error:
         raise config_refusal(error) from error
 

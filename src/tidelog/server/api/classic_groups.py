@@ -92,7 +92,7 @@ def join_group(
     if code is not ErrorCode.NONE:
         return _join_response(version, JoinResult(code=code, member_id=request.member_id))
     has_timeout = version >= 1
-    asked = JoinRequest(
+    join_request = JoinRequest(
         group_id=request.group_id,
         member_id=request.member_id,
         instance_id=request.group_instance_id,
@@ -108,7 +108,7 @@ def join_group(
         needs_member_id=version >= MEMBER_ID_FIRST_VERSION,
         knows_skipping=version >= SKIPPING_FIRST_VERSION,
     )
-    reply = coordinator.members.join(asked)
+    reply = coordinator.members.join(join_request)
     return reply.map(lambda joined: _join_response(version, joined))
 
 
@@ -150,7 +150,7 @@ def sync_group(
     code = coordinator.shards.error_for_member(request.group_id)
     if code is not ErrorCode.NONE:
         return _sync_response(SyncResult(code=code))
-    asked = SyncRequest(
+    sync_request = SyncRequest(
         group_id=request.group_id,
         member_id=request.member_id,
         generation=request.generation_id,
@@ -159,7 +159,7 @@ def sync_group(
         protocol_name=request.protocol_name,
         assignments=[(each.member_id, bytes(each.assignment)) for each in request.assignments],
     )
-    return coordinator.members.sync(asked).map(_sync_response)
+    return coordinator.members.sync(sync_request).map(_sync_response)
 
 
 def _sync_response(synced: SyncResult) -> SyncGroupResponse:
@@ -225,8 +225,8 @@ async def list_groups(
 
     clock, groups = context.node.env.clock, tuple(coordinator.groups())
     listed = await in_slices(clock, (_listed(each) if passes(each) else None for each in groups))
-    found = [each for each in listed if each is not None]
-    return long_if_many(ListGroupsResponse(error_code=ErrorCode.NONE, groups=found), found)
+    matches = [each for each in listed if each is not None]
+    return long_if_many(ListGroupsResponse(error_code=ErrorCode.NONE, groups=matches), matches)
 
 
 def _listed(group: AnyGroup) -> ListedGroup:

@@ -340,8 +340,8 @@ def _election(node: Node, topic: str, number: int) -> Refusal:
     if _exists(node, topic, number):
         text = "Leader election not needed for topic partition."
         return Refusal(ErrorCode.ELECTION_NOT_NEEDED, text)
-    there = node.topics.find(topic) is not None
-    missing = f"partition as {topic}-{number}" if there else f"topic as {topic}"
+    topic_exists = node.topics.find(topic) is not None
+    missing = f"partition as {topic}-{number}" if topic_exists else f"topic as {topic}"
     return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such {missing}")
 
 

@@ -260,8 +260,8 @@ def _by_name(addresses: Mapping[str, object]) -> str:
 
 def _ensure_dynamic(names: Iterable[str]) -> None:
     fixed = [name for name in names if name not in DYNAMIC_CONFIGS]
-    known = BROKER_CONFIG_BY_NAME.keys() | WITHOUT_EFFECT.keys() | broker_names()
-    unknown = [name for name in fixed if name not in known]
+    known_names = BROKER_CONFIG_BY_NAME.keys() | WITHOUT_EFFECT.keys() | broker_names()
+    unknown = [name for name in fixed if name not in known_names]
     if unknown:
         raise UnknownSettings(
             ErrorCode.INVALID_REQUEST, f"Unknown broker configs: [{', '.join(unknown)}]"

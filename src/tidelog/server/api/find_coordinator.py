@@ -86,11 +86,11 @@ async def _of_share_partitions(
 
 
 def _names_share_partition(key: str) -> bool:
-    found = _SHARE_KEY.fullmatch(key)
+    match = _SHARE_KEY.fullmatch(key)
     return (
-        found is not None
-        and any(letter > " " for letter in found["group"])
-        and -INT32_MAX - 1 <= int(found["number"]) <= INT32_MAX
+        match is not None
+        and any(letter > " " for letter in match["group"])
+        and -INT32_MAX - 1 <= int(match["number"]) <= INT32_MAX
     )
 
 
@@ -140,13 +140,13 @@ def _answer(
         return FindCoordinatorResponse(
             coordinators=[_coordinator(context, key, code) for key in request.coordinator_keys]
         )
-    found = _coordinator(context, request.key, code)
+    coordinator = _coordinator(context, request.key, code)
     return FindCoordinatorResponse(
-        error_code=found.error_code,
+        error_code=coordinator.error_code,
         error_message=_MESSAGES[code],
-        node_id=found.node_id,
-        host=found.host,
-        port=found.port,
+        node_id=coordinator.node_id,
+        host=coordinator.host,
+        port=coordinator.port,
     )
 
 

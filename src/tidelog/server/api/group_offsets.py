@@ -84,7 +84,7 @@ async def offset_fetch(
         response = OffsetFetchResponse(groups=groups)
         return Long(response, groups) if count > MANY else response
     topics = request.topics
-    asked = OffsetFetchGroup(
+    group_request = OffsetFetchGroup(
         group_id=request.group_id,
         topics=None
         if topics is None
@@ -93,8 +93,8 @@ async def offset_fetch(
             for topic in topics
         ],
     )
-    found = await _group(context, asked, is_stable=request.require_stable)
-    response = await _single(context, asked, found)
+    group_response = await _group(context, group_request, is_stable=request.require_stable)
+    response = await _single(context, group_request, group_response)
     count = sum(len(topic.partitions) for topic in response.topics)
     return Long(response, response.topics) if count > MANY else response
 
@@ -116,38 +116,42 @@ class _Told(NamedTuple):
 
 
 async def _group(
-    context: RequestContext, asked: OffsetFetchGroup, *, is_stable: bool
+    context: RequestContext, group_request: OffsetFetchGroup, *, is_stable: bool
 ) -> OffsetFetchGroupResponse:
     coordinator = context.node.groups
-    code = coordinator.shards.error_for(asked.group_id)
+    code = coordinator.shards.error_for(group_request.group_id)
     if code is ErrorCode.NONE:
-        code = await coordinator.shards.settled(asked.group_id)
+        code = await coordinator.shards.settled(group_request.group_id)
     if code is ErrorCode.NONE:
-        code = coordinator.shards.error_for(asked.group_id)  # it may have been unloaded meanwhile
+        code = coordinator.shards.error_for(
+            group_request.group_id
+        )  # it may have been unloaded meanwhile
     if code is not ErrorCode.NONE:
-        return OffsetFetchGroupResponse(group_id=asked.group_id, error_code=code)
-    group = coordinator.find(asked.group_id)
+        return OffsetFetchGroupResponse(group_id=group_request.group_id, error_code=code)
+    group = coordinator.find(group_request.group_id)
     if group is not None and context.version >= MEMBERS_FIRST_VERSION:
-        code = fetch_error(group, asked.member_id, asked.member_epoch)
+        code = fetch_error(group, group_request.member_id, group_request.member_epoch)
         if code is not ErrorCode.NONE:
-            return OffsetFetchGroupResponse(group_id=asked.group_id, error_code=code)
-    told = _Told(
-        asked.group_id,
+            return OffsetFetchGroupResponse(group_id=group_request.group_id, error_code=code)
+    source = _Told(
+        group_request.group_id,
         GroupOffsets() if group is None else group.offsets,
         coordinator.pending if is_stable else None,
         context.version >= TOPIC_IDS_FIRST_VERSION,
     )
     topics = (
-        await _all(context.node, told)
-        if asked.topics is None
-        else [_asked_topic(context.node, told, topic) for topic in _named_once(asked.topics)]
+        await _all(context.node, source)
+        if group_request.topics is None
+        else [
+            _asked_topic(context.node, source, topic) for topic in _named_once(group_request.topics)
+        ]
     )
     return OffsetFetchGroupResponse(
-        group_id=asked.group_id, topics=topics, error_code=ErrorCode.NONE
+        group_id=group_request.group_id, topics=topics, error_code=ErrorCode.NONE
     )
 
 
-async def _all(node: Node, told: _Told) -> list[OffsetFetchGroupTopicResponse]:
+async def _all(node: Node, source: _Told) -> list[OffsetFetchGroupTopicResponse]:
     """Return all committed offsets.
 
     If topics are named by id, only those of existing topics are returned that were committed for
@@ -155,19 +159,19 @@ async def _all(node: Node, told: _Told) -> list[OffsetFetchGroupTopicResponse]:
     """
     topics: list[OffsetFetchGroupTopicResponse] = []
     slices = Slices(node.env.clock)
-    for name in told.offsets.topics():
+    for name in source.offsets.topics():
         info = node.topics.find(name)
         topic_id = NO_UUID if info is None or info.topic_id is None else info.topic_id
-        if told.by_id and topic_id == NO_UUID:
+        if source.by_id and topic_id == NO_UUID:
             continue
         numbers = [
             number
-            for number, found in told.offsets.of_topic(name).items()
-            if not (told.by_id and found.is_of_another(topic_id))
+            for number, commit in source.offsets.of_topic(name).items()
+            if not (source.by_id and commit.is_of_another(topic_id))
         ]
         partitions = []
         for number in numbers:
-            partitions.append(_partition(told, name, NO_UUID, number))
+            partitions.append(_partition(source, name, NO_UUID, number))
             await slices.rest()
         if partitions:
             topics.append(
@@ -176,21 +180,21 @@ async def _all(node: Node, told: _Told) -> list[OffsetFetchGroupTopicResponse]:
     return topics
 
 
-def _named_once(asked: Iterable[OffsetFetchGroupTopic]) -> Iterable[OffsetFetchGroupTopic]:
+def _named_once(topics: Iterable[OffsetFetchGroupTopic]) -> Iterable[OffsetFetchGroupTopic]:
     """Return each topic once, with the partitions of all its entries in the request."""
-    found: dict[object, OffsetFetchGroupTopic] = {}
-    for each in asked:
+    merged: dict[object, OffsetFetchGroupTopic] = {}
+    for each in topics:
         key = each.name, each.topic_id
-        found.setdefault(key, replace(each, partition_indexes=[]))
-        found[key].partition_indexes += each.partition_indexes
-    return found.values()
+        merged.setdefault(key, replace(each, partition_indexes=[]))
+        merged[key].partition_indexes += each.partition_indexes
+    return merged.values()
 
 
 def _asked_topic(
-    node: Node, told: _Told, asked: OffsetFetchGroupTopic
+    node: Node, source: _Told, topic: OffsetFetchGroupTopic
 ) -> OffsetFetchGroupTopicResponse:
-    info = node.topics.find_by_id(asked.topic_id) if told.by_id else None
-    if told.by_id and info is None:
+    info = node.topics.find_by_id(topic.topic_id) if source.by_id else None
+    if source.by_id and info is None:
         partitions = [
             OffsetFetchGroupPartitionResponse(
                 partition_index=number,
@@ -198,29 +202,31 @@ def _asked_topic(
                 metadata="",
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID,
             )
-            for number in asked.partition_indexes
+            for number in topic.partition_indexes
         ]
     else:
-        name = asked.name if info is None else info.name
-        numbers = dict.fromkeys(asked.partition_indexes)
-        topic_id = asked.topic_id if told.by_id else NO_UUID
-        partitions = [_partition(told, name, topic_id, number) for number in numbers]
+        name = topic.name if info is None else info.name
+        numbers = dict.fromkeys(topic.partition_indexes)
+        topic_id = topic.topic_id if source.by_id else NO_UUID
+        partitions = [_partition(source, name, topic_id, number) for number in numbers]
     return OffsetFetchGroupTopicResponse(
-        name=asked.name, topic_id=asked.topic_id, partitions=partitions
+        name=topic.name, topic_id=topic.topic_id, partitions=partitions
     )
 
 
 def _partition(
-    told: _Told, topic: str, topic_id: UUID, number: int
+    source: _Told, topic: str, topic_id: UUID, number: int
 ) -> OffsetFetchGroupPartitionResponse:
     """Return a partition's committed offset.
 
     An offset that was committed for another topic of that name is left out; the zero id matches any
     topic.
     """
-    found = told.offsets.get(topic, number)
-    is_unstable = told.pending is not None and told.pending.is_pending(told.group_id, topic, number)
-    if found is None or is_unstable or found.is_of_another(topic_id):
+    commit = source.offsets.get(topic, number)
+    is_unstable = source.pending is not None and source.pending.is_pending(
+        source.group_id, topic, number
+    )
+    if commit is None or is_unstable or commit.is_of_another(topic_id):
         return OffsetFetchGroupPartitionResponse(
             partition_index=number,
             committed_offset=NO_OFFSET,
@@ -229,45 +235,49 @@ def _partition(
         )
     return OffsetFetchGroupPartitionResponse(
         partition_index=number,
-        committed_offset=found.offset,
-        committed_leader_epoch=found.leader_epoch,
-        metadata=found.metadata,
+        committed_offset=commit.offset,
+        committed_leader_epoch=commit.leader_epoch,
+        metadata=commit.metadata,
         error_code=ErrorCode.NONE,
     )
 
 
 async def _single(
-    context: RequestContext, asked: OffsetFetchGroup, found: OffsetFetchGroupResponse
+    context: RequestContext,
+    group_request: OffsetFetchGroup,
+    group_response: OffsetFetchGroupResponse,
 ) -> OffsetFetchResponse:
     """Return the response in the form for one group.
 
     Before version 2 each partition has the error.
     """
-    if found.error_code and context.version < TOP_ERROR_FIRST_VERSION:
-        return OffsetFetchResponse(topics=list(_all_failed(asked, found.error_code)))
-    response = OffsetFetchResponse(error_code=found.error_code)
+    if group_response.error_code and context.version < TOP_ERROR_FIRST_VERSION:
+        return OffsetFetchResponse(
+            topics=list(_all_failed(group_request, group_response.error_code))
+        )
+    response = OffsetFetchResponse(error_code=group_response.error_code)
     slices = Slices(context.node.env.clock)
-    for topic in found.topics:
-        told = OffsetFetchTopicResponse(name=topic.name)
+    for topic in group_response.topics:
+        topic_response = OffsetFetchTopicResponse(name=topic.name)
         for each in topic.partitions:
-            told.partitions.append(_in_old_form(each))
+            topic_response.partitions.append(_in_old_form(each))
             await slices.rest()
-        response.topics.append(told)
+        response.topics.append(topic_response)
     return response
 
 
-def _in_old_form(found: OffsetFetchGroupPartitionResponse) -> OffsetFetchPartitionResponse:
+def _in_old_form(partition: OffsetFetchGroupPartitionResponse) -> OffsetFetchPartitionResponse:
     return OffsetFetchPartitionResponse(
-        partition_index=found.partition_index,
-        committed_offset=found.committed_offset,
-        committed_leader_epoch=found.committed_leader_epoch,
-        metadata=found.metadata,
-        error_code=found.error_code,
+        partition_index=partition.partition_index,
+        committed_offset=partition.committed_offset,
+        committed_leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.metadata,
+        error_code=partition.error_code,
     )
 
 
-def _all_failed(asked: OffsetFetchGroup, code: int) -> Iterable[OffsetFetchTopicResponse]:
-    for topic in asked.topics or ():
+def _all_failed(group_request: OffsetFetchGroup, code: int) -> Iterable[OffsetFetchTopicResponse]:
+    for topic in group_request.topics or ():
         yield OffsetFetchTopicResponse(
             name=topic.name,
             partitions=[
@@ -455,15 +465,15 @@ def offset_commit(
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
     """Commit offsets of existing partitions."""
     response = _CommitResponse(context.version)
-    kept: list[tuple[Place, Commit]] = []
+    commits: list[tuple[Place, Commit]] = []
     for topic in request.topics:
-        kept.extend(_known(context, topic, response))
-    if not kept:
+        commits.extend(_known(context, topic, response))
+    if not commits:
         return response.message
     code = context.node.groups.shards.error_for(request.group_id)
     if code is not ErrorCode.NONE:
-        return response.add(kept, [code] * len(kept))
-    asked = CommitRequest(
+        return response.add(commits, [code] * len(commits))
+    commit_request = CommitRequest(
         group_id=request.group_id,
         member_id=request.member_id,
         instance_id=request.group_instance_id,
@@ -471,8 +481,8 @@ def offset_commit(
         retention_ms=request.retention_time_ms,
         is_late_version=context.version >= GROUP_NOT_FOUND_FIRST_VERSION,
     )
-    reply = context.node.groups.commits.commit(asked, [commit for _, commit in kept])
-    return reply.map(lambda codes: response.add(kept, codes))
+    reply = context.node.groups.commits.commit(commit_request, [commit for _, commit in commits])
+    return reply.map(lambda codes: response.add(commits, codes))
 
 
 def _known(
@@ -484,11 +494,11 @@ def _known(
     info = node.topics.find_by_id(topic.topic_id) if by_id else node.topics.find(topic.name)
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     for each in topic.partitions:
-        place = (topic.name, topic.topic_id, each.partition_index)
+        named_partition = (topic.name, topic.topic_id, each.partition_index)
         if info is None:
-            response.put(place, unknown)
+            response.put(named_partition, unknown)
         elif not 0 <= each.partition_index < info.partitions:
-            response.put(place, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            response.put(named_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         else:
             commit = Commit(
                 info.name,
@@ -498,7 +508,7 @@ def _known(
                 each.committed_metadata,
                 info.topic_id or NO_UUID,
             )
-            yield place, commit
+            yield named_partition, commit
 
 
 def has_partition(node: Node, topic: str, partition: int) -> bool:
@@ -515,9 +525,9 @@ class _CommitResponse:
         self._topics: dict[str | UUID, OffsetCommitResponseTopic] = {}
         self.message = OffsetCommitResponse()
 
-    def put(self, place: Place, code: ErrorCode) -> None:
+    def put(self, named_partition: Place, code: ErrorCode) -> None:
         """Add the error code of one partition."""
-        name, topic_id, partition = place
+        name, topic_id, partition = named_partition
         key = topic_id if self._by_id else name
         topic = self._topics.get(key)
         if topic is None:
@@ -528,11 +538,11 @@ class _CommitResponse:
         )
 
     def add(
-        self, kept: Sequence[tuple[Place, Commit]], codes: Sequence[ErrorCode]
+        self, commits: Sequence[tuple[Place, Commit]], codes: Sequence[ErrorCode]
     ) -> OffsetCommitResponse:
         """Add the coordinator's error codes, and return the complete response."""
-        for (place, _), code in zip(kept, codes, strict=True):
-            self.put(place, code)
+        for (named_partition, _), code in zip(commits, codes, strict=True):
+            self.put(named_partition, code)
         return self.message
 
 
@@ -541,19 +551,19 @@ async def offset_delete(
 ) -> OffsetDeleteResponse:
     """Delete committed offsets of topics to which the group isn't subscribed."""
     node = context.node
-    places = [
+    keys = [
         (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
     ]
-    known = [place for place in places if has_partition(node, *place)]
+    existing = [key for key in keys if has_partition(node, *key)]
     code = node.groups.shards.error_for_member(request.group_id)
     if code is not ErrorCode.NONE:
         return OffsetDeleteResponse(error_code=code)
-    deleted = node.groups.commits.delete_offsets(request.group_id, known)
+    deleted = node.groups.commits.delete_offsets(request.group_id, existing)
     if isinstance(deleted, ErrorCode):
         return OffsetDeleteResponse(error_code=deleted)
-    codes = dict.fromkeys(places, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    codes = dict.fromkeys(keys, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     outcome = await deleted
-    codes |= zip(known, outcome, strict=True)
+    codes |= zip(existing, outcome, strict=True)
     topics: dict[str, OffsetDeleteResponseTopic] = {}
     for (name, partition), each in codes.items():
         topic = topics.setdefault(name, OffsetDeleteResponseTopic(name=name))
@@ -576,12 +586,12 @@ async def txn_offset_commit(
 ) -> TxnOffsetCommitResponse:
     """Store offsets of existing partitions as pending until the transaction ends."""
     response = _Response()
-    kept: list[Commit] = []
+    commits: list[Commit] = []
     for topic in request.topics:
-        kept.extend(_known_transaction(context.node, topic, response))
-    if kept:
-        codes = await _commit(context, request, kept)
-        for commit, code in zip(kept, codes, strict=True):
+        commits.extend(_known_transaction(context.node, topic, response))
+    if commits:
+        codes = await _commit(context, request, commits)
+        for commit, code in zip(commits, codes, strict=True):
             response.put(commit.topic, commit.partition, code)
     return response.message
 
@@ -613,19 +623,21 @@ async def _commit(
     if code is not ErrorCode.NONE:
         return [code] * len(commits)
     adds = context.version >= ADDS_SINCE
-    place, guard = groups.shards.guard(group_id, producer, raises_epochs=adds)
+    offsets_partition, guard = groups.shards.guard(group_id, producer, raises_epochs=adds)
     if guard is not None:
         coordinator = context.node.transactions
         codes = await coordinator.verify_or_add(
-            request.transactional_id, *producer, [place], add=adds
+            request.transactional_id, *producer, [offsets_partition], add=adds
         )
-        refused = known_error(codes[place], knows_abortable=context.version >= ABORTABLE_SINCE)
+        refused = known_error(
+            codes[offsets_partition], knows_abortable=context.version >= ABORTABLE_SINCE
+        )
         if refused is not ErrorCode.NONE:
             return [refused] * len(commits)
         code = groups.shards.error_for(group_id)  # it may have been unloaded meanwhile
         if code is not ErrorCode.NONE:
             return [code] * len(commits)
-    asked = CommitRequest(
+    commit_request = CommitRequest(
         group_id=group_id,
         member_id=request.member_id,
         instance_id=request.group_instance_id,
@@ -633,9 +645,11 @@ async def _commit(
         is_late_version=False,
         is_transactional=True,
     )
-    left = [each for each in commits if _is_there(context.node, each)]
-    told = await groups.commits.commit_in_transaction(asked, producer, guard, left)
-    codes_left = dict(zip(left, told, strict=True))
+    remaining = [each for each in commits if _is_there(context.node, each)]
+    remaining_codes = await groups.commits.commit_in_transaction(
+        commit_request, producer, guard, remaining
+    )
+    codes_left = dict(zip(remaining, remaining_codes, strict=True))
     return [codes_left.get(each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for each in commits]
 
 

@@ -165,10 +165,12 @@ class Paths(NamedTuple):
 def _paths_of(key: int, version: int) -> Paths | None:
     row = BY_KEY[key]
     for text in row.parts:
-        asked, answered = (tuple(part.split("/")) for part in text.split("="))
+        request_path, response_path = (tuple(part.split("/")) for part in text.split("="))
         api = APIS[key]
-        if _has(api.request, asked[0], version) and _has(api.response, answered[0], version):
-            return Paths(asked, answered)
+        if _has(api.request, request_path[0], version) and _has(
+            api.response, response_path[0], version
+        ):
+            return Paths(request_path, response_path)
     return None
 
 

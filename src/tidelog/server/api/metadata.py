@@ -404,11 +404,11 @@ def _names(
     if cursor is not None and cursor.partition_index < 0:
         text = "the cursor's partition is negative"
         raise Refusal(ErrorCode.INVALID_REQUEST, text)
-    asked = {topic.name for topic in request.topics}
+    requested = {topic.name for topic in request.topics}
     first = "" if cursor is None else cursor.topic_name
-    known = asked or filter(may_see, node.topics.names())
-    names = sorted(name for name in known if name >= first)
-    if asked and cursor is not None and first not in asked:
+    visible = requested or filter(may_see, node.topics.names())
+    names = sorted(name for name in visible if name >= first)
+    if requested and cursor is not None and first not in requested:
         raise Refusal(
             ErrorCode.INVALID_REQUEST, "the cursor's topic is not among those that are asked for"
         )
@@ -427,15 +427,15 @@ def split(
         limit: At least 1.
     """
     parts: list[Part] = []
-    left = limit
+    remaining = limit
     for name in names:
-        if not left:
+        if not remaining:
             return parts, Cursor(topic_name=name, partition_index=0)
         is_first = start is not None and start.topic_name == name
         first = min(start.partition_index, counts[name]) if start is not None and is_first else 0
-        end = min(counts[name], first + left)
+        end = min(counts[name], first + remaining)
         parts.append(Part(name, first, end))
-        left -= end - first
+        remaining -= end - first
         if end < counts[name]:
             return parts, Cursor(topic_name=name, partition_index=end)
     return parts, None

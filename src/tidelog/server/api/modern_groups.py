@@ -71,7 +71,7 @@ def consumer_group_heartbeat(
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
     """Let a member join, stay, move towards its assignment, or leave."""
     names, owned = request.subscribed_topic_names, request.topic_partitions
-    asked = HeartbeatRequest(
+    heartbeat = HeartbeatRequest(
         group_id=request.group_id,
         member_id=request.member_id,
         epoch=request.member_epoch,
@@ -88,7 +88,7 @@ def consumer_group_heartbeat(
         may_see=None if context.node.authorizer is None else sees_topics(context),
     )
     beats = context.node.groups.heartbeats
-    return _heartbeat(context, beats, asked, ConsumerGroupHeartbeatResponse)
+    return _heartbeat(context, beats, heartbeat, ConsumerGroupHeartbeatResponse)
 
 
 def share_group_heartbeat(
@@ -96,7 +96,7 @@ def share_group_heartbeat(
 ) -> ShareGroupHeartbeatResponse | Awaitable[ShareGroupHeartbeatResponse]:
     """Let a member join, stay, or leave."""
     names = request.subscribed_topic_names
-    asked = HeartbeatRequest(
+    heartbeat = HeartbeatRequest(
         group_id=request.group_id,
         member_id=request.member_id,
         epoch=request.member_epoch,
@@ -105,7 +105,7 @@ def share_group_heartbeat(
         client_id=context.client_id or "",
         client_host=f"/{context.connection.host}",
     )
-    return _heartbeat(context, context.node.groups.shares, asked, ShareGroupHeartbeatResponse)
+    return _heartbeat(context, context.node.groups.shares, heartbeat, ShareGroupHeartbeatResponse)
 
 
 def _heartbeat(
@@ -278,11 +278,11 @@ def _consumer(group: ConsumerGroup, member: ConsumerMember, names: Names) -> Des
 
 def _has(member: ConsumerMember) -> Mapping[UUID, Iterable[int]]:
     """Return a member's partitions, including those that it is giving up."""
-    found: dict[UUID, set[int]] = {}
+    partitions: dict[UUID, set[int]] = {}
     for part in (member.assignment.assigned, member.assignment.revoking):
         for topic, numbers in part.items():
-            found.setdefault(topic, set()).update(numbers)
-    return found
+            partitions.setdefault(topic, set()).update(numbers)
+    return partitions
 
 
 async def _describe_sharers(

@@ -96,9 +96,9 @@ class Node(Services):
         self.places: dict[str, str] = {}
         self.cleanings = Cleanings()
         self._syncs = syncs
-        place = (self.env, log_dir.path, self.work, self.topics.begin)
+        arguments = (self.env, log_dir.path, self.work, self.topics.begin)
         self.metadata = MetadataLog(log_dir)
-        self.cluster = ClusterSettings(*place, self.metadata, self._topic_defaults)
+        self.cluster = ClusterSettings(*arguments, self.metadata, self._topic_defaults)
         self.throttles: Throttles | None = None
         self._throttles: Throttles | None = None
         self.cluster.apply = self._heed

@@ -365,28 +365,28 @@ class AppendPlan:
 
     def append_slice(self) -> None:
         """Append rows until the slice's time is over, plain rows in groups."""
-        left, now_ms = self.left, self.context.node.env.clock.monotonic_ms
-        end_ms = now_ms() + SLICE_MS if len(left) > 1 else 0
-        while left:
+        rows, now_ms = self.left, self.context.node.env.clock.monotonic_ms
+        end_ms = now_ms() + SLICE_MS if len(rows) > 1 else 0
+        while rows:
             group = self._next_group()
             if len(group) > 1:
                 self._append_group(group)
             else:
                 self.append_row(group[0])
-            if left and now_ms() >= end_ms:
+            if rows and now_ms() >= end_ms:
                 break
 
     def _next_group(self) -> list[Row]:
         """Take the rows to append together: some plain ones, or one row of any kind."""
-        left = self.left
-        group = [left.popleft()]
+        rows = self.left
+        group = [rows.popleft()]
         if group[0].is_plain:
             size_bytes = len(group[0].data.records or b"")
-            while left and left[0].is_plain and len(group) < GROUP_PARTITIONS:
-                size_bytes += len(left[0].data.records or b"")
+            while rows and rows[0].is_plain and len(group) < GROUP_PARTITIONS:
+                size_bytes += len(rows[0].data.records or b"")
                 if size_bytes > GROUP_BYTES:
                     break
-                group.append(left.popleft())
+                group.append(rows.popleft())
         return group
 
     def _append_group(self, rows: Sequence[Row]) -> None:

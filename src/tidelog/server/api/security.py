@@ -131,17 +131,17 @@ async def describe_acls(
     if authorizer is None:
         text = "No Authorizer is configured on the broker"
         return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=text)
-    acls, wanted = authorizer.acls, _filter_of(request)
-    resources = await context.node.work.run_long(len(acls), _resources, acls, wanted)
+    acls, acl_filter = authorizer.acls, _filter_of(request)
+    resources = await context.node.work.run_long(len(acls), _resources, acls, acl_filter)
     response = DescribeAclsResponse(error_message=None, resources=resources)
     return Long(response, resources) if len(acls) > MANY else response
 
 
-def _resources(acls: Iterable[Acl], wanted: AclFilter | None) -> list[DescribeAclsResource]:
+def _resources(acls: Iterable[Acl], acl_filter: AclFilter | None) -> list[DescribeAclsResource]:
     """Return the ACLs that match a filter, grouped by resource; safe in any thread."""
-    found: defaultdict[tuple[int, str, int], list[AclDescription]] = defaultdict(list)
-    for acl in _passing(acls, wanted):
-        found[acl.resource_type, acl.name, acl.pattern].append(
+    by_resource: defaultdict[tuple[int, str, int], list[AclDescription]] = defaultdict(list)
+    for acl in _passing(acls, acl_filter):
+        by_resource[acl.resource_type, acl.name, acl.pattern].append(
             AclDescription(
                 principal=acl.principal,
                 host=acl.host,
@@ -153,31 +153,31 @@ def _resources(acls: Iterable[Acl], wanted: AclFilter | None) -> list[DescribeAc
         DescribeAclsResource(
             resource_type=kind, resource_name=name, pattern_type=pattern, acls=described
         )
-        for (kind, name, pattern), described in found.items()
+        for (kind, name, pattern), described in by_resource.items()
     ]
 
 
-def _filter_of(asked: _Filter) -> AclFilter | None:
+def _filter_of(message: _Filter) -> AclFilter | None:
     """Return a request's filter; None if it has an undefined code, and so matches no ACL.
 
     Raises:
         CorruptMessage: A code is 0 (UNKNOWN); Kafka can't read such a request.
     """
     _ensure_known(
-        asked.resource_type_filter,
-        asked.pattern_type_filter,
-        asked.operation,
-        asked.permission_type,
+        message.resource_type_filter,
+        message.pattern_type_filter,
+        message.operation,
+        message.permission_type,
     )
     try:
         return AclFilter(
-            resource_type=ResourceType(asked.resource_type_filter),
-            name=asked.resource_name_filter,
-            pattern=PatternType(asked.pattern_type_filter),
-            principal=asked.principal_filter,
-            host=asked.host_filter,
-            operation=Operation(asked.operation),
-            permission=Permission(asked.permission_type),
+            resource_type=ResourceType(message.resource_type_filter),
+            name=message.resource_name_filter,
+            pattern=PatternType(message.pattern_type_filter),
+            principal=message.principal_filter,
+            host=message.host_filter,
+            operation=Operation(message.operation),
+            permission=Permission(message.permission_type),
         )
     except ValueError:
         return None
@@ -193,8 +193,8 @@ def _ensure_known(*numbers: int) -> None:
         raise CorruptMessage(f"a rule with an UNKNOWN element: {numbers}")
 
 
-def _passing(acls: Iterable[Acl], wanted: AclFilter | None) -> list[Acl]:
-    return [] if wanted is None else sorted(filter(wanted.passes, acls), key=IN_ORDER)
+def _passing(acls: Iterable[Acl], acl_filter: AclFilter | None) -> list[Acl]:
+    return [] if acl_filter is None else sorted(filter(acl_filter.passes, acls), key=IN_ORDER)
 
 
 # -- change --------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
     return CreateAclsResponse(results=results)
 
 
-def _acl_of(asked: AclCreation) -> Acl:
+def _acl_of(creation: AclCreation) -> Acl:
     """Return the ACL to add.
 
     Raises:
@@ -234,34 +234,37 @@ def _acl_of(asked: AclCreation) -> Acl:
         CorruptMessage: A code is 0 (UNKNOWN).
     """
     _ensure_known(
-        asked.resource_type, asked.resource_pattern_type, asked.operation, asked.permission_type
+        creation.resource_type,
+        creation.resource_pattern_type,
+        creation.operation,
+        creation.permission_type,
     )
     try:
-        found = Acl(
-            resource_type=ResourceType(asked.resource_type),
-            name=asked.resource_name,
-            pattern=PatternType(asked.resource_pattern_type),
-            principal=asked.principal,
-            host=asked.host,
-            operation=Operation(asked.operation),
-            permission=Permission(asked.permission_type),
+        acl = Acl(
+            resource_type=ResourceType(creation.resource_type),
+            name=creation.resource_name,
+            pattern=PatternType(creation.resource_pattern_type),
+            principal=creation.principal,
+            host=creation.host,
+            operation=Operation(creation.operation),
+            permission=Permission(creation.permission_type),
         )
     except ValueError as error:
         raise Refusal(
             ErrorCode.INVALID_REQUEST, f"ACL contains unknown elements: {error}"
         ) from error
-    _ensure_concrete(found)
+    _ensure_concrete(acl)
     for is_wrong, text in (
-        (not found.name, "Resource name should not be empty"),
+        (not acl.name, "Resource name should not be empty"),
         (
-            _is_other_cluster(found),
+            _is_other_cluster(acl),
             f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}",
         ),
-        (":" not in found.principal, "Principal must be TYPE:NAME"),
+        (":" not in acl.principal, "Principal must be TYPE:NAME"),
     ):
         if is_wrong:
             raise Refusal(ErrorCode.INVALID_REQUEST, text)
-    return found
+    return acl
 
 
 def _ensure_concrete(acl: Acl) -> None:
@@ -296,17 +299,17 @@ async def delete_acls(
         return DeleteAclsResponse(filter_results=[refused for _ in request.filters])
     results: list[DeleteAclsFilterResult] = []
     going: list[list[Acl]] = []
-    for asked in request.filters:
-        wanted = _filter_of(asked)
-        if wanted is None:
+    for filter_request in request.filters:
+        acl_filter = _filter_of(filter_request)
+        if acl_filter is None:
             text = "Filter contains UNKNOWN elements"
             results.append(
                 DeleteAclsFilterResult(error_code=ErrorCode.INVALID_REQUEST, error_message=text)
             )
             continue
         acls = authorizer.acls
-        found, removed = await context.node.work.run_long(len(acls), _removed, acls, wanted)
-        going.append(found)
+        matches, removed = await context.node.work.run_long(len(acls), _removed, acls, acl_filter)
+        going.append(matches)
         results.append(
             DeleteAclsFilterResult(error_code=0, error_message=None, matching_acls=removed)
         )
@@ -321,11 +324,11 @@ async def delete_acls(
 
 
 def _removed(
-    acls: Iterable[Acl], wanted: AclFilter
+    acls: Iterable[Acl], acl_filter: AclFilter
 ) -> tuple[list[Acl], list[DeleteAclsMatchingAcl]]:
     """Return the ACLs that match a filter, also in the form of the response; safe in any thread."""
-    found = _passing(acls, wanted)
-    return found, [_matching(acl) for acl in found]
+    matches = _passing(acls, acl_filter)
+    return matches, [_matching(acl) for acl in matches]
 
 
 def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
@@ -373,9 +376,9 @@ def _describe(
     credentials: Mapping[tuple[str, int], ScramCredential], names: Sequence[str]
 ) -> list[DescribeUserScramCredentialsResult]:
     """Describe the named users, or all if none is named; safe in any thread."""
-    wanted = names or sorted({user for user, _ in credentials})
-    infos = {name: _infos(credentials, name) for name in wanted}
-    times = Counter(wanted)
+    users = names or sorted({user for user, _ in credentials})
+    infos = {name: _infos(credentials, name) for name in users}
+    times = Counter(users)
     return [_described(name, times[name], infos[name]) for name in infos]
 
 
@@ -383,49 +386,49 @@ def _infos(
     credentials: Mapping[tuple[str, int], ScramCredential], name: str
 ) -> list[CredentialInfo]:
     return [
-        CredentialInfo(mechanism=mechanism, iterations=kept.iterations)
+        CredentialInfo(mechanism=mechanism, iterations=credential.iterations)
         for mechanism in sorted(ScramMechanism)
-        if (kept := credentials.get((name, int(mechanism)))) is not None
+        if (credential := credentials.get((name, int(mechanism)))) is not None
     ]
 
 
 def _described(
     name: str, times: int, infos: list[CredentialInfo]
 ) -> DescribeUserScramCredentialsResult:
-    found = DescribeUserScramCredentialsResult(user=name)
+    result = DescribeUserScramCredentialsResult(user=name)
     if times > 1:
-        found.error_code = ErrorCode.DUPLICATE_RESOURCE
-        found.error_message = (
+        result.error_code = ErrorCode.DUPLICATE_RESOURCE
+        result.error_message = (
             f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
         )
     elif not infos:
-        found.error_code = ErrorCode.RESOURCE_NOT_FOUND
-        found.error_message = f"Attempt to describe a user credential that does not exist: {name}"
+        result.error_code = ErrorCode.RESOURCE_NOT_FOUND
+        result.error_message = f"Attempt to describe a user credential that does not exist: {name}"
     else:
-        found.credential_infos = infos
-    return found
+        result.credential_infos = infos
+    return result
 
 
 async def alter_user_scram_credentials(
     context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
     """Set and delete credentials; the response is sent once the changes are durable."""
-    asked: list[_Change] = [*request.deletions, *request.upsertions]
-    times = Counter(each.name for each in asked)
+    changes: list[_Change] = [*request.deletions, *request.upsertions]
+    times = Counter(each.name for each in changes)
     results = {name: AlterUserScramCredentialsResult(user=name) for name in times}
     steps: list[tuple[_Change, ScramCredential | None]] = []
     slices = Slices(context.node.env.clock)
-    for each in asked:
+    for each in changes:
         with errors_in(results[each.name]):
             if times[each.name] > 1:
                 raise Refusal(ErrorCode.DUPLICATE_RESOURCE, _TWICE)
             steps.append((each, _checked(each)))
         await slices.rest()
 
-    def change(kept: _Kept) -> None:
+    def change(credentials: _Kept) -> None:
         for each, made in steps:
             with errors_in(results[each.name]):
-                _change_one(kept, each, made)
+                _change_one(credentials, each, made)
 
     try:
         await context.node.rules.change_credentials(change)
@@ -435,39 +438,39 @@ async def alter_user_scram_credentials(
     return AlterUserScramCredentialsResponse(results=list(results.values()))
 
 
-def _checked(asked: _Change) -> ScramCredential | None:
+def _checked(change: _Change) -> ScramCredential | None:
     """Return the credential to set, None for a deletion. Raises Refusal for an invalid change."""
-    if not asked.name:
+    if not change.name:
         raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
-    if len(asked.name.encode()) > NAME_BYTES_MAX:
+    if len(change.name.encode()) > NAME_BYTES_MAX:
         raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username is too long")
-    if asked.mechanism not in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+    if change.mechanism not in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
         raise Refusal(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
-    if isinstance(asked, ScramCredentialDeletion):
+    if isinstance(change, ScramCredentialDeletion):
         return None
-    if asked.iterations < ITERATIONS_MIN:
+    if change.iterations < ITERATIONS_MIN:
         raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
-    if asked.iterations > ITERATIONS_MAX:
+    if change.iterations > ITERATIONS_MAX:
         raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
-    sizes = len(asked.salt), len(asked.salted_password)
+    sizes = len(change.salt), len(change.salted_password)
     if not all(1 <= size <= SALT_BYTES_MAX for size in sizes):
         raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salt or salted password of a bad size")
-    mechanism = ScramMechanism(asked.mechanism)
-    salt, salted = bytes(asked.salt), bytes(asked.salted_password)
-    return credential_of(mechanism, salt, asked.iterations, salted)
+    mechanism = ScramMechanism(change.mechanism)
+    salt, salted = bytes(change.salt), bytes(change.salted_password)
+    return credential_of(mechanism, salt, change.iterations, salted)
 
 
-def _change_one(kept: _Kept, asked: _Change, made: ScramCredential | None) -> None:
+def _change_one(credentials: _Kept, change: _Change, credential: ScramCredential | None) -> None:
     """Make one checked change; raises Refusal if there is nothing to delete, or no room."""
-    key = (asked.name, asked.mechanism)
-    if made is None:
-        if kept.pop(key, None) is None:
+    key = (change.name, change.mechanism)
+    if credential is None:
+        if credentials.pop(key, None) is None:
             text = "Attempt to delete a user credential that does not exist"
             raise Refusal(ErrorCode.RESOURCE_NOT_FOUND, text)
         return
-    if key not in kept and len(kept) >= USERS_MAX:
+    if key not in credentials and len(credentials) >= USERS_MAX:
         raise Refusal(ErrorCode.POLICY_VIOLATION, f"There are {USERS_MAX} credentials already")
-    kept[key] = made
+    credentials[key] = credential
 
 
 _TOO_LATE: Final = "SaslAuthenticate request received after successful authentication"

@@ -142,7 +142,7 @@ Said = dict[SharedPartition, Sequence[AcknowledgementBatch]]
 
 
 def acknowledge(
-    member: Member, said: Said, *, is_renewal: bool
+    member: Member, acknowledgements: Said, *, is_renewal: bool
 ) -> dict[SharedPartition, Reply[int]]:
     """Process a member's acknowledgements.
 
@@ -150,7 +150,7 @@ def acknowledge(
     """
     return {
         named: _acknowledge(member, named, batches, is_renewal=is_renewal)
-        for named, batches in said.items()
+        for named, batches in acknowledgements.items()
     }
 
 
@@ -175,9 +175,9 @@ def _acknowledge(
     live = node.shares.find(member.key_of(named))
     if live is None:
         return Reply[int].of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    told = Reply[int]()
-    live.acknowledge(member.member_id, _plain(batches)).then(told.complete)
-    return told
+    reply = Reply[int]()
+    live.acknowledge(member.member_id, _plain(batches)).then(reply.complete)
+    return reply
 
 
 def _plain(batches: Iterable[AcknowledgementBatch]) -> list[Acknowledgement]:
@@ -349,8 +349,10 @@ class ShareFetching:
                 if self._choose(each):
                     chosen.append(each)
                 await self._slices.rest()
-            reads = {each: found for each in chosen if (found := await self._read(each, chosen))}
-            size_bytes = sum(found.size_bytes for found in reads.values())
+            reads = {
+                each: batches for each in chosen if (batches := await self._read(each, chosen))
+            }
+            size_bytes = sum(batches.size_bytes for batches in reads.values())
             if is_over or size_bytes >= max(self._order.min_bytes, 1):
                 await self._acquire(reads)
         finally:
@@ -412,29 +414,29 @@ class ShareFetching:
 
     async def _acquire(self, reads: "dict[SharedPartition, Read]") -> None:
         """Acquire the records that were read, by partition, until the member has enough."""
-        left = self._order.wish.records_max
-        for named, found in reads.items():
+        records_max = self._order.wish.records_max
+        for named, batches in reads.items():
             live = self._live[named]
-            if live.is_gone or left <= 0:
+            if live.is_gone or records_max <= 0:
                 continue
             wish = AcquireOptions(
-                records_max=left,
+                records_max=records_max,
                 batch_records=self._order.wish.batch_records,
                 is_strict=self._order.wish.is_strict,
             )
             before = live.records.position
-            acquired = live.acquire(self._member.member_id, found.offered, wish)
-            left -= sum(each.size for each in acquired)
+            acquired = live.acquire(self._member.member_id, batches.offered, wish)
+            records_max -= sum(each.size for each in acquired)
             if acquired:
-                await self._answer(named, found, acquired)
+                await self._answer(named, batches, acquired)
             elif live.records.position != before:
                 self._has_news = True  # all hidden: the next fetch reads on behind
 
     async def _answer(
-        self, named: SharedPartition, found: Read, acquired: Sequence[Acquired]
+        self, named: SharedPartition, batches: Read, acquired: Sequence[Acquired]
     ) -> None:
         try:
-            records = await self._records(found, acquired)
+            records = await self._records(batches, acquired)
         except (OSError, TidelogError) as error:
             # The acquired records become available again when their lock expires.
             tell_failure(self._live[named].partition.log, error)
@@ -453,11 +455,11 @@ class ShareFetching:
         )
         self._tell(named, data)
 
-    async def _records(self, found: Read, acquired: Sequence[Acquired]) -> "Buffer | FilePiece":
+    async def _records(self, batches: Read, acquired: Sequence[Acquired]) -> "Buffer | FilePiece":
         try:
-            return found.records(acquired, may_block=False)
+            return batches.records(acquired, may_block=False)
         except ColdRead:
-            read_rest = partial(found.records, acquired, may_block=True)
+            read_rest = partial(batches.records, acquired, may_block=True)
             return await self._node.reads.run(read_rest)
 
     def _tell(self, named: SharedPartition, data: SharePartitionData) -> None:
@@ -517,8 +519,8 @@ def _asks_for_records(request: ShareFetchRequest) -> bool:
 
 
 def _asks_for_nothing(request: ShareFetchRequest) -> bool:
-    asked = (request.max_bytes, request.min_bytes, request.max_records, request.max_wait_ms)
-    return not any(asked)
+    limits = (request.max_bytes, request.min_bytes, request.max_records, request.max_wait_ms)
+    return not any(limits)
 
 
 async def _refuse_later(context: RequestContext, wait_ms: int) -> ShareFetchResponse:
@@ -582,10 +584,12 @@ def _fetch(
 
     A client that waits for records may disconnect before any arrive.
     """
-    said = _said(request.topics)
-    has_said = any(said.values())
+    acknowledgements = _said(request.topics)
+    has_said = any(acknowledgements.values())
     is_renewal = _is_renewal(member.context, request)
-    replies: Replies = acknowledge(member, said, is_renewal=is_renewal) if has_said else {}
+    replies: Replies = (
+        acknowledge(member, acknowledgements, is_renewal=is_renewal) if has_said else {}
+    )
     is_last = request.share_session_epoch == LAST_EPOCH
     if is_last:
         _end_behind(member.context.node.shares, session, replies)
@@ -648,13 +652,13 @@ def _add_news(session: ShareSession, answers: Answers) -> None:
 
 def _end_behind(shares: "SharePartitions", session: ShareSession, replies: Replies) -> None:
     """End the session once all acknowledgements are durable, even if the client disconnects."""
-    left = list(replies.values())
+    pending = list(replies.values())
 
     def go_on(_code: int = ErrorCode.NONE) -> None:
-        while left and left[-1].is_done:
-            left.pop()
-        if left:
-            left[-1].then(go_on)
+        while pending and pending[-1].is_done:
+            pending.pop()
+        if pending:
+            pending[-1].then(go_on)
         else:
             shares.drop_session(session.key, session)
 
@@ -736,8 +740,8 @@ def _acknowledge_session(member: Member, epoch: int) -> ErrorCode:
     if epoch == LAST_EPOCH:
         is_there = sessions.find(key) is not None
         return ErrorCode.NONE if is_there else ErrorCode.SHARE_SESSION_NOT_FOUND
-    found = sessions.go_on(key, epoch)
-    return ErrorCode.NONE if isinstance(found, ShareSession) else found
+    session = sessions.go_on(key, epoch)
+    return ErrorCode.NONE if isinstance(session, ShareSession) else session
 
 
 async def _acknowledged(
@@ -749,10 +753,10 @@ async def _acknowledged(
         topic = topics.setdefault(
             named.topic_id, ShareAcknowledgeTopicResponse(topic_id=named.topic_id)
         )
-        told = ShareAcknowledgedPartition(
+        partition = ShareAcknowledgedPartition(
             partition_index=named.number, error_code=code, error_message=text_of(code)
         )
-        topic.partitions.append(told)
+        topic.partitions.append(partition)
     if request.share_session_epoch == LAST_EPOCH:
         _end(member)
     return ShareAcknowledgeResponse(

@@ -252,8 +252,10 @@ async def delete_share_group_offsets(
     # In one iteration of the event loop: meanwhile no member can join, and the group can't be
     # deleted.
     named = {each.topic_name: _forget(node, group, each.topic_name) for each in request.topics}
-    gone = [topic_id for topic_id, replies in named.values() if topic_id and not _failed(replies)]
-    unshared = node.groups.share_topics.unshare(group, gone)
+    topic_ids = [
+        topic_id for topic_id, replies in named.values() if topic_id and not _failed(replies)
+    ]
+    unshared = node.groups.share_topics.unshare(group, topic_ids)
     answers = [await _forgotten(node, name, *each) for name, each in named.items()]
     code = await unshared
     if code is not ErrorCode.NONE:
@@ -373,9 +375,9 @@ def guard_describe_share_group_offsets(
     ]
 
     def change(response: DescribeShareGroupOffsetsResponse) -> None:
-        shown = map(partial(_shown, access), split, response.groups)
+        visible = map(partial(_shown, access), split, response.groups)
         response.groups = [
-            next(shown)
+            next(visible)
             if is_allowed
             else DescribeShareGroupOffsetsResponseGroup(
                 group_id=group.group_id,
@@ -447,7 +449,7 @@ def _denied_altered(
     topics: Sequence[AlterShareGroupOffsetsRequestTopic],
 ) -> list[AlterShareGroupOffsetsResponseTopic]:
     """Return refusals, with the ids of topics, as in Kafka."""
-    known = map(access.context.node.topics.find, (topic.topic_name for topic in topics))
+    infos = map(access.context.node.topics.find, (topic.topic_name for topic in topics))
     return [
         AlterShareGroupOffsetsResponseTopic(
             topic_name=topic.topic_name,
@@ -461,7 +463,7 @@ def _denied_altered(
                 for each in topic.partitions
             ],
         )
-        for topic, info in zip(topics, known, strict=True)
+        for topic, info in zip(topics, infos, strict=True)
     ]
 
 

@@ -123,8 +123,8 @@ async def _delete(
         async with node.topics.changing:
             # A topic may have been locked while this deletion waited for its turn.
             free = [name for name in waiting if not node.partitions.holds.stops_deletion(name)]
-            left = await _delete_free(node, [waiting.pop(name) for name in free], failures)
-        node.removals.add(left)
+            directories = await _delete_free(node, [waiting.pop(name) for name in free], failures)
+        node.removals.add(directories)
         await node.partitions.holds.wait_for_deletion(waiting)
     await node.removals.wait_for_room()
 

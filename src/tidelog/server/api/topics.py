@@ -150,11 +150,11 @@ def _new_topic(node: Node, topic: CreatableTopic) -> NewTopic:
     ensure_name(topic.name)
     ensure_new(topic.name, node.topics.all())
     pairs = [(config.name, config.value) for config in topic.configs]
-    given, _ = topic_settings(pairs, node.config.topic_defaults)
+    overrides, _ = topic_settings(pairs, node.config.topic_defaults)
     assignments = [(each.partition_index, each.broker_ids) for each in topic.assignments]
     layout = Layout(topic.num_partitions, topic.replication_factor, assignments)
     count = count_of(layout, default=node.config.num_partitions, node_id=node.node_id)
-    return NewTopic(topic.name, count, given)
+    return NewTopic(topic.name, count, overrides)
 
 
 def _trial_topic(node: Node, new: NewTopic) -> TopicInfo:

@@ -141,41 +141,45 @@ async def add_partitions_to_txn(
             for each in request.transactions
         ]
         return AddPartitionsToTxnResponse(results_by_transaction=results)
-    asked = AddPartitionsToTxnTransaction(
+    transaction = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
         producer_id=request.v3_and_below_producer_id,
         producer_epoch=request.v3_and_below_producer_epoch,
         topics=request.v3_and_below_topics,
     )
-    codes = await _add(context, asked)
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results_of(asked.topics, codes))
+    codes = await _add(context, transaction)
+    return AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=results_of(transaction.topics, codes)
+    )
 
 
 async def _add(
-    context: RequestContext, asked: AddPartitionsToTxnTransaction
+    context: RequestContext, transaction: AddPartitionsToTxnTransaction
 ) -> Mapping[TopicPartition, int]:
     """Return a code for each partition: all are added, or none."""
     partitions = [
-        TopicPartition(topic.name, number) for topic in asked.topics for number in topic.partitions
+        TopicPartition(topic.name, number)
+        for topic in transaction.topics
+        for number in topic.partitions
     ]
     refused = refusals(context, partitions)
     if refused:
         if isinstance(context, Checking):
             context.checked.append(None)
         return {each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions}
-    producer = ProducerRef(asked.producer_id, asked.producer_epoch)
+    producer = ProducerRef(transaction.producer_id, transaction.producer_epoch)
     transactions = context.node.transactions
     adding = AddRequest(
-        transactional_id=asked.transactional_id,
+        transactional_id=transaction.transactional_id,
         producer=producer,
-        partitions=frozenset(() if asked.verify_only else partitions),
+        partitions=frozenset(() if transaction.verify_only else partitions),
     )
     if isinstance(context, Checking):
         context.checked.append(adding)
-        if not asked.verify_only:
+        if not transaction.verify_only:
             return dict.fromkeys(partitions, ErrorCode.NONE)
-    if asked.verify_only:
-        return transactions.verify(asked.transactional_id, producer, partitions)
+    if transaction.verify_only:
+        return transactions.verify(transaction.transactional_id, producer, partitions)
     code = await transactions.add(adding)
     return dict.fromkeys(partitions, fenced(context.version, code))
 
@@ -186,14 +190,14 @@ def refusals(
     """Return the errors of partitions that a client can't add: internal and missing ones."""
     topics = context.node.topics
     is_client = context.version < BATCHED_FIRST_VERSION
-    found: dict[TopicPartition, int] = {}
+    codes: dict[TopicPartition, int] = {}
     for each in partitions:
         info = topics.find(each.topic)
         if is_client and topics.is_internal(each.topic):
-            found[each] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            codes[each] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif info is None or not 0 <= each.partition < info.partitions:
-            found[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return found
+            codes[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return codes
 
 
 def results_of(
@@ -225,12 +229,12 @@ async def add_offsets_to_txn(
     code = await context.node.groups.shards.ensure_topic()
     if code is not ErrorCode.NONE:
         return AddOffsetsToTxnResponse(error_code=code)
-    asked = AddRequest(
+    add_request = AddRequest(
         transactional_id=request.transactional_id,
         producer=ProducerRef(request.producer_id, request.producer_epoch),
         partitions=frozenset({offsets_partition(context.node, request.group_id)}),
     )
-    added = await context.node.transactions.add(asked)
+    added = await context.node.transactions.add(add_request)
     return AddOffsetsToTxnResponse(error_code=fenced(context.version, added))
 
 
@@ -245,21 +249,21 @@ def offsets_partition(node: Node, group_id: str) -> TopicPartition:
 def end_txn(context: RequestContext, request: EndTxnRequest) -> Awaitable[EndTxnResponse]:
     """Commit or abort a transaction; from version 5 on the client continues with a new epoch."""
     bumps = context.version >= EPOCH_BUMP_FIRST_VERSION
-    asked = EndRequest(
+    end_request = EndRequest(
         transactional_id=request.transactional_id,
         producer=ProducerRef(request.producer_id, request.producer_epoch),
         commit=request.committed,
         version=EPOCH_BUMP_VERSION if bumps else 0,
     )
-    return _end(context, asked)
+    return _end(context, end_request)
 
 
-async def _end(context: RequestContext, asked: EndRequest) -> EndTxnResponse:
-    said = await context.node.transactions.end(asked)
+async def _end(context: RequestContext, end_request: EndRequest) -> EndTxnResponse:
+    result = await context.node.transactions.end(end_request)
     return EndTxnResponse(
-        error_code=fenced(context.version, said.code),
-        producer_id=said.producer_id,
-        producer_epoch=said.producer_epoch,
+        error_code=fenced(context.version, result.code),
+        producer_id=result.producer_id,
+        producer_epoch=result.producer_epoch,
     )
 
 
@@ -299,24 +303,24 @@ async def _passing(
     listed = []
     slices = Slices(context.node.env.clock)
     for each in context.node.transactions.table.all():
-        known = each.metadata
-        if passes(known):
-            listed.append(_listed(known))
+        metadata = each.metadata
+        if passes(metadata):
+            listed.append(_listed(metadata))
         await slices.rest()
     pattern = request.transactional_id_pattern
     return await context.node.work.run(_matching, pattern, listed) if pattern else listed
 
 
 def _matching(pattern: str, listed: list[ListedTransactionState]) -> list[ListedTransactionState]:
-    found = find_matches(pattern, (each.transactional_id for each in listed))
-    return [each for each in listed if each.transactional_id in found]
+    matches = find_matches(pattern, (each.transactional_id for each in listed))
+    return [each for each in listed if each.transactional_id in matches]
 
 
-def _listed(known: TransactionMetadata) -> ListedTransactionState:
+def _listed(metadata: TransactionMetadata) -> ListedTransactionState:
     return ListedTransactionState(
-        transactional_id=known.transactional_id,
-        producer_id=known.producer_id,
-        transaction_state=known.state.title,
+        transactional_id=metadata.transactional_id,
+        producer_id=metadata.producer_id,
+        transaction_state=metadata.state.title,
     )
 
 
@@ -327,11 +331,11 @@ def _filter(request: ListTransactionsRequest, now_ms: int) -> Filter:
     has_states = bool(request.state_filters)
     duration_ms = request.duration_filter
 
-    def passes(known: TransactionMetadata) -> bool:
+    def passes(metadata: TransactionMetadata) -> bool:
         return (
-            (not ids or known.producer_id in ids)
-            and (not has_states or known.state in states)
-            and (duration_ms < 0 or now_ms - known.start_ms > duration_ms)
+            (not ids or metadata.producer_id in ids)
+            and (not has_states or metadata.state in states)
+            and (duration_ms < 0 or now_ms - metadata.start_ms > duration_ms)
         )
 
     return passes
@@ -352,28 +356,28 @@ def describe_transactions(
 def _described(
     coordinator: TransactionCoordinator, transactional_id: str
 ) -> DescribedTransactionState:
-    found = coordinator.table.find(transactional_id)
+    transaction = coordinator.table.find(transactional_id)
     if not transactional_id:
         code = ErrorCode.INVALID_REQUEST
-    elif isinstance(found, Transaction):
-        return _told(found.metadata)
+    elif isinstance(transaction, Transaction):
+        return _told(transaction.metadata)
     else:
-        code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if found is None else found
+        code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transaction is None else transaction
     return DescribedTransactionState(error_code=code, transactional_id=transactional_id)
 
 
-def _told(known: TransactionMetadata) -> DescribedTransactionState:
+def _told(metadata: TransactionMetadata) -> DescribedTransactionState:
     return DescribedTransactionState(
         error_code=ErrorCode.NONE,
-        transactional_id=known.transactional_id,
-        transaction_state=known.state.title,
-        transaction_timeout_ms=known.timeout_ms,
-        transaction_start_time_ms=known.start_ms,
-        producer_id=known.producer_id,
-        producer_epoch=known.producer_epoch,
+        transactional_id=metadata.transactional_id,
+        transaction_state=metadata.state.title,
+        transaction_timeout_ms=metadata.timeout_ms,
+        transaction_start_time_ms=metadata.start_ms,
+        producer_id=metadata.producer_id,
+        producer_epoch=metadata.producer_epoch,
         topics=[
             TopicData(topic=topic, partitions=numbers)
-            for topic, numbers in by_topic(known.partitions).items()
+            for topic, numbers in by_topic(metadata.partitions).items()
         ],
     )
 
@@ -385,26 +389,26 @@ async def write_txn_markers(
 
     A producer that is named twice gets one result, with all its partitions.
     """
-    found: dict[int, dict[TopicPartition, ErrorCode]] = {}
+    codes_by_producer: dict[int, dict[TopicPartition, ErrorCode]] = {}
     for marker in request.markers:
-        codes = found.setdefault(marker.producer_id, {})
+        codes = codes_by_producer.setdefault(marker.producer_id, {})
         codes.update(await _write(context.node, marker))
     return WriteTxnMarkersResponse(
         markers=[
             WritableTxnMarkerResult(producer_id=producer_id, topics=_topics(codes))
-            for producer_id, codes in found.items()
+            for producer_id, codes in codes_by_producer.items()
         ]
     )
 
 
 async def _write(node: Node, marker: WritableTxnMarker) -> Mapping[TopicPartition, ErrorCode]:
-    places = dict.fromkeys(
+    partitions = dict.fromkeys(
         TopicPartition(topic.name, number)
         for topic in marker.topics
         for number in topic.partition_indexes
     )
     return await node.markers.write(
-        list(places),
+        list(partitions),
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
         coordinator_epoch=marker.coordinator_epoch,
@@ -415,10 +419,12 @@ async def _write(node: Node, marker: WritableTxnMarker) -> Mapping[TopicPartitio
 
 def _topics(codes: Mapping[TopicPartition, ErrorCode]) -> list[WritableTxnMarkerTopicResult]:
     topics: dict[str, WritableTxnMarkerTopicResult] = {}
-    for place, code in codes.items():
-        topic = topics.setdefault(place.topic, WritableTxnMarkerTopicResult(name=place.topic))
+    for partition, code in codes.items():
+        topic = topics.setdefault(
+            partition.topic, WritableTxnMarkerTopicResult(name=partition.topic)
+        )
         topic.partitions.append(
-            WritableTxnMarkerPartitionResult(partition_index=place.partition, error_code=code)
+            WritableTxnMarkerPartitionResult(partition_index=partition.partition, error_code=code)
         )
     return list(topics.values())
 
@@ -450,19 +456,19 @@ async def _init(
     expected = None
     if request.producer_id != NONE:
         expected = ProducerRef(request.producer_id, request.producer_epoch)
-    asked = InitRequest(
+    init_request = InitRequest(
         transactional_id=transactional_id,
         timeout_ms=request.transaction_timeout_ms,
         expected=expected,
     )
-    said = await context.node.transactions.init_producer_id(asked)
-    if said.code:
+    result = await context.node.transactions.init_producer_id(init_request)
+    if result.code:
         is_unknown = (
-            said.code == ErrorCode.PRODUCER_FENCED and context.version < INIT_FENCED_FIRST_VERSION
+            result.code == ErrorCode.PRODUCER_FENCED and context.version < INIT_FENCED_FIRST_VERSION
         )
-        return _refused(ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else said.code)
+        return _refused(ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else result.code)
     return InitProducerIdResponse(
-        error_code=0, producer_id=said.producer_id, producer_epoch=said.producer_epoch
+        error_code=0, producer_id=result.producer_id, producer_epoch=result.producer_epoch
     )
 
 
@@ -512,13 +518,13 @@ async def describe_producers(
 async def _partition(
     context: RequestContext, topic: str, number: int
 ) -> DescribeProducersPartitionResponse:
-    found = context.node.partitions.find(topic, number)
-    if isinstance(found, int):
-        why = _no_topic(topic) if context.node.topics.find(topic) is None else Refusal(found)
+    partition = context.node.partitions.find(topic, number)
+    if isinstance(partition, int):
+        why = _no_topic(topic) if context.node.topics.find(topic) is None else Refusal(partition)
         return DescribeProducersPartitionResponse(
             partition_index=number, error_code=why.error_code, error_message=why.message
         )
-    producers = map(_producer, found.log.producer_states().producers.values())  # a copy
+    producers = map(_producer, partition.log.producer_states().producers.values())  # a copy
     return DescribeProducersPartitionResponse(
         partition_index=number,
         error_code=0,
@@ -584,19 +590,27 @@ def guard_add_partitions_to_txn(
         refusal = AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return None, Denied.whole(refusal)
     topics = request.v3_and_below_topics
-    places = [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
+    partitions = [
+        TopicPartition(topic.name, number) for topic in topics for number in topic.partitions
+    ]
     codes: dict[TopicPartition, int]
     if not access.may_transact(Operation.WRITE, request.v3_and_below_transactional_id):
-        codes = dict.fromkeys(places, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        codes = dict.fromkeys(partitions, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     else:
-        allowed, denied = access.split(places, Operation.WRITE, lambda place: place.topic)
+        allowed, denied = access.split(
+            partitions, Operation.WRITE, lambda partition: partition.topic
+        )
         if not denied:
             return request, None
         codes = refusals(access.context, allowed) | dict.fromkeys(
             denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED
         )
     results = results_of(
-        topics, {place: codes.get(place, ErrorCode.OPERATION_NOT_ATTEMPTED) for place in places}
+        topics,
+        {
+            partition: codes.get(partition, ErrorCode.OPERATION_NOT_ATTEMPTED)
+            for partition in partitions
+        },
     )
     refusal = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
     return None, Denied.whole(refusal)
@@ -715,21 +729,21 @@ class WholeAdd:
         """
         checked = self.context.checked
         if self.context.version < BATCHED_FIRST_VERSION:
-            told = [response.results_by_topic_v3_and_below]
+            results = [response.results_by_topic_v3_and_below]
             joins = bool(self._transactions)
         else:
-            told = [each.topic_results for each in response.results_by_transaction]
-        for number, topics in enumerate(told):
+            results = [each.topic_results for each in response.results_by_transaction]
+        for number, topics in enumerate(results):
             if number or not joins:
                 self._transactions.append(_Transaction())
             last = self._transactions[-1]
             last.topics += topics
             # Without an entry of the handler, the guard has refused the part.
-            asked = checked[number] if number < len(checked) else None
-            last.is_refused |= asked is None
-            if asked is not None:
-                last.asked = asked
-                last.partitions |= asked.partitions
+            add_request = checked[number] if number < len(checked) else None
+            last.is_refused |= add_request is None
+            if add_request is not None:
+                last.asked = add_request
+                last.partitions |= add_request.partitions
         checked.clear()
 
     async def finish(self, slices: Slices) -> None:
@@ -739,9 +753,9 @@ class WholeAdd:
             if each.is_refused:
                 code = ErrorCode.OPERATION_NOT_ATTEMPTED
             elif each.asked is not None and each.partitions:
-                asked = replace(each.asked, partitions=frozenset(each.partitions))
-                said = await self.context.node.transactions.add(asked)
-                code = fenced(self.context.version, said)
+                add_request = replace(each.asked, partitions=frozenset(each.partitions))
+                result = await self.context.node.transactions.add(add_request)
+                code = fenced(self.context.version, result)
             if code:
                 await _set(each.topics, code, slices)
 

@@ -162,8 +162,8 @@ class Control:
         """Reopen partitions that are offline after a disk failure."""
         match arguments:
             case {"topic": str(topic), "partition": None | int() as number}:
-                found = self._node.log_dir.partitions(topic)
-                names = [name for name in found if number in (None, name.partition)]
+                partitions = self._node.log_dir.partitions(topic)
+                names = [name for name in partitions if number in (None, name.partition)]
             case {"topic": None, "partition": None}:
                 names = [partition.name for partition in self._node.partitions.opened()]
             case _:
@@ -289,7 +289,7 @@ def _skipped_topics(result: Mapping[str, object], topics: set[str]) -> set[str]:
 
 def _topics_of(verb: str, arguments: Mapping[str, object]) -> set[str]:
     """Return the topics of a change; invalid entries are skipped, the verb refuses them."""
-    return {str(told.get("topic")) for told in _told_of(verb, arguments)}
+    return {str(segment.get("topic")) for segment in _told_of(verb, arguments)}
 
 
 def _told_of(verb: str, arguments: Mapping[str, object]) -> list[Mapping[str, object]]:
@@ -297,8 +297,8 @@ def _told_of(verb: str, arguments: Mapping[str, object]) -> list[Mapping[str, ob
     if verb in ("swap", "erase"):
         return [arguments]
     segments = arguments.get("segments")
-    told = segments if isinstance(segments, list) else []
-    return [segment for segment in told if isinstance(segment, dict)]
+    entries = segments if isinstance(segments, list) else []
+    return [segment for segment in entries if isinstance(segment, dict)]
 
 
 class _Connection(asyncio.Protocol):

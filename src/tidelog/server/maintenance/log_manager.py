@@ -89,7 +89,9 @@ class Background:
         end_ms = clock.monotonic_ms() + SLICE_MS
         for name in names:
             if self._node.partitions.must_open(name):
-                self._open_first(name, lambda left: self._slice(left, action, done), names)
+                self._open_first(
+                    name, lambda names_left: self._slice(names_left, action, done), names
+                )
                 return
             self._act(name, action)
             if clock.monotonic_ms() >= end_ms:
