@@ -1,8 +1,8 @@
 """A commit log with a memory for time.
 
-Kafka's files, two clocks: every record can be found, read, kept and counted by when it was created
-and by when it arrived. What is named here is public; the rest is private. Names are loaded at
-their first use, so that `import tidelog` costs nothing.
+It has Kafka's files and two clocks: records can be found, read, retained and counted by creation
+time and by arrival time. The names in this package are the public API; everything else is private.
+Names are loaded at their first use, so `import tidelog` is cheap.
 
 >>> import tidelog
 >>> with tidelog.open("data", writable=True) as log:  # doctest: +SKIP
@@ -102,7 +102,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where each public name is found; `open` has another name there, to leave the builtin alone.
+# Module of each public name; `open` is `open_directory` there, so as not to hide the builtin.
 _HOMES: Final = {
     "AsyncRemoteDirectory": "remote.async_directory",
     "CleaningAborted": "errors",
@@ -271,11 +271,12 @@ __all__ = [
 
 
 def _let_spark_find_us() -> None:
-    """Let Spark's workers run this Python if it is one of an environment that is not activated.
+    """Make Spark's workers use this Python if it is in an environment that is not activated.
 
-    Spark runs the `python3` of the PATH unless PYSPARK_PYTHON (or its setting
-    `spark.pyspark.python`, which wins) names another, and that one lacks tidelog: it would say
-    DATA_SOURCE_NOT_FOUND. This comes before a session is started, and starts nothing.
+    Spark runs the first `python3` of the PATH unless PYSPARK_PYTHON (or its setting
+    `spark.pyspark.python`, which takes precedence) names another. That Python doesn't have tidelog,
+    and the query fails with DATA_SOURCE_NOT_FOUND. The variable must be set before a session
+    starts; nothing is started here.
     """
     is_environment = sys.prefix != sys.base_prefix or os.access(f"{sys.prefix}/conda-meta", os.F_OK)
     if not is_environment or "PYSPARK_PYTHON" in os.environ:
@@ -303,5 +304,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The public names, loaded or not."""
+    """Return the public names, loaded or not."""
     return sorted([*__all__, "__version__"])

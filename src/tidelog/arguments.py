@@ -1,9 +1,9 @@
 """Conversion and checks of the arguments of public calls, by parameter name.
 
-Arguments are read where their meaning is clear: a choice as text or enum, a path as `Path`, a time
-as `datetime`, settings as numbers, records as dicts. All else raises a typed error that names the
-argument and what would be right. Functions and classes are marked with `reads_arguments`; a test
-walks all public signatures, so that no call is left out.
+Arguments are converted if their meaning is clear: text or an enum to a choice, a `Path` to text, a
+`datetime` to ms, numbers to settings, dicts to records. Anything else raises a typed error that
+names the argument and the accepted values. Functions and classes are marked with `reads_arguments`;
+a test checks that all public signatures are.
 """
 
 import inspect
@@ -47,13 +47,13 @@ Target = TypeVar("Target", bound=Callable[..., object])
 
 
 class Inexact(StrEnum):
-    """How a table as of a time is handled once records that it needs are gone."""
+    """Choices for a table as of a time that needs records which are gone."""
 
     REFUSE = "refuse"
     MARK = "mark"
 
 
-# Names that mean the same choice in every signature.
+# Parameter names that mean the same choice in every signature.
 CHOICES: Final[Mapping[str, type[Enum]]] = {
     "clock": ClockName,
     "isolation": IsolationLevel,
@@ -63,11 +63,11 @@ CHOICES: Final[Mapping[str, type[Enum]]] = {
 
 
 def choice(kind: type[Chosen], argument: object, name: str) -> Chosen:
-    """Return the member that an argument names.
+    """Return the enum member for an argument.
 
     Args:
-        kind: The choices. Those that are numbers in a format go by their names in small letters.
-        argument: A member, its text, or the number of a choice that is a number.
+        kind: The enum. Members that are numbers in a format have their lower-case names as text.
+        argument: A member, its text, or for a numeric enum its number.
         name: The parameter, for the error.
 
     Raises:
@@ -88,7 +88,7 @@ def choice(kind: type[Chosen], argument: object, name: str) -> Chosen:
 
 
 def level_of(argument: Isolation) -> IsolationLevel:
-    """Return the isolation level that a member or a text names; for arguments that were read."""
+    """Return an isolation level given as a member or as text."""
     return choice(IsolationLevel, argument, "isolation")
 
 
@@ -97,34 +97,35 @@ def codec_of(argument: Compression) -> Codec: ...
 @overload
 def codec_of(argument: None) -> None: ...
 def codec_of(argument: Compression | None) -> Codec | None:
-    """Return the codec that a member or a text names; for arguments that were read."""
+    """Return a codec given as a member or as text; None stays None."""
     return None if argument is None else choice(Codec, argument, "codec")
 
 
 def choices_of(kind: type[Chosen], argument: object, name: str) -> frozenset[Chosen]:
-    """Return the members that an argument names: one, or some of them; raises InvalidChoice."""
+    """Return one or several enum members given as members or text; raises InvalidChoice."""
     if isinstance(argument, str | Enum) or not isinstance(argument, Iterable):
         return frozenset([choice(kind, argument, name)])
     return frozenset(choice(kind, one, name) for one in argument)
 
 
 def word_of(member: Enum) -> str:
-    """Return a choice as text."""
+    """Return the text of a choice."""
     return str(member) if isinstance(member, StrEnum) else member.name.lower()
 
 
 def reads_arguments(**more: type[Enum]) -> Callable[[Target], Target]:
-    """Return a decorator that reads the arguments of a public function, or of a class's methods.
+    """Return a decorator that converts and checks the arguments of functions or methods.
 
-    Choices are read by `choice`, paths become text, and the arguments of `READERS` what their
-    readers make of them. What is annotated as text, a number or a flag has to be that. Nothing
-    else is looked at, so that a call costs little. A default of None is kept.
+    `choice` converts choices, paths become text, and `READERS` convert the arguments with their
+    names. Arguments annotated as text, numbers or flags must have that type. Other arguments are
+    not checked, so a call costs little. A default of None is kept.
 
     Args:
-        more: Choices beside those of `CHOICES`.
+        more: Choices in addition to those of `CHOICES`.
 
     Raises:
-        InvalidRequest: By the function: it names the argument and what would be right.
+        InvalidRequest: Raised by the decorated function: it names the argument and the accepted
+            values.
     """
 
     def decorate(target: Target) -> Target:
@@ -146,11 +147,12 @@ Read: TypeAlias = Callable[[object, str], object]
 
 
 class _Reader(NamedTuple):
-    """How one parameter is read.
+    """Conversion of one parameter.
 
     Attributes:
-        plain: Types of arguments that stay as they are, so that most calls cost next to nothing.
-        read: Reads an argument of another type.
+        plain: Types of arguments that are passed on unchanged; checking the type costs next to
+            nothing.
+        read: Converts an argument of another type.
     """
 
     plain: frozenset[object]
@@ -217,13 +219,16 @@ def _required(read: Read, argument: object, name: str) -> object:
 
 
 def kinds_of(annotation: object) -> frozenset[object]:
-    """Return the alternatives of an annotation: itself, where it is no union."""
+    """Return the alternatives of a union, or the annotation itself."""
     is_union = get_origin(annotation) in (Union, UnionType)
     return frozenset(get_args(annotation) if is_union else (annotation,))
 
 
 def _typed(annotation: object) -> _Reader | None:
-    """Return the reader of what is annotated as plain types or as names; paths become text."""
+    """Return the reader of a parameter annotated with plain types or names; paths become text.
+
+    The result is None if every argument is accepted.
+    """
     kinds = kinds_of(annotation)
     lists = frozenset[object]().union(*map(_elements_of, kinds))
     if TopicPartition in kinds | lists:
@@ -251,12 +256,12 @@ def _typed(annotation: object) -> _Reader | None:
             f"{name} is {argument!r:.60} ({type(argument).__name__}); give {words}"
         )
 
-    # Each int is looked at: those over 64 bits fail late, deep inside, without their name.
+    # Every int is checked: one over 64 bits would fail much later, in an error without its name.
     return _Reader(kinds - {int}, read)
 
 
 def _other(lists: frozenset[object], *, takes_text: bool) -> _Reader | None:
-    """Return the reader of what is annotated as more than plain types; None if all is taken."""
+    """Return the reader for other annotations; None if every argument is accepted."""
     if takes_text:
         return _Reader(frozenset({str}), _as_path)
     return _Reader(frozenset(), _as_numbers) if lists == {int} else None
@@ -269,7 +274,7 @@ def _as_int64(argument: int, name: str) -> int:
 
 
 def _digits(argument: int) -> str:
-    """Return a number as text, a long one without its digits: Python refuses to write them."""
+    """Return a number as text; a long one by its size, because Python refuses to format it."""
     return (
         str(argument)
         if argument.bit_length() <= _SHOWN_BITS
@@ -286,7 +291,7 @@ def _as_numbers(argument: object, name: str) -> object:
 
 
 def _is_settings(kind: object) -> bool:
-    """Whether an annotation is a mapping of names to what settings hold."""
+    """Return whether an annotation is a mapping of names to values of settings."""
     origin, words = get_origin(kind), get_args(kind)
     if not (isinstance(origin, type) and issubclass(origin, Mapping)) or words[0] is not str:
         return False
@@ -310,7 +315,7 @@ def _as_names(argument: object, _: str) -> object:
 
 
 def _elements_of(kind: object) -> frozenset[object]:
-    """Return what an annotation is an iterable of; nothing for another one."""
+    """Return the element types of an annotated iterable; empty for another annotation."""
     origin = get_origin(kind)
     if not isinstance(origin, type) or issubclass(origin, Mapping):
         return frozenset()
@@ -321,7 +326,7 @@ def _elements_of(kind: object) -> frozenset[object]:
 def _as_partitions(
     kinds: frozenset[object], lists: frozenset[object], argument: object, name: str
 ) -> object:
-    """Return what names topics or partitions: one of `kinds`, or some of what `lists` are of."""
+    """Convert topics or partitions: one of `kinds`, or an iterable of `lists`."""
     if argument is None and type(None) in kinds:
         return None
     partitions = _as_name(argument, kinds | lists, name)
@@ -375,7 +380,7 @@ _WORDS: Final = {
     float: "a number",
     type(None): "None",
 }
-# 128-bit numbers are shown, longer ones are not.
+# Longer numbers are shown by their size.
 _SHOWN_BITS: Final = 128
 _PLAIN: Final = frozenset({str, int, bool, float, type(None)})
 
@@ -386,7 +391,7 @@ def _is_path(kind: object) -> bool:
 
 
 def _place_reader(annotation: object) -> _Reader | None:
-    """Return the reader of what is annotated as a path, or as text or a path."""
+    """Return the reader of a parameter annotated with a path type; None for others."""
     kinds = kinds_of(annotation)
     if not any(map(_is_path, kinds)) or not all(_is_path(kind) or kind in _PLAIN for kind in kinds):
         return None
@@ -394,7 +399,7 @@ def _place_reader(annotation: object) -> _Reader | None:
 
 
 def _as_place(argument: object, name: str, *, takes_none: bool) -> object:
-    """Return what is annotated as a path, as text."""
+    """Convert a path to text."""
     if argument is None and takes_none:
         return None
     path = _as_path(argument, name)
@@ -425,7 +430,7 @@ def as_time(argument: object, name: str) -> object:
     """Return a point in time as ms or text; a datetime is rounded up, which is exact for a search.
 
     Raises:
-        InvalidTime: A datetime without a time zone, or a time before 1970.
+        InvalidTime: A datetime without a time zone, or a time before 1970 or above INT64_MAX ms.
         InvalidRequest: Another type.
     """
     if argument is None or isinstance(argument, str):
@@ -450,7 +455,7 @@ def _as_columns(argument: object, name: str) -> object:
 
 
 def _as_settings(argument: object, name: str) -> object:
-    """Return settings as Kafka writes them: numbers, flags and lists as text."""
+    """Convert settings to text as Kafka writes it: numbers, flags and lists; refuses None."""
     settings = _as_changes(argument, name)
     for key, value in cast("Mapping[str, object]", settings or {}).items():
         if value is None:
@@ -459,7 +464,7 @@ def _as_settings(argument: object, name: str) -> object:
 
 
 def _as_changes(argument: object, name: str) -> object:
-    """Return settings as text where None stays: it takes a setting away."""
+    """Convert changes of settings to text; None stays None and resets the setting."""
     if argument is None:
         return None
     if not isinstance(argument, Mapping):
@@ -484,7 +489,7 @@ def _as_setting(key: object, value: object) -> object:
 
 
 def _as_records(argument: object, name: str) -> object:
-    """Return records from what clearly is one, or some of them."""
+    """Convert one record or an iterable of records."""
     if type(argument) is list and _RECORD_TYPE.issuperset(map(type, argument)):
         return argument
     if isinstance(argument, bytes | str | Mapping | NewRecord):
@@ -513,7 +518,7 @@ def _as_record(argument: object, name: str) -> object:
     raise InvalidRequest(f"{name}: {argument!r:.60} is {type(argument).__name__}; {_RECORDS}")
 
 
-# Reader of each of these argument names, the same in every public call.
+# Converters by parameter name, the same in every public call.
 READERS: Final[Mapping[str, Read]] = {
     **dict.fromkeys(("start", "end", "at", "when", "before", "after"), as_time),
     "times": _as_times,

@@ -1,6 +1,6 @@
-"""Arrow tables into topics, for `tidelog.Directory` and clusters.
+"""Appends of Arrow tables to topics, for `tidelog.Directory` and clusters.
 
-Imports Arrow, numpy and numba: reached only by the calls that need them.
+Needs Arrow, numpy and numba, so only the calls that need them import this module.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ except ImportError as error:
     ) from error
 
 
-# Batches are appended together up to this many bytes: one write, one look at the clock.
+# Batches are appended together up to this size: one write, one clock reading.
 APPEND_BYTES: Final = 1 << 20
 
 
@@ -71,10 +71,10 @@ def append_table(
 
 
 def as_table(source: object) -> pa.Table:
-    """Return the rows of a table, a batch, a reader or a frame of Polars, pandas and the like.
+    """Convert a table, a batch, a reader or a frame of Polars, pandas and others to an Arrow table.
 
     Raises:
-        InvalidRequest: It is none of these, can't become Arrow columns, or has a column twice.
+        InvalidRequest: Another type, columns that Arrow can't represent, or a duplicate column.
     """
     try:
         result = _without_views(_rows_of(source))
@@ -104,7 +104,7 @@ def _rows_of(source: object) -> pa.Table:
 
 
 def _without_views(table: pa.Table) -> pa.Table:
-    """Copy texts and bytes that are views, as Polars has them: Arrow can't choose rows of these."""
+    """Copy columns of string or binary views, as in Polars: Arrow can't select rows of these."""
     kinds = [_without_view(field.type) for field in table.schema]
     if kinds == table.schema.types:
         return table
@@ -127,7 +127,7 @@ def _without_view(kind: pa.DataType) -> pa.DataType:
 
 
 def append_encoded(log: Log, batches: Iterable[bytearray]) -> AppendResult:
-    """Append sealed batches by pieces of about `APPEND_BYTES`; the last piece's answer."""
+    """Append encoded batches in pieces of about `APPEND_BYTES`; returns the last piece's result."""
     answer = None
     for piece in _pieces(batches):
         answer = log.append_batches(piece, BUILT)
@@ -150,11 +150,11 @@ def _pieces(batches: Iterable[bytearray]) -> Iterator[bytearray]:
 def choose_rows(
     table: pa.Table, partition_count: int, keyless: int
 ) -> tuple[npt.NDArray[np.int32], pa.Table]:
-    """Return each row's partition, and the table without the column that may have said it.
+    """Return each row's partition, and the table without the partition column.
 
     Raises:
-        InvalidRequest: A partition that is not there, or a column of another type.
-        InvalidTimestamp: A time that no way in takes.
+        InvalidRequest: A partition doesn't exist, or a column has the wrong type.
+        InvalidTimestamp: A time that no append accepts.
     """
     check_times(table)
     _check_binary(table, "key")

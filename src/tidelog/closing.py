@@ -1,17 +1,17 @@
-"""Objects that a `with` block closes at its end."""
+"""Base class of objects that close at the end of a `with` block."""
 
 from abc import ABC, abstractmethod
 from typing import Self
 
 
 class Closing(ABC):
-    """Closed at the end of its block, however that ends."""
+    """Base class: `close` is called at the end of a `with` block, also after an exception."""
 
     __slots__ = ()
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held."""
+        """Release all resources."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,10 +1,11 @@
-"""`Directory`: topics in a directory of this machine or of an object store; `tidelog.open`.
+"""`Directory`: topics in a local directory or in an object store; `tidelog.open`.
 
-`Directory` implements `FrontDoor` over `storage.directory.log_dir.LogDir`, and adds what only a
-directory has: appends that choose partitions, single logs, retention. It owns no format and no
-file. Arrow, numpy and numba are imported by the calls that need them.
+`Directory` implements `FrontDoor` over `storage.directory.log_dir.LogDir`, and adds the calls that
+only a directory has: appends that choose partitions, single logs, retention. It owns no format and
+no file. Arrow, numpy and numba are imported by the calls that need them.
 
-Life cycle: `tidelog.open` -> calls -> close, best by `with`. One thread changes a directory.
+Life cycle: `tidelog.open`, calls, close; best used in a `with` block. Only one thread may change a
+directory.
 """
 
 import logging
@@ -71,18 +72,19 @@ class Directory(FrontDoor):
         """Open a directory of topics.
 
         Args:
-            path: Where it is; Kafka's own log directories can be opened as well. For reading also
-                the URL of an object store, `s3://bucket/logs` say (docs/objects.md).
-            writable: Take the lock and allow changes; the directory is made where it is missing.
-            env: Files, clock and randomness; the machine's where None.
-            store_options: Settings of the object store; the environment's where None.
-            control: Serve the control channel meanwhile, by a thread (docs/control.md).
+            path: Path of the directory, which may be Kafka's own. For reading also the URL of an
+                object store, e.g. `s3://bucket/logs` (docs/objects.md).
+            writable: Take the lock and allow changes; creates the directory if it is missing.
+            env: Files, clock and randomness; the machine's if None.
+            store_options: Settings of the object store; the environment's if None.
+            control: Serve the control channel in a thread while the directory is open
+                (docs/control.md).
 
         Raises:
             DirectoryLocked: Another process has it open for writing.
-            InvalidRequest: There is no such directory, and `writable` is false.
-            ReadOnly: It lies in an object store, and `writable` is true.
-            StorageFailure: The object store can't be reached, or lets nobody in.
+            InvalidRequest: The directory doesn't exist, and `writable` is false.
+            ReadOnly: It is in an object store, and `writable` is true.
+            StorageFailure: The object store can't be reached, or denies access.
         """
         options = LogDirOptions(writable=writable, create=writable)
         path = fspath(path)
@@ -98,29 +100,29 @@ class Directory(FrontDoor):
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """Path of the directory, or its URL."""
         return self._log_dir.path
 
     @property
     def log_dir(self) -> LogDir:
-        """The storage below, for those who work on partitions."""
+        """The underlying storage, for callers that need partitions."""
         return self._log_dir
 
     @property
     def reports(self) -> Sequence[str]:
-        """What was found damaged and made good since it was opened, one line each."""
+        """Damage found and repaired since the directory was opened, one line each."""
         return self._log_dir.reports
 
     # -- topics ------------------------------------------------------------------------------
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """All topics by name; a notebook shows them as a table."""
+        """Return all topics by name; a notebook shows them as a table."""
         from tidelog.frames import Topics
 
         return Topics(self._log_dir.topics())
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic; raises UnknownTopic, which names the nearest one."""
+        """Return one topic; raises UnknownTopic, which suggests a similar name."""
         return self._log_dir.topic(name)
 
     def create_topic(
@@ -132,14 +134,14 @@ class Directory(FrontDoor):
         topic_id: UUID | None = None,
         exist_ok: bool = False,
     ) -> list[ConfigNote]:
-        """Create a topic; what there is to say about its settings (old names, say).
+        """Create a topic, and return notes on its settings, e.g. about deprecated names.
 
         Args:
-            name: By Kafka's rules.
-            partitions: From 1 on.
+            name: A name that Kafka allows.
+            partitions: Number of partitions, at least 1.
             config: Settings under Kafka's names, see docs/config.md.
-            topic_id: To match another cluster's topic; drawn where None.
-            exist_ok: A topic that is there stays as it is, whatever the other arguments say.
+            topic_id: Id of the topic, to match another cluster's; random if None.
+            exist_ok: Leave an existing topic unchanged, whatever the other arguments are.
 
         Raises:
             InvalidTopic, TopicExists, InvalidPartitions, ConfigError: Nothing was changed.
@@ -159,36 +161,36 @@ class Directory(FrontDoor):
         self._log_dir.delete_topic(name)
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Change a topic's settings, None for back to the default."""
+        """Change a topic's settings; None resets one to its default."""
         return self._log_dir.alter_config(name, changes)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """All partitions of a topic; raises UnknownTopic."""
+        """Return all partitions of a topic; raises UnknownTopic."""
         return self._log_dir.partitions(topic)
 
     def partition(self, topic: str, partition: int) -> LogView:
-        """One partition, for reading."""
+        """Return one partition, for reading."""
         return self._log_dir.reader(topic, partition)
 
     def log(self, topic: str, partition: int) -> Log:
-        """One partition, for writing; raises ReadOnly where the directory is open for reading."""
+        """Return one partition, for writing; raises ReadOnly unless the directory is writable."""
         return self._log_dir.log(topic, partition)
 
     def retain(self, topic: str | None = None, *, dry_run: bool = False) -> "list[DueSegment]":
-        """Apply retention: delete the finished segments that the topics' settings let go.
+        """Apply retention: delete the finished segments that the topics' settings no longer keep.
 
-        A broker does it by itself; without one, all is kept until somebody calls this. Only topics
-        with a `retention.ms` of their own, or of a broker's that is known, go by age.
+        A broker does this by itself; without a broker, nothing is deleted until this call. Age
+        applies only to topics with their own `retention.ms`, or with a known broker setting.
 
         Args:
-            topic: One topic; all of them where None.
-            dry_run: Delete nothing. A directory that is open for reading can be asked, too.
+            topic: One topic; all topics if None.
+            dry_run: Delete nothing. Also allowed if the directory is open for reading.
 
         Returns:
-            What was deleted, or would be, in order of partition and offset.
+            The segments that were deleted, or would be, in order of partition and offset.
 
         Raises:
-            UnknownTopic: No such topic.
+            UnknownTopic: The topic doesn't exist.
             ReadOnly: The directory is open for reading, and this is no dry run.
             StorageFailure: The disk failed; the partition is offline.
         """
@@ -208,21 +210,21 @@ class Directory(FrontDoor):
         codec: Compression = Codec.NONE,
         batch_bytes: int = BATCH_BYTES,
     ) -> dict[int, AppendResult]:
-        """Append records; what each partition that got some answered.
+        """Append records, and return the result of each partition that received some.
 
-        Records go where Kafka's clients would send them: by murmur2 of the key; those without a
-        key to one partition that is drawn anew for each call. Within a partition all are appended
-        or none; across partitions each stands for itself.
+        Partitions are chosen as by Kafka's clients: by murmur2 of the key. Records without a key go
+        to one partition, chosen at random for each call. Within a partition all records are
+        appended or none; the partitions are independent.
 
         Args:
-            topic: Its name.
-            records: Keys, values, create times (the clock's where they have none), headers.
-            partition: The partition for them all; chosen by key where None.
-            codec: Compression, unless the topic's `compression.type` says another.
-            batch_bytes: Where a batch is closed, before compression.
+            topic: Name of the topic.
+            records: Keys, values, create times (default: the current time), headers.
+            partition: Partition for all records; chosen by key if None.
+            codec: Compression, unless the topic's `compression.type` sets another one.
+            batch_bytes: Size at which a batch is closed, before compression.
 
         Raises:
-            UnknownTopic, ReadOnly, and what `Log.append` raises.
+            UnknownTopic, ReadOnly, and the errors of `Log.append`.
         """
         groups = self._by_partition(topic, records, partition)
         return {
@@ -245,17 +247,17 @@ class Directory(FrontDoor):
         """Append the rows of a source that a topic doesn't have yet, all together or none.
 
         Args:
-            topic: Its name.
-            records: All rows of the source, from the first one; those that were loaded before
-                under the source's name are passed over.
-            source: Its name.
-            partition: The partition for them all; chosen by key where None.
-            codec: Compression, unless the topic's `compression.type` says another.
-            batch_bytes: Where a batch is closed, before compression.
+            topic: Name of the topic.
+            records: All rows of the source, from the first one; rows already loaded under the
+                source's name are skipped.
+            source: Name of the source.
+            partition: Partition for all rows; chosen by key if None.
+            codec: Compression, unless the topic's `compression.type` sets another one.
+            batch_bytes: Size at which a batch is closed, before compression.
 
         Raises:
-            InvalidRequest: The first rows are not those that were loaded under this name.
-            UnknownTopic, ReadOnly, and what `Log.append` raises: Nothing was appended.
+            InvalidRequest: The first rows differ from those that were loaded under this name.
+            UnknownTopic, ReadOnly, and the errors of `Log.append`: Nothing was appended.
         """
         from tidelog.storage.directory.numbered_loads import load_once
 
@@ -277,22 +279,22 @@ class Directory(FrontDoor):
         codec: Compression = Codec.NONE,
         batch_bytes: int = BATCH_BYTES,
     ) -> dict[int, AppendResult]:
-        """Append the rows of an Arrow table; the last answer of each partition that got some.
+        """Append an Arrow table, and return the last result of each partition that received rows.
 
-        Rows keep their order within a partition. They are appended by pieces of about
-        `APPEND_BYTES`: a failure leaves the pieces before it in the log.
+        Rows keep their order within a partition. They are appended in pieces of about
+        `APPEND_BYTES`; after a failure the pieces before it stay in the log.
 
         Args:
-            topic: Its name.
-            table: Columns `key`, `value`, `timestamp` (ms, or any timestamp), `headers`, all
-                optional, and `partition` (int) for those who choose it themselves.
-            codec: Compression, unless the topic's `compression.type` says another.
-            batch_bytes: Where a batch is closed, before compression.
+            topic: Name of the topic.
+            table: Columns `key`, `value`, `timestamp` (ms, or any timestamp), `headers`, and
+                `partition` (int) to choose partitions explicitly; all are optional.
+            codec: Compression, unless the topic's `compression.type` sets another one.
+            batch_bytes: Size at which a batch is closed, before compression.
 
         Raises:
-            InvalidRequest: Another column, a wrong type, or a partition that is not there.
+            InvalidRequest: An unknown column, a wrong type, or a partition that doesn't exist.
             MissingDependency: pyarrow, numpy or numba is not installed.
-            UnknownTopic, ReadOnly, and what `Log.append_batches` raises.
+            UnknownTopic, ReadOnly, and the errors of `Log.append_batches`.
         """
         from tidelog.arrow_topics import append_table
 
@@ -331,7 +333,7 @@ class Directory(FrontDoor):
         return partitioner
 
     def flush(self) -> None:
-        """Make everything appended durable, in every partition that was written to."""
+        """Sync all appended records to disk, in every partition written to."""
         self._log_dir.flush()
 
     # -- lookups by time and reading ---------------------------------------------------------
@@ -373,7 +375,7 @@ class Directory(FrontDoor):
         return DirectoryRecords(self._log_dir, self._env)
 
     def _repr_html_(self) -> str:
-        """The directory for a notebook: its topics and their sizes."""
+        """Return the directory as an HTML table for a notebook: its topics and their sizes."""
         from tidelog.frames import directory_html
 
         return directory_html(self._log_dir)
@@ -381,14 +383,14 @@ class Directory(FrontDoor):
     # -- closing -----------------------------------------------------------------------------
 
     def exclusive(self) -> AbstractContextManager[object]:
-        """Keep requests of the control channel out while the block runs, where one is served.
+        """Keep requests of the control channel out during the block, if the channel is served.
 
-        Calls do so by themselves; logs, partitions and scans that they hand out do not.
+        Calls of this class do so by themselves; logs, partitions and scans that they return do not.
         """
         return nullcontext()
 
     def close(self) -> None:
-        """Close everything; a writable directory leaves the mark of a clean stop."""
+        """Close everything; a writable directory writes the mark of a clean shutdown."""
         self._log_dir.close()
 
 

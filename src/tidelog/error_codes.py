@@ -1,10 +1,10 @@
-"""Kafka's error codes, each once. Source: Kafka's protocol guide, error codes."""
+"""Kafka's error codes. Source: Kafka's protocol guide, error codes."""
 
 from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """What an answer says of a request or of one item in it; part of the protocol."""
+    """Result of a request, or of one item in it, in a response; part of the protocol."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

@@ -29,7 +29,7 @@ class TidelogError(Exception):
     code: ClassVar[int | None] = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle and copy by the attributes: constructors have other arguments than the text."""
+        """Pickle and copy by the attributes: constructors take other arguments than the text."""
         return _unpickled, (type(self), self.args, self.__dict__)
 
 

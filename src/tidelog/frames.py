@@ -1,8 +1,8 @@
 """Records for other tools: Arrow, Polars, DuckDB, pandas, and notebooks.
 
-A `Scan` is a choice of records. It reads nothing until it is asked, and every question plans and
-reads anew, so a log that grows shows what it holds by then. Polars, DuckDB and pandas are imported
-by the calls that name them, numpy, pyarrow and numba by all that read.
+A `Scan` is a selection of records. It reads nothing until a call needs records. Each call plans and
+reads again, so it returns the current content of a growing log. Polars, DuckDB and pandas are
+imported by the calls named after them; numpy, pyarrow and numba by all calls that read.
 """
 
 from abc import ABC, abstractmethod
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-# What a notebook shows of records and topics.
+# Number of rows that a notebook shows of records and of topics.
 ROWS_SHOWN: Final = 5
 TOPICS_SHOWN: Final = 20
 
 
 class ArrowSource(ABC):
-    """Records that can be asked for as Arrow, again and again, and so by whatever takes Arrow."""
+    """Base class of selections that any tool can read as Arrow, repeatedly."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def schema(self) -> "pa.Schema":
-        """Names and types of the columns; raises InvalidRequest for one that does not exist."""
+        """Names and types of the columns; raises InvalidRequest for a column that doesn't exist."""
 
     @abstractmethod
     def to_arrow(self) -> "pa.RecordBatchReader":
-        """The records as an Arrow reader, which reads while it is read."""
+        """Return an Arrow reader, which reads records as its batches are requested."""
 
     @abstractmethod
     def _check(self) -> None:
-        """Raise what would go wrong at once, before a tool of its own errors reads."""
+        """Raise the errors of a first read now, because a tool would replace them by its own."""
 
     def to_table(self) -> "pa.Table":
-        """The records in memory as an Arrow table; raises as `to_arrow`."""
+        """Read the records into an Arrow table; raises as `to_arrow`."""
         return self.to_arrow().read_all()
 
     def to_polars(self) -> "pl.DataFrame":
-        """The records in memory as a Polars frame; raises as `to_arrow`."""
+        """Read the records into a Polars frame; raises as `to_arrow`."""
         try:
             import polars as pl
         except ImportError as error:
@@ -64,7 +64,7 @@ class ArrowSource(ABC):
         return frame
 
     def to_pandas(self) -> "pd.DataFrame":
-        """The records in memory as a pandas frame, times in UTC; raises as `to_arrow`."""
+        """Read the records into a pandas frame, times in UTC; raises as `to_arrow`."""
         try:
             import pandas as pd
         except ImportError as error:
@@ -76,15 +76,15 @@ class ArrowSource(ABC):
     def to_duckdb(
         self, connection: "duckdb.DuckDBPyConnection | None" = None, *, view: str | None = None
     ) -> "duckdb.DuckDBPyRelation":
-        """The records as a DuckDB relation, streamed: each query reads the log anew.
+        """Return the records as a DuckDB relation, streamed: each query reads the log again.
 
         Args:
-            connection: Where queries run; DuckDB's own default where None.
-            view: A name under which SQL finds the records on that connection too.
+            connection: Connection for the queries; DuckDB's default if None.
+            view: Also register the records under this name for SQL on that connection.
 
         Raises:
-            UnknownTopic, InvalidRequest, MissingDependency: At once. What goes wrong while a query
-                reads is DuckDB's error, with ours in its text.
+            UnknownTopic, InvalidRequest, MissingDependency: At once. Errors while a query reads are
+                DuckDB's, with our message in their text.
         """
         try:
             import duckdb
@@ -97,7 +97,7 @@ class ArrowSource(ABC):
         return where.from_arrow(self)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """A new stream of the records; it is planned when its first batch is asked for."""
+        """Return a new stream of the records; it is planned when its first batch is requested."""
         needs_arrow()
         import pyarrow as pa
 
@@ -111,19 +111,20 @@ class ArrowSource(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Scan(ArrowSource):
-    """Records of one or more topics of a directory or of a cluster, chosen by time.
+    """Records of one or more topics of a directory or of a cluster, selected by time.
 
-    Any tool that takes an Arrow stream takes a scan (`__arrow_c_stream__`), as often as it wants:
+    Any tool that takes an Arrow stream takes a scan (`__arrow_c_stream__`), as often as needed:
     `polars.DataFrame(scan)`, `duckdb.from_arrow(scan)`, `pyarrow.table(scan)`.
 
     Attributes:
-        source: Where the records are; a directory must be open while a plan is made.
-        topics: Topics or single partitions. None: all topics; in a cluster without Kafka's own.
-        wanted: The range of time.
+        source: Source of the records; a directory must be open while a plan is made.
+        topics: Topics or single partitions. None: all topics; in a cluster without internal ones
+            (`__…`).
+        wanted: The time range.
         clock: Clock of the range.
-        columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
+        columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
         isolation: READ_COMMITTED leaves out records of aborted and open transactions.
-        strict: Raise where records have no time on that clock; else they are left out.
+        strict: Raise if records have no time on that clock; otherwise leave them out.
     """
 
     source: RecordSource
@@ -139,11 +140,11 @@ class Scan(ArrowSource):
 
     @property
     def schema(self) -> "pa.Schema":
-        """Names and types of the columns; raises InvalidRequest for one that does not exist."""
+        """Names and types of the columns; raises InvalidRequest for a column that doesn't exist."""
         return schema_of(self.columns)
 
     def plan(self) -> ScanPlan:
-        """Plan the scan as of now; raises UnknownTopic, InvalidRequest, ClusterFailure."""
+        """Plan the scan on the current log; raises UnknownTopic, InvalidRequest, ClusterFailure."""
         return self.source.plan(
             self.topics,
             self.wanted,
@@ -160,25 +161,26 @@ class Scan(ArrowSource):
         stats: ScanStats | None = None,
         views: bool = False,
     ) -> "pa.RecordBatchReader":
-        """The records as an Arrow reader, decoded by several threads, in bounded memory.
+        """Return an Arrow reader, decoded by several threads in bounded memory.
 
         Args:
-            threads: How many; as many as there are cores where None. A cluster is read by one.
-            stats: Counted up while reading.
-            views: Keys and values as Arrow's `binary_view`: views of the log's own bytes instead of
-                copies. Polars and DuckDB take them; of pyarrow's functions some do not. Who holds
-                such rows holds the mapped files, deleted ones too. For directories alone.
+            threads: Number of threads; the number of cores if None. A cluster is read by one
+                thread.
+            stats: Updated while reading.
+            views: Return keys and values as Arrow's `binary_view`: views of the log's own bytes
+                instead of copies. Polars and DuckDB accept them, some of pyarrow's functions don't.
+                Such rows keep files mapped, even deleted ones. For directories only.
 
         Returns:
-            Exactly the records of the range that are there now, by topic, partition and offset. It
-            reads while it is read: threads start with the first batch and end with the last one, or
-            when the reader is dropped.
+            Exactly the records of the range at the time of the call, by topic, partition and
+                offset. Records are read as batches are requested: threads start with the first
+                batch, and end with the last one or when the reader is dropped.
 
         Raises:
             UnknownTopic, InvalidRequest, ClusterFailure: At once.
             MissingDependency: pyarrow, numpy or numba is not installed, or too old for views.
-            MissingTimestamps, CorruptData, OffsetOutOfRange, ClusterFailure: While reading, behind
-                everything that is right.
+            MissingTimestamps, CorruptData, OffsetOutOfRange, ClusterFailure: While reading, after
+                all rows before the error.
         """
         needs_arrow()
         from tidelog.scan.parallel import ROWS
@@ -204,7 +206,7 @@ class Scan(ArrowSource):
         )
 
     def count(self) -> RecordCount:
-        """How many records there are: in a directory mostly by zone maps alone, see `counts`.
+        """Return the number of records; a directory counts mostly from zone maps, see `counts`.
 
         With `strict` all records are read, and MissingTimestamps is raised as by a read.
         """
@@ -220,10 +222,10 @@ class Scan(ArrowSource):
         )
 
     def counts(self, *, zone_cache: str | None = None) -> Count:
-        """How many records there are by partition, and what was read to know it.
+        """Return the number of records by partition, and the bytes read for it.
 
-        From a cluster all records are fetched. Records without a time are counted, also with
-        `strict`. For `zone_cache` see `tidelog.scan.count`.
+        From a cluster all records are fetched. Records without a time are counted separately, even
+        with `strict`. For `zone_cache` see `tidelog.scan.count`.
         """
         return self.source.count(
             self.topics,
@@ -238,7 +240,7 @@ class Scan(ArrowSource):
         self.plan()
 
     def _what(self) -> str:
-        """The choice on one line."""
+        """Return the selection on one line."""
         if self.topics is None:
             chosen = "all topics"
         elif isinstance(self.topics, str | TopicPartition):
@@ -251,7 +253,7 @@ class Scan(ArrowSource):
         return f"{chosen}, {self.clock.value} time {_time(start)} to {_time(end)}"
 
     def _repr_html_(self) -> str:
-        """The choice, what it costs to read, and the first records."""
+        """Return an HTML table for a notebook: selection, bytes to read, first records."""
         try:
             planned = self.plan()
             rows = [list(row.values()) for row in islice(self._first_rows(), ROWS_SHOWN)]
@@ -271,7 +273,7 @@ class Scan(ArrowSource):
 
 
 class Topics(dict[str, TopicInfo]):
-    """The topics of a directory by name, which a notebook shows as a table."""
+    """Topics of a directory by name, which a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
         headings = ("topic", "partitions", "id", "settings")
@@ -281,7 +283,7 @@ class Topics(dict[str, TopicInfo]):
 
 
 def directory_html(log_dir: LogDir) -> str:
-    """A directory for a notebook: its topics, how many offsets they have, and their sizes."""
+    """Return a directory as an HTML table: its topics, their offset counts and sizes."""
     topics: Mapping[str, TopicInfo] = log_dir.topics()
     rows = [_topic_row(log_dir, info) for info in islice(topics.values(), TOPICS_SHOWN)]
     headings = ("topic", "partitions", "offsets", "log", "settings")
@@ -317,11 +319,11 @@ def _time(ms: int | None) -> str:
     try:
         return format_ms(ms)
     except (ValueError, OverflowError):
-        return str(ms)  # a time that no calendar holds
+        return str(ms)  # outside the calendar
 
 
 def columns_of(chosen: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the chosen columns; the usual ones where None, raises MissingDependency."""
+    """Return the chosen columns, the default ones if None; raises MissingDependency."""
     if chosen is not None:
         return tuple(chosen)
     needs_arrow()
@@ -344,7 +346,7 @@ def schema_of(chosen: Sequence[str] | None) -> "pa.Schema":
 
 
 def needs_arrow() -> None:
-    """Raise MissingDependency where what decodes records is not installed."""
+    """Raise MissingDependency if the packages for decoding are not installed."""
     try:
         import tidelog.scan.reader  # noqa: F401 - for its own imports
     except ImportError as error:

@@ -1,11 +1,11 @@
 """Calls on topics that a directory and a cluster share.
 
-`FrontDoor` holds each shared call once: its signature, its contract and its docstring. A door
-(`tidelog.directory.Directory`, `tidelog.remote.remote_directory.RemoteDirectory`) implements the
-hooks below, and the calls whose contracts differ: topics, settings, appends.
+`FrontDoor` has the signature and docstring of each shared call. `tidelog.directory.Directory` and
+`tidelog.remote.remote_directory.RemoteDirectory` implement the hooks below, and the calls whose
+contracts differ: topics, settings, appends.
 
-The module opens nothing and owns no state but the environment. Every argument is checked before a
-hook runs. Calls that need Arrow import it themselves.
+The module opens nothing and owns no state except the environment. Every argument is checked before
+a hook runs. Calls that need Arrow import it themselves.
 """
 
 from abc import abstractmethod
@@ -47,11 +47,11 @@ class FrontDoor(Closing):
     def __init__(self, env: Env) -> None:
         self._env = env
 
-    # -- what a door implements ----------------------------------------------------------------
+    # -- hooks of the subclasses ----------------------------------------------------------------
 
     @abstractmethod
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """All partitions of a topic; raises UnknownTopic."""
+        """Return all partitions of a topic; raises UnknownTopic."""
 
     @abstractmethod
     def _first_at(
@@ -85,19 +85,19 @@ class FrontDoor(Closing):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], *, clock: str = ClockName.RECORD
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the earliest record at or after a time, for each partition. Source: KIP-79.
+        """Return the first record at or after a time, for each partition. Source: KIP-79.
 
         Args:
             times: ms since the epoch, 0 or more.
-            clock: `record` or `append`. In a cluster, tidelog's brokers know append times, and
-                other brokers on topics with LogAppendTime.
+            clock: `record` or `append`. In a cluster, append times are known to tidelog's brokers,
+                and to other brokers on topics with LogAppendTime.
 
         Returns:
-            Every partition of `times`, with None where no record is that late. On the append
+            An entry for every partition of `times`, None if no record is that late. On the append
             clock, `without_time` is the number of records before the result whose append time is
-            unknown, or None where the brokers don't report it. Where the result is None,
-            `without_append_time` returns the number in the whole partition, and a warning is
-            logged unless it is 0.
+            unknown, or None if the brokers don't report it. If the result is None,
+            `without_append_time` returns the number in the whole partition, and a warning is logged
+            unless it is 0.
 
         Raises:
             ValueError: A negative time, or an unknown clock.
@@ -112,19 +112,19 @@ class FrontDoor(Closing):
         """Return `offsets_for_times` of one point in time for every partition of a topic.
 
         Args:
-            topic: Its name.
+            topic: Name of the topic.
             when: ms since the epoch, or text such as `2013-02-08 12:00 America/New_York`, `-6h`.
             clock: `record` or `append`.
 
         Raises:
             InvalidTime: The text is no point in time.
-            As `offsets_for_times`.
+            Others: As `offsets_for_times`.
         """
         time_ms = self.point(when)
         return self.offsets_for_times(dict.fromkeys(self.partitions(topic), time_ms), clock=clock)
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first readable offset of each; raises UnknownTopic. Source: KIP-79."""
+        """Return each partition's first readable offset; raises UnknownTopic. Source: KIP-79."""
         return self._starts(partitions)
 
     def end_offsets(
@@ -133,7 +133,10 @@ class FrontDoor(Closing):
         *,
         isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
-        """Return the offset after the last visible record; raises UnknownTopic. Source: KIP-79."""
+        """Return the offset after each partition's last visible record; raises UnknownTopic.
+
+        Source: KIP-79.
+        """
         return self._ends(partitions, level_of(isolation))
 
     def point(self, when: When) -> int:
@@ -143,7 +146,7 @@ class FrontDoor(Closing):
         return parse_point(when, now_ms=self._env.clock.now_ms())
 
     def range(self, text: str) -> tuple[int, int]:
-        """Return a range of time [start, end) in ms, from `-6h..now` or `2013-02-08`, say."""
+        """Return a time range [start, end) in ms, from text such as `-6h..now` or `2013-02-08`."""
         return parse_range(text, now_ms=self._env.clock.now_ms())
 
     # -- reading -------------------------------------------------------------------------------
@@ -176,25 +179,25 @@ class FrontDoor(Closing):
         """Return the records of a topic, or those of a time range, as an Arrow reader.
 
         Args:
-            topic: Its name.
-            start: Earliest time, inclusive; the log's start where None.
-            end: End of the range, exclusive; the log's end where None.
+            topic: Name of the topic.
+            start: Start of the range, inclusive; the log's start if None.
+            end: End of the range, exclusive; the log's end if None.
             clock: Clock of the range: `record` or `append`.
-            columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
+            columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
             isolation: READ_COMMITTED leaves out records of aborted and open transactions.
-            strict: Raise where records have no time on that clock; else they are left out.
-            stats: Counted up while reading: rows and bytes read, records without a time.
+            strict: Raise if records have no time on that clock; otherwise leave them out.
+            stats: Updated while reading: rows and bytes read, records without a time.
 
         Returns:
             Exactly the records of the range in the log at the time of the call, by partition and
             offset; create times may be in any order. For a range of create times, a cluster sends
-            everything after the first record that is late enough, since later records may have
+            everything after the first record that is late enough, because later records may have
             earlier times (docs/connect.md).
 
         Raises:
             InvalidTime: A start or an end is no point in time.
             InvalidRequest: A column doesn't exist, or the brokers don't know append times.
-            UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't answer.
+            UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.
             MissingDependency: pyarrow, numpy or numba is not installed.
             MissingTimestamps, CorruptData, OffsetOutOfRange: While reading.
         """
@@ -220,14 +223,14 @@ class FrontDoor(Closing):
     ) -> RecordCount:
         """Return the number of records that `read` returns for the same range.
 
-        A directory counts mostly by zone maps; from a cluster all records are fetched.
+        A directory counts mostly from zone maps; from a cluster all records are fetched.
 
         Returns:
-            The number, an int. Its `without_time` is the number of records that have no time on
-            the clock, and so are in no range.
+            The number, an int. Its `without_time` is the number of records that have no time on the
+            clock, and so are in no range.
 
         Raises:
-            As `read`; for figures by partition see `tidelog.scan.count`.
+            As `read`; for counts by partition see `tidelog.scan.count`.
         """
         return self.scan(topic, start=start, end=end, clock=clock, isolation=isolation).count()
 
@@ -243,22 +246,22 @@ class FrontDoor(Closing):
         isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
         strict: bool = False,
     ) -> "Scan":
-        """Return records for Arrow, Polars, DuckDB or pandas; reads nothing until one asks.
+        """Return records for Arrow, Polars, DuckDB or pandas; reads nothing until rows are needed.
 
         Args:
-            topics: Topics or single partitions. None: all topics; in a cluster without Kafka's
-                own, whose names begin with `__`.
-            start: Earliest time, inclusive; the log's start where None.
-            end: End of the range, exclusive; the log's end where None.
-            during: Both at once, as text: `2013-02-08`, `-6h..now`.
+            topics: Topics or single partitions. None: all topics; in a cluster without internal
+                ones, whose names begin with `__`.
+            start: Start of the range, inclusive; the log's start if None.
+            end: End of the range, exclusive; the log's end if None.
+            during: Start and end as one text: `2013-02-08`, `-6h..now`.
             clock: Clock of the range: `record` or `append`.
-            columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
+            columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
             isolation: READ_COMMITTED leaves out records of aborted and open transactions.
-            strict: Raise where records have no time on that clock; else they are left out.
+            strict: Raise if records have no time on that clock; otherwise leave them out.
 
         Raises:
             InvalidTime: A start, an end or a range is no time.
-            InvalidRequest: `during` beside `start` or `end`.
+            InvalidRequest: `during` is combined with `start` or `end`.
         """
         from tidelog.frames import Scan
 
@@ -275,7 +278,7 @@ class FrontDoor(Closing):
         )
 
     def _wanted(self, start: When | None, end: When | None, during: str | None) -> "Wanted":
-        """Return the range of time that a scan's arguments name."""
+        """Return the time range of a scan's arguments."""
         from tidelog.scan import Wanted
 
         first, last = self._maybe_point(start), self._maybe_point(end)
@@ -304,24 +307,23 @@ class FrontDoor(Closing):
     ) -> "Table":
         """Return a topic as a table as of a time: the winning record of each key (docs/tables.md).
 
-        Of a partition's committed records up to and including that time, the winner is the one
-        that the topic's compaction rule prefers, unless it is a tombstone. Records without a key
-        are left out.
+        Of a partition's committed records up to that time, inclusive, the topic's compaction rule
+        chooses the winner of each key; a winning tombstone leaves the key out. Records without a
+        key are left out.
 
         Brokers don't report what compaction removed. In a cluster, a table as of a time is
         therefore inexact if the topic is compacted, or no longer begins with its first record.
 
         Args:
-            topic: Its name, or one of its partitions.
-            at: The time; all that the log holds where None.
+            topic: Name of the topic, or one of its partitions.
+            at: The time; the whole log if None.
             clock: Clock of that time: `record` or `append`.
-            columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
-            inexact: `refuse` raises where compaction or retention has removed records that the
-                table consisted of at that time; `mark` returns the rest, and `Table.doubts` gives
-                the reasons.
+            columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
+            inexact: `refuse` raises if compaction or retention has removed records of the table at
+                that time; `mark` returns the rest, and `Table.doubts` gives the reasons.
 
         Raises:
-            InvalidTime, InvalidRequest: `at` is no time, or `inexact` no choice. Other errors come
+            InvalidTime, InvalidRequest: `at` is no time, or `inexact` is neither. Other errors come
                 with the first rows, see `Table.to_arrow`.
         """
         from tidelog.keyed import Table
@@ -347,9 +349,9 @@ class FrontDoor(Closing):
         """Return the keys of a topic's table added, changed or deleted between two times.
 
         Args:
-            topic: Its name, or one of its partitions.
+            topic: Name of the topic, or one of its partitions.
             before: The earlier time; records of that time are in the first table.
-            after: The later time; all that the log holds where None.
+            after: The later time; the whole log if None.
             clock: Clock of both times: `record` or `append`.
             inexact: `refuse` or `mark`, as in `table`.
 

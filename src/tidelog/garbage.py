@@ -1,8 +1,8 @@
-"""Python's garbage collector kept from searching among objects that stay.
+"""Keeps Python's garbage collector from searching long-lived objects.
 
-An import, a plan over 100,000 segments or the compilation of a kernel makes many objects and no
-cycles. The collector looks through them again and again, finds nothing, and takes up to a quarter
-of the time; a search for a million objects stops a broker for a tenth of a second.
+An import, a plan over 100,000 segments or the compilation of a kernel creates many objects and no
+cycles. The collector searches them again and again without finding any, which takes up to a quarter
+of the time. Searching a million objects blocks a broker for a tenth of a second.
 """
 
 import gc
@@ -23,16 +23,16 @@ def collection_paused() -> Iterator[None]:
 
 
 def take_as_old() -> None:
-    """Count all objects as old ones, which are searched rarely.
+    """Move all objects to the oldest generation, which is searched rarely.
 
-    For the end of a pause whose objects stay: else a search of all of them begins at once. Objects
-    that somebody has frozen count as old, too, and are searched again.
+    For the end of a pause whose objects are kept: otherwise the next collection searches all of
+    them at once. Frozen objects are moved, too, and are then searched again.
     """
     gc.freeze()
     gc.unfreeze()
 
 
 def take_modules_as_old() -> None:
-    """`take_as_old` after an import, unless objects are frozen, as in a Spark worker."""
+    """Call `take_as_old` after an import, unless objects are frozen, as in a Spark worker."""
     if not gc.get_freeze_count():
         take_as_old()

@@ -1,8 +1,8 @@
 """`Table` and `Diff`: a topic by key, as of a time or between two times (docs/tables.md).
 
-Both are choices over a `RecordSource`, a directory or a cluster: they read nothing until one asks,
-and each call plans and reads anew. How keys are reduced is `scan.keyed_table`'s, what makes a table
-inexact `scan.table_rules`'.
+Both are selections over a `RecordSource`, a directory or a cluster. They read nothing until a call
+needs rows, and each call plans and reads again. `scan.keyed_table` folds the keys;
+`scan.table_rules` knows what makes a table inexact.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["MEMORY_BYTES", "Diff", "Table", "checked", "fold_of"]
 
 
-# What a map of keys may take before the keys are looked at in shares.
+# Default limit for a map of keys; above it, the keys are folded in shares.
 MEMORY_BYTES: Final = 512 << 20
 
 
@@ -32,17 +32,17 @@ MEMORY_BYTES: Final = 512 << 20
 class Table(ArrowSource):
     """A topic as a table as of a time: the winning record of each key.
 
-    Any tool that takes an Arrow stream takes a table as it is (`__arrow_c_stream__`).
+    Any tool that takes an Arrow stream takes a table (`__arrow_c_stream__`).
 
     Attributes:
-        source: Where the topic is.
+        source: Source of the records.
         topic: The topic, or one of its partitions.
-        at_ms: Records up to and with this time count, in ms; all that are there where None.
-        clock: Which of a record's two times that is about.
-        columns: Names out of `tidelog.scan.ALL_COLUMNS`; the usual ones where None.
-        inexact: `refuse` raises where the past is not whole any more, `mark` answers with what is
-            left; `doubts` says why.
-        memory_bytes: What the keys of a partition may take at a time, about.
+        at_ms: Time of the table in ms, inclusive; the whole log if None.
+        clock: Clock of that time.
+        columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
+        inexact: `refuse` raises if records of the past are gone; `mark` returns the rest, and
+            `doubts` gives the reasons.
+        memory_bytes: Approximate limit for the keys of a partition in memory.
     """
 
     source: RecordSource
@@ -54,7 +54,7 @@ class Table(ArrowSource):
     memory_bytes: int = MEMORY_BYTES
 
     def __post_init__(self) -> None:
-        """Refuse what can't be meant; raises InvalidRequest."""
+        """Check the arguments; raises InvalidRequest."""
         check_question(self.inexact, self.memory_bytes)
 
     def __repr__(self) -> str:
@@ -63,26 +63,28 @@ class Table(ArrowSource):
 
     @property
     def schema(self) -> "pa.Schema":
-        """Names and types of the columns; raises InvalidRequest for one that does not exist."""
+        """Names and types of the columns; raises InvalidRequest for a column that doesn't exist."""
         return schema_of(self.columns)
 
     def doubts(self) -> list[Doubt]:
-        """Why the table may differ from what it was then; empty where it is exact.
+        """Return the reasons why the table may differ from its past state; empty if it is exact.
 
-        Records without a time are told by `TableStats.without_time` alone: they have to be met.
+        Records without a time are found only while reading: `TableStats.without_time` counts them.
         """
         return self.source.doubts(self._partitions(), self.at_ms, self.clock)
 
     def to_arrow(self, *, stats: "TableStats | None" = None) -> "pa.RecordBatchReader":
-        """The rows as an Arrow reader, by partition and offset; it reads while it is read.
+        """Return an Arrow reader of the rows, by partition and offset.
+
+        Rows are read as batches are requested.
 
         Args:
-            stats: Counted up while reading.
+            stats: Updated while reading.
 
         Raises:
             UnknownTopic, InvalidRequest, MissingDependency: At once.
-            InexactTable: With `refuse`, where the past is not whole any more; at once, or, for
-                records without a time, with the first rows of a partition.
+            InexactTable: With `refuse`, if records of the past are gone; at once, or for records
+                without a time with the first rows of a partition.
             CorruptData, OffsetsGone: While reading.
         """
         schema = self.schema
@@ -94,7 +96,10 @@ class Table(ArrowSource):
         return pa.RecordBatchReader.from_batches(schema, self._rows(splits, stats or TableStats()))
 
     def plan(self) -> "dict[TopicPartition, list[Split]]":
-        """What would be read of each partition now; raises as `to_arrow` does at once."""
+        """Plan a read of the current log, and return the splits by partition.
+
+        Raises what `to_arrow` raises at once.
+        """
         names = self._partitions()
         check_doubts(self.source, names, self.at_ms, self.clock, self.inexact)
         return self.source.table_splits(names, self.at_ms, self.clock, self._columns())
@@ -108,7 +113,7 @@ class Table(ArrowSource):
     def rows_of(
         self, name: TopicPartition, splits: "Sequence[Split]", stats: "TableStats"
     ) -> "Iterator[pa.RecordBatch]":
-        """The rows of one partition, of its splits as `plan` gave them; errors as `to_arrow`."""
+        """Yield the rows of one partition from the splits of `plan`; errors as `to_arrow`."""
         from tidelog.scan.keyed_table import TableStats, table_rows
 
         how = fold_of(self.source, [name], self.clock, self.memory_bytes)
@@ -129,7 +134,7 @@ class Table(ArrowSource):
 
 
 class _Question(Protocol):
-    """What both kinds of question have."""
+    """Shared attributes of `Table` and `Diff`."""
 
     @property
     def source(self) -> RecordSource: ...
@@ -142,7 +147,7 @@ class _Question(Protocol):
 
 
 def check_question(inexact: str, memory_bytes: int) -> None:
-    """Raise InvalidRequest for what can't be meant."""
+    """Raise InvalidRequest for an invalid argument."""
     if inexact not in (REFUSE, MARK):
         raise InvalidRequest(f"inexact={inexact!r}: {REFUSE} or {MARK}")
     if memory_bytes < 1:
@@ -152,7 +157,7 @@ def check_question(inexact: str, memory_bytes: int) -> None:
 def fold_of(
     source: RecordSource, names: Sequence[TopicPartition], clock: ClockName, memory_bytes: int
 ) -> "KeyFold":
-    """How the keys of a topic are reduced; raises ConfigError for a rule that nobody knows."""
+    """Return the parameters for folding a topic's keys; raises ConfigError for an unknown rule."""
     from tidelog.scan.keyed_table import KeyFold
 
     ranking = source.ranking(names[0].topic) if names else Ranking()
@@ -168,7 +173,7 @@ def check_doubts(
     clock: ClockName,
     inexact: str,
 ) -> None:
-    """Raise InexactTable where it is not to be told what is known to be inexact."""
+    """Raise InexactTable for known doubts, unless `inexact` is `mark`."""
     if at_ms is None or inexact == MARK:
         return
     doubts = source.doubts(names, at_ms, clock)
@@ -183,20 +188,20 @@ def checked(
     rows: "Iterator[pa.RecordBatch]",
     stats: "TableStats",
 ) -> "Iterator[pa.RecordBatch]":
-    """The rows, once all records were met: whether they tell the past is known only then.
+    """Yield the rows, after checking that the reading has found no doubt about the past.
 
     Args:
-        question: What was asked.
+        question: The table or diff.
         name: The partition.
-        splits: Its records that count.
-        rows: The answer, which has read them all for their keys when it gives the first row, or,
-            where the keys were too many, the last one.
-        stats: Of the reading.
+        splits: Splits of its records.
+        rows: The rows. With the first one, all records have been read for their keys; if the keys
+            exceed the memory limit, only with the last one.
+        stats: Statistics of reading.
 
     Raises:
         InexactTable: Before the first row.
-        OffsetsGone: The partition was compacted beyond the splits; where the keys were too many,
-            it may be told behind the last row.
+        OffsetsGone: The partition was compacted beyond the splits; if the keys exceed the memory
+            limit, this may be raised after the last row.
     """
     first = next(rows, None)
     _check_compaction(question, name, splits)
@@ -209,7 +214,7 @@ def checked(
 
 
 def _check_compaction(question: _Question, name: TopicPartition, splits: "Sequence[Split]") -> None:
-    """Raise OffsetsGone where records may have gone for later ones that are in no split."""
+    """Raise OffsetsGone if compaction may have removed records for later ones in no split."""
     if question.inexact == MARK:
         return
     limit = min((split.compacted_max for split in splits), default=INT64_MAX)
@@ -224,7 +229,7 @@ def _check_compaction(question: _Question, name: TopicPartition, splits: "Sequen
 
 
 def _check_read(question: _Question, name: TopicPartition, stats: "TableStats") -> None:
-    """Raise InexactTable for what reading has shown, and for what was compacted meanwhile."""
+    """Raise InexactTable for records without a time, and for compaction during the read."""
     if question.at_ms is None or question.inexact == MARK:
         return
     doubt = without_time_doubt(name, stats.without_time, question.clock)
@@ -235,14 +240,14 @@ def _check_read(question: _Question, name: TopicPartition, stats: "TableStats") 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Diff(ArrowSource):
-    """What changed in a topic's table between two times; columns in `tidelog.scan.keyed_table`.
+    """Changes in a topic's table between two times; columns in `tidelog.scan.keyed_table`.
 
     Attributes:
-        source: Where the topic is.
+        source: Source of the records.
         topic: The topic, or one of its partitions.
-        before_ms: The earlier time, in ms; records of that time count.
-        after_ms: The later one; all that is there where None.
-        clock: Which of a record's two times both are about.
+        before_ms: The earlier time in ms, inclusive.
+        after_ms: The later time in ms, inclusive; the whole log if None.
+        clock: Clock of both times.
         inexact: As of `Table`.
         memory_bytes: As of `Table`.
     """
@@ -256,7 +261,7 @@ class Diff(ArrowSource):
     memory_bytes: int = MEMORY_BYTES
 
     def __post_init__(self) -> None:
-        """Refuse what can't be meant; raises InvalidRequest."""
+        """Check the arguments; raises InvalidRequest."""
         check_question(self.inexact, self.memory_bytes)
         if self.after_ms is not None and self.after_ms < self.before_ms:
             raise InvalidRequest(
@@ -269,7 +274,7 @@ class Diff(ArrowSource):
 
     @property
     def at_ms(self) -> int:
-        """The time whose table may be least whole: the earlier one."""
+        """The earlier time: its table is the one that may be inexact."""
         return self.before_ms
 
     @property
@@ -281,13 +286,13 @@ class Diff(ArrowSource):
         return DIFF_SCHEMA
 
     def doubts(self) -> list[Doubt]:
-        """Why the answer may differ from what happened then; as `Table.doubts`."""
+        """Return the reasons why the result may differ from the past; as `Table.doubts`."""
         return self.source.doubts(self._partitions(), self.before_ms, self.clock)
 
     def to_arrow(self, *, stats: "TableStats | None" = None) -> "pa.RecordBatchReader":
-        """The keys that differ, by partition and by the offset of what changed them.
+        """Return the changed keys as an Arrow reader, by partition and the offset of the change.
 
-        Arguments and errors as of `Table.to_arrow`.
+        Arguments and errors are those of `Table.to_arrow`.
         """
         schema = self.schema
         import pyarrow as pa

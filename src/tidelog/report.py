@@ -1,12 +1,13 @@
-"""Reports as one HTML file that needs nothing else: texts, lists, tables and plots.
+"""Reports as one self-contained HTML file: texts, lists, tables and plots.
 
-Owns the page and its style sheet, the form of cells, small tables for notebooks (`html_table`: a
-caption and a table, styled by the notebook), and two kinds of plots as SVG text: stacked bars and
-lines over whole numbers, such as hours. Plots are drawn here, not by a plotting library, so that a
-report is one small file. Their colors and fonts come from the page's style sheet by class.
+The module has the page and its style sheet, the formatting of cells, small tables for notebooks
+(`html_table`: a caption and a table, styled by the notebook), and two kinds of plots as SVG text:
+stacked bars and lines over whole numbers, such as hours. Plots are drawn here instead of by a
+plotting library, so that a report is one small file. Their colors and fonts come from the page's
+style sheet by class.
 
-Invariants: everything from records or users is escaped. There is no script, and no address of
-anything elsewhere. Only `write_report` writes a file.
+Invariants: all text from records or users is escaped. A report has no script and no external
+address. Only `write_report` writes a file.
 """
 
 import math
@@ -19,12 +20,12 @@ from typing import Final, TypeAlias
 from tidelog.timespec.points import zone_of
 from tidelog.types import HOUR_MS
 
-# What one cell may show: a record's value may be a megabyte.
+# Maximum number of characters in a cell: a record's value may be a megabyte.
 CELL_LIMIT: Final = 80
 
 
 def shown(text: str) -> str:
-    """Return the text for HTML: escaped, and what can't be seen as escapes (NUL, ESC, U+202E)."""
+    """Escape text for HTML; invisible characters (NUL, ESC, U+202E) become escape sequences."""
     if not text.isprintable():
         text = "".join(
             c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
@@ -38,12 +39,12 @@ def html_table(
     rows: Iterable[Sequence[object]],
     note: str = "",
 ) -> str:
-    """A table; numbers to the right, None as a dash, long cells cut.
+    """Return an HTML table; numbers are right-aligned, None is a dash, long cells are cut.
 
     Args:
         caption: A line above it.
         headings: One for each column.
-        rows: Cells; whatever they are, their text is shown.
+        rows: Cells; other types are shown as text.
         note: A line below it.
     """
     head = "".join(f"<th>{shown(text)}</th>" for text in headings)
@@ -71,7 +72,7 @@ def _text(content: object) -> str:
 
 
 def bytes_text(size_bytes: int) -> str:
-    """A size for people: `1.5 GB`, in powers of 1000."""
+    """Format a size, e.g. `1.5 GB`, in powers of 1000."""
     size = float(size_bytes)
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
@@ -83,7 +84,7 @@ def bytes_text(size_bytes: int) -> str:
 _WIDTH: Final = 330
 
 
-# Of a panel that stands alone.
+# Width of a single panel.
 _WIDTH_ALONE: Final = 700
 
 
@@ -99,17 +100,17 @@ _STEPS: Final = 5
 _BAR_SHARE: Final = 0.8
 
 
-# Ticks of large values are told in these.
+# Units of large values at ticks.
 _UNITS: Final = ((1_000_000_000_000, "T"), (1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k"))
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One kind of value over whole numbers.
+    """One series of values over whole numbers.
 
     Attributes:
-        name: For the legend and the tips.
-        style: The class of its marks: `s0`, `s1`, ...
+        name: Name in the legend and in tooltips.
+        style: Class of its marks: `s0`, `s1`, ...
         values: By x; an x without a value is left out.
     """
 
@@ -126,9 +127,9 @@ class Axis:
     """Meaning of the whole numbers of the x axis.
 
     Attributes:
-        title: Below the axis.
-        name: The text of a number, for its tick and its tips.
-        every: Numbers that this divides get a tick.
+        title: Title below the axis.
+        name: Formats a number for its tick and tooltips.
+        every: Multiples of this number get a tick.
     """
 
     title: str
@@ -138,7 +139,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """From numbers and values to places in one panel; the value 0 is always inside."""
+    """Maps numbers and values to coordinates in one panel; always includes the value 0."""
 
     axis: Axis
     numbers: range
@@ -162,13 +163,16 @@ _Marks = Callable[[_Scale, str, Sequence[Series]], Iterator[str]]
 
 
 def stacked_bars(panels: Panels, y_title: str, axis: Axis) -> str:
-    """Bars, series on top of each other; a panel for each name. Values are >= 0, one at least."""
+    """Return stacked bars, with a panel for each name.
+
+    All values must be >= 0, and there must be at least one.
+    """
     totals = [total for series in panels.values() for total in _totals(series)]
     return _figure(panels, _scale(panels, axis, nice_ticks(0, max(totals))), y_title, _bars)
 
 
 def lines(panels: Panels, y_title: str, axis: Axis) -> str:
-    """A line for each series; a panel for each name. There must be one value at least."""
+    """Return a line for each series, with a panel for each name; needs at least one value."""
     values = [v for series in panels.values() for one in series for v in one.values.values()]
     scale = _scale(panels, axis, nice_ticks(min(values), max(values)))
     return _figure(panels, scale, y_title, _lines)
@@ -186,7 +190,7 @@ def _totals(series: Sequence[Series]) -> list[float]:
 
 
 def nice_ticks(lowest: float, highest: float) -> list[float]:
-    """Some five round numbers in equal steps that span both values and 0."""
+    """Return about five round numbers in equal steps that span both values and 0."""
     lowest, highest = min(lowest, 0.0), max(highest, 0.0)
     step = max(highest - lowest, 1.0) / _STEPS
     power = 10.0 ** math.floor(math.log10(step))
@@ -229,7 +233,7 @@ def _axes(scale: _Scale, name: str, y_title: str) -> Iterator[str]:
 
 
 def short(value: float) -> str:
-    """A number in few characters: `250k`, `1.5M`."""
+    """Format a number in few characters: `250k`, `1.5M`."""
     for size, unit in _UNITS:
         if abs(value) >= size:
             return f"{value / size:g}{unit}"
@@ -237,7 +241,7 @@ def short(value: float) -> str:
 
 
 def whole(value: float) -> str:
-    """A number with all its digits before the point."""
+    """Format a number with all digits before the decimal point."""
     return f"{int(value):,}" if value == int(value) else f"{value:,.2f}"
 
 
@@ -276,7 +280,7 @@ def _lines(scale: _Scale, panel: str, all_series: Sequence[Series]) -> Iterator[
 
 
 def legend(series: Sequence[Series]) -> str:
-    """What the marks mean, as HTML."""
+    """Return the legend as HTML."""
     items = (
         f'<span><svg viewBox="0 0 10 10"><rect class="{one.style}" width="10" height="10"/></svg>'
         f" {shown(one.name)}</span>"
@@ -318,7 +322,7 @@ _HOUR_S: Final = 3_600
 _DAY_HOURS: Final = 24
 
 
-# Steps of a time axis, in hours: the first one that needs no more bars than this is taken.
+# Maximum number of bars; of the steps in hours below, the smallest one within it is chosen.
 _BARS_MAX: Final = 240
 
 
@@ -328,7 +332,7 @@ _STEPS_HOURS: Final = (1, 3, 6, 12, 24, 7 * 24, 28 * 24, 364 * 24)
 _TICKS: Final = 7
 
 
-# What no calendar holds is plotted at its ends.
+# Times outside the calendar are plotted at its ends.
 _FIRST_HOUR: Final = -62_135_596_800_000 // HOUR_MS
 
 
@@ -366,7 +370,7 @@ class Table:
     Attributes:
         columns: The headings.
         rows: The cells.
-        title: Above it.
+        title: Title above it.
     """
 
     columns: Sequence[str]
@@ -384,14 +388,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """A plot with its legend; a paragraph that says so where there is nothing to show.
+    """A plot with its legend; without values, a paragraph that says so.
 
     Attributes:
         panels: The series of each panel; all panels have the same series.
-        y_title: What the values are.
-        axis: What the numbers below are.
-        is_stacked: Bars on top of each other; else lines.
-        title: Above it.
+        y_title: Meaning of the values.
+        axis: Meaning of the numbers on the x axis.
+        is_stacked: Stacked bars; otherwise lines.
+        title: Title above it.
     """
 
     panels: Panels
@@ -449,15 +453,15 @@ def plot_by_hour(
     is_stacked: bool = True,
     zone: str | None = None,
 ) -> Plot:
-    """A plot of values by hour; hours are joined to longer steps where there are too many.
+    """Return a plot of values by hour; hours are joined to longer steps if there are too many.
 
     Args:
-        panels: Panel -> series -> hour since the epoch in UTC -> value. At most four series. Values
-            of joined hours are added where they are stacked; else the largest is shown.
-        y_title: What the values are.
-        title: Above it.
-        is_stacked: Bars on top of each other; else lines.
-        zone: Of the times at the axis, and of the days that hours are joined to; UTC where None.
+        panels: Panel -> series -> hour since the epoch in UTC -> value. At most four series. Of
+            joined hours, stacked bars show the sum, lines the largest value.
+        y_title: Meaning of the values.
+        title: Title above it.
+        is_stacked: Stacked bars; otherwise lines.
+        zone: Zone of the times at the axis, and of the days that hours are joined to; UTC if None.
     """
     hours = [h for series in panels.values() for values in series.values() for h in values]
     step = _step_hours(hours)
@@ -484,7 +488,7 @@ def _clamped(hour: int) -> int:
 
 
 def _step_hours(hours: Sequence[int]) -> int:
-    """The shortest step that needs few enough bars; years joined where none does."""
+    """Return the smallest step with few enough bars; for long spans a multiple of the largest."""
     if not hours:
         return 1
     span = _clamped(max(hours)) - _clamped(min(hours)) + 1
@@ -494,7 +498,7 @@ def _step_hours(hours: Sequence[int]) -> int:
 
 
 class _Places:
-    """Where hours stand on an axis: hours one by one, or joined to steps of a zone's clock."""
+    """Places of hours on an axis: single hours, or steps of several in a zone's local time."""
 
     def __init__(self, step: int, zone: str | None) -> None:
         self.step = step
@@ -502,23 +506,23 @@ class _Places:
         self._zone = UTC if zone is None else zone_of(zone)
 
     def of(self, hour: int) -> int:
-        """The place of an hour since the epoch."""
+        """Return the place of an hour since the epoch."""
         hour = _clamped(hour)
         if self.step == 1:
-            return hour  # where clocks go back, both hours have their bars
+            return hour  # when clocks go back, both hours have a bar
         offset = self._moment(hour).utcoffset() or timedelta()
         return (hour + int(offset.total_seconds()) // _HOUR_S) // self.step
 
     def name(self, place: int) -> str:
-        """The text of a place."""
+        """Return the text of a place."""
         if self.step == 1:
             return f"{self._moment(place):%m-%d %H:%M}"
-        # A place of joined hours is one of the zone's clock already.
+        # The place of joined hours is already in the zone's local time.
         moment = datetime.fromtimestamp(_clamped(place * self.step) * _HOUR_S, UTC)
         return f"{moment:%Y-%m-%d}" if self.step >= _DAY_HOURS else f"{moment:%m-%d %H}:00"
 
     def _moment(self, hour: int) -> datetime:
-        # A day off the ends of what has a date, so that no zone leads beyond them.
+        # Stays a day inside the calendar, so that no zone's offset leads outside.
         inside = min(max(hour, _FIRST_HOUR + _DAY_HOURS), _LAST_HOUR - _DAY_HOURS)
         return datetime.fromtimestamp(inside * _HOUR_S, self._zone)
 
@@ -553,6 +557,6 @@ def _days(step: int) -> str:
 
 
 def write_report(path: str, report: Report) -> None:
-    """Write a report as one HTML file, replacing what is there; raises OSError."""
+    """Write a report as one HTML file, replacing an existing file; raises OSError."""
     with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123 - a path as users give it
         file.write(report.html())

@@ -1,6 +1,6 @@
-"""The words that every layer shares: topic partitions, clocks, timestamp types, special values.
+"""Types that every layer shares: topic partitions, clocks, timestamp types, special values.
 
-Everything here is immutable. Its only logic is what `NewRecord` takes, and what choices take.
+All are immutable. The only logic is the conversion of a `NewRecord`'s fields and of choices.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,13 +12,13 @@ from typing import Final, Literal, NamedTuple, NewType, Self, TypeAlias
 
 from tidelog.errors import InvalidRequest, InvalidTime, InvalidTimestamp
 
-# What every decoder accepts. (collections.abc.Buffer needs Python 3.12.)
+# Types that every decoder accepts. (collections.abc.Buffer needs Python 3.12.)
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 Offset = NewType("Offset", int)
 
 NO_TIMESTAMP: Final = -1
-# In place of a time in ms that the log does not know, such as an append time.
+# Stands for an unknown time in ms, such as an append time.
 UNKNOWN_MS: Final = -1
 NO_OFFSET: Final = -1
 NO_PRODUCER_ID: Final = -1
@@ -26,10 +26,10 @@ NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 NO_LEADER_EPOCH: Final = -1
 
-# Bytes of one split of a scan, unless the caller gives a size.
+# Default for the bytes of one split of a scan.
 SPLIT_BYTES: Final = 128 << 20
 
-# Topics in which a broker keeps books: no client writes to them.
+# Internal topics of a broker: no client writes to them.
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 SHARE_STATE_TOPIC: Final = "__share_group_state"
@@ -51,17 +51,17 @@ MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Times that stand for an offset in ListOffsets. Source: Kafka's protocol guide.
+# Special timestamps of ListOffsets that stand for offsets. Source: Kafka's protocol guide.
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3
-# Offsets that stand for the ends of a log, as Spark's Kafka connector has them.
+# Special offsets for the ends of a log, as in Spark's Kafka connector.
 LATEST_OFFSET: Final = -1
 EARLIEST_OFFSET: Final = -2
 
 
 class TimestampType(IntEnum):
-    """Who set a record's timestamp. The values are part of the format, do not change them."""
+    """Origin of a record's timestamp. The values are part of the format, do not change them."""
 
     NO_TIMESTAMP_TYPE = -1
     CREATE_TIME = 0
@@ -74,9 +74,10 @@ class TimestampType(IntEnum):
 
 
 class ClockName(StrEnum):
-    """Which of a record's two times a question is about (design: two clocks).
+    """One of a record's two times.
 
-    `RECORD` is the timestamp that a Kafka consumer sees; `APPEND` is when the log took the record.
+    `RECORD` is the timestamp that a Kafka consumer sees; `APPEND` is the time at which the log took
+    the record.
     """
 
     RECORD = "record"
@@ -84,13 +85,13 @@ class ClockName(StrEnum):
 
 
 class IsolationLevel(IntEnum):
-    """Which records of transactions a reader sees. The values are those of Kafka's protocol."""
+    """Visibility of transactional records to a reader. The values are those of Kafka's protocol."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
 
-# Those that there are; requests may name others.
+# The defined levels; requests may have other numbers.
 ISOLATION_LEVELS: Final = frozenset(map(int, IsolationLevel))
 
 
@@ -109,7 +110,7 @@ class Codec(IntEnum):
         return self.name.lower()
 
 
-# What public calls take for a choice: a member, or its text.
+# A choice as argument of public calls: a member, or its text.
 Isolation: TypeAlias = IsolationLevel | Literal["read_uncommitted", "read_committed"]
 Compression: TypeAlias = Codec | Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -125,20 +126,20 @@ class TopicPartition:
         return f"{self.topic}-{self.partition}"
 
 
-# Topics and single partitions that a call is about; all topics where None.
+# Topics and single partitions as argument of a call; None for all topics.
 TopicChoice: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition] | None
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """An answer of a search by time. Source: KIP-79.
+    """Result of a search by time. Source: KIP-79.
 
     Attributes:
-        offset: Logical offset of the record found.
-        timestamp: Its time in ms on the clock that was asked.
-        leader_epoch: Leader epoch of its batch, None where unknown.
-        without_time: Records before it whose append time is unknown, in an answer on the append
-            clock: each of them may be a match. None where the number is not known, as from a Kafka
-            broker. 0 on the record clock.
+        offset: Logical offset of the record.
+        timestamp: Its time in ms on the clock of the search.
+        leader_epoch: Leader epoch of its batch, None if unknown.
+        without_time: On the append clock, the number of records before it whose append time is
+            unknown; each of them may be an earlier match. None if the number is unknown, as from a
+            Kafka broker. 0 on the record clock.
     """
 
     offset: int
@@ -148,12 +149,12 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class RecordCount(int):
-    """A number of records in a range of time, and of those that lie in no range.
+    """Number of records in a time range, an int, with the number of those without a time.
 
     Attributes:
-        without_time: Records of the topic that have no time on the clock; None where brokers don't
-            tell the number.
-        is_least: Whether there may be more of those, as `tidelog.scan.count.PartitionCount` says.
+        without_time: Records of the topic that have no time on the clock, so they lie in no range;
+            None if brokers don't report the number.
+        is_least: Whether `without_time` may be too small, see `tidelog.scan.count.PartitionCount`.
     """
 
     without_time: int | None
@@ -162,7 +163,7 @@ class RecordCount(int):
     def __new__(
         cls, records: int, *, without_time: int | None = 0, is_least: bool = False
     ) -> "RecordCount":
-        """Make the number, which compares and adds as an int."""
+        """Create the number, which compares and adds as an int."""
         count = super().__new__(cls, records)
         count.without_time, count.is_least = without_time, is_least
         return count
@@ -181,25 +182,25 @@ _TIME_FORM: Final = "a create time is 0 to 2^63-1 ms since 1970, or null for the
 
 
 def time_refused(value: str, where: str = "") -> InvalidTimestamp:
-    """Return the error of a create time that no log should hold, the same by every way in."""
+    """Return the error for an invalid create time, the same for every kind of append."""
     return InvalidTimestamp(f"{where}{': ' if where else ''}timestamp {value}: {_TIME_FORM}")
 
 
 def check_time(ms: int) -> int:
-    """Return a time in ms that was made of a date; raises InvalidTimestamp for one before 1970."""
+    """Return a datetime's ms unchanged; raises InvalidTimestamp for a time before 1970."""
     if not 0 <= ms <= INT64_MAX:
         raise time_refused(f"{ms} ms")
     return ms
 
 
 def whole_ms(given: object, name: str, *, rounds_up: bool, also: str) -> int:
-    """Return a time that is given as whole ms since 1970, or as a datetime with a time zone.
+    """Return a time in whole ms since 1970, given as such or as a datetime with a time zone.
 
     Args:
         given: The argument.
-        name: What an error calls it.
-        rounds_up: Whether parts of a ms in a datetime count as a whole one, or as none.
-        also: What may be given as well, for the error.
+        name: Name of the argument, for errors.
+        rounds_up: Whether a datetime's fraction of a ms is rounded up, or down.
+        also: Other accepted types, for errors.
 
     Raises:
         InvalidTime: A datetime without a time zone.
@@ -245,7 +246,7 @@ def _as_bytes(name: str, given: object) -> bytes | None:
 
 
 def _as_headers(given: object) -> tuple[Header, ...]:
-    """Return headers of `Header`s, of pairs as Kafka's Python clients take them, or of a dict."""
+    """Convert headers: `Header` objects, pairs as in Kafka's Python clients, or a dict."""
     if given is None:
         return ()
     pairs = given.items() if isinstance(given, Mapping) else given
@@ -276,14 +277,15 @@ _PLAIN: Final = frozenset({bytes, type(None)})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRecord:
-    """A record as a producer hands it in.
+    """A record to append.
 
     Attributes:
         key: Serialized key, None for a record without one. Text is stored as UTF-8.
-        value: Serialized value, None is a tombstone in a compacted topic. Text is stored as UTF-8.
+        value: Serialized value; None is a tombstone in a compacted topic. Text is stored as UTF-8.
         timestamp: Create time in ms, or a datetime with a time zone, which is rounded down to ms.
-            None asks for the log's clock, -1 means "has no time".
-        headers: In the producer's order; keys may repeat. Pairs (key, value) and a dict are taken.
+            None means the log's current time, -1 "has no time".
+        headers: In the producer's order; keys may repeat. Pairs (key, value) and a dict are
+            accepted.
 
     Raises:
         InvalidTimestamp: A time before 1970 or over 2^63-1 ms.
@@ -315,7 +317,7 @@ class NewRecord:
         timestamp: int | None = None,
         headers: tuple[Header, ...] = (),
     ) -> Self:
-        """Return a record that is in a log already: other programs write any time."""
+        """Return a record of an existing log, unchecked: other programs may write any time."""
         self, keep = object.__new__(cls), object.__setattr__
         for name, content in zip(
             ("key", "value", "timestamp", "headers"), (key, value, timestamp, headers), strict=True

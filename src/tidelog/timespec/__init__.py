@@ -1,7 +1,7 @@
-"""Time as people write it: one grammar for the library, the command line and Spark options. Pure.
+"""Times and time ranges as text: one grammar for library, command line and Spark options. Pure.
 
-`now` is an argument. docs/time.md has the grammar with examples that a test runs. Input with more
-than one reading is refused with the alternatives.
+`now` is an argument. docs/time.md has the grammar with examples that a test runs. Ambiguous text is
+refused, and the error lists the alternatives.
 """
 
 from tidelog.timespec.grammar import OPEN_END, OPEN_START, TIME_HELP, parse_point, parse_range

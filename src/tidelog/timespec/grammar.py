@@ -1,10 +1,10 @@
-"""Parses points and ranges in time; ranges are half-open: [start, end).
+"""Parses points in time and time ranges; ranges are half-open: [start, end).
 
-Also parses the forms of rpk: `@A`, `@A:`, `@A:B`, `@:B`, `@A:end`. There 10 digits are seconds and
-13 are ms, dates are UTC, and a length without a sign lies ahead. B is relative to A if A is an
-absolute time, else to now. `end` means no bound.
+Also parses the forms of rpk: `@A`, `@A:`, `@A:B`, `@:B`, `@A:end`. In these forms 10 digits are
+seconds and 13 are ms, dates are UTC, and a length without a sign points to the future. B is
+relative to A if A is an absolute time, else to now. `end` means no bound.
 
-Source: behaviour of `rpk topic consume --offset`, which turns the ends into offsets; results here
+Source: behavior of `rpk topic consume --offset`, which turns the ends into offsets; results here
 are exact to the record.
 """
 
@@ -20,7 +20,7 @@ from tidelog.timespec.units import NS_PER_SECOND, parse_duration
 from tidelog.timespec.zones import format_ms, instant_ns, parse_zone
 from tidelog.types import INT64_MAX, NS_PER_MS
 
-# Each side ends at a colon or at the end of the text; the times have colons of their own.
+# A side ends at a colon or at the end of the text. Times contain colons, so they are matched whole.
 _TIME: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z"
 
 
@@ -37,7 +37,7 @@ _FORMS: Final = (
 
 
 def parse_rpk_point(text: str, *, now_ms: int) -> int:
-    """`@A` in ms since the epoch; raises InvalidTime."""
+    """Parse `@A` to ms since the epoch; raises InvalidTime."""
     first, second = _split(text)
     if second is not None or not first:
         raise InvalidTime(text, "a range, where one point in time is needed")
@@ -45,15 +45,15 @@ def parse_rpk_point(text: str, *, now_ms: int) -> int:
 
 
 def parse_rpk_range(text: str, *, now_ms: int, open_range: tuple[int, int]) -> tuple[int, int]:
-    """Any of the forms, as [start, end) in ms since the epoch.
+    """Parse any of rpk's forms to [start, end) in ms since the epoch.
 
     Args:
-        text: From the `@` on.
-        now_ms: What lengths count from.
-        open_range: Start and end where there is no bound.
+        text: The text, from the `@` on.
+        now_ms: The current time, from which lengths count.
+        open_range: Start and end for a side without a bound.
 
     Raises:
-        InvalidTime: It can't be read.
+        InvalidTime: The text is none of the forms.
     """
     first, second = _split(text)
     start, end = open_range
@@ -75,7 +75,7 @@ def _split(text: str) -> tuple[str, str | None]:
 
 
 def _read_rpk_side(text: str, side: str, now_ms: int, base_ns: int) -> tuple[int, bool]:
-    """The instant in ns, and whether it is absolute; lengths count from `base_ns`."""
+    """Return the instant in ns, and whether it is absolute; lengths count from `base_ns`."""
     for pattern, read in _ABSOLUTE:
         if re.fullmatch(pattern, side, re.ASCII):
             return read(side, now_ms), True
@@ -98,9 +98,8 @@ _ABSOLUTE: Final[tuple[tuple[str, Callable[[str, int], int]], ...]] = (
 )
 
 
-# Where a range has no bound. Times before 1970 are refused, so nobody can write this one: a bound
-# at 1970-01-01Z is a bound.
-# The grammar in short, for help texts.
+# OPEN_START and OPEN_END stand for a missing bound. Times before 1970 are refused, so no text gives
+# -1, and 1970-01-01Z is a real bound. TIME_HELP is the grammar in short, for help texts.
 TIME_HELP: Final = (
     "ISO 8601 with a zone (2013-02-08T12:00Z, '2013-02-08 12:00 America/New_York'), epoch ms,"
     " now, or back from now (-6h)"
@@ -117,18 +116,18 @@ _SEPARATOR: Final = ".."
 def parse_point(
     text: str, *, now_ms: int, zone: tzinfo | str | None = None, down: bool = False
 ) -> int:
-    """A point in time in ms since the epoch.
+    """Parse a point in time to ms since the epoch.
 
-    What is finer than a millisecond is rounded up, which is exact for a search ("at or after").
+    Fractions of a millisecond are rounded up, which is exact for a search ("at or after").
 
     Args:
-        text: As docs/time.md says: ISO 8601, epoch ms, `now`, `-6h`, `P1D`, `@...`.
-        now_ms: What `now` is, in ms since the epoch.
-        zone: For times that name none; None refuses them.
-        down: Round down instead, as a record's own time is.
+        text: In the grammar of docs/time.md: ISO 8601, epoch ms, `now`, `-6h`, `P1D`, `@...`.
+        now_ms: The time of `now`, in ms since the epoch.
+        zone: Zone of times without one; None refuses them.
+        down: Round down instead, as for a record's own time.
 
     Raises:
-        InvalidTime: It can't be read, or not in one way only; the text says what would be right.
+        InvalidTime: The text is invalid or ambiguous; the message says what to write instead.
     """
     stripped = text.strip()
     try:
@@ -142,26 +141,27 @@ def parse_point(
 
 
 def _about(text: str, error: InvalidTime) -> InvalidTime:
-    """The error about the whole text, which names the part that is wrong."""
+    """Return the error for the whole text; it names the part that is wrong."""
     shortened = text[:TEXT_LIMIT]
     whole = error.text in (text.strip(), shortened)
     return InvalidTime(shortened, error.reason if whole else f"in {error.text!r}: {error.reason}")
 
 
 def parse_range(text: str, *, now_ms: int, zone: tzinfo | str | None = None) -> tuple[int, int]:
-    """A range in time as [start, end) in ms since the epoch.
+    """Parse a time range to [start, end) in ms since the epoch.
 
     Args:
-        text: As docs/time.md says: `A..B`, `A..`, `..B`, `A..+6h`, a date alone (that day), `@A:B`.
-        now_ms: What `now` is, in ms since the epoch.
-        zone: For times that name none; None refuses them. A zone written on one side only holds
-            for both.
+        text: In the grammar of docs/time.md: `A..B`, `A..`, `..B`, `A..+6h`, a date alone (that
+            day), `@A:B`.
+        now_ms: The time of `now`, in ms since the epoch.
+        zone: Zone of times without one; None refuses them. A zone on one side only applies to both.
 
     Returns:
-        Start, inclusive, `OPEN_START` where there is no bound; end, exclusive, likewise `OPEN_END`.
+        Start, inclusive, or `OPEN_START` without a bound; end, exclusive, or `OPEN_END` without a
+        bound.
 
     Raises:
-        InvalidTime: It can't be read, not in one way only, or holds nothing.
+        InvalidTime: The text is invalid or ambiguous, or the range is empty.
     """
     try:
         return _parse_range(text.strip(), now_ms, zone_of(zone))
@@ -184,7 +184,7 @@ def _parse_range(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]
 
 
 def _parse_day(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
-    """A date alone is that day, from its first instant to the next day's; a length is until now."""
+    """Parse a range without `..`: a date is that whole day, a length reaches back from now."""
     moment = read_moment(text, now_ms)
     if moment.wall is None and (moment.is_ago or moment.from_now):
         start_ns = moment.resolve(now_ms * NS_PER_MS, zone)
@@ -225,7 +225,7 @@ def _parse_two_sides(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, 
 
 
 def _read_side(text: str, now_ms: int) -> Moment:
-    """One side of `..`; rpk's form of a point may stand there too."""
+    """Parse one side of `..`, which may be rpk's form of a point."""
     if text.startswith("@"):
         return Moment(text, at_ns=parse_rpk_point(text, now_ms=now_ms) * NS_PER_MS)
     return read_moment(text, now_ms)
@@ -236,7 +236,7 @@ def _is_length(moment: Moment) -> bool:
 
 
 def _shared_zone(text: str, start: Moment | None, end: Moment | None) -> tzinfo | None:
-    """The zone written on one side, for a side without one."""
+    """Return the zone written on either side, for a side without one; None if there is none."""
     for moment in (start, end):
         if moment is not None and moment.zone_text is not None:
             name = moment.zone_text

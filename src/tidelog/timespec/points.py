@@ -29,8 +29,8 @@ _WALL: Final = re.compile(
 )
 _COMPACT_DATE: Final = re.compile(r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])")
 
-# 1973-03-03. Below it a number with a unit is more likely a length, and above it seconds, ms, us
-# and ns of one moment differ so much that each is known by its size until the year 5138.
+# 1973-03-03. A smaller number with a unit is more likely a length. From this time until the year
+# 5138, the number's size alone shows whether it is seconds, ms, us or ns.
 _PLAUSIBLE_SECONDS: Final = 100_000_000
 _FILETIMES: Final = range(10**17 * 12 // 10, 10**17 * 16 // 10)
 _FORMS: Final = (
@@ -41,13 +41,13 @@ _FORMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What one side of a range, or a point, was read as. One of the first three is set.
+    """Parsed point or side of a range; exactly one of `wall`, `at_ns` and `length_ns` is set.
 
     Attributes:
-        text: As written.
-        wall: A date or time that waits for its zone.
+        text: The text.
+        wall: A date or time, not yet in a zone.
         at_ns: An instant, in ns since the epoch.
-        length_ns: A length, of which only the context knows from where it counts.
+        length_ns: A length of time in ns; the context decides where it starts.
         is_ago: The length was an ISO duration, which as a point alone means "before now".
         from_now: The instant was written relative to now.
     """
@@ -61,14 +61,14 @@ class Moment:
 
     @property
     def zone_text(self) -> str | None:
-        """The zone as written, None where there is none."""
+        """The zone as written, None without one."""
         return None if self.wall is None else self.wall.zone_text
 
     def resolve(self, now_ns: int, zone: tzinfo | None) -> int:
-        """The instant in ns since the epoch, of a length counted from now.
+        """Return the instant in ns since the epoch; a length counts from now.
 
         Raises:
-            InvalidTime: A wall time without a zone, or that its zone makes ambiguous or skips.
+            InvalidTime: A wall time has no zone, or is ambiguous or skipped in its zone.
         """
         if self.wall is not None:
             return instant_ns(self.wall, zone)
@@ -79,12 +79,15 @@ class Moment:
 
 
 def zone_of(zone: tzinfo | str | None) -> tzinfo | None:
-    """A zone given by name or as it is; raises InvalidTime for an unknown name."""
+    """Return a zone given as a zone or by name; raises InvalidTime for an unknown name."""
     return parse_zone(zone, zone) if isinstance(zone, str) else zone
 
 
 def checked_ms(text: str, ns: int) -> int:
-    """The ms of an instant; InvalidTime before 1970, where -1 and -2 mean something else."""
+    """Return an instant in ms, rounded up; raises InvalidTime before 1970 or above INT64_MAX.
+
+    Negative numbers have other meanings in Kafka, such as -1 and -2.
+    """
     ms = ceil_ms(ns)
     if not 0 <= ms <= INT64_MAX:
         raise InvalidTime(text, f"outside the timestamps that a log can hold ({ms} ms since 1970)")
@@ -92,10 +95,10 @@ def checked_ms(text: str, ns: int) -> int:
 
 
 def read_moment(text: str, now_ms: int) -> Moment:
-    """What `text` says, before zones count.
+    """Parse a point without applying a zone.
 
     Raises:
-        InvalidTime: It can't be read, or not in one way only.
+        InvalidTime: The text is invalid or ambiguous.
     """
     stripped = text.strip()
     if not stripped or len(stripped) > TEXT_LIMIT:
@@ -125,7 +128,10 @@ def _read_now(text: str, now_ns: int) -> Moment:
 
 
 def _read_signed(text: str, now_ns: int) -> Moment:
-    """`-6h` is six hours ago; `+6h` waits: from now, or from the start of its range."""
+    """Parse a signed length: `-6h` is an instant, `+6h` stays a length.
+
+    `+6h` counts from now as a point, and from the start as the end of a range.
+    """
     length = _signed(text, text)
     if length > 0 or text[0] == "+":
         return Moment(text, length_ns=length)
@@ -154,9 +160,10 @@ def _epoch_ns(text: str, number: re.Match[str]) -> int:
 
 
 def _check_size(text: str, number: int) -> None:
-    """Refuse a bare number that is no plausible ms, but would be something else.
+    """Raise InvalidTime for a bare number that is more likely a date, s, us or ns than ms.
 
-    Numbers below 1e8 are taken: they look like nothing else, and synthetic logs are full of them.
+    Numbers below 1e8 are accepted as ms: nothing else looks like them, and synthetic logs often
+    have them.
     """
     if _COMPACT_DATE.fullmatch(text):
         date = f"{text[:4]}-{text[4:6]}-{text[6:]}"
@@ -193,7 +200,7 @@ def _read_wall(text: str) -> Moment:
 
 
 def _hint(text: str) -> str:
-    """What is likely wrong with a text that no rule reads."""
+    """Return a hint about the likely mistake in an invalid text."""
     try:
         parse_duration(text)
     except InvalidTime:

@@ -48,17 +48,17 @@ _ISO: Final = re.compile(
     rf"(?:T(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?",
     re.ASCII,
 )
-# None: a length that depends on the calendar.
+# None: the length depends on the calendar.
 _ISO_UNITS: Final = (None, None, _WEEK, _DAY, _HOUR, _MINUTE, NS_PER_SECOND)
 
 FORMS: Final = "write it like 6h, 90s, 1d12h or PT6H"
 
 
 def parse_duration(text: str) -> int:
-    """A length of time in ns, from `6h`, `1d12h`, `1.5h` or ISO 8601 (`P1DT12H`); no sign.
+    """Parse a length of time to ns, from `6h`, `1d12h`, `1.5h` or ISO 8601 (`P1DT12H`); no sign.
 
     Raises:
-        InvalidTime: It is none of these.
+        InvalidTime: The text is none of these.
     """
     if text[:1] in ("P", "p"):
         return _parse_iso(text)
@@ -66,7 +66,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_spoken_duration(text: str) -> int:
-    """A length of time in ns, from `6 hours` or `1 day 2 hours`; raises InvalidTime."""
+    """Parse a length of time to ns, from `6 hours` or `1 day 2 hours`; raises InvalidTime."""
     return _sum_parts(text, _WORD_PART, _WORDS)
 
 
@@ -96,7 +96,7 @@ def _parse_iso(text: str) -> int:
 
 
 def scaled(text: str, whole: str, decimals: str | None, unit_ns: int) -> int:
-    """The number `whole.decimals` of units in ns; InvalidTime where that is no whole number."""
+    """Return `whole.decimals` units in ns; raises InvalidTime for fractions of a nanosecond."""
     digits = decimals or ""
     scale = int("1" + "0" * len(digits))
     total, rest = divmod(int(whole + digits) * unit_ns, scale)

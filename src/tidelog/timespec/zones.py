@@ -19,20 +19,20 @@ from tidelog.types import NS_PER_MS
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - wall times are naive until they have a zone
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+/-]{0,63}", re.ASCII)
 _OFFSET: Final = re.compile(r"([+-])([0-9]{2})(?::?([0-9]{2}))?", re.ASCII)
-# No zone is further from UTC, skipped days included.
+# Maximum distance of a zone from UTC, including skipped days.
 _FAR: Final = timedelta(hours=48)
 
 
 @dataclass(frozen=True, slots=True)
 class WallTime:
-    """A date and time as read, before its zone counts.
+    """Parsed date and time, not yet in a zone.
 
     Attributes:
-        text: What was read, for errors.
-        moment: Naive, whole seconds.
+        text: The text, for errors.
+        moment: Naive date and time, in whole seconds.
         fraction_ns: Nanoseconds after it.
-        zone_text: Zone as written, None where there is none.
-        is_date: No time of day was written.
+        zone_text: Zone as written, None without one.
+        is_date: The text has no time of day.
     """
 
     text: str
@@ -43,14 +43,14 @@ class WallTime:
 
 
 def parse_zone(text: str, name: str) -> tzinfo:
-    """The zone of that name: IANA's, `Z`, or an offset such as `+05:30`.
+    """Return a zone by name: an IANA name, `Z`, or an offset such as `+05:30`.
 
     Args:
         text: The whole text, for errors.
         name: The zone as written.
 
     Raises:
-        InvalidTime: Nobody knows it.
+        InvalidTime: The zone is unknown.
     """
     if name in ("Z", "z"):
         return UTC
@@ -65,12 +65,12 @@ def parse_zone(text: str, name: str) -> tzinfo:
 
 
 def _nearest(name: str) -> str:
-    """A hint at the name meant, compared by the place, which comes last."""
+    """Return a suggestion for an unknown zone, found by the last part of the name."""
     if name.isupper():
         return "; abbreviations are ambiguous, write a place (America/New_York) or an offset"
     zones = {zone.rsplit("/", 1)[-1].lower(): zone for zone in sorted(available_timezones())}
     city = name.rsplit("/", 1)[-1].lower()
-    import difflib  # only for errors: it costs 3 ms
+    import difflib  # imported only for errors, because it takes 3 ms
 
     matches = difflib.get_close_matches(city, zones, n=1)
     return f"; did you mean {zones[matches[0]]}?" if matches else ""
@@ -85,14 +85,14 @@ def _parse_offset(text: str, match: re.Match[str]) -> tzinfo:
 
 
 def instant_ns(wall: WallTime, default: tzinfo | None) -> int:
-    """Nanoseconds since the epoch of a wall time.
+    """Return a wall time in ns since the epoch.
 
     Args:
-        wall: As read.
-        default: Zone where none was written, None to insist.
+        wall: The wall time.
+        default: Zone of a wall time without one; None refuses it.
 
     Raises:
-        InvalidTime: No zone, or the wall time is ambiguous or skipped there.
+        InvalidTime: There is no zone, or the wall time is ambiguous or skipped in it.
     """
     zone, offset = _zone_of(wall, default)
     try:
@@ -104,7 +104,10 @@ def instant_ns(wall: WallTime, default: tzinfo | None) -> int:
 
 
 def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | None]:
-    """The zone that counts, and the offset written beside it (`-05:00[America/New_York]`)."""
+    """Return a wall time's zone, and the offset written with it or None.
+
+    Both are written as in `-05:00[America/New_York]`.
+    """
     if wall.zone_text is None:
         if default is None:
             reason = "which time zone? Add Z, an offset such as -05:00, or a name such as"
@@ -118,7 +121,7 @@ def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | N
 
 
 def _candidates(moment: datetime, zone: tzinfo) -> list[datetime]:
-    """The two UTC readings of a wall time, the same one twice where it is plain."""
+    """Return the two possible UTC times of a wall time; both are equal without a clock change."""
     instants = []
     for fold in (0, 1):
         offset = moment.replace(tzinfo=zone, fold=fold).utcoffset()
@@ -136,7 +139,11 @@ def _local(utc: datetime, zone: tzinfo) -> datetime:
 
 
 def _instant(wall: WallTime, zone: tzinfo, offset: tzinfo | None) -> datetime:
-    """The one instant of a wall time, as naive UTC."""
+    """Return the only instant of a wall time, as naive UTC.
+
+    Raises:
+        InvalidTime: The wall time is ambiguous or skipped, or the offset is wrong for the zone.
+    """
     moment = wall.moment
     both = _candidates(moment, zone)
     real = sorted({utc for utc in both if _exists(utc, moment, zone)})
@@ -161,7 +168,7 @@ def _or(both: list[datetime], zone: tzinfo) -> str:
 
 
 def _start_of_day(day: datetime, zone: tzinfo) -> datetime:
-    """The first instant of a day, as naive UTC; of the next one where a zone skipped the day."""
+    """Return the first instant of a day, as naive UTC; of the next day if the zone skips it."""
     real = [utc for utc in _candidates(day, zone) if _exists(utc, day, zone)]
     if real:
         return min(real)
@@ -180,18 +187,18 @@ def _ns(utc: datetime) -> int:
 
 
 def format_ms(timestamp: int, zone: tzinfo | str | None = None) -> str:
-    """A time as ISO 8601 to the millisecond, which `parse_point` reads back.
+    """Format a time as ISO 8601 to the millisecond; `parse_point` reads it back.
 
     Args:
         timestamp: In ms since the epoch.
-        zone: To print in; UTC where None.
+        zone: Zone of the text; UTC if None.
 
     Returns:
-        E.g. `2013-02-08T12:00:00.000-05:00`; `-2 ms` and the like outside the years 1 to 9999
-        and before 1970, where no text would read back.
+        E.g. `2013-02-08T12:00:00.000-05:00`. Times before 1970 or outside the years 1 to 9999 can't
+        be read back, so they are formatted as numbers, e.g. `-2 ms`.
 
     Raises:
-        InvalidTime: An unknown zone.
+        InvalidTime: The zone is unknown.
     """
     target = parse_zone(zone, zone) if isinstance(zone, str) else zone or UTC
     seconds, ms = divmod(timestamp, 1000)
@@ -206,8 +213,8 @@ def format_ms(timestamp: int, zone: tzinfo | str | None = None) -> str:
 
 
 def ceil_ms(ns: int) -> int:
-    """The first whole ms at or after `ns`.
+    """Round up to whole ms.
 
-    Timestamps are whole ms, so this is exact for "from" (t >= ns) and for "until" (t < ns) alike.
+    Timestamps are whole ms, so this is exact both for a start (t >= ns) and for an end (t < ns).
     """
     return -(-ns // NS_PER_MS)
