@@ -1,14 +1,14 @@
 """Chunks of a replay, offsets of partitions in the order of the replay, and its rate limit.
 
 A plan of spans is fixed when a replay starts. Each chunk takes from every partition a share in
-proportion to what is left there, so that all partitions end together and time passes equally in all
-of them. No chunk spans a hole in a partition: the offsets between two ranges are not to be read.
+proportion to what is left there, so that all partitions end together and progress equally in time.
+No chunk spans a hole in a partition: the offsets between two spans must not be read.
 
-The rate is a number of records or bytes a second, counted from the start. Before each chunk the
-pacer waits until all that was written so far is within the rate, so at no moment is more written
-than the rate allows plus one chunk.
+The rate is a number of records or bytes per second, counted from the start. Before each chunk the
+pacer waits until everything written so far is within the rate. So at any moment the amount written
+is at most what the rate allows plus one chunk.
 
-No I/O; the pacer takes a clock and a function that waits, so a test needs no time.
+No I/O; the pacer takes a clock and a function that waits, so tests need not wait.
 """
 
 import itertools
@@ -46,11 +46,11 @@ _RECORDS: Final = ("", "records", "record")
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A limit.
+    """Rate limit.
 
     Attributes:
-        per_second: How much, over 0.
-        is_bytes: Of bytes (keys and values); else of records.
+        per_second: Records or bytes per second, above 0.
+        is_bytes: Whether it counts bytes (of keys and values), not records.
     """
 
     per_second: float
@@ -58,7 +58,7 @@ class Rate:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`50000/s`, `50000 records/s` or `10 MB/s`; raises InvalidRequest for anything else."""
+        """Parse `50000/s`, `50000 records/s` or `10 MB/s`; raises InvalidRequest for other text."""
         match = _TEXT.fullmatch(text.strip())
         unit = match[2] if match else ""
         if match is None or (unit not in _UNITS and unit not in _RECORDS) or not float(match[1]):
@@ -71,22 +71,22 @@ class Rate:
 
 
 def wait_seconds(seconds: float) -> None:
-    """Wait without work; a signal ends it."""
+    """Sleep; a signal can interrupt it."""
     threading.Event().wait(seconds)
 
 
 class Pacer:
-    """Holds a job to a rate. For one thread."""
+    """Limits a job to a rate. For one thread."""
 
     def __init__(
         self, rate: Rate | None, clock: Clock, wait: Callable[[float], None] = wait_seconds
     ) -> None:
-        """Begin; the first chunk needs no waiting.
+        """Start counting time; the first chunk does not wait.
 
         Args:
-            rate: The limit, None for no such.
-            clock: Its monotonic time counts.
-            wait: Called with a number of seconds.
+            rate: The limit, None for no limit.
+            clock: Clock whose monotonic time counts.
+            wait: Function that waits for a number of seconds.
         """
         self._rate = rate
         self._clock = clock
@@ -95,12 +95,12 @@ class Pacer:
         self._used = 0
 
     def note(self, records: int, size_bytes: int) -> None:
-        """Count what was written."""
+        """Count written records and bytes."""
         if self._rate is not None:
             self._used += size_bytes if self._rate.is_bytes else records
 
     def hold(self) -> float:
-        """Wait until what was written is within the rate; the seconds that were due."""
+        """Wait until everything written is within the rate; return the seconds of the wait."""
         if self._rate is None:
             return 0.0
         due_ms = self._start_ms + 1000 * self._used / self._rate.per_second
@@ -110,16 +110,16 @@ class Pacer:
         return seconds
 
 
-# How long a chunk should take at the rate asked for. A chunk is one Spark job and costs some tenths
-# of a second by itself; what is written at once is what a rate can't smooth.
+# Planned duration of a chunk at the requested rate. A chunk is one Spark job with an overhead of
+# some tenths of a second, and the rate can't smooth what one chunk writes.
 CHUNK_SECONDS: Final = 2.0
 
 
-# Without a rate: a chunk is what a restart does again at most.
+# Chunk size without a rate: the most that a restart repeats.
 CHUNK_RECORDS: Final = 2_000_000
 
 
-# Before anything was measured.
+# Assumed record size before the first measurement.
 RECORD_BYTES: Final = 1_000
 
 
@@ -132,7 +132,7 @@ class Span(NamedTuple):
 
     @property
     def offsets(self) -> int:
-        """How many offsets there are; records may be fewer."""
+        """Number of offsets; there may be fewer records."""
         return self.end - self.start
 
 
@@ -140,16 +140,16 @@ Spans: TypeAlias = tuple[Span, ...]
 
 
 def total(spans: Iterable[Span]) -> int:
-    """Offsets in all spans."""
+    """Return the number of offsets in all spans."""
     return sum(span.offsets for span in spans)
 
 
 def take(left: Sequence[Span], budget: int) -> tuple[Spans, Spans]:
-    """The next chunk, and what is left behind it.
+    """Return the next chunk, and the spans that are left after it.
 
     Args:
-        left: What is to be read, in each partition in ascending order.
-        budget: About how many offsets the chunk may hold; at least one for each partition is taken.
+        left: Spans to read, in ascending order within each partition.
+        budget: Approximate number of offsets in the chunk; it has at least one of each partition.
     """
     by_partition: dict[TopicPartition, list[Span]] = {}
     for span in left:
@@ -168,12 +168,12 @@ def take(left: Sequence[Span], budget: int) -> tuple[Spans, Spans]:
 
 
 def chunk_budget(rate: Rate | None, records: int, size_bytes: int) -> int:
-    """About how many offsets the next chunk should hold.
+    """Return the approximate number of offsets for the next chunk.
 
     Args:
-        rate: The limit, None for no such.
-        records: Written so far.
-        size_bytes: Their keys and values.
+        rate: The limit, None for no limit.
+        records: Number of records written so far.
+        size_bytes: Bytes of their keys and values.
     """
     if rate is None:
         return CHUNK_RECORDS
@@ -184,7 +184,7 @@ def chunk_budget(rate: Rate | None, records: int, size_bytes: int) -> int:
 
 
 def joined(spans: Iterable[Span]) -> Spans:
-    """Spans in order of partition and offset; those that touch or overlap become one."""
+    """Return spans ordered by partition and offset; adjacent or overlapping ones are merged."""
     merged: list[Span] = []
     for span in sorted(span for span in spans if span.start < span.end):
         last = merged[-1] if merged else None
@@ -196,12 +196,12 @@ def joined(spans: Iterable[Span]) -> Spans:
 
 
 def as_json(spans: Iterable[Span]) -> list[list[object]]:
-    """Spans as JSON holds them."""
+    """Return spans as lists for JSON."""
     return [[one.partition.topic, one.partition.partition, one.start, one.end] for one in spans]
 
 
 def from_json(rows: object) -> Spans:
-    """Spans out of `as_json`; raises ValueError for anything else."""
+    """Return the spans of `as_json`'s lists; raises ValueError for anything else."""
     if not isinstance(rows, list):
         raise ValueError(f"spans are {type(rows).__name__}, not a list")
     return tuple(_span(row) for row in rows)
@@ -215,7 +215,7 @@ def _span(row: object) -> Span:
 
 
 def offsets_options(spans: Sequence[Span]) -> dict[str, str]:
-    """Options of a read that holds just these offsets."""
+    """Return the options of a read of exactly these offsets."""
     topics: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
@@ -231,9 +231,10 @@ def offsets_options(spans: Sequence[Span]) -> dict[str, str]:
 
 
 def thinned(spans: Sequence[Span], per_partition: int) -> Spans:
-    """The spans with their smallest holes filled, until no partition has more than so many.
+    """Fill the smallest holes between spans until no partition has more than `per_partition`.
 
-    A chunk is a job of its own, so small holes are read and filtered rather than jumped over.
+    Each chunk is a Spark job of its own, so reading and filtering a small hole costs less than
+    skipping it.
     """
     by_partition: dict[TopicPartition, list[Span]] = {}
     for span in joined(spans):

@@ -1,11 +1,11 @@
-"""Columns of a table as those of records: key, value, create time, headers, partition.
+"""Converts columns of a table to those of records: key, value, create time, headers, partition.
 
 Owns Spark's column expressions for records, and the facts about a table before it becomes records:
-counts by create time, keys and hours, from one pass over key and time that doesn't look at values.
-Not owned: sorting and writing (`job`).
+counts by create time, keys and hours, from one pass over key and time that doesn't read values. Not
+owned: sorting and writing (`job`).
 
-Text and bytes stay as they are. Other values become text as by SQL's cast, structures JSON.
-Building the expressions reads nothing.
+Text and bytes stay as they are. Other values become text as by SQL's cast, structures become JSON.
+Creating the expressions reads no rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 
-# Nulls stay in sight: a row without them could be that of another table.
+# Keep null fields in the JSON: without them a row could look like one of another table.
 _JSON: Final = {"ignoreNullFields": "false"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordColumns:
-    """Which column of a table is what; None where none is.
+    """Names of a table's columns for the parts of a record; None if the table has none.
 
     Attributes:
         key: The record's key.
         time: Its create time: a timestamp, a date, whole ms since the epoch, or text that SQL casts
-            to a timestamp in the session's time zone. Null is the time of the commit.
-        value: Its value; the whole row as JSON where None.
-        headers: A map, or an array of structs (key, value).
-        partition: The number of its partition; by key where None.
+            to a timestamp in the session's time zone. Null becomes the time of the commit.
+        value: Its value; the whole row as JSON if None.
+        headers: Its headers: a map, or an array of structs (key, value).
+        partition: The number of its partition; chosen by key if None.
     """
 
     key: str | None = None
@@ -50,17 +50,17 @@ class RecordColumns:
     partition: str | None = None
 
     def check(self, names: list[str]) -> None:
-        """Raise InvalidRequest, which names the nearest, for a column that is not there."""
+        """Raise InvalidRequest, which names the nearest column, if a column does not exist."""
         for column in (self.key, self.time, self.value, self.headers, self.partition):
             if column is not None and column not in names:
                 raise InvalidRequest(f"no column {column!r}: {nearest(column, names)}")
 
 
 def to_records(table: "DataFrame", columns: RecordColumns) -> "DataFrame":
-    """The rows as records, as the sink takes them.
+    """Return the rows as records, as the sink accepts them.
 
     Raises:
-        InvalidRequest: A column that is not there, or of a type that can't be what it should be.
+        InvalidRequest: A column does not exist, or its type doesn't fit its part of the record.
     """
     from pyspark.sql import functions as f
 
@@ -79,7 +79,7 @@ def to_records(table: "DataFrame", columns: RecordColumns) -> "DataFrame":
 
 
 def _quoted(name: str) -> str:
-    """A column's name as Spark parses it: dots are part of it."""
+    """Return a column's name quoted for Spark, so that dots are part of it."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -140,10 +140,10 @@ def _headers(name: str, kind: "DataType") -> "Column":
 
 
 def with_partitions(records: "DataFrame", count: int) -> "DataFrame":
-    """The records with their partition: by murmur2 of the key, as Kafka's clients choose it.
+    """Add each record's partition, chosen by murmur2 of the key as Kafka's clients do.
 
-    Records without a key go by a hash of their value, so that each attempt sends them alike. A
-    partition that is given stays.
+    Records without a key go by a hash of their value, so that each attempt sends them to the same
+    partition. A given partition stays.
     """
     from pyspark.sql import functions as f
 
@@ -169,22 +169,22 @@ def _by_key(count: int) -> "Column":
     return chosen
 
 
-# Times further off are told by these hours: a few million rows at the very most.
+# Times outside these hours count in the first or last one, so there are at most a few million rows.
 _HOUR_MIN, _HOUR_MAX = -25_000 * 24, 85_000 * 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """Counts of records to be.
+    """Counts of the records that a table becomes.
 
     Attributes:
-        records: All of them.
-        without_time: Those whose create time is null.
-        null_keys: Those without a key.
-        below: For each threshold in ms, how many have a create time before it.
-        hours: Hour since the epoch -> how many have a create time in it.
-        min_ms: Earliest create time, None where there is none.
-        max_ms: Latest create time, None where there is none.
+        records: Number of records.
+        without_time: Number of records whose create time is null.
+        null_keys: Number of records without a key.
+        below: For each threshold in ms, the number of records with an earlier create time.
+        hours: Hour since the epoch -> number of records with a create time in it.
+        min_ms: Earliest create time, None without one.
+        max_ms: Latest create time, None without one.
     """
 
     records: int
@@ -196,7 +196,7 @@ class TableFacts:
     max_ms: int | None = None
 
     def between(self, start_ms: int | None, end_ms: int | None) -> Count | None:
-        """How many create times lie in [start, end); None for sides that were not counted."""
+        """Return the number of create times in [start, end); None if a bound was not counted."""
         sides = [side for side in (start_ms, end_ms) if side is not None]
         if any(side not in self.below for side in sides):
             return None
@@ -205,12 +205,13 @@ class TableFacts:
         return Count(max(end - start, 0), is_exact=True)
 
     def load(self, partitions: int | None) -> ExpectedWrite:
-        """What the checks of a target ask.
+        """Return the counts in the form that the checks of a target need.
 
         Args:
-            partitions: Where the numbers of partitions are given: how many there must be.
+            partitions: Number of partitions that the topic must have; None if rows give no
+                partitions.
         """
-        # Rows without a time get that of the commit, which no setting minds.
+        # Rows without a time get the commit's time, which passes every setting.
         return ExpectedWrite(
             records=Count(self.records, is_exact=True),
             between=self.between,
@@ -221,11 +222,11 @@ class TableFacts:
 
 
 def table_facts(records: "DataFrame", thresholds: Sequence[int]) -> tuple[TableFacts, int]:
-    """Counts of records, and the largest number of a partition that is given, -1 for none.
+    """Count records; also return the largest given partition number, -1 if none is given.
 
     Args:
-        records: As `to_records` makes them.
-        thresholds: Times in ms to count below.
+        records: Records of `to_records`.
+        thresholds: Times in ms below which records are counted.
     """
     from pyspark.sql import functions as f
 
@@ -268,7 +269,7 @@ def _looked_at(records: "DataFrame") -> "list[Column]":
     hour = f.greatest(
         f.lit(_HOUR_MIN), f.least(f.lit(_HOUR_MAX), f.floor(ms / f.lit(HOUR_MS)).cast("long"))
     )
-    # greatest and least pass over nulls, which are to stay.
+    # greatest and least ignore nulls, but here null has to stay null.
     return [
         ms.alias("ms"),
         f.when(ms.isNotNull(), hour).alias("hour"),

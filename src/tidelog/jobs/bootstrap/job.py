@@ -1,17 +1,17 @@
-"""`bootstrap`: a table becomes records of a topic, as segments built in parallel, in one commit.
+"""`bootstrap`: loads a table as records of a topic, as segments built in parallel, in one commit.
 
-Owns the public function, its run, and the record of a bootstrap that the directory keeps: where the
-job's records went.
+Owns the public function, its run, and the record of a bootstrap that the directory keeps: the
+offsets of the job's records.
 
-1. The topic's settings are checked against the table (`target_check`), as they are or as they will
-   be; then a missing topic is made.
+1. The topic's settings, present or planned, are checked against the table (`target_check`); then a
+   missing topic is created.
 2. Rows become records (`columns`), get their partition as Kafka's clients choose it, and are sorted
    by partition and time (or key) across all tasks.
 3. Each task writes finished segments beside the partitions. The driver attaches them all by one
    commit: offsets are contiguous in each partition, in the order of the rows.
 
-Invariants: the commit carries the job's id, so a job that was killed and is started again with the
-same id adds the table once, whenever it was killed. Before the commit none of it is visible.
+Invariants: the commit carries the job's id, so a killed job that is started again with the same id
+adds the table once, whenever it was killed. Before the commit none of it is visible.
 
 Source: KIP-33, use case 2.
 """
@@ -65,11 +65,11 @@ class PartitionResult:
 
     Attributes:
         partition: Its number.
-        first_offset: Offset of the first record loaded.
-        end_offset: Offset behind the last one.
-        size_bytes: Bytes of the log files that hold them; of those that are there.
-        segments: How many those are.
-        append_ms: Append time of all of them, -1 where the append clock is off.
+        first_offset: First loaded offset, inclusive.
+        end_offset: End of the loaded offsets, exclusive.
+        size_bytes: Bytes of the log files with loaded records; only of files that still exist.
+        segments: Number of these files.
+        append_ms: Append time of all records, -1 without an append clock.
     """
 
     partition: int
@@ -81,24 +81,24 @@ class PartitionResult:
 
     @property
     def records(self) -> int:
-        """Number of records that were loaded: a table has no gaps."""
+        """Number of loaded records: the offsets have no gaps."""
         return self.end_offset - self.first_offset
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A job that was committed, in ms of the directory's clock."""
+    """Commit time of a job, in ms of the directory's clock."""
 
     committed_ms: int
 
     @property
     def when(self) -> str:
-        """The time for people."""
+        """The commit time as text."""
         return time_text(self.committed_ms)
 
 
 def written_before(path: str, topic: str, writer: str, *, env: Env) -> Done | None:
-    """When a writer's first version was committed to a topic, None where it wasn't."""
+    """Return when a writer's first version was committed to a topic, None if it wasn't."""
     if not env.files.exists(path):
         return None
     mark = commits.find_topic_mark(commits.read_marks(env.files, path), writer, topic, 0)
@@ -106,7 +106,7 @@ def written_before(path: str, topic: str, writer: str, *, env: Env) -> Done | No
 
 
 def written_now(path: str, topic: str, writer: str, *, env: Env) -> tuple[PartitionResult, ...]:
-    """Where the records of a writer's last version to a topic went; empty where it had none."""
+    """Return the offsets of a writer's last version in a topic; empty without a version."""
     mark = commits.find_topic_mark(commits.read_marks(env.files, path), writer, topic, 0)
     if mark is None:
         return ()
@@ -135,7 +135,7 @@ def _result(
 _ID_MAX: Final = 200
 
 
-# A job writes once.
+# Each job writes once.
 _VERSION: Final = 0
 
 
@@ -150,12 +150,12 @@ class BootstrapOutcome:
     """Outcome of a bootstrap.
 
     Attributes:
-        job_id: Its name with the directory.
-        partitions: What became of each partition.
-        facts: What was counted beforehand, None where nothing was.
-        seconds: How long it took.
-        was_done: An earlier start had done all of it.
-        findings: What the checks found.
+        job_id: Id of the job in the directory.
+        partitions: Outcome of each partition.
+        facts: Counts of the table, None if it was not counted.
+        seconds: Duration of the run.
+        was_done: Whether an earlier run had loaded the whole table.
+        findings: Findings of the checks.
     """
 
     job_id: str
@@ -167,7 +167,7 @@ class BootstrapOutcome:
 
     @property
     def records(self) -> int:
-        """Records that are there."""
+        """Number of loaded records."""
         return sum(one.records for one in self.partitions)
 
 
@@ -175,25 +175,26 @@ class BootstrapOutcome:
 def bootstrap(
     spark: "SparkSession", table: "DataFrame", topic: str, **options: Unpack[BootstrapOptions]
 ) -> "DataFrame":
-    """Load a table into a topic of a directory, visible all at once; a row for each partition.
+    """Load a table into a topic of a directory in one commit; return a row for each partition.
 
     Args:
         spark: The session.
-        table: Any DataFrame: Parquet, CSV, JDBC, or what was made of them.
+        table: Any DataFrame: Parquet, CSV, JDBC, or computed from them.
         topic: The topic.
-        **options: Those of `BootstrapOptions`.
+        **options: Options, see `BootstrapOptions`.
 
     Raises:
         TargetLoses: The target would refuse or lose records; nothing was written.
-        InvalidRequest, UnknownTopic, ConfigError: As their names say; nothing was written.
-        DirectoryLocked: Another process has the directory open and takes no segments.
+        InvalidRequest, UnknownTopic, ConfigError: An option, the topic or its settings are invalid;
+            nothing was written.
+        DirectoryLocked: Another process has the directory open and accepts no segments.
     """
     outcome = Bootstrap(topic, **options).run(table)
     return spark.createDataFrame(list(partition_rows(topic, outcome)), _SUMMARY)
 
 
 def partition_rows(topic: str, outcome: BootstrapOutcome) -> Iterator[tuple[str | int, ...]]:
-    """The outcome as rows of the summary, one for each partition."""
+    """Yield the outcome as rows of the summary, one for each partition."""
     for one in outcome.partitions:
         yield (
             topic,
@@ -208,7 +209,7 @@ def partition_rows(topic: str, outcome: BootstrapOutcome) -> Iterator[tuple[str 
 
 
 class Bootstrap:
-    """One run of a bootstrap. Life cycle: make -> run."""
+    """One run of a bootstrap. Life cycle: create -> run."""
 
     @takes_options(BootstrapOptions)
     def __init__(
@@ -219,16 +220,16 @@ class Bootstrap:
         env: Env | None = None,
         **options: Unpack[BootstrapOptions],
     ) -> None:
-        """Read and check the options.
+        """Parse and check the options.
 
         Args:
             topic: The topic.
             listener: Receives progress.
-            env: Files and clock of the directory; the machine's where None.
-            **options: Those of `BootstrapOptions`.
+            env: Files and clock of the directory; the machine's if None.
+            **options: Options, see `BootstrapOptions`.
 
         Raises:
-            InvalidRequest: Options that don't fit each other.
+            InvalidRequest: An option is invalid, or options contradict each other.
         """
         self._topic, self._to = topic, as_place(options["to"])
         self._columns = RecordColumns(
@@ -276,10 +277,10 @@ class Bootstrap:
         )
 
     def check_target(self) -> None:
-        """See that the topic is there, or can be made; changes nothing.
+        """Check that the topic exists, or can be created; change nothing.
 
         Raises:
-            InvalidRequest, UnknownTopic, ConfigError: As `bootstrap`.
+            InvalidRequest, UnknownTopic, ConfigError: The topic or its settings are invalid.
         """
         find_or_plan(self._to, self._topic, self._new, env=self._env)
 
@@ -289,11 +290,11 @@ class Bootstrap:
 
     @property
     def _writer(self) -> str:
-        """Under which name the directory remembers the job."""
+        """Name of the job as a writer of the directory."""
         return f"app/{self._app_id}"
 
     def _clear(self) -> None:
-        """Drop what drivers have staged that died before the one that committed, or right after."""
+        """Remove files that drivers staged for this job and left behind when they died."""
         from tidelog.spark.directory_sink import numbered_commit_id
 
         drop_staging(
@@ -306,7 +307,7 @@ class Bootstrap:
     def _check(
         self, target: "Target", records: "DataFrame"
     ) -> tuple[TableFacts | None, tuple[Finding, ...]]:
-        """Hold the target's settings against the table; what was counted, what was found."""
+        """Check the target's settings against the table; return the counts and the findings."""
         now_ms = self._env.clock.now_ms()
         facts: TableFacts | None = None
         load = ExpectedWrite(has_times=self._columns.time is not None)
@@ -327,7 +328,7 @@ class Bootstrap:
             self._listener.note(f"{count:,} rows without a time get that of the commit")
 
     def _write_to(self, target: "Target", records: "DataFrame", *, is_new: bool) -> None:
-        """Write the records; a topic made for them is deleted where none of them is written."""
+        """Write the records; delete a newly created topic if no record is written."""
         to, topic, new = self._to, self._topic, self._new
         if is_new and new is not None:
             make_target(to, topic, new, self._env, self._listener)
@@ -350,13 +351,13 @@ class Bootstrap:
 
 
 def ordered(records: "DataFrame", partitions: int, order: str, tasks: int | None) -> "DataFrame":
-    """The records in the order asked, over all tasks: segments follow each other by task.
+    """Return the records in the given order over all tasks: the segments follow task by task.
 
     Args:
-        records: As `to_records` makes them.
-        partitions: Of the topic.
-        order: One of `Order`.
-        tasks: How many; None: as many as the size asks for.
+        records: Records of `to_records`.
+        partitions: Number of the topic's partitions.
+        order: An `Order`.
+        tasks: Number of tasks; None lets Spark choose it by size.
     """
     if order == Order.NONE:
         return records if tasks is None else records.repartition(tasks)

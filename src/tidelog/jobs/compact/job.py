@@ -1,25 +1,27 @@
 """`compact`: compaction of a directory, tiers included, by tasks of Spark.
 
-The result is the cleaner's: the same segments, rewritten side by side.
+The result is that of the cleaner: the same segments, rewritten in parallel.
 
-The driver holds the directory's lock from the first look to the last swap. It makes the cleaner's
-own job for a partition, and cuts it into parts: each task maps the keys of the whole head, with the
-same seed, and rewrites some groups of segments by that map. So what stays is what one cleaner would
-have kept, to the record. The parts' segments are swapped in together, group by group, each in one
-step; one that was killed is begun again from the checkpoint, and what it swapped in stays.
+The driver holds the directory's lock from the first inspection to the last swap. It creates the
+cleaner's own job for a partition, and splits it into parts: each task maps the keys of the whole
+head, with the same seed, and rewrites some groups of segments by that map. So exactly the records
+remain that a single cleaner would have kept. The parts' segments are swapped in together, group by
+group, each in one step. A killed run starts again from the checkpoint, and the segments that it
+swapped in stay.
 
-Where a broker has the directory, it makes the job and swaps in, by its control channel (`lend`,
-`take_back`); the tasks write `.cleaned` files beside its own.
-Markers of transactions go by what was met before them in the log, so a partition with transactions
-is one part. Workers must reach the directory under its path.
+If a broker has the directory open, the broker creates the job and swaps in, by its control channel
+(`lend`, `take_back`); the tasks write `.cleaned` files beside its own.
+
+Whether a transaction's marker is kept depends on earlier records of the log, so a partition with
+transactions is one part. Workers must reach the directory under its path.
 
 For a partition's tier the driver also changes the manifest. A task reads its part of the log from
-the store, cleans it in a temporary folder of its own machine, and copies the rest into the store,
-under names that it draws. Another attempt at the same part draws other names; objects that the
-driver does not hear of are orphans, which `tidelog tier --collect` removes. Parts are done in
-rounds, oldest offsets first. The manifest has a round's objects before the next round begins, so a
-run that was killed goes on from a tier that is compacted up to there. Tasks need the store, and the
-directory under its path, of which they read the partition's record.
+the store, cleans it in a temporary folder of its own machine, and copies the result into the store
+under random names. Another attempt at the same part has other names; objects that are not reported
+to the driver are orphans, which `tidelog tier --collect` removes. Parts run in rounds, oldest
+offsets first. The manifest has a round's objects before the next round begins, so after a killed
+run the tier is compacted up to there and the next run continues. Tasks need the store, and the
+directory under its path, from which they read the partition's record.
 """
 
 import json
@@ -65,23 +67,23 @@ if TYPE_CHECKING:
 _REWRITTEN: Final = "rewritten string"
 
 
-# Parts of a round for each task that runs at a time: a slow one holds up the others of its round.
+# Parts of a round for each concurrent task; with several, one slow part delays the round less.
 _ROUND: Final = 4
 
 
-# Over Spark Connect nobody says how many tasks run at a time.
+# Over Spark Connect the number of concurrent tasks is unknown.
 _ROUND_MIN: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class TierTasks:
-    """Carries a job over a tier out by tasks of Spark; a `TierWorker`.
+    """Runs a job over a tier by tasks of Spark; a `TierWorker`.
 
     Attributes:
         spark: The session.
         directory: The directory of topics.
         store: Settings of the store.
-        part_bytes: About how many bytes of log a task rewrites, at most.
+        part_bytes: Approximate maximum bytes of log that a task rewrites.
     """
 
     spark: "SparkSession"
@@ -92,10 +94,10 @@ class TierTasks:
     def rewrite(
         self, job: CleaningJob, segments: Mapping[int, RemoteSegment]
     ) -> Iterator[Rewritten]:
-        """See `TierWorker`.
+        """Rewrite the job's segments, see `TierWorker`.
 
         Raises:
-            CleaningFailed: A task failed for good; its words.
+            CleaningFailed: A task failed permanently; contains the task's error.
         """
         is_divisible = _is_plain(job, segments) and not job.rules.has_versions
         parts = [
@@ -112,20 +114,23 @@ class TierTasks:
 
 
 def _is_plain(job: CleaningJob, segments: Mapping[int, RemoteSegment]) -> bool:
-    """Whether no transaction is in the job's segments."""
+    """Whether the job's segments contain no transaction."""
     totals = [segments[source.base_offset].row.total for source in job.sources]
     return not any(total.is_transactional or total.control_records for total in totals)
 
 
 def _encode(part: CleaningJob, segments: Mapping[int, RemoteSegment]) -> str:
-    """A part, with the rows of its sources: some may have left the manifest when it is done."""
+    """Return a part as JSON, with the manifest rows of its sources.
+
+    The rows are included because they may leave the manifest before the task runs.
+    """
     rows = [encode_row(segments[source.base_offset].row) for source in part.sources]
     return json.dumps([part.to_json(), rows])
 
 
 @contextmanager
 def failing_with_our_words(job: CleaningJob) -> Iterator[None]:
-    """Raise CleaningFailed with what a task says, where it is an error of ours."""
+    """Convert an error of a task to CleaningFailed with its text, if it is a TidelogError."""
     try:
         yield
     except Exception as error:
@@ -137,7 +142,7 @@ def failing_with_our_words(job: CleaningJob) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class TierPart:
-    """Does a part of a job; a `Work`.
+    """Rewrites a part of a tier's job; a `Work`.
 
     Attributes:
         directory: The directory of topics.
@@ -148,7 +153,7 @@ class TierPart:
     store: tuple[tuple[str, str], ...]
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """See `Work`; `part` is a JSON list: a job, and the rows of its sources."""
+        """Run one task, see `Work`; `part` is a JSON list: a job, its sources' manifest rows."""
         text, rows = json.loads(part)
         job, env = CleaningJob.from_json(text), env_for(self.directory, None, dict(self.store))
         with (
@@ -183,11 +188,11 @@ _CLEANED: Final = "cleaned string, attempt string"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """The answer.
+    """Result of a compaction.
 
     Attributes:
-        partitions: One row for each; see `SCHEMA`.
-        reports: The same as objects.
+        partitions: One row for each partition; see `SCHEMA`.
+        reports: The same results as objects.
     """
 
     partitions: "DataFrame"
@@ -201,21 +206,21 @@ def compact(
     topics: Sequence[str | TopicPartition] | None = None,
     **options: Unpack[CompactOptions],
 ) -> Compaction:
-    """Keep the last record of each key in finished segments, as the topics' settings say.
+    """Keep only the last record of each key in finished segments, by the topics' settings.
 
     Args:
         spark: The session; its workers must reach the directory under this path.
-        directory: A directory of topics; a broker that has it open is asked for each job.
-        topics: Topics or partitions; all compacted topics where None.
-        **options: Those of `CompactOptions`.
+        directory: A directory of topics; if a broker has it open, the jobs come from the broker.
+        topics: Topics or partitions; all compacted topics if None.
+        **options: Options, see `CompactOptions`.
 
     Raises:
-        DirectoryLocked: Another process has it open for writing that lends no cleanings; nothing
-            was changed.
-        UnknownTopic, InvalidRequest: No such topic, or one that is not compacted; of a running
-            broker, one that has a tier.
-        CleaningFailed, CorruptData, StorageFailure, TierConflict: As a cleaning, of a directory or
-            of a tier; what was swapped in stays.
+        DirectoryLocked: Another process has it open for writing and lends no cleanings; nothing was
+            changed.
+        UnknownTopic, InvalidRequest: A topic does not exist or is not compacted, or a running
+            broker's topic has a tier.
+        CleaningFailed, CorruptData, StorageFailure, TierConflict: Cleaning failed, in the directory
+            or a tier; segments that were swapped in stay.
     """
     reports = run(spark, directory, topics, **options)
     return Compaction(
@@ -230,7 +235,7 @@ def run(
     topics: Sequence[str | TopicPartition] | None = None,
     **options: Unpack[CompactOptions],
 ) -> list[CleaningReport]:
-    """As `compact`, as plain objects."""
+    """Run a compaction, see `compact`; return plain objects."""
     part_bytes, roll, listener = options["part_bytes"], options["roll"], options["listener"]
     store = options["store"]
     check_directory(directory)
@@ -246,7 +251,7 @@ def run(
                 log = log_dir.log(name.topic, name.partition)
                 if roll:
                     log.roll(RollReason.REQUEST)
-                log.flush()  # what may still be lost keeps what it follows from going
+                log.flush()  # records not yet on disk block removal of older ones
                 with described(spark, "compact", [name]):
                     if log.tier is None:
                         worker = SparkWorker(spark, log, part_bytes)
@@ -271,7 +276,7 @@ def run(
 
 
 def lender(directory: str) -> "ControlClient | None":
-    """The broker that has a directory and lends cleanings; None where there is none."""
+    """Return the broker that has a directory open and lends cleanings; None without one."""
     from tidelog.control.client import find_holder
 
     holder = find_holder(directory)
@@ -282,7 +287,7 @@ def lender(directory: str) -> "ControlClient | None":
 
 
 class Borrowed:
-    """A partition of a running broker: it makes the job and swaps in, tasks clean.
+    """A partition of a running broker, which creates the job and swaps in; tasks clean.
 
     A `CleaningTarget`.
     """
@@ -309,15 +314,20 @@ class Borrowed:
         self._must_roll = roll
 
     def inspect(self, *, is_asked: bool) -> "tuple[CleaningDecision, CleaningJob | None]":
-        """Borrow a job; raises CleaningAborted where the broker lends it anew."""
+        """Borrow a job from the broker; None if it decides not to clean."""
         from tidelog.control.verbs import compact_wishes, read_lent
 
         request = compact_wishes(self.name, roll=self._must_roll, is_asked=is_asked)
-        self._must_roll = False  # the head that was found first is what is cleaned
+        self._must_roll = False  # later passes clean the same head
         return read_lent(self._holder.ask("lend", request))
 
     def clean(self, job: CleaningJob) -> Cleaned:
-        """Clean by tasks, and let the broker swap in."""
+        """Clean by tasks, and let the broker swap in the result.
+
+        Raises:
+            CleaningAborted: The broker no longer lends this job; the caller may borrow it again.
+            CleaningFailed: A task failed permanently.
+        """
         from tidelog.control.verbs import take_back
 
         cleaned = self._clean(job)
@@ -325,7 +335,7 @@ class Borrowed:
         return cleaned
 
     def _clean(self, job: CleaningJob) -> Cleaned:
-        """The job by tasks, on the directory as it is called here."""
+        """Run the job by tasks, under this process's path of the directory."""
         partition_path = f"{self._directory}/{files.partition_dir_name(self.name)}"
         rules = replace(job.rules, dedupe_buffer_bytes=self._options.dedupe_buffer_bytes)
         with LogDir.open(self._directory) as log_dir:
@@ -343,7 +353,7 @@ def check_directory(directory: str) -> None:
 def check_topics(
     directory: str, topics: Sequence[str | TopicPartition] | None, store: Mapping[str, str]
 ) -> None:
-    """Check that topics are there and compacted; raises UnknownTopic, InvalidRequest."""
+    """Check that topics exist and are compacted; raises UnknownTopic, InvalidRequest."""
     with LogDir.open(directory, env=env_for(directory, None, store)) as log_dir:
         names_of(log_dir, topics)
 
@@ -351,7 +361,7 @@ def check_topics(
 def names_of(
     log_dir: LogDir, topics: Sequence[str | TopicPartition] | None
 ) -> list[TopicPartition]:
-    """The partitions that are meant; raises UnknownTopic, InvalidRequest."""
+    """Return the chosen partitions, sorted; raises UnknownTopic, InvalidRequest."""
     if topics is None:
         topics = [name for name, info in log_dir.topics().items() if info.config.is_compacted]
     names: set[TopicPartition] = set()
@@ -366,7 +376,7 @@ def names_of(
 
 
 def row_of(report: CleaningReport) -> tuple[object, ...]:
-    """The row of `SCHEMA`."""
+    """Return a report as a row of `SCHEMA`."""
     return (
         report.name.topic,
         report.name.partition,
@@ -389,19 +399,19 @@ def row_of(report: CleaningReport) -> tuple[object, ...]:
 
 
 class SparkWorker:
-    """Carries a cleaning's job out by tasks of Spark; a `Worker` of the cleaner."""
+    """Runs a cleaning's job by tasks of Spark; a `Worker` of the cleaner."""
 
     def __init__(self, spark: "SparkSession", log: "LogView", part_bytes: int) -> None:
         self._spark, self._log, self._part_bytes = spark, log, part_bytes
 
     def clean(self, job: CleaningJob) -> Cleaned:
-        """See `Worker`.
+        """Clean the job's segments, see `Worker`.
 
         Raises:
-            CleaningFailed: A task failed for good; its words.
+            CleaningFailed: A task failed permanently; contains the task's error.
         """
-        # Where versions decide, a late record beats one of the tail: who rewrites the head has to
-        # have held the whole tail against it.
+        # If versions decide, a record of the tail may win against one of the head. So a task that
+        # rewrites the head must have compared the whole tail with it.
         is_divisible = _is_plain_partition(self._log, job) and not job.rules.has_versions
         limit = self._part_bytes if is_divisible else None
         parts = [part.to_json() for part in parts_of(job, limit)]
@@ -415,7 +425,7 @@ class SparkWorker:
 
 
 def _is_plain_partition(log: "LogView", job: CleaningJob) -> bool:
-    """Whether it is known that no transaction is in the job's segments."""
+    """Whether zone maps prove that the job's segments contain no transaction."""
     bases = {source.base_offset for source in job.sources}
     zones = [s.zones for s in log.segments if s.base_offset in bases]
     return len(zones) == len(bases) and not any(
@@ -427,10 +437,11 @@ def _is_plain_partition(log: "LogView", job: CleaningJob) -> bool:
 
 
 class AttemptFiles(OsFileSystem):
-    """The machine's files, but `NAME.cleaned` is `NAME.ATTEMPT.cleaned`.
+    """The machine's file system, but `NAME.cleaned` becomes `NAME.ATTEMPT.cleaned`.
 
-    A task that Spark gives up may write on while another does its work: each has names of its own,
-    and the driver takes those of the one whose answer it has. An opening drops all of them.
+    A task that Spark has given up may keep writing while another attempt runs. So each attempt has
+    its own names, and the driver takes the files of the attempt that it got a result from. The next
+    opening of the directory removes all others.
     """
 
     def __init__(self, attempt: str) -> None:
@@ -443,46 +454,46 @@ class AttemptFiles(OsFileSystem):
         return attempt_path(path, self._attempt)
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> "File":
-        """See `FileSystem`."""
+        """Open a file, see `FileSystem`."""
         return super().open(self._named(path), write=write, create=create)
 
     def map(self, path: str, size: int | None = None) -> memoryview:
-        """See `FileSystem`."""
+        """Map a file, see `FileSystem`."""
         return super().map(self._named(path), size)
 
     def stat(self, path: str) -> "FileStat":
-        """See `FileSystem`."""
+        """Return a file's stat, see `FileSystem`."""
         return super().stat(self._named(path))
 
     def exists(self, path: str) -> bool:
-        """See `FileSystem`."""
+        """Whether a file exists, see `FileSystem`."""
         return super().exists(self._named(path))
 
     def remove(self, path: str) -> None:
-        """See `FileSystem`."""
+        """Remove a file, see `FileSystem`."""
         super().remove(self._named(path))
 
     def rename(self, source: str, target: str) -> None:
-        """See `FileSystem`."""
+        """Rename a file, see `FileSystem`."""
         super().rename(self._named(source), self._named(target))
 
     def set_mtime(self, path: str, mtime_ms: int) -> None:
-        """See `FileSystem`."""
+        """Set a file's modification time, see `FileSystem`."""
         super().set_mtime(self._named(path), mtime_ms)
 
 
 def attempt_path(path: str, attempt: str) -> str:
-    """What an attempt calls a `.cleaned` file."""
+    """Return the path of a `.cleaned` file of an attempt."""
     stem = path.removesuffix(files.CLEANED_SUFFIX)
     return f"{stem}.{attempt}{files.CLEANED_SUFFIX}"
 
 
 @dataclass(frozen=True, slots=True)
 class CleanPart:
-    """Does a part of a job; a `Work`."""
+    """Cleans a part of a job; a `Work`."""
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """See `Work`; `part` is a job as JSON."""
+        """Run one task, see `Work`; `part` is a job as JSON."""
         from tidelog.storage.compaction.worker import clean
 
         env = os_env()
@@ -492,7 +503,7 @@ class CleanPart:
 
 
 def _take_names(job: CleaningJob, cleaned: Cleaned, attempt: str) -> None:
-    """Give an attempt's files the names that the swap knows."""
+    """Rename an attempt's files to the names that the swap expects."""
     disk = os_env().files
     for group in cleaned.groups:
         for suffix in group.suffixes:

@@ -4,14 +4,14 @@ Owns the plan (`plan_failover`), starts by the offset map of the mirror that cop
 committing the plan (`execute`). Not owned: the proof (`rules`), measured latencies (`measure`), the
 check by records (`verify`).
 
-The mirror noted which offsets of A went where on B (`offset_map`), so a position on A has an offset
-on B without any latency: unconsumed records lie at or after the position, and the map says from
-which offset on such records lie on B. A map may describe another topic or cluster, be older than
-the log that it describes, or begin after the group's position. Then it is not used, and the plan's
-line says why; the search by time replaces it, partition by partition.
+The mirror has recorded the offsets on B of A's records (`offset_map`), so a position on A has an
+offset on B without any latency: unconsumed records are at or after the position, and the map gives
+the first offset of such records on B. A map may describe another topic or cluster, be older than
+the log that it describes, or begin after the group's position. Then the search by time replaces it,
+for each partition alone, and the plan's line contains the reason.
 
-Invariants: positions are read before anything else, so that what the group consumes meanwhile is
-only read twice. Only `execute` changes anything.
+Invariants: positions are read first, so that records which the group consumes meanwhile are only
+read twice. Only `execute` changes anything.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,11 +42,11 @@ from tidelog.types import NO_TIMESTAMP, ClockName, TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByMap:
-    """What a map tells of some topics.
+    """Starts that an offset map gives.
 
     Attributes:
-        starts: By partition of B; those that the map can't tell are missing.
-        refusals: Why it can't, by partition of B.
+        starts: Starts by partition of B, without those that the map can't give.
+        refusals: Reason why there is no start, by partition of B.
     """
 
     starts: Mapping[TopicPartition, Start] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class ByMap:
 
 
 def topics_on_b(offset_map: OffsetMap | None, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Topic on B -> the topics on A that are copied into it; the same name where no map says so."""
+    """Return topic on B -> its source topics on A; topics that the map lacks keep their name."""
     origins: dict[str, tuple[str, ...]] = {}
     for topic in topics:
         names = {s.target for s in offset_map.sources if s.topic == topic} if offset_map else set()
@@ -71,16 +71,17 @@ def starts_by_map(
     positions: Mapping[TopicPartition, Committed | None] | int,
     margin: Margin,
 ) -> ByMap:
-    """The starts that a map tells.
+    """Return the starts that a map gives.
 
     Args:
         offset_map: The map.
-        a: Where the group comes from; None where it can't be asked.
-        b: Where it goes to.
+        a: Cluster that the group comes from; None if it is unreachable.
+        b: Cluster that the group goes to.
         origins: Topic on B -> topics on A.
-        positions: The group's, by partition of A; or the time in ms before which it had consumed
-            all that A appended.
-        margin: Its skew says how far the clocks of A and of the mirror may differ (times only).
+        positions: The group's positions by partition of A; or a time in ms: the group had consumed
+            everything that A appended before it.
+        margin: Its skew bounds the difference between the clocks of A and of the mirror (for times
+            only).
 
     Raises:
         ClusterFailure: A cluster can't be reached.
@@ -111,7 +112,7 @@ def starts_by_map(
 
 
 def check_target(offset_map: OffsetMap, b: ClusterView, topic: str) -> None:
-    """Make sure that the map is about this topic of B; raises OutsideMap where it is not."""
+    """Check that the map is about this topic of B; raises OutsideMap if it is not."""
     if topic not in offset_map.partition_counts:
         raise OutsideMap(f"the map has no copy called {topic}")
     known_id, current_id = offset_map.target_ids.get(topic), b.topic_id(topic)
@@ -122,7 +123,7 @@ def check_target(offset_map: OffsetMap, b: ClusterView, topic: str) -> None:
 
 
 def check_end(offset_map: OffsetMap, partition: TopicPartition, marks: Watermarks) -> None:
-    """Make sure that B's log still has what the map speaks of; raises OutsideMap where not."""
+    """Check that B's log still has the offsets of the map; raises OutsideMap if not."""
     end = offset_map.ends.get(partition)
     if end is None:
         raise OutsideMap(f"the map does not know {partition} of B")
@@ -139,7 +140,7 @@ def _source(offset_map: OffsetMap, a: ClusterView | None, topic: str) -> int:
 
 
 def _by_time(offset_map: OffsetMap, numbers: Mapping[str, int], time_ms: int) -> "list[_Places]":
-    """Everything that A appended from then on reached B later."""
+    """Return the places on B of everything that A appended from a time on."""
     reason = "what A appended from that time on is not before this, says the mirror's map"
     return [
         _Places(None, offset_map.starts_by_arrival(number, time_ms), reason)
@@ -159,7 +160,7 @@ def _by_positions(
     for source in sources:
         position, mark = positions[source], marks.get(source)
         if position is None and mark is not None and mark.end == 0:
-            continue  # nothing was ever appended there
+            continue  # the partition is empty
         number = SourcePartition(numbers[source.topic], source.partition)
         try:
             _check_source(offset_map, number, source, position, mark)
@@ -178,7 +179,7 @@ def _check_source(
     position: Committed | None,
     mark: Watermarks | None,
 ) -> None:
-    """Make sure that the map speaks of what the position is about; raises OutsideMap."""
+    """Check that the map covers the position; raises OutsideMap if it doesn't."""
     if position is None:
         raise OutsideMap(f"the group has committed nothing for {source} on A")
     if mark is None:
@@ -194,12 +195,12 @@ def _check_source(
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """From where on B has what one source still holds for the group.
+    """Start on B of the records that the group has not consumed from one source.
 
     Attributes:
-        source: The partition of A; None where all of a topic is meant.
-        starts: By partition of B; None where the map can't tell.
-        reason: What that rests on, or why it can't.
+        source: The partition of A; None for a whole topic.
+        starts: Start by partition of B; None if the map can't give them.
+        reason: Reason for the starts, or why there are none.
     """
 
     source: TopicPartition | None
@@ -210,7 +211,7 @@ class _Places:
 def _sources_of(
     offset_map: OffsetMap, partition: TopicPartition, places: Iterable[_Places]
 ) -> list[_Places]:
-    """Those whose records may be in a partition of B."""
+    """Return the places whose records may be in a partition of B."""
     if offset_map.partitioning is not Partitioning.KEPT:
         return list(places)
     number = partition.partition
@@ -220,7 +221,7 @@ def _sources_of(
 def _start(
     offset_map: OffsetMap, partition: TopicPartition, places: Iterable[_Places], marks: Watermarks
 ) -> Start:
-    """The earliest of all places; raises OutsideMap where one of them is not known."""
+    """Return the earliest start of all places; raises OutsideMap if one is unknown."""
     end = Located(offset_map.ends[partition], is_exact=True)
     best, reason = end, "the mirror has put nothing here that the group has not consumed"
     for one in places:
@@ -251,7 +252,7 @@ def _map_reason(one: _Places, place: Located) -> str:
 Positions: TypeAlias = "dict[TopicPartition, Committed | None]"
 
 
-# Topic of B -> topics of A.
+# Topic on B -> topics on A.
 Origins: TypeAlias = Mapping[str, tuple[str, ...]]
 
 
@@ -260,17 +261,18 @@ _AS_STATED: Final = "as stated with --at"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverRequest:
-    """What is asked.
+    """Request of a failover.
 
     Attributes:
         group: The consumer group.
-        topics: Of these; of all that the group has committed on A where empty.
-        at_ms: The group had consumed what A appended before this; its positions where None.
+        topics: Topics on A; if empty, all for which the group has committed offsets on A.
+        at_ms: The group had consumed everything that A appended before this time; None to use its
+            positions.
         latency_ms: L, None to measure it at the tails of both clusters.
-        skew_ms: S, at least; what is measured counts where it is more.
-        sampling: How long to measure, and how many records are enough.
-        mapping: How partitions correspond; AUTO looks at keys.
-        offset_map: What the mirror that copies A to B wrote down; None without one.
+        skew_ms: Lower bound of S; a larger measured skew replaces it.
+        sampling: Duration of the measurement, and minimum number of records.
+        mapping: How partitions correspond; AUTO finds out by keys.
+        offset_map: Offset map of the mirror that copies A to B; None without one.
     """
 
     group: str
@@ -285,18 +287,18 @@ class FailoverRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverPlan:
-    """From where the group would go on, and why.
+    """Starts of a group on B, with their reasons.
 
     Attributes:
-        request: What was asked.
-        positions: On A, None where nothing was committed; empty where A wasn't asked.
-        references: Those positions in time, by partition of A.
-        margin: What was subtracted.
-        latencies: The samples the margin rests on; empty where it was stated, or nothing needed it.
+        request: The request.
+        positions: Positions on A, None for partitions without one; empty without access to A.
+        references: Times of these positions, by partition of A.
+        margin: The margin that was subtracted.
+        latencies: Samples of the margin; empty if it was given or not needed.
         mapped: How partitions correspond, by topic of B.
         starts: One for each partition of B, in order.
-        committed: What the group has committed on B.
-        origins: Topic of B -> the topics of A whose records it has; the same name where missing.
+        committed: Committed offsets of the group on B.
+        origins: Topic on B -> its source topics on A; a missing topic has the same name on both.
     """
 
     request: FailoverRequest
@@ -311,20 +313,20 @@ class FailoverPlan:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the margin rests on samples."""
+        """Whether the latency was to be measured, not given."""
         return self.request.latency_ms is None
 
     @property
     def is_by_map(self) -> bool:
-        """Whether a mirror's map tells all starts, so that no margin was needed."""
+        """Whether a mirror's map gives all starts, so that no margin was needed."""
         return all(start.kind is StartKind.MAP for start in self.starts)
 
     def topics_on_a(self, topic: str) -> tuple[str, ...]:
-        """The topics of A whose records a topic of B has."""
+        """Return the source topics on A of a topic on B."""
         return self.origins.get(topic, (topic,))
 
     def position_of(self, partition: TopicPartition) -> int | None:
-        """The group's offset on A, where the partition of that number is the only source."""
+        """Return the group's offset on A if the partition of that number is the only source."""
         topics = self.topics_on_a(partition.topic)
         if self.mapped[partition.topic].mapping is not PartitionMapping.SAME or len(topics) > 1:
             return None
@@ -335,25 +337,25 @@ class FailoverPlan:
 def plan_failover(
     a: Watched | None, b: Watched, request: FailoverRequest, clock: Clock
 ) -> FailoverPlan:
-    """Find from where a group goes on, on B.
+    """Find the offsets on B from which a group can continue without missing records.
 
     Args:
-        a: The cluster it comes from; needed but where `at_ms`, topics and latency are given.
-        b: The cluster it goes to.
-        request: What is asked.
-        clock: This machine's.
+        a: Cluster that the group comes from; may be None if `at_ms`, topics and latency are given.
+        b: Cluster that the group goes to.
+        request: The request.
+        clock: Clock of this machine.
 
     Raises:
         UnknownGroup: The group has committed nothing on A.
-        UnknownTopic: A topic is missing on one of them.
-        TooFewRecords: The latency was to be measured and can't be.
+        UnknownTopic: A topic is missing on one of the clusters.
+        TooFewRecords: The latency could not be measured.
         InvalidRequest: A is needed and not given.
         ClusterFailure: A cluster can't be reached.
     """
     topics, positions = _positions(a, request)
     origins = topics_on_b(request.offset_map, topics)
     by_map = _by_map(a, b, origins, positions, request)
-    # Only what the map leaves open needs a latency, which may take long to measure.
+    # Only partitions without a start by the map need a latency, and measuring it may take long.
     rest = {t: names for t, names in origins.items() if not _is_told(b, t, by_map)}
     references = _references(a, positions, rest, request)
     margin, latencies = _margin(a, b, rest, request, clock)
@@ -403,7 +405,7 @@ def _is_told(b: Watched, topic: str, by_map: ByMap) -> bool:
 
 
 def _positions(a: Watched | None, request: FailoverRequest) -> tuple[list[str], Positions]:
-    """The topics in order, and what the group has committed for them on A."""
+    """Return the topics in order, and the group's committed offsets for them on A."""
     if a is None:
         if request.at_ms is None or not request.topics:
             raise InvalidRequest("without --from a time (--at) and topics (--topic) are needed")
@@ -459,7 +461,7 @@ def _margin(
 def _map(
     a: Watched | None, b: Watched, origins: Origins, rest: Origins, request: FailoverRequest
 ) -> dict[str, Mapped]:
-    """How the partitions of each topic of B correspond to those of A."""
+    """Return how the partitions of each topic of B correspond to those of A."""
     return {
         topic: _map_topic(a, b, topic, names, request, is_told=topic not in rest)
         for topic, names in origins.items()
@@ -481,7 +483,7 @@ def _map_topic(
             return Mapped(PartitionMapping.SAME, "the mirror kept partitions")
         return Mapped(PartitionMapping.MAP, "the mirror chose partitions anew")
     if request.at_ms is not None or a is None:
-        # One time for all partitions: it does not matter which is which.
+        # All partitions have the same time, so their correspondence doesn't matter.
         return Mapped(PartitionMapping.ANY, _AS_STATED)
     if len(names) > 1:
         return Mapped(PartitionMapping.ANY, f"{topic} has the records of {', '.join(names)}")
@@ -495,7 +497,7 @@ def _sources(
     rest: Origins,
     at_ms: int | None,
 ) -> list[Reference]:
-    """Where the group stands in the partitions whose records may lie in this one of B."""
+    """Return the references of the partitions of A whose records may be in this one of B."""
     if at_ms is not None:
         return [_stated(at_ms)]
     names = rest[partition.topic]
@@ -504,7 +506,7 @@ def _sources(
 
 
 def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
-    """What decided: the first that is not known, else the earliest."""
+    """Return the reason of the start: the first unknown reference, else the earliest."""
     reasons: list[tuple[int, str]] = []
     for reference in sources:
         append_ms = reference.append_ms_min(margin, now_ms)
@@ -518,7 +520,7 @@ def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
 
 
 def active_members(view: ClusterView, group: str) -> str:
-    """Who is in a group, by client id; empty where nobody is, or no such group."""
+    """Return a group's members by client id; empty without members, or if it does not exist."""
     try:
         members = view.group(group).members
     except UnknownGroup:
@@ -527,7 +529,7 @@ def active_members(view: ClusterView, group: str) -> str:
 
 
 def refuse_active(view: ClusterView, group: str) -> None:
-    """Raise GroupActive where a group has members; nothing was changed."""
+    """Raise GroupActive if a group has members; change nothing."""
     names = active_members(view, group)
     if names:
         raise GroupActive(f"group {group} is active on {view.bootstrap} ({names}); stop it first")
@@ -537,7 +539,7 @@ def execute(view: ClusterView, plan: FailoverPlan) -> None:
     """Commit the starts for the group on B.
 
     Raises:
-        GroupActive: It has members there; nothing was changed.
+        GroupActive: The group has members on B; nothing was changed.
         ClusterFailure: The cluster can't be reached; some partitions may have been committed.
     """
     refuse_active(view, plan.request.group)

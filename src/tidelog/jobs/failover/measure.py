@@ -1,18 +1,17 @@
 """Latency of topics on clusters, from create time to append time: how large, and how certain.
 
-Owns the samples (`TopicLatency`) and the verdict on them (`judge`). Not owned: what follows for a
-failover (`rules`, `job`).
+Owns the samples (`TopicLatency`) and their check (`judge`). Not owned: conclusions for a failover
+(`rules`, `job`).
 
-Brokers don't tell when they appended a record of a CreateTime topic. A consumer at the tail sees a
-record soon afterwards, so arrival - create time is the latency plus a short delay: rather too much
-than too little. Such a measurement takes as long as the sample is.
+Brokers don't report when they appended a record of a CreateTime topic. A consumer at the tail
+receives a record soon afterwards, so arrival - create time is the latency plus a short delay: too
+much rather than too little. Such a measurement takes as long as the sample is.
 
-A broker that stamps a batch (LogAppendTime) writes the append time into its header and leaves the
-producer's times in the records. Consumers don't see these, but the batches contain them, so the
-past is measured exactly and at once. This fails for records that a conversion or a compaction
-rewrote: if all create times of a batch equal its stamp, they count as lost. Batches are fetched as
-a follower does, without encryption and without a password; if they can't be fetched, `judge` says
-so.
+A broker with LogAppendTime writes the append time into a batch's header and leaves the producer's
+times in the records. Consumers don't see these, but the batches contain them, so past latencies are
+measured exactly and immediately. This fails for records that a conversion or a compaction rewrote:
+if all create times of a batch equal its append time, they count as lost. Batches are fetched as a
+follower does, without encryption and without a password; if they can't be fetched, `judge` says so.
 
 One clock, this machine's, stands for the brokers' clocks: a constant difference shifts all
 latencies, the negative ones (skew) by as much as the positive ones, so the margin, which is their
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
 
 
-# A topic of more records is measured by its first so many within the period.
+# A topic with more records is measured by this many, the first of the period.
 _RECORDS_MAX: Final = 1_000_000
 
 
@@ -52,7 +51,7 @@ _LIMITS: Final = FetchLimits(max_wait_ms=100, partition_max_bytes=4 * 1024 * 102
 
 
 class StampedRecord(NamedTuple):
-    """A record's two times in ms."""
+    """A record's append time and create time, in ms."""
 
     offset: int
     append_ms: int
@@ -60,10 +59,10 @@ class StampedRecord(NamedTuple):
 
 
 class StampedLog(Protocol):
-    """Reads both times of records that a broker stamped."""
+    """Reads both times of records in LogAppendTime topics."""
 
     def records(self, partition: TopicPartition, start: int, end: int) -> Iterable[StampedRecord]:
-        """Those with both times, at offsets in [start, end)."""
+        """Yield the records with both times, at offsets in [start, end)."""
         ...
 
 
@@ -71,23 +70,23 @@ class BrokerLog:
     """A `StampedLog` of a cluster. One owner. records* -> close."""
 
     def __init__(self, bootstrap: str, connect: Connect = connect_socket) -> None:
-        """Nothing is connected before it is asked.
+        """Create it without connecting.
 
         Args:
-            bootstrap: `host:port[,host:port]`, of which the first is asked.
-            connect: How to connect.
+            bootstrap: `host:port[,host:port]`; only the first broker is used.
+            connect: Opens a connection.
         """
         host, _, port = bootstrap.split(",")[0].rpartition(":")
         self._bootstrap = bootstrap
         self._leader = Leader(host.strip("[]"), int(port), connect)
 
     def records(self, partition: TopicPartition, start: int, end: int) -> Iterator[StampedRecord]:
-        """Those with both times, at offsets in [start, end); at most a million.
+        """Yield the records with both times, at offsets in [start, end); stop after a million.
 
         Raises:
             UnknownTopic: There is no such partition.
             ClusterFailure: The broker can't be reached, or refuses.
-            CorruptData: What came is no sound batch.
+            CorruptData: A batch is damaged.
         """
         node_id, position = self._place(partition, start)
         count = 0
@@ -147,7 +146,7 @@ def _stamped(batch: RecordBatch) -> Iterator[StampedRecord]:
             yield StampedRecord(record.offset, record.timestamp, record.create_timestamp)
 
 
-# Percentiles are of so many first records (8 MB); count, largest and smallest are of all.
+# Percentiles use this many first records (8 MB); count, largest and smallest use all records.
 _KEPT: Final = 1_000_000
 
 
@@ -158,12 +157,12 @@ _POLL_S: Final = 0.1
 
 
 class TooFewRecords(RequestError):
-    """A latency can't be told from what was seen; nothing was changed."""
+    """There are too few records for a latency; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A record at the tail, and when it came, in ms of this machine's wall clock."""
+    """A record at the tail, and its arrival time in ms of this machine's wall clock."""
 
     partition: TopicPartition
     offset: int
@@ -173,22 +172,22 @@ class Arrival:
 
 
 class Tail(Protocol):
-    """Reads what is appended from now on."""
+    """Reads records that are appended from now on."""
 
     def arrivals(self, partitions: Iterable[TopicPartition], for_ms: int) -> Iterable[Arrival]:
-        """The records that come within `for_ms`."""
+        """Yield the records that arrive within `for_ms`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A cluster that is measured.
+    """A measured cluster.
 
     Attributes:
         name: A or B.
-        view: What it is asked.
-        tail: Reads what is appended from now on.
-        stamped: Reads both times out of batches, None where they can't be had.
+        view: Requests to the cluster.
+        tail: Reads records that are appended from now on.
+        stamped: Reads both times from batches, None if they can't be fetched.
     """
 
     name: str
@@ -199,17 +198,17 @@ class Watched:
 
 @dataclass(slots=True)
 class TopicLatency:
-    """Latency of one topic on one cluster; add* -> facts.
+    """Latency of one topic on one cluster. Life cycle: add*, then read its attributes.
 
     Attributes:
         cluster: A or B.
         topic: The topic.
-        for_ms: How long was looked.
-        count: Records with a create time.
-        append_timed: Records that show an append time instead.
-        is_exact: To append time, of records that were there; else to arrival.
-        max_ms: Largest latency, 0 where none was positive.
-        skew_ms: How far the largest create time was ahead of arrival, 0 where none was.
+        for_ms: Duration of the sample.
+        count: Number of records with a create time.
+        append_timed: Number of records that show an append time instead.
+        is_exact: Whether latencies are to the append time, of existing records, not to the arrival.
+        max_ms: Largest latency, 0 if none is positive.
+        skew_ms: Largest time by which a create time was ahead of the arrival, 0 if none was.
     """
 
     cluster: str
@@ -223,7 +222,7 @@ class TopicLatency:
     _kept: "array[int]" = field(default_factory=lambda: array("q"))
 
     def add(self, arrival: Arrival) -> None:
-        """Count one record."""
+        """Count one record that arrived."""
         if arrival.timestamp_type is TimestampType.LOG_APPEND_TIME:
             self.append_timed += 1
         elif arrival.timestamp is not None:
@@ -238,7 +237,7 @@ class TopicLatency:
             self._kept.append(latency_ms)
 
     def percentile_ms(self, percent: float) -> int | None:
-        """The latency that so many percent don't exceed (nearest rank), None without records."""
+        """Return the nearest-rank percentile in ms, None without records."""
         if not self._kept:
             return None
         rank = -(-len(self._kept) * percent // 100)
@@ -250,7 +249,7 @@ Latencies: TypeAlias = "tuple[TopicLatency, ...]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How long to look, and how many records of each topic and cluster are enough."""
+    """Duration of a sample, and minimum number of records of each topic and cluster."""
 
     for_ms: int = 30_000
     records_min: int = 1_000
@@ -259,18 +258,18 @@ class Sampling:
 def measure(
     watched: Iterable[Watched], topics: Iterable[str], sampling: Sampling, *, now_ms: int
 ) -> Latencies:
-    """The latencies of topics on clusters, one cluster after the other.
+    """Measure the latencies of topics on clusters, one cluster after the other.
 
     Args:
         watched: The clusters.
         topics: The topics.
-        sampling: How long to measure, and how much is enough.
-        now_ms: Wall time; what was appended in the same length of time before it is looked at where
-            append times are stamped.
+        sampling: Duration, and minimum number of records.
+        now_ms: Wall time; for LogAppendTime topics the sample is the period of that duration before
+            it.
 
     Raises:
-        TooFewRecords: Of a topic too few came on one of them, or none shows its create time.
-        ClusterFailure: A cluster could not be read.
+        TooFewRecords: A topic had too few records on a cluster, or none with its create time.
+        ClusterFailure: A cluster can't be read.
     """
     latencies: list[TopicLatency] = []
     topic_names = list(topics)
@@ -286,7 +285,7 @@ def measure(
 
 
 def _by_kind(cluster: Watched, topics: list[str]) -> tuple[list[str], list[str]]:
-    """Topics whose batches tell both times, and the others."""
+    """Return the topics whose batches contain both times, and the others."""
     if cluster.stamped is None:
         return [], topics
     kind = TimestampType.LOG_APPEND_TIME.config_name
@@ -295,9 +294,9 @@ def _by_kind(cluster: Watched, topics: list[str]) -> tuple[list[str], list[str]]
 
 
 def _exact(cluster: Watched, topic: str, sampling: Sampling, now_ms: int) -> TopicLatency:
-    """Out of the batches that were appended since `for_ms` ago.
+    """Measure by the batches that were appended in the last `for_ms`.
 
-    Stamps are append times: by whichever of the two its broker searches, it finds these.
+    Their timestamps are append times, so the broker finds these batches whichever time it searches.
     """
     assert cluster.stamped is not None
     latency = TopicLatency(cluster.name, topic, sampling.for_ms, is_exact=True)
@@ -312,7 +311,7 @@ def _exact(cluster: Watched, topic: str, sampling: Sampling, now_ms: int) -> Top
 
 
 def _at_tail(cluster: Watched, topics: list[str], sampling: Sampling) -> Iterator[TopicLatency]:
-    """By waiting for records; nothing is waited for without topics."""
+    """Measure by waiting for new records; does not wait without topics."""
     by_topic = {topic: TopicLatency(cluster.name, topic, sampling.for_ms) for topic in topics}
     partitions = [p for topic in topics for p in cluster.view.partitions(topic)]
     if partitions:
@@ -322,7 +321,7 @@ def _at_tail(cluster: Watched, topics: list[str], sampling: Sampling) -> Iterato
 
 
 def judge(latency: TopicLatency, sampling: Sampling) -> None:
-    """Raise TooFewRecords where a sample is too small for a largest latency."""
+    """Raise TooFewRecords if a sample is too small for a largest latency."""
     log_text = f"{latency.topic} on {latency.cluster}"
     if latency.append_timed > latency.count:
         raise TooFewRecords(
@@ -346,18 +345,19 @@ def _remedy(latency: TopicLatency, sampling: Sampling) -> str:
 
 
 class ConsumerTail:
-    """The tail of a cluster, through a consumer that joins no group and commits nothing."""
+    """Tail of a cluster, read by a consumer that joins no group and commits nothing."""
 
     def __init__(self, cluster: "Cluster", clock: Clock) -> None:
         self._cluster = cluster
         self._clock = clock
 
     def arrivals(self, partitions: Iterable[TopicPartition], for_ms: int) -> Iterator[Arrival]:
-        """The records appended from now on that come within `for_ms`."""
+        """Yield the records that are appended from now on and arrive within `for_ms`."""
         watched = list(partitions)
         with self._consumer(watched) as poll:
             self._warm_up(poll, len(watched))
-            # What came while connecting was late for our reasons, not for the cluster's.
+            # Records that arrived while connecting were delayed by this process, not by the
+            # cluster.
             marks = self._cluster.watermarks(watched)
             first = {p: mark.end for p, mark in marks.items()}
             yield from self._until(poll, first, self._clock.monotonic_ms() + for_ms)
@@ -377,7 +377,7 @@ class ConsumerTail:
             consumer.close()
 
     def _warm_up(self, poll: "_Poll", partition_count: int) -> None:
-        """Until each partition has answered, or a request's time-out is over."""
+        """Poll until each partition has responded, at most for a request's timeout."""
         left_s = self._cluster.deadline()
         while len(poll.answered) < partition_count and left_s() > 0:
             poll.next()
@@ -392,7 +392,7 @@ class ConsumerTail:
 
 
 class _Poll:
-    """One message after the other; remembers which partitions have answered."""
+    """Polls single messages; remembers which partitions have responded."""
 
     def __init__(self, cluster: "Cluster", consumer: "ck.Consumer", clock: Clock) -> None:
         self._cluster = cluster
@@ -401,7 +401,7 @@ class _Poll:
         self.answered: set[TopicPartition] = set()
 
     def next(self) -> Arrival | None:
-        """The next record, None where nothing came for a moment, or the end of a partition."""
+        """Return the next record, None at a partition's end or if none arrives for a moment."""
         with self._cluster.typed("read the tail"):
             message = self._consumer.poll(_POLL_S)
         if message is None:

@@ -3,8 +3,8 @@
 Owns the time from which B must be read, and whether partition n has the same keys on both clusters.
 Not owned: measuring latencies (`measure`), the plan (`job`), the check by records (`verify`).
 
-Both clusters hold a topic's records in orders of their own (producers write to both, or a mirror
-copies), so offsets can't be compared across clusters; times can. For a record r:
+Each cluster has its own order of a topic's records (producers write to both, or a mirror copies),
+so offsets can't be compared across clusters; times can. For a record r:
 
     c(r)          its create time, the same on both clusters
     a(r), b(r)    when A and B appended it; a never falls along the offsets of a partition of A
@@ -14,34 +14,34 @@ copies), so offsets can't be compared across clusters; times can. For a record r
 Let p be the group's position on A and r a record that it has not consumed. Nothing is missed,
 because:
 
-1. r lies at or after p on A, or is not on A yet and will be appended after all that is there. So
+1. r is at or after p on A, or is not on A yet and will be appended after all existing records. So
    a(r) >= a(q) for the record q at p, or, if p is the log end, for the last record before it.
 2. If A shows append times (LogAppendTime), R = a(q). Otherwise only c(q) is known; since a(q) >=
    c(q) - S, R = c(q) - S. Either way a(r) >= R.
 3. c(r) >= a(r) - L >= R - L: no unconsumed record was created before R - L.
 4. On B, if a search sees create times, r has c(r) >= R - L; if it sees append times (by
-   LogAppendTime, or a broker of ours by `tidelog.lookup.clock`), b(r) >= c(r) - S >= R - L - S. So
+   LogAppendTime, or a tidelog broker by `tidelog.lookup.clock`), b(r) >= c(r) - S >= R - L - S. So
    the time that B shows for r is at least T = R - L - S.
 5. A search returns the FIRST offset whose time is >= T: every record before it shows a time < T. So
-   r is not before it, in whatever order B has its records, and B's own latency does not count.
+   r is not before it, whatever B's order of records is, and B's own latency does not count.
 
-The reordering case of KIP-33 is step 5: m1 may lie before m2 on B and after it on A; both show a
+The reordering case of KIP-33 is step 5: m1 may be before m2 on B and after it on A; both show a
 time >= T. Starting at c(m2) alone, without L, would skip m1. L bounds A's latency; the largest of
 both clusters is used, as in the proposal's MaxLatencyOfCluster, since both samples describe the
 same producers and a finite sample of one may be too small. It costs repeated records, not missed
 ones.
 
-If one clock is off by a constant, the sum still holds: L grows by what S loses.
+If one clock is off by a constant, the sum is still right: L grows by as much as S shrinks.
 
-No margin covers a record that needed longer than L (it may lie before T), one that never reached A,
-or a clock ahead by more than S. `verify` looks for such records. If R is not known (nothing
-committed, records deleted unread, no timestamp), the group starts at B's beginning.
+No margin covers a record that took longer than L (it may be before T), one that never reached A, or
+a clock ahead by more than S. `verify` looks for such records. If R is not known (nothing committed,
+records deleted unread, no timestamp), the group starts at B's beginning.
 
 Equal partition numbers prove nothing: producers may hash keys differently (Java's murmur2,
-librdkafka's crc32), and records without a key go anywhere. If the same function of the key explains
-the partitions of a sample on both clusters, partition n corresponds to partition n. Otherwise a
-record of any partition of A may be in any partition of B, and the earliest time of all partitions
-counts for each. The sample is the last records; `verify` looks at all that matter.
+librdkafka's crc32), and records without a key go to any partition. If the same function of the key
+explains the partitions of a sample on both clusters, partition n corresponds to partition n.
+Otherwise a record of any partition of A may be in any partition of B, and the earliest time of all
+partitions counts for each. The sample is the last records; `verify` checks all relevant records.
 
 Source: KIP-33, use case 3; KIP-79.
 """
@@ -57,20 +57,21 @@ from tidelog.remote.time_lookup import searched_by_append
 from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.types import ClockName, TimestampType, TopicPartition
 
-# How far back the last record before a position is looked for at first; doubled until found.
+# First distance in offsets to search back for the last record before a position; doubled until
+# found.
 _STEP_BACK: Final = 64
 
 
-# So far the clocks of this machine and of others may differ without anything being wrong.
+# Accepted difference between the clocks of this machine and of others.
 CLOCKS_APART_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margin:
-    """By how much the search begins earlier than the group's place in time.
+    """Time that a search begins before the time of the group's position.
 
     Attributes:
-        latency_ms: L, from create time to append time, at most; not negative.
+        latency_ms: L, the largest time from create time to append time; not negative.
         skew_ms: S, how far create times may be ahead of the brokers' clocks; not negative.
     """
 
@@ -84,14 +85,14 @@ class Margin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Where in time a group stands on a partition of A.
+    """Time of a group's position on a partition of A.
 
     Attributes:
-        time_ms: Time of the record at the position or, at the log end, of the last before it; None
-            where that is not known.
+        time_ms: Time of the record at the position or, at the log end, of the last record before
+            it; None if unknown.
         clock: Whether that is its create time (`record`) or when A appended it (`append`).
-        reason: Which record that is, or why none is.
-        is_bare: A has never had a record here, so that the group can't have missed one.
+        reason: Which record that is, or why there is none.
+        is_bare: Whether A has never had a record here, so that the group can't have missed one.
     """
 
     time_ms: int | None
@@ -100,7 +101,7 @@ class Reference:
     is_bare: bool = False
 
     def append_ms_min(self, margin: Margin, now_ms: int) -> int | None:
-        """R: nothing unconsumed was appended on A before this; None where that is not known."""
+        """Return R: A appended no unconsumed record before it; None if unknown."""
         if self.time_ms is None or self.clock is ClockName.APPEND:
             return self.time_ms
         if self.is_from_future(margin, now_ms):
@@ -115,7 +116,7 @@ class Reference:
 
 
 class StartKind(StrEnum):
-    """Way in which a start was found."""
+    """Kind of a start: found by time or by a map, or the beginning or the end of the log."""
 
     TIME = "time"
     BEGINNING = "beginning"
@@ -125,16 +126,16 @@ class StartKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """From where the group goes on in one partition of B.
+    """Offset from which the group continues in one partition of B.
 
     Attributes:
-        partition: On B.
+        partition: The partition of B.
         offset: The first offset to read.
-        time_ms: Time of the record there, None where none was looked at; by a mirror's map the
-            earliest create time of what it has put there for the group.
-        search_ms: T, for which the offset was searched; None where from the beginning or by a map.
+        time_ms: Time of the record there, None if not known; by a mirror's map the earliest create
+            time of the records that it has put there for the group.
+        search_ms: T, for which the offset was searched; None at the beginning or by a map.
         kind: By time, by a mirror's map, or the beginning or the end of the log.
-        reason: What that rests on.
+        reason: Reason for this offset.
     """
 
     partition: TopicPartition
@@ -146,21 +147,21 @@ class Start:
 
     @property
     def since_ms(self) -> int | None:
-        """What the group needs was created at this time or later; None where that is not known."""
+        """Lower bound of the create times that the group needs; None if unknown."""
         return self.time_ms if self.kind is StartKind.MAP else self.search_ms
 
 
 def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int) -> int | None:
-    """T for a partition of B that may hold the records of these partitions of A.
+    """Return T for a partition of B that may hold the records of these partitions of A.
 
     Args:
-        references: Where the group stands on A; one where partitions correspond.
+        references: Times of the group's positions on A; a single one if partitions correspond.
         margin: L and S.
-        now_ms: Wall time; a create time from the future proves nothing.
+        now_ms: Wall time; a create time in the future proves nothing.
 
     Returns:
-        The time to search for in ms; None where a reference is unknown or there is none, so that
-        only the beginning of the log is safe.
+        The time to search for in ms; None if a reference is unknown or there is none, so that only
+        the beginning of the log is safe.
     """
     lowest: list[int] = []
     for reference in references:
@@ -174,17 +175,17 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
     return max(min(lowest) - margin.latency_ms - margin.skew_ms, 0)
 
 
-# -- where the group stands on A -----------------------------------------------------------------
+# -- positions on A ------------------------------------------------------------------------------
 
 
 def read_references(
     view: ClusterView, positions: Mapping[TopicPartition, Committed | None]
 ) -> dict[TopicPartition, Reference]:
-    """Where in time a group stands, for each partition of A.
+    """Return the time of a group's position for each partition of A.
 
     Args:
         view: A.
-        positions: What the group committed, None for nothing.
+        positions: Committed offsets, None for partitions without one.
     """
     marks = view.watermarks(positions)
     inside = {
@@ -205,7 +206,7 @@ def read_references(
 
 
 def _refusal(committed: Committed, marks: Watermarks) -> str | None:
-    """Why a position says nothing about time, None where it may."""
+    """Return why a position has no time, None if it may have one."""
     if committed.offset < marks.start:
         return f"records from {committed.offset} to {marks.start} were deleted on A unread"
     if committed.offset > marks.end:
@@ -216,7 +217,10 @@ def _refusal(committed: Committed, marks: Watermarks) -> str | None:
 def _unknown(
     partition: TopicPartition, committed: Committed | None, marks: Watermarks
 ) -> Reference:
-    """Why a position says nothing; names its partition, which may be another than that of B."""
+    """Return a reference with the reason why its time is unknown.
+
+    The reason names the partition of A, which may have another number than that of B.
+    """
     if committed is None and marks.end == 0:
         reason = f"nothing was ever appended to {partition} on A"
         return Reference(time_ms=None, reason=reason, is_bare=True)
@@ -233,7 +237,10 @@ def _records_before(
     offsets: Mapping[TopicPartition, int],
     marks: Mapping[TopicPartition, Watermarks],
 ) -> dict[TopicPartition, RemoteRecord | None]:
-    """The last data record before each offset; mostly its neighbour, so all are asked at once."""
+    """Return the last data record before each offset.
+
+    It is usually the one directly before, so one request looks there for all partitions first.
+    """
     near = view.first_records({p: at - 1 for p, at in offsets.items() if at > marks[p].start})
     records: dict[TopicPartition, RemoteRecord | None] = {}
     for partition, offset in offsets.items():
@@ -247,10 +254,10 @@ def _records_before(
 def last_before(
     view: ClusterView, partition: TopicPartition, start: int, offset: int
 ) -> RemoteRecord | None:
-    """The last data record in [start, offset), None where there is none.
+    """Return the last data record in [start, offset), None without one.
 
-    Offsets may be missing (compaction, markers of transactions), so it looks further and further
-    back; where the whole stretch is empty it has been read once.
+    Offsets may be missing (compaction, markers of transactions), so the search goes back in growing
+    steps; an empty range is read once.
     """
     end, step = offset, _STEP_BACK
     while end > start:
@@ -265,10 +272,10 @@ def last_before(
 
 
 def _reference(at: RemoteRecord | None, before: RemoteRecord | None) -> Reference:
-    """By the record at the position and the last one before it.
+    """Return the reference by the record at the position and the last one before it.
 
-    Both serve for step 1. Of two create times the earlier is taken: it costs the repetition of
-    what lies between two neighbours, and one record with a clock far ahead does no harm.
+    Both are valid for step 1. Of two create times the earlier is taken: it only repeats the records
+    between two neighbors, and a single record with a clock far ahead does no harm.
     """
     for record in (at, before):
         if record is not None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -293,7 +300,7 @@ def _time(record: RemoteRecord) -> int:
     return record.timestamp
 
 
-# -- where it goes on on B -----------------------------------------------------------------------
+# -- starts on B ---------------------------------------------------------------------------------
 
 
 def find_starts(
@@ -301,20 +308,21 @@ def find_starts(
     times: Mapping[TopicPartition, int | None],
     reasons: Mapping[TopicPartition, str],
 ) -> list[Start]:
-    """The first offset on B at or after each time.
+    """Return the first offset on B at or after each time.
 
     Args:
         view: B.
         times: T in ms by partition, None for the beginning.
-        reasons: What a time rests on, or why there is none.
+        reasons: Reason for a time, or why there is none.
     """
-    # Ends first: what is appended between the two questions then lies behind the start.
+    # Get the ends first: records that are appended between the two requests are then after the
+    # start.
     marks = view.watermarks(times)
     search_times = {
         partition: time_ms for partition, time_ms in times.items() if time_ms is not None
     }
     answers = view.offsets_for_times(search_times)
-    # Ours finds all that there is; that it finds nothing by append time is the answer.
+    # A tidelog broker searches all records: if it finds none by append time, there is none.
     by_append = searched_by_append(view, {p.topic for p in search_times if answers[p] is None})
     unsure = [p for p in search_times if answers[p] is None and p.topic not in by_append]
     latest = view.max_timestamps(unsure)
@@ -337,7 +345,7 @@ def find_starts(
                 )
             )
         elif (last := latest.get(partition)) is not None and last.timestamp >= time_ms:
-            # Kafka gives up where the first segment's matches lie below the log start.
+            # Kafka finds nothing if the first segment's matches are below the log start.
             text = "B found nothing by time although it has later records"
             starts.append(_beginning(partition, mark, text))
         else:
@@ -366,13 +374,13 @@ def _beginning(partition: TopicPartition, marks: Watermarks, reason: str) -> Sta
 
 
 def deleted_note(marks: Watermarks, offset: int) -> str:
-    """What a reason ends with where B's log begins at the start: what lay before can't be known."""
+    """Return a note for the reason if B's log begins at the start: earlier records are unknown."""
     if offset > marks.start or marks.start == 0:
         return ""
     return f"; B has deleted everything before {marks.start}, needed or not"
 
 
-# Among two partitions, chance explains so many keys once in a million cases.
+# For two partitions, chance explains this many keys once in a million cases.
 KEYS_MIN: Final = 20
 
 
@@ -380,7 +388,7 @@ _SAMPLE_PER_PARTITION: Final = 100
 
 
 class PartitionMapping(StrEnum):
-    """What is assumed, or found, about partitions of the same number."""
+    """Correspondence of the partitions of the same number, requested or found."""
 
     AUTO = "auto"
     SAME = "same"
@@ -390,14 +398,14 @@ class PartitionMapping(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """SAME or ANY for one topic, or MAP where a mirror's map tells all; and why."""
+    """SAME or ANY for one topic, or MAP if a mirror's map gives all starts; with the reason."""
 
     mapping: PartitionMapping
     reason: str
 
     @property
     def sentence(self) -> str:
-        """For people: what counts for a partition of B, and why."""
+        """Sentence for the user: which times count for a partition of B, and why."""
         if self.mapping is PartitionMapping.SAME:
             return f"partition N on B follows partition N on A: {self.reason}"
         if self.mapping is PartitionMapping.MAP:
@@ -407,7 +415,7 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True)
 class SampledKey:
-    """The key of a record, None for none, and the partition it lies in."""
+    """The key of a record, None without one, and its partition."""
 
     partition: int
     key: bytes | None
@@ -432,7 +440,7 @@ def map_partitions(
     *,
     topic_on_b: str | None = None,
 ) -> Mapped:
-    """How the topic's partitions correspond; what was asked for counts where it can be."""
+    """Return how the topic's partitions correspond, as requested if their numbers are equal."""
     topic_on_b = topic_on_b or topic
     count_a, count_b = len(a.partitions(topic)), len(b.partitions(topic_on_b))
     if count_a != count_b:
@@ -446,7 +454,7 @@ def map_partitions(
 
 
 def sample_keys(view: ClusterView, topic: str) -> list[SampledKey]:
-    """Keys of the last records of each partition."""
+    """Return the keys of the last records of each partition."""
     keys: list[SampledKey] = []
     for partition, marks in view.watermarks(view.partitions(topic)).items():
         start = max(marks.end - _SAMPLE_PER_PARTITION, marks.start)
@@ -456,7 +464,7 @@ def sample_keys(view: ClusterView, topic: str) -> list[SampledKey]:
 
 
 def judge_keys(a: Iterable[SampledKey], b: Iterable[SampledKey], partition_count: int) -> Mapped:
-    """SAME where one function of the key explains both samples, else ANY, and why."""
+    """Return SAME if one function of the key explains both samples, else ANY; with the reason."""
     names = []
     for cluster, sample in (("A", list(a)), ("B", list(b))):
         if any(sampled.key is None for sampled in sample):
@@ -479,7 +487,7 @@ def judge_keys(a: Iterable[SampledKey], b: Iterable[SampledKey], partition_count
 
 
 def partitioner_of(sample: Iterable[SampledKey], partition_count: int) -> str | None:
-    """The function that explains all keys' partitions, None where none does."""
+    """Return the function that explains the partitions of all keys, None if none does."""
     keys = {(sampled.partition, sampled.key) for sampled in sample if sampled.key is not None}
     for name, function in PARTITIONERS.items():
         if all(function(key, partition_count) == partition for partition, key in keys):
@@ -493,10 +501,10 @@ def sources_of(
     on_a: Iterable[TopicPartition],
     topics: Collection[str],
 ) -> list[TopicPartition]:
-    """The partitions of A whose records may lie in a partition of B.
+    """Return the partitions of A whose records may be in a partition of B.
 
     Args:
-        partition: On B.
+        partition: The partition of B.
         mapped: How partitions correspond.
         on_a: Partitions of A.
         topics: The topics on A whose records B's topic has.

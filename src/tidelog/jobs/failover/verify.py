@@ -1,8 +1,8 @@
-"""Check of a failover: compares records of both clusters, and counts what is missed or read twice.
+"""Check of a failover: compares records of both clusters, and counts missed and repeated ones.
 
-Owns the comparison (`verify`) and its digest counts in bounded memory (`DigestCounts`); the starts
-that it checks are `job`'s. Committed records alone count. Partitions don't matter, only whether a
-record lies before or after a boundary:
+Owns the comparison (`verify`) and its digest counts in bounded memory (`DigestCounts`). Not owned:
+the starts that it checks (`job`). Only committed records count. Partitions don't matter, only
+whether a record is before or after a boundary:
 
     A: consumed | position > unconsumed           B: before | start > after
 
@@ -10,23 +10,22 @@ record lies before or after a boundary:
     absent      unconsumed on A, and not on B at all: still on its way, or never sent there
     duplicates  after the start on B, and consumed on A: will be read twice
     only on B   after the start on B, and not on A
-    never on A  before the start on B, and not on A: nobody can have consumed it there
+    never on A  before the start on B, and not on A: the group can't have consumed it there
 
-Records are matched by key, create time and a digest of the value. If a topic shows append times on
-one of the clusters, create times don't reach consumers, so key and value alone must match. Equal
+Records match if key, create time and a digest of the value are equal. If a topic shows append times
+on one of the clusters, create times don't reach consumers, so only key and value must match. Equal
 records count as often as they occur.
 
 Reading order: unconsumed and after first; then the records before the start on B, back to
-`look_back_ms` before the time that was searched, or further while something is missing; last the
+`look_back_ms` before the time that was searched, or further while a record is missing; last the
 consumed records on A, back to the earliest time that was seen on B. If times can't be compared
-across clusters, the margin is added to the distance back on A.
+across clusters, the read on A begins earlier by the margin.
 
-Records are read one after the other and not kept: a record is a digest of 16 bytes. Digests go to
-buckets by their first bytes; buckets stay in memory up to `BUFFER_BYTES` (64 MB) in all and are
-then written to files of their own, so that at the end one bucket after the other is counted.
-Digests are evenly spread and equal ones share an entry, so the counts of one bucket hold about
-65,536 different digests (16 MB); if more than 268 million records are expected, one bucket has a
-4,096th of them.
+Records are read one after the other and not kept: a record becomes a digest of 16 bytes. Digests go
+to buckets by their first bytes. Buckets stay in memory up to `BUFFER_BYTES` (64 MB) in all and are
+then written to one file each; at the end one bucket after the other is counted. Digests are evenly
+spread and equal ones share an entry, so the counts of one bucket hold about 65,536 different
+digests (16 MB); if more than 268 million records are expected, one bucket has a 4,096th of them.
 
 Life cycle of the counts: add* -> walk -> add* -> walk ... -> close, best by `with`. For one thread.
 """
@@ -70,7 +69,7 @@ _ENTRY_SIZE: Final = _ENTRY.size
 _READ_ENTRIES: Final = 65_536
 
 
-# Counts of the four places share one int: 40 bits each, more than any log has records.
+# Counts of the four places share one int: 40 bits each, more than a log has records.
 _COUNT_BITS: Final = 40
 
 
@@ -78,7 +77,7 @@ _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 
 
 class Side(IntEnum):
-    """Where a record was seen: on A or B, before the position or start, or after it."""
+    """Place of a record: on A or B, before the position or start, or after it."""
 
     A_AFTER = 0
     A_BEFORE = 1
@@ -90,7 +89,7 @@ _ONES: Final = tuple(1 << _COUNT_BITS * place for place in Side)
 
 
 class Counts(NamedTuple):
-    """How often a record was seen in each place."""
+    """Number of occurrences of a record in each place."""
 
     a_after: int
     a_before: int
@@ -100,12 +99,12 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spill:
-    """Where digests go that don't fit into memory.
+    """Folder for digests that don't fit into memory.
 
     Attributes:
-        env: Files.
-        folder: Made when it is needed, and removed again.
-        buffer_bytes: So many are kept in memory.
+        env: File system.
+        folder: Folder; created when it is needed, and removed again.
+        buffer_bytes: Maximum bytes of digests in memory.
     """
 
     env: Env
@@ -117,11 +116,11 @@ class DigestCounts(Closing):
     """Counts of digests by place."""
 
     def __init__(self, spill: Spill, *, expected: int) -> None:
-        """Nothing is written before the buffers are full.
+        """Create it; it writes files only once the buffers are full.
 
         Args:
-            spill: Where to write then.
-            expected: About how many records will be added.
+            spill: Folder for the files.
+            expected: Approximate number of records that will be added.
         """
         self._files = spill.env.files
         self._folder = spill.folder
@@ -143,13 +142,13 @@ class DigestCounts(Closing):
             self._spill()
 
     def walk(self) -> Iterator[tuple[bytes, Counts]]:
-        """Every digest once, with its counts; in no order that means anything."""
+        """Yield every digest once, with its counts, in arbitrary order."""
         for bucket in range(len(self._buffers)):
             for digest, packed in self._counted(bucket).items():
                 yield digest, _unpacked(packed)
 
     def tally(self) -> dict[Counts, int]:
-        """How many digests have the same counts; few combinations, however many digests."""
+        """Return how many digests have the same counts; few entries for any number of digests."""
         tallies: Counter[int] = Counter()
         for bucket in range(len(self._buffers)):
             tallies.update(self._counted(bucket).values())
@@ -198,7 +197,7 @@ class DigestCounts(Closing):
         return f"{self._folder}/{bucket:04d}"
 
     def close(self) -> None:
-        """Remove what was written; closing twice is fine."""
+        """Remove the files; can be called twice."""
         made, self._made = self._made, set()
         for bucket in made:
             if self._files.exists(self._path(bucket)):
@@ -220,7 +219,7 @@ _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _EXAMPLES: Final = 5
 
 
-# Earliest times of no records, and of records of which one has none.
+# Earliest time of no records, and of records of which one has no time.
 _NOTHING: Final = math.inf
 
 
@@ -241,19 +240,19 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a comparison of one topic showed, in records.
+    """Result of comparing one topic, in numbers of records.
 
     Attributes:
         topic: The topic.
         by_time: Whether create times were compared too.
-        unconsumed: On A at or behind the group's position.
-        after: On B at or behind the start.
+        unconsumed: On A, at or after the group's position.
+        after: On B, at or after the start.
         missed: Unconsumed on A, and on B only before the start.
         absent: Unconsumed on A, and not on B.
         duplicates: After the start on B, and consumed on A.
         only_on_b: After the start on B, and not on A.
-        never_on_a: Before the start on B, as far as was looked, and not on A.
-        examples: Places on B of some that were missed.
+        never_on_a: Before the start on B, within the compared range, and not on A.
+        examples: Places on B of some missed records.
     """
 
     topic: str
@@ -278,7 +277,7 @@ class Range:
 
     @property
     def size(self) -> int:
-        """How many offsets."""
+        """Number of offsets."""
         return max(self.end - self.start, 0)
 
 
@@ -293,12 +292,12 @@ def verify(
     """Compare the records of both clusters, topic by topic.
 
     Args:
-        a: Where the group comes from.
-        b: Where it goes to.
-        plan: Its positions on A and starts on B.
-        spill: For what does not fit into memory.
-        look_back_ms: How far before the time that was searched records that never reached A are
-            looked for on B; as far as that time lies before the group's where None.
+        a: Cluster that the group comes from.
+        b: Cluster that the group goes to.
+        plan: The group's positions on A and starts on B.
+        spill: Folder for data that does not fit into memory.
+        look_back_ms: Records that never reached A are searched on B back to this time before the
+            searched one; None for the distance between that time and the group's.
 
     Raises:
         InvalidRequest: The positions on A are not known.
@@ -320,7 +319,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ranges:
-    """What lies before and after, in each partition of one topic."""
+    """Offsets before and after the boundary, for each partition of one topic."""
 
     topic: str
     a_before: list[Range]
@@ -333,7 +332,7 @@ class _Ranges:
         names = plan.topics_on_a(topic)
         positions = {p: at for p, at in plan.positions.items() if p.topic in names}
         starts = {s.partition: s.offset for s in plan.starts if s.partition.topic == topic}
-        # A's ends first: what was appended there by then had the longest time to reach B.
+        # Get A's ends first: records appended there by then had the longest time to reach B.
         marks_a = a.watermarks(positions, isolation=_COMMITTED)
         marks_b = b.watermarks(starts, isolation=_COMMITTED)
         cuts = {p: _inside(at, marks_a[p]) for p, at in positions.items()}
@@ -347,14 +346,14 @@ class _Ranges:
 
 
 def _inside(position: Committed | None, marks: Watermarks) -> int:
-    """Where the unconsumed records begin, among those that are there."""
+    """Return the start of the unconsumed records, limited to existing offsets."""
     if position is None:
         return marks.start
     return min(max(position.offset, marks.start), marks.end)
 
 
 class _Comparison:
-    """One topic of two clusters. new -> verdict."""
+    """Comparison of one topic on two clusters. Life cycle: create -> verdict."""
 
     def __init__(
         self,
@@ -385,7 +384,7 @@ class _Comparison:
         return replace(totals, examples=examples)
 
     def _before_on_b(self, look_back_ms: int, unconsumed_ms: float) -> list[Range]:
-        """What to look at before the starts: some, or all where missing records may be."""
+        """Return the ranges before the starts to read: some, or all if records are missing."""
         starts = [s for s in self._plan.starts if s.partition.topic == self._ranges.topic]
         back = {s.partition: _back_to(s, look_back_ms) for s in starts}
         if self._totals().absent:
@@ -394,7 +393,7 @@ class _Comparison:
         return self._since(self._b, self._ranges.b_before, back)
 
     def _back_on_a(self, seen_ms: float) -> list[Range]:
-        """What of the consumed records may equal something seen on B."""
+        """Return the ranges of consumed records that may equal a record seen on B."""
         margin = self._plan.margin
         spare_ms = 0 if self._by_time else margin.latency_ms + margin.skew_ms
         ranges = self._ranges.a_before
@@ -404,9 +403,9 @@ class _Comparison:
     def _since(
         self, view: ClusterView, ranges: Iterable[Range], times: Mapping[TopicPartition, float]
     ) -> list[Range]:
-        """The ends of ranges, from the first record on whose time is so late.
+        """Return the rest of each range from the first record at or after its time.
 
-        All of them where the brokers search by another time than records show.
+        Returns whole ranges of topics whose brokers search by another time than records show.
         """
         by_append = searched_by_append(view, {p.topic for p in times})
         search_times = {
@@ -418,7 +417,7 @@ class _Comparison:
         return [Range(r.partition, first.get(r.partition, r.end), r.end) for r in ranges]
 
     def _scan(self, view: ClusterView, side: Side, ranges: Iterable[Range]) -> float:
-        """Count the records of ranges; their earliest time."""
+        """Count the records of ranges; return their earliest time."""
         earliest = _NOTHING
         for record in _records(view, ranges):
             self._counts.add(side, digest_of(record, by_time=self._by_time))
@@ -444,7 +443,7 @@ class _Comparison:
         )
 
     def _examples(self, before: Iterable[Range]) -> Iterator[Example]:
-        """Places of some of the missed records, by a further look at what is before."""
+        """Yield places of some missed records; reads the records before the starts again."""
         missed: set[bytes] = set()
         for digest, counts in self._counts.walk():
             if _compare(counts)[2] and len(missed) < _EXAMPLES:
@@ -458,15 +457,15 @@ class _Comparison:
 
 
 def _back_to(start: Start, look_back_ms: int) -> float:
-    """How far back from a start on B records are compared, as a time in ms."""
+    """Return the time in ms back to which records before a start on B are compared."""
     if start.since_ms is not None:
         return start.since_ms - look_back_ms
-    # By a map the end is the start where nothing waits there: no time is needed, none is known.
+    # A start by a map at the log end has no time, and needs none: no record waits there.
     return _NOTHING if start.kind is StartKind.MAP else _UNKNOWN
 
 
 def _compare(counts: Counts) -> tuple[int, int, int, int, int, int, int]:
-    """One record's unconsumed, after, missed, absent, duplicates, only on B, never on A."""
+    """Return one record's unconsumed, after, missed, absent, duplicates, only on B, never on A."""
     missing = max(counts.a_after - counts.b_after, 0)
     missed = min(missing, counts.b_before)
     extra = max(counts.b_after - counts.a_after, 0)
@@ -494,9 +493,10 @@ def _shows_create_times(view: ClusterView, topic: str) -> bool:
 
 
 def digest_of(record: RemoteRecord, *, by_time: bool) -> bytes:
-    """16 bytes that are equal for equal key, value and (`by_time`) create time only.
+    """Return 16 bytes that are equal only for equal key, value and (`by_time`) create time.
 
-    Lengths go in before contents, so that no byte can move from the key to the value unseen.
+    Lengths are hashed before contents, so that no byte can move from the key to the value
+    unnoticed.
     """
     state = hashlib.blake2b(digest_size=DIGEST_SIZE)
     for part in (record.key, record.value):
