@@ -21,7 +21,7 @@ from tidelog.garbage import collection_paused, take_modules_as_old
 COMMANDS: Final = {
     "accept-clock": ("serve", "Let appends go on although the clock jumped."),
     "audit": (
-        "audit",
+        "jobs.audit",
         "Follow every key from A to B: what is missing, stale, in another order, or there twice.",
     ),
     "compact": (
@@ -29,15 +29,18 @@ COMMANDS: Final = {
         "Keep the last record of each key in finished segments of compacted topics.",
     ),
     "config": ("topics", "Show a topic's settings, or change them first."),
-    "count": ("count", "Count the records of a range of time, exactly."),
+    "count": ("offsets", "Count the records of a range of time, exactly."),
     "create": ("topics", "Create a topic, and the directory where it is missing."),
     "delete": ("topics", "Delete a topic and all its records."),
     "describe": ("topics", "Show one topic, its partitions and clocks."),
-    "diff": ("table", "Print which keys were added, changed and deleted between two times."),
+    "diff": ("keyed", "Print which keys were added, changed and deleted between two times."),
     "doctor": ("doctor", "Find what is damaged in a directory of topics, and what to do about it."),
     "dump": ("dump", "Print what is in files, and what is damaged."),
-    "erase": ("erase", "Take every record of a key out of a topic's files."),
-    "failover": ("failover", "Move a consumer group to another cluster without missing a record."),
+    "erase": ("compact", "Take every record of a key out of a topic's files."),
+    "failover": (
+        "jobs.failover",
+        "Move a consumer group to another cluster without missing a record.",
+    ),
     "follow": ("follow", "Copy a leader's topics into a directory, as a standby."),
     "groups": ("groups", "Consumer groups of a cluster: list, describe, delete."),
     "lag": ("lag", "Show how far a consumer group is behind."),
@@ -52,8 +55,8 @@ COMMANDS: Final = {
         "serve",
         "Open a broker's partitions anew that went offline, once their disk has room or works.",
     ),
-    "retain": ("retain", "Delete the segments that the topics' retention settings let go."),
-    "rewind": ("rewind", "Move a consumer group back in time."),
+    "retain": ("retention", "Delete the segments that the topics' retention settings let go."),
+    "rewind": ("groups", "Move a consumer group back in time."),
     "serve": ("serve", "Be a broker that Kafka's clients write to and read from."),
     "standby": (
         "follow",
@@ -61,29 +64,29 @@ COMMANDS: Final = {
     ),
     "tier": ("tier", "Move finished segments to an object store, and let local copies go."),
     "topics": ("topics", "List the topics of a directory or a cluster."),
-    "why": ("why", "Explain each segment: why it was rolled, and until when it is kept."),
+    "why": ("retention", "Explain each segment: why it was rolled, and until when it is kept."),
 }
 # The same of the commands of `tidelog spark`.
 JOBS: Final = {
-    "bootstrap": ("spark_bootstrap", "Load a table into a topic, visible all at once."),
+    "bootstrap": ("jobs.bootstrap", "Load a table into a topic, visible all at once."),
     "compact": (
-        "spark_compact",
+        "jobs.compact",
         "Keep the last record of each key: the cleaner's work, side by side.",
     ),
-    "lag": ("spark_lag", "Show how far all consumer groups are behind, by partition or by hour."),
+    "lag": ("jobs.lag", "Show how far all consumer groups are behind, by partition or by hour."),
     "latency": (
-        "spark_latency",
+        "jobs.latency",
         "Show how long records took to the log, by topic and hour, and what watermarks would lose.",
     ),
     "mirror": (
-        "spark_mirror",
+        "jobs.mirror",
         "Copy topics from one or more places into those of another, exactly once.",
     ),
     "reindex": (
-        "spark_reindex",
+        "jobs.reindex",
         "Build the indexes and zone maps of a directory anew where they are missing or wrong.",
     ),
-    "replay": ("spark_replay", "Write a range of time of a topic once more."),
+    "replay": ("jobs.replay", "Write a range of time of a topic once more."),
 }
 
 

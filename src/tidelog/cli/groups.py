@@ -1,21 +1,40 @@
-"""`tidelog groups`: the consumer groups of a cluster."""
+"""`tidelog groups` and `tidelog rewind`: consumer groups of a cluster.
+
+`groups` lists, describes and deletes them; `rewind` moves one to offsets found by time.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli import output
-from tidelog.cli.options import Format, examples, format_option
-from tidelog.cli.output import Cell
-from tidelog.cli.places import Access, cluster_options, open_cluster
-from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.cli import output, places, times
+from tidelog.cli.options import (
+    Format,
+    clock_option,
+    examples,
+    format_option,
+    given,
+    option,
+    with_options,
+    zone_option,
+)
+from tidelog.cli.output import Cell, Column
+from tidelog.cli.places import Access, cluster_options, open_cluster, own_data_option, topics_option
+from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
+from tidelog.config.values import EARLIEST, LATEST
 from tidelog.errors import GroupActive, RequestError, UnknownGroup, UnknownTopic
+from tidelog.timespec import TIME_HELP
+from tidelog.types import NO_TIMESTAMP, ClockName
 
 if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
-    from tidelog.remote.view import Committed, Group, Watermarks
+    from tidelog.remote.group_rewind import Move, Target
+    from tidelog.remote.own_logs import OwnLogs
+    from tidelog.remote.view import ClusterView, Committed, Count, Group, Watermarks
     from tidelog.types import TopicPartition
+
 
 _OFFSETS = ("topic", "partition", "offset", "end", "lag", "member")
 _NUMBERS = frozenset({"partition", "offset", "end", "lag"})
@@ -154,3 +173,171 @@ def _delete_each(
         else:
             surroundings.say(f"deleted {name}")
     return failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewindOptions:
+    """The options of `tidelog rewind`."""
+
+    access: Access = given(cluster_options)
+    group: str = option("--group", "-g", required=True, metavar="GROUP", help="The consumer group.")
+    topics: tuple[str, ...] = given(topics_option)
+    to: str = option(
+        "--to", required=True, metavar="TIME", help=f"{TIME_HELP}; or earliest, latest."
+    )
+    clock: ClockName = given(clock_option)
+    max_skew: str | None = option(
+        "--max-skew",
+        metavar="TIME",
+        help="Producers' clocks may be behind by so much; go back more.",
+    )
+    to_end: bool = option(
+        "--to-end", is_flag=True, help="Where no record is so late, go to the end."
+    )
+    forward: bool = option(
+        "--forward", is_flag=True, help="Go on even past records that were not read."
+    )
+    count: bool = option("--count", is_flag=True, help="Count records exactly, by reading them.")
+    data: str | None = given(own_data_option)
+    execute: bool = option("--execute", is_flag=True, help="Commit; else only show what would be.")
+    kind: Format = given(format_option)
+    zone: str | None = given(zone_option)
+
+
+@click.command(
+    "rewind",
+    epilog=examples(
+        "tidelog rewind -b broker:9092 --group planes --to -6h",
+        "tidelog rewind -b broker:9092 --group planes --topic flights:3 --to earliest --execute",
+        "tidelog rewind -b broker:9092 --group planes --to 2013-02-08T12:00Z --max-skew 2m",
+        "tidelog rewind -b broker:9092 --group planes --to -1h --clock append --data data",
+    ),
+)
+@with_options(RewindOptions)
+def rewind(surroundings: Surroundings, options: RewindOptions) -> ExitCode:
+    """Move a consumer group back in time.
+
+    Shows for each partition the old and the new offset and how many records would be read again;
+    commits nothing without --execute. Exit code 2: a partition stays, since going on would skip
+    records that were not read.
+    """
+    target = target_of(surroundings, options)
+    with (
+        places.open_cluster(surroundings, options.access) as cluster,
+        places.open_own_logs(surroundings, cluster, options.data) as own,
+    ):
+        return run(surroundings, cluster, options, target, own=own)
+
+
+def target_of(surroundings: Surroundings, options: RewindOptions) -> "Target":
+    """What the options ask of each partition; raises InvalidTime, UsageProblem."""
+    from tidelog.remote.group_rewind import NoMatch, Place, Target
+
+    place = {EARLIEST: Place.EARLIEST, LATEST: Place.LATEST}.get(options.to, Place.TIME)
+    if place is not Place.TIME:
+        if options.max_skew is not None or options.clock is ClockName.APPEND:
+            raise UsageProblem(f"--to {options.to} needs neither --max-skew nor --clock append")
+        return Target(place=place)
+    skew_ms = 0 if options.max_skew is None else times.duration_ms(options.max_skew)
+    if skew_ms and options.clock is ClockName.APPEND:
+        raise UsageProblem("--max-skew is about producers' clocks; --clock append needs none")
+    return Target(
+        time_ms=times.read_point(surroundings, options.to, options.zone),
+        clock=options.clock,
+        max_skew_ms=skew_ms,
+        no_match=NoMatch.END if options.to_end else NoMatch.STAY,
+        forward=options.forward,
+    )
+
+
+def run(
+    surroundings: Surroundings,
+    cluster: "ClusterView",
+    options: RewindOptions,
+    target: "Target",
+    *,
+    own: "OwnLogs | None" = None,
+) -> ExitCode:
+    """As `rewind`, on a cluster that is open.
+
+    Raises:
+        GroupActive: `--execute`, and the group has members; nothing was changed.
+    """
+    from tidelog.remote import group_rewind as work
+    from tidelog.remote import own_logs
+
+    partitions = work.chosen_partitions(
+        cluster, options.group, places.wanted_topics(options.topics)
+    )
+    counter = own_logs.counter(cluster, own, by_reading=options.count)
+    moves = work.plan(cluster, options.group, partitions, target, own=own, counter=counter)
+    rows = [_row(move, options.kind) for move in moves]
+    output.print_rows(surroundings, _columns(options.kind), rows, options.kind, zone=options.zone)
+    if options.execute:
+        work.execute(cluster, options.group, moves)
+    _say_result(surroundings, cluster, options, moves)
+    held_back = any(move.is_held_back for move in moves)
+    return ExitCode.FINDINGS if held_back else ExitCode.OK
+
+
+def _columns(kind: Format) -> list[Column]:
+    table = kind is Format.TABLE
+    counts = [
+        [output.number(name)] if table else [output.number(name), output.text(f"{name}_is_exact")]
+        for name in ("records_again", "records_skipped")
+    ]
+    return [
+        output.text("topic"),
+        output.number("partition"),
+        output.number("old_offset"),
+        output.number("new_offset"),
+        output.time("time"),
+        *(column for pair in counts for column in pair),
+        output.text("action"),
+        output.text("why"),
+    ]
+
+
+def _row(move: "Move", kind: Format) -> list[Cell]:
+    found_ms = NO_TIMESTAMP if move.found is None else move.found.timestamp
+    return [
+        move.partition.topic,
+        move.partition.partition,
+        None if move.old is None else move.old.offset,
+        None if move.new is None else move.new.offset,
+        found_ms,
+        *count_cells(move.again, kind),
+        *count_cells(move.skipped, kind),
+        move.action.value,
+        move.why or None,
+    ]
+
+
+def count_cells(count: "Count", kind: Format) -> list[Cell]:
+    """A count for people in one cell, for scripts in two: the number, and whether it is exact."""
+    if kind is Format.TABLE:
+        return [count.records if count.is_exact else f"<={count.records}"]
+    return [count.records, count.is_exact]
+
+
+def _say_result(
+    surroundings: Surroundings,
+    cluster: "ClusterView",
+    options: RewindOptions,
+    moves: "list[Move]",
+) -> None:
+    from tidelog.remote import group_rewind as work
+
+    changes = [move for move in moves if move.is_change]
+    held_back = sum(move.is_held_back for move in moves)
+    again = sum(move.again.records for move in changes)
+    exact = all(move.again.is_exact for move in changes)
+    what = f"{len(changes)} of {len(moves)} partitions, {'' if exact else 'at most '}{again}"
+    if held_back:
+        surroundings.say(f"{held_back} partitions stay, since going on would skip records unread")
+    if options.execute:
+        surroundings.say(f"group {options.group}: moved {what} records are read again")
+        return
+    members = work.active_members(cluster, options.group)
+    step = f"refused now, the group has members: {members}" if members else "commits it"
+    surroundings.say(f"dry run: would move {what} records would be read again; --execute {step}")

@@ -1,6 +1,6 @@
 """`tidelog read`: records of a topic by offset and by time, once or as they come.
 
-Of a directory or of a running cluster. `--table` is table.py's.
+Of a directory or of a running cluster. `--table` is keyed.py's.
 """
 
 import re
@@ -72,10 +72,10 @@ def read(surroundings: Surroundings, options: ReadOptions) -> None:
     the record that stands for each key, of committed records up to and with a time.
     """
     if options.is_table:
-        from tidelog.cli import table
+        from tidelog.cli import keyed
 
         refuse_typed(("isolation",), "--table shows committed records alone")
-        table.read_table(surroundings, options)
+        keyed.read_table(surroundings, options)
         return
     refuse_typed(("at", "inexact"), "it goes with --table")
     wanted = _wanted(surroundings, options)

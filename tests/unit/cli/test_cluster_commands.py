@@ -11,12 +11,12 @@ import pytest
 from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster
 from tests.worlds.command_line import NOW, Terminal
 
-from tidelog.cli import lag, places, rewind
+from tidelog.cli import groups, lag, places
 from tidelog.cli.app import run
+from tidelog.cli.groups import RewindOptions
 from tidelog.cli.lag import LagOptions
 from tidelog.cli.options import Format
 from tidelog.cli.places import Access, Place
-from tidelog.cli.rewind import RewindOptions
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.cli.times import duration_ms
 from tidelog.env import Env, ManualClock
@@ -77,8 +77,8 @@ class Desk:
 
     def rewind(self, to: str, kind: Format = Format.JSON, **more: object) -> ExitCode:
         options = rewind_options(to, kind=kind, **more)
-        target = rewind.target_of(self.surroundings, options)
-        return rewind.run(self.surroundings, self.cluster, options, target)
+        target = groups.target_of(self.surroundings, options)
+        return groups.run(self.surroundings, self.cluster, options, target)
 
     def lag(self, kind: Format = Format.JSON, **more: object) -> ExitCode:
         options = lag_options(kind=kind, **more)
@@ -140,7 +140,7 @@ def test_no_match_goes_where_it_is_told(desk: Desk) -> None:
 )
 def test_options_that_contradict_each_other(desk: Desk, options: RewindOptions) -> None:
     with pytest.raises(UsageProblem):
-        rewind.target_of(desk.surroundings, options)
+        groups.target_of(desk.surroundings, options)
 
 
 @pytest.mark.parametrize("text", ["", ":1", "flights:", "flights:x", "flights:-1"])

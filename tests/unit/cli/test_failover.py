@@ -12,7 +12,7 @@ from tests.worlds.clusters.mirrored import MemoryMirror
 from tests.worlds.clusters.two_clusters import MemoryCluster, MemoryTail, watched
 
 from tidelog.cli import app
-from tidelog.cli.failover import FailoverOptions, request_of, run
+from tidelog.cli.jobs.failover import FailoverOptions, request_of, run
 from tidelog.cli.options import Format
 from tidelog.cli.surroundings import Refused, Surroundings, UsageProblem
 from tidelog.env import Env, ManualClock, os_env

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.cli.jobs.mirror import Request, batch_line, read_plan, report_of, split_names
 from tidelog.cli.options import Format, SparkAccess
-from tidelog.cli.spark_mirror import Request, batch_line, read_plan, report_of, split_names
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.mirror.options import TOPIC_WORD, BatchDone, MirrorOptions

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 import tidelog
-from tidelog.cli import jobs
 from tidelog.cli.app import run
-from tidelog.cli.jobs import (
+from tidelog.cli.jobs import session as spark_session
+from tidelog.cli.jobs.session import (
     JobProgress,
     _watch_tasks,
     _words,
@@ -152,7 +152,7 @@ def test_starting_is_shown_and_what_was_started_is_stopped(
 ) -> None:
     spark, err = FakeSpark(), io.StringIO()
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-    monkeypatch.setattr(jobs, "start", lambda _options, _folder: spark)
+    monkeypatch.setattr(spark_session, "start", lambda _options, _folder: spark)
     with open_session(Surroundings(stderr=err), SparkAccess(), name="replay") as session:
         assert session is cast("SparkSession", spark)
         assert spark.stops == []
@@ -176,7 +176,7 @@ def test_a_spark_that_does_not_start_is_told_in_its_words(
         raise RuntimeError("Java gateway process exited")
 
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-    monkeypatch.setattr(jobs, "start", fail)
+    monkeypatch.setattr(spark_session, "start", fail)
     opening = open_session(
         Surroundings(stderr=io.StringIO()), SparkAccess(master="x://y"), name="replay"
     )

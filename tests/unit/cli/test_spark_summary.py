@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tidelog.cli import output
-from tidelog.cli.jobs import clock_plots, print_summary, save_report
+from tidelog.cli.jobs.replay import COLUMNS, _report
+from tidelog.cli.jobs.session import clock_plots, print_summary, save_report
 from tidelog.cli.options import Format
-from tidelog.cli.spark_replay import COLUMNS, _report
 from tidelog.cli.surroundings import Refused, Surroundings
 from tidelog.jobs.chunks import Span
 from tidelog.jobs.replay.hours import Hours

@@ -6,7 +6,8 @@ from typing import Final
 import click
 
 from tidelog.cli import output
-from tidelog.cli.jobs import JobProgress, Use, check_before, needs_spark, open_session
+from tidelog.cli.jobs.latency import as_cells, read_targets
+from tidelog.cli.jobs.session import JobProgress, Use, check_before, needs_spark, open_session
 from tidelog.cli.options import (
     Format,
     SparkAccess,
@@ -18,7 +19,6 @@ from tidelog.cli.options import (
     spark_options,
     with_job_options,
 )
-from tidelog.cli.spark_latency import as_cells, read_targets
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.compact.options import CompactOptions
 from tidelog.spark.places import Place

@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from tidelog.cli import output, times
-from tidelog.cli.jobs import (
+from tidelog.cli.jobs.session import (
     JobProgress,
     Use,
     check_before,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tidelog.cli import output
-from tidelog.cli.jobs import (
+from tidelog.cli.jobs.replay import sizes_plot
+from tidelog.cli.jobs.session import (
     JobProgress,
     check_before,
     clock_plots,
@@ -37,7 +38,6 @@ from tidelog.cli.options import (
     with_job_options,
     zone_option,
 )
-from tidelog.cli.spark_replay import sizes_plot
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.jobs.bootstrap.options import BootstrapOptions
 from tidelog.report import Items, Report, Section, Text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tidelog.cli import output
-from tidelog.cli.jobs import (
+from tidelog.cli.jobs.session import (
     JobProgress,
     Use,
     check_before,

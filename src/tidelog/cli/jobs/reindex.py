@@ -8,7 +8,8 @@ import click
 
 from tidelog.cli import output
 from tidelog.cli.doctor import Verdict
-from tidelog.cli.jobs import (
+from tidelog.cli.jobs.latency import as_cells, read_targets
+from tidelog.cli.jobs.session import (
     JobProgress,
     Use,
     check_before,
@@ -35,7 +36,6 @@ from tidelog.cli.options import (
     with_job_options,
 )
 from tidelog.cli.output import Cell, Column
-from tidelog.cli.spark_latency import as_cells, read_targets
 from tidelog.cli.surroundings import Surroundings
 from tidelog.jobs.reindex.options import ReindexOptions
 from tidelog.report import Items, Report, Section, Text

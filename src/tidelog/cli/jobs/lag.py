@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tidelog.cli import output
-from tidelog.cli.jobs import (
+from tidelog.cli.jobs.latency import as_cells
+from tidelog.cli.jobs.session import (
     JobProgress,
     Use,
     check_before,
@@ -37,7 +38,6 @@ from tidelog.cli.options import (
     zone_option,
 )
 from tidelog.cli.output import Cell, Column
-from tidelog.cli.spark_latency import as_cells
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.lag.options import LagOptions
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
