@@ -1,10 +1,10 @@
-"""`lag`: how far all consumer groups are behind, by partition, and by hour on both clocks.
+"""`lag`: lag of all consumer groups, by partition, and by hour on both clocks.
 
 Positions come from the cluster, from a broker's files (`__consumer_offsets`), from a standby's
-`tidelog-groups.json`, or from a table of the caller. A partition's figures are those of `tidelog
-lag` (`tidelog.remote.group_lag`). Unread records are counted by hour: each record is read once,
-however many groups have not read it, from the splits of the cluster's own directory if there is
-one, otherwise as the brokers send it.
+`tidelog-groups.json`, or from a table of the caller. The lag of a partition is computed as by
+`tidelog lag` (`tidelog.remote.group_lag`). Unread records are counted by hour: each record is read
+once, however many groups have not read it, from the splits of the cluster's own directory if there
+is one, otherwise from the brokers.
 """
 
 import json
@@ -55,9 +55,9 @@ Name = tuple[str, int]
 
 
 def cuts_of(seen: Mapping[str, Sequence[Observation]]) -> dict[Name, tuple[int, ...]]:
-    """Where each partition is cut: at all places and ends that groups which are behind have there.
+    """Return the offsets at which each partition is cut: positions and ends of groups that lag.
 
-    Partitions of which everybody has read everything are left out.
+    Partitions without unread records are left out.
     """
     places: dict[Name, set[int]] = {}
     for observations in seen.values():
@@ -70,7 +70,7 @@ def cuts_of(seen: Mapping[str, Sequence[Observation]]) -> dict[Name, tuple[int, 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Counts what nobody of a group has read yet."""
+    """Counts records that a group hasn't read yet."""
 
     spark: "SparkSession"
     place: Place
@@ -83,7 +83,7 @@ class Counting:
         cuts: Mapping[Name, tuple[int, ...]],
         own: set[TopicPartition],
     ) -> tuple[work.Counts, Mapping[Name, int]]:
-        """Records by interval and hour; and up to where each partition was counted."""
+        """Return the records by interval and hour, and where counting ended in each partition."""
         ours = {name: cut for name, cut in cuts.items() if TopicPartition(*name) in own}
         theirs = {name: cut for name, cut in cuts.items() if name not in ours}
         counts, counted_ends = self._in_directory(ours)
@@ -160,17 +160,17 @@ HOURS_SCHEMA: Final = (
 )
 
 
-# Records by topic, clock and hour; the hour is None where a record has no time on the clock.
+# Records by topic, clock and hour; the hour is None for records without a time on the clock.
 Hours = dict[tuple[str, str, int | None], int]
 
 
 @dataclass(slots=True)
 class GroupLag:
-    """How far one group is behind.
+    """Lag of one group.
 
     Attributes:
-        group: Its name.
-        partitions: By partition; `seen.left` is counted.
+        group: Name of the group.
+        partitions: Lag by partition; `seen.left` is a count of records.
         hours: Unread records by topic, clock and hour.
     """
 
@@ -181,12 +181,12 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """The answer, as DataFrames and as plain objects.
+    """Result of a lag job, as DataFrames and as plain objects.
 
     Attributes:
         partitions: One row for each group and partition; see `PARTITIONS_SCHEMA`.
         hours: Unread records by group, topic, clock and hour; see `HOURS_SCHEMA`.
-        found: The same by group, as objects.
+        found: The same result by group, as plain objects.
     """
 
     partitions: "DataFrame"
@@ -202,20 +202,20 @@ def lag(
     topics: Sequence[str] | None = None,
     **options: Unpack[LagOptions],
 ) -> Lag:
-    """The lag of consumer groups.
+    """Compute the lag of consumer groups.
 
     Args:
         spark: The session; its workers read the directory, or the brokers.
-        source: A cluster, or a directory of topics whose groups are known: a broker's own files,
-            Kafka's too, a standby's, or with `positions`.
-        groups: Names of groups; all that have committed something where None.
-        topics: Names of topics; all in which the groups have committed something where None.
+        source: A cluster, or a directory of topics with known groups: a broker's own files (Kafka's
+            or ours), a standby's, or any directory with `positions`.
+        groups: Names of groups; all groups with committed offsets if None.
+        topics: Names of topics; all topics with committed offsets of the groups if None.
         **options: Those of `LagOptions`.
 
     Raises:
-        UnknownGroup, UnknownTopic: No such group, or nothing that it has committed.
-        InvalidRequest: A directory that knows of no group.
-        ClusterFailure: The brokers can't be asked.
+        UnknownGroup, UnknownTopic: A group or topic doesn't exist, or has no committed offsets.
+        InvalidRequest: The directory has no groups.
+        ClusterFailure: The brokers can't be reached, or refuse.
     """
     groups_lag = measure(spark, as_place(source), groups, topics, **options)
     return Lag(
@@ -233,7 +233,7 @@ def measure(
     topics: Sequence[str] | None = None,
     **options: Unpack[LagOptions],
 ) -> list[GroupLag]:
-    """As `lag`, as plain objects."""
+    """Compute the lag, see `lag`; return plain objects."""
     data, table, listener = options["data"], options["positions"], options["listener"]
     positions = None if table is None else read_positions(table)
     isolation = level_of(options["isolation"])
@@ -261,7 +261,7 @@ def _group_lag(
     counts: Mapping[Name, work.Counts],
     counted_ends: Mapping[Name, int],
 ) -> GroupLag:
-    """A group's lag, with what was counted in place of what was guessed by offsets."""
+    """Return a group's lag with counted records instead of the estimate from offsets."""
     result, hours = GroupLag(group), Counter[tuple[str, str, int | None]]()
     for one in observations:
         name = (one.partition.topic, one.partition.partition)
@@ -287,7 +287,7 @@ def _group_lag(
 def partition_rows(
     groups: Iterable[GroupLag], as_time: Callable[[int], object] = timestamp
 ) -> Iterator[tuple[object, ...]]:
-    """The rows of `PARTITIONS_SCHEMA`; `as_time` converts times in ms."""
+    """Yield the rows of `PARTITIONS_SCHEMA`; `as_time` converts times in ms."""
     for group in groups:
         for one in group.partitions:
             observation, unread = one.seen, one.seen.unread
@@ -314,7 +314,7 @@ def partition_rows(
 
 
 def hour_rows(groups: Iterable[GroupLag]) -> Iterator[tuple[object, ...]]:
-    """The rows of `HOURS_SCHEMA`, hours ascending, those without a time first."""
+    """Yield the rows of `HOURS_SCHEMA`, hours ascending, records without a time first."""
     for group in groups:
         rows = sorted(group.hours.items(), key=lambda item: (*item[0][:2], item[0][2] or -1))
         for (topic, clock, hour_ms), number in rows:

@@ -1,12 +1,11 @@
 """Positions of consumer groups, and counts of their unread records by hour and clock.
 
-Owns reading positions from a cluster, from a directory that holds groups, or from a DataFrame, and
-counting in the workers (`CountSplit`, `CountRows`). Not owned: the report (`job`).
+The module reads positions from a cluster, from a directory with groups, or from a DataFrame, and
+counts in the workers (`CountSplit`, `CountRows`). Not owned: the report (`job`).
 
-Groups stand at different offsets of a partition, and saw its end at different moments. The
-partition is cut at all of these offsets, and each record is counted once, in the interval that
-contains it. The unread records of a group are the intervals from its position to the end that it
-saw.
+Groups have different positions in a partition, and their ends were observed at different moments.
+The partition is cut at all of these offsets, and each record is counted once, in the interval that
+contains it. The unread records of a group are the intervals from its position to its observed end.
 """
 
 import json
@@ -48,7 +47,7 @@ Positions = Mapping[str, Mapping[TopicPartition, int]]
 
 
 def read_positions(table: "DataFrame") -> Positions:
-    """Positions out of a DataFrame; raises InvalidRequest where a column is missing."""
+    """Return the positions of a DataFrame; raises InvalidRequest for a missing column."""
     columns = ("group", "topic", "partition", "offset")
     missing = [name for name in columns if name not in table.columns]
     if missing:
@@ -63,7 +62,7 @@ def read_positions(table: "DataFrame") -> Positions:
 def check_groups(
     place: Place, groups: Sequence[str] | None, topics: Sequence[str] | None, data: str | None
 ) -> None:
-    """Check that a place knows the groups that are asked for; Spark is not needed.
+    """Check that the groups exist in a place; Spark is not needed.
 
     Raises:
         UnknownGroup, InvalidRequest, ClusterFailure: As `tidelog.spark.lag`.
@@ -82,7 +81,7 @@ def check_groups(
 
 
 def check_no_data(place: Place, data: str | None) -> None:
-    """Raise InvalidRequest where a directory comes with another one, which only a cluster has."""
+    """Raise InvalidRequest if `data` is given with a directory; only a cluster can have it."""
     if data is not None:
         raise InvalidRequest(f"data={data} is for a cluster; {place} is a directory itself")
 
@@ -95,7 +94,7 @@ def observe_cluster(
     positions: Positions | None,
     isolation: IsolationLevel,
 ) -> tuple[dict[str, list[Observation]], set[TopicPartition]]:
-    """Each group's observations, and the partitions that the cluster's own directory holds."""
+    """Return each group's observations, and the partitions in the cluster's own directory."""
     from tidelog.remote.client_settings import translate_settings
     from tidelog.remote.cluster import connect
 
@@ -110,7 +109,7 @@ def observe_cluster(
             own = OwnLogs(stack.enter_context(Directory.open(data, env=env)), cluster)
         observations = {}
         for name in cluster.groups() if groups is None else groups:
-            # A group that was listed may be gone by the time it is asked about.
+            # A listed group may be deleted before it is described.
             if groups is None and not _is_there(cluster, name):
                 continue
             if groups is None:
@@ -142,7 +141,7 @@ def _is_there(cluster: "Cluster", group: str) -> bool:
 def _asked_partitions(
     cluster: "Cluster", place: Place, group: str, topics: Sequence[str] | None
 ) -> list[TopicPartition]:
-    """The partitions that are meant of a group that is asked for; raises UnknownGroup for none."""
+    """Return the partitions of a requested group; raises UnknownGroup if there are none."""
     partitions = _committed_partitions(cluster, group, topics)
     if not partitions:
         raise UnknownGroup(f"{place}: group {group} has committed nothing that was asked for")
@@ -152,7 +151,7 @@ def _asked_partitions(
 def _committed_partitions(
     cluster: "Cluster", group: str, topics: Sequence[str] | None
 ) -> list[TopicPartition]:
-    """All partitions of the topics in which a group has committed something."""
+    """Return all partitions of the topics in which a group has committed offsets."""
     names = {name.topic for name in cluster.committed(group)}
     if topics is not None:
         names &= set(topics)
@@ -168,7 +167,10 @@ def observe_directory_lag(
     isolation: IsolationLevel,
     listener: Listener = NOBODY,
 ) -> dict[str, list[Observation]]:
-    """Each group's observations; raises UnknownGroup, InvalidRequest where no group is known."""
+    """Return each group's observations; raises UnknownGroup, InvalidRequest.
+
+    InvalidRequest means that no group is known at all.
+    """
     env = directory_env(place)
     with Directory.open(place.address, env=env) as directory:
         positions_known = positions
@@ -201,7 +203,7 @@ def _known_positions(
     groups: Sequence[str] | None,
     listener: Listener,
 ) -> Positions:
-    """What the directory itself knows of groups, in what it holds; groups may read other topics."""
+    """Return the groups' positions in a directory, without partitions that it doesn't have."""
     groups_read = read_groups(directory, env)
     if groups_read is None:
         raise InvalidRequest(
@@ -227,7 +229,7 @@ def _known_positions(
 def _present(
     directory: Directory, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Positions in what a directory holds."""
+    """Return the positions of partitions that the directory has."""
     topics = directory.topics()
     return {
         name: offset
@@ -250,19 +252,19 @@ COLUMNS: Final = ("offset", "timestamp", "appendTimestamp")
 _ROWS: Final = 65_536
 
 
-# Where hours lie closer together than this, they are counted by place, else sorted.
+# Maximum span in hours for counting by index; hours farther apart are sorted.
 _SPAN_MAX: Final = 1 << 20
 
 
 class Cell(NamedTuple):
-    """What records are counted under.
+    """Key of a count.
 
     Attributes:
-        topic: Of the records.
-        partition: Its number.
-        interval: Number of the interval between two places of groups.
+        topic: Topic of the records.
+        partition: Number of the partition.
+        interval: Number of the interval between two cuts.
         clock: `append` or `record`.
-        hour_ms: First ms of their hour, None where they have no time on that clock.
+        hour_ms: First ms of the records' hour, None for records without a time on that clock.
     """
 
     topic: str
@@ -275,23 +277,23 @@ class Cell(NamedTuple):
 Counts = Counter[Cell]
 
 
-# Ascending offsets at which a partition is cut; the last one is where its counting ends.
+# Ascending offsets at which a partition is cut; counting ends at the last one.
 Cuts = Mapping[tuple[str, int], Sequence[int]]
 
 
 def encode_counts(counts: Counts) -> str:
-    """Counts as JSON."""
+    """Encode counts as JSON."""
     return json.dumps([[*cell, number] for cell, number in counts.items()])
 
 
 def decode_counts(text: str) -> Counts:
-    """What `encode_counts` made."""
+    """Decode the result of `encode_counts`."""
     return Counter({Cell(*row[:-1]): row[-1] for row in json.loads(text)})
 
 
 @dataclass(frozen=True, slots=True)
 class CountSplit:
-    """Reads a split of a directory and counts it.
+    """Reads a split of a directory and counts its records.
 
     Attributes:
         place: The directory.
@@ -300,7 +302,7 @@ class CountSplit:
     place: Place
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """See `Work`; `part` is a JSON list: split, places at which its partition is cut."""
+        """See `Work`; `part` is a JSON list: the split, and the cuts of its partition."""
         import numpy as np
 
         from tidelog.scan import ReadOptions, read
@@ -324,16 +326,16 @@ class CountSplit:
 class CountRows:
     """Counts rows that Spark has read from brokers.
 
-    These know an append time only where it is the record's own (LogAppendTime).
+    Only records with a LogAppendTime stamp have an append time there.
 
     Attributes:
-        cuts: Places of groups, by topic and partition.
+        cuts: Cuts by topic and partition.
     """
 
     cuts: Mapping[tuple[str, int], tuple[int, ...]]
 
     def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """One row of a task: its counts as JSON."""
+        """Yield one row for the task: its counts as JSON."""
         import numpy as np
         import pyarrow as pa
 
@@ -364,7 +366,7 @@ def _broker_times(batch: "pa.RecordBatch") -> "dict[ClockName, Longs]":
 
 
 def _times(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
-    """Times as numbers in their own unit, below 0 for none."""
+    """Return times as integers in the column's unit, below 0 for null."""
     import pyarrow as pa
 
     return _longs(column.cast(pa.int64()).fill_null(NO_TIMESTAMP))
@@ -390,8 +392,8 @@ def count_rows(
         name: Topic and partition.
         offsets: int64[n], ascending.
         times: int64[n] in ms for each clock, below 0 for unknown.
-        cuts: Places of groups, ascending; records before the first one are not counted.
-        counts: Counted up.
+        cuts: Cuts, ascending; records before the first one are not counted.
+        counts: Updated.
     """
     import numpy as np
 
@@ -405,7 +407,7 @@ def count_rows(
 
 
 def _hours(times_ms: "Longs") -> list[tuple[int, int]]:
-    """(hour since the epoch, how many); -1 for those without a time."""
+    """Return (hour since the epoch, count); the hour is -1 for records without a time."""
     import numpy as np
 
     hours = np.where(times_ms < 0, -1, times_ms // HOUR_MS)
@@ -418,7 +420,7 @@ def _hours(times_ms: "Longs") -> list[tuple[int, int]]:
 
 
 def by_partition(counts: Counts) -> dict[tuple[str, int], Counts]:
-    """Counts by topic and partition."""
+    """Group counts by topic and partition."""
     partitioned: dict[tuple[str, int], Counts] = {}
     for cell, number in counts.items():
         partitioned.setdefault((cell.topic, cell.partition), Counter())[cell] = number
@@ -426,7 +428,7 @@ def by_partition(counts: Counts) -> dict[tuple[str, int], Counts]:
 
 
 def unread_by_hour(counts: Counts, start: int, end: int) -> dict[tuple[str, int | None], int]:
-    """Records of one partition in intervals [start, end), by clock and hour."""
+    """Sum one partition's records in intervals [start, end), by clock and hour."""
     unread: Counter[tuple[str, int | None]] = Counter()
     for cell, number in counts.items():
         if start <= cell.interval < end:

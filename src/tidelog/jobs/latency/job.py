@@ -1,19 +1,20 @@
-"""Latency from create time to append time by topic and hour, and what watermarks would lose.
+"""Latency from create time to append time by topic and hour, and records that watermarks drop.
 
-Owns the public function for directories and brokers, and its tasks. Not owned: histograms and
-lateness (`tidelog.scan.latency`), the split of a partition's lateness among tasks
+The module has the public function for directories and brokers, and its tasks. Not owned: histograms
+and lateness (`tidelog.scan.latency`), the split of a partition's lateness among tasks
 (`tidelog.scan.split_times`). Hours are counted on both clocks.
 
 Every record is read once and reduced where it is read: tasks return histograms. A directory has a
 task for each split. A second, small job reads again those heads of splits whose lateness depends on
-the splits before them. Of brokers a partition is read in one piece, so no record's lateness depends
-on another task.
+the splits before them. From brokers a partition is read in one piece, so no record's lateness
+depends on another task.
 
-Percentiles are off by at most `RELATIVE_ERROR` of their value, also over many splits: histograms
-are added, not percentiles. Counts, smallest and largest values, and what watermarks lose are exact.
+Percentiles have a relative error of at most `RELATIVE_ERROR`, also over many splits: histograms are
+added, not percentiles. Counts, smallest and largest values, and the records dropped by watermarks
+are exact.
 
-Brokers tell append times of topics with LogAppendTime alone, and create times of those topics only
-if batches come from the broker unchanged; what is not known is counted as missing.
+Brokers report append times only of topics with LogAppendTime, and create times of those topics only
+if they send batches unchanged. Records without a known time are counted as missing.
 """
 
 import json
@@ -97,19 +98,19 @@ def measure_brokers(
     delays_ms: tuple[int, ...],
     wanted: Wanted,
 ) -> LatencyResult:
-    """The numbers of a cluster's topics; those without records are left out.
+    """Measure the topics of a cluster; topics without records are left out.
 
     Args:
         spark: The session.
         place: The cluster.
-        topics: Topics or single partitions; all where None, or, of a range, all those whose append
-            times brokers know.
+        topics: Topics or single partitions. None: all topics; with a range, all topics whose append
+            times the brokers know.
         delays_ms: Watermark delays, ascending.
-        wanted: A range of append times, which brokers know where they stamp records.
+        wanted: A range of append times, which brokers know if they stamp the records.
 
     Raises:
         UnknownTopic, ClusterFailure: As a read of these topics.
-        InvalidRequest: A range, and a topic of which brokers know no append times.
+        InvalidRequest: A range is given, and the brokers don't know a topic's append times.
     """
     notes: list[str] = []
     if topics is None and _has_range(wanted):
@@ -130,7 +131,7 @@ def _read(
     delays_ms: tuple[int, ...],
     bounds: Mapping[str, str],
 ) -> "dict[TopicPartition, SplitTimes]":
-    """What each partition's records say of their times."""
+    """Read the cluster, and return a summary of each partition's times."""
     table = (
         spark.read.format("tidelog")
         .options(**place.options())
@@ -154,7 +155,7 @@ def _has_range(wanted: Wanted) -> bool:
 
 
 def _range(wanted: Wanted) -> dict[str, str]:
-    """Options that read a range of append times; brokers stamp a partition in order."""
+    """Return options for a range of append times, which ascend along a partition at brokers."""
     if not _has_range(wanted):
         return {}
     bounds = {"clock": "append", "startingOffsetsByTimestampStrategy": "latest"}
@@ -166,7 +167,7 @@ def _range(wanted: Wanted) -> dict[str, str]:
 
 
 def _stamped_topics(place: Place) -> tuple[list[str], list[str]]:
-    """Topics whose append times brokers know, and the others but for the brokers' own."""
+    """Return topics whose append times brokers know, and the other topics except internal ones."""
     stamped: list[str] = []
     others: list[str] = []
     with open_cluster(place) as cluster:
@@ -193,7 +194,7 @@ def _choice(topics: Sequence[str | TopicPartition] | None) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ReduceRows:
-    """Counts rows that a task reads, in the order of offsets, a row for each partition.
+    """Summarizes the rows of a task in the order of offsets, with one result for each partition.
 
     Attributes:
         delays_ms: Watermark delays, ascending.
@@ -223,7 +224,7 @@ class ReduceRows:
 
 
 def _parts(batch: "pa.RecordBatch") -> "Iterator[pa.RecordBatch]":
-    """The batch in parts of one partition each."""
+    """Split a batch into parts of one partition each."""
     import numpy as np
 
     numbers = np.asarray(batch.column("partition"))
@@ -262,15 +263,15 @@ _RECOUNTED: Final = "alone_lost string, alone binary, behind_lost string, behind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """The answer, as DataFrames and as plain objects.
+    """Result of a latency job, as DataFrames and as plain objects.
 
     Attributes:
         hours: Latency by topic, clock (`append` or `record`) and hour; see `HOURS_SCHEMA`.
-        watermarks: What each watermark delay would lose, by topic; see `WATERMARKS_SCHEMA`.
+        watermarks: Records that each watermark delay would drop, by topic; see `WATERMARKS_SCHEMA`.
         topics: One row for each topic; see `TOPICS_SCHEMA`.
-        found: The same by topic, as objects.
-        log_bytes: Bytes of log that were read; 0 where brokers sent them.
-        notes: What was found damaged, or gone while it was read, one line each.
+        found: The same result by topic, as plain objects.
+        log_bytes: Bytes read from log files; 0 for a cluster.
+        notes: Damage found, and records deleted during the read, one line each.
     """
 
     hours: "DataFrame"
@@ -288,13 +289,13 @@ def latency(
     topics: TopicChoice = None,
     **options: Unpack[LatencyOptions],
 ) -> Latency:
-    """Latency and lateness of a directory's records.
+    """Measure the latency and lateness of records.
 
     Args:
         spark: The session.
-        source: A directory of topics, local or in an object store; or a cluster, of which append
-            times are known where topics have LogAppendTime: a range is one of these topics.
-        topics: Topics or single partitions; all of them where None.
+        source: A directory of topics, local or in an object store; or a cluster, whose append times
+            are known for topics with LogAppendTime: a range selects these topics only.
+        topics: Topics or single partitions; all topics if None.
         **options: Those of `LatencyOptions`.
 
     Raises:
@@ -319,7 +320,7 @@ def measure(
     topics: TopicChoice = None,
     **options: Unpack[LatencyOptions],
 ) -> LatencyResult:
-    """As `latency`, as plain objects."""
+    """Measure latency and lateness, see `latency`; return plain objects."""
     delays_ms, listener = options["delays_ms"], options["listener"]
     if any(delay < 0 for delay in delays_ms):
         raise InvalidRequest(f"delays_ms={list(delays_ms)}: a delay is 0 or more")
@@ -360,7 +361,7 @@ def measure(
 
 
 def whole_hours(start_ms: int | None, end_ms: int | None) -> Wanted:
-    """The hours that a range touches, as `tidelog.scan.latency` takes them."""
+    """Return the range rounded outward to whole hours, as `tidelog.scan.latency` does."""
     start = None if start_ms is None else start_ms - start_ms % HOUR_MS
     end = None if end_ms is None else min(-(-end_ms // HOUR_MS) * HOUR_MS, INT64_MAX)
     return Wanted(start_ms=start, end_ms=end)
@@ -371,7 +372,7 @@ def whole_hours(start_ms: int | None, end_ms: int | None) -> Wanted:
 
 @dataclass(frozen=True, slots=True)
 class ReduceSplit:
-    """Reads a split and counts it.
+    """Reads a split and summarizes its times.
 
     Attributes:
         delays_ms: Watermark delays, ascending.
@@ -422,7 +423,7 @@ def _true_late(
     split_times: Sequence["SplitTimes"],
     work: ReduceSplit,
 ) -> "list[Late]":
-    """Each split's late records, with the splits before it taken into account."""
+    """Return each split's late records, corrected for the splits before it."""
     from tidelog.scan.split_times import correct, decode_late
 
     each_late = [one.late for one in split_times]
@@ -451,7 +452,10 @@ def _bytes(cell: object) -> bytes:
 def _heads(
     splits: Sequence[Split], split_times: Sequence["SplitTimes"]
 ) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Number of each split whose head must be counted again, largest time before it, head's end."""
+    """Yield the splits whose head must be counted again.
+
+    Yields the number of the split, with the largest create time before it and the end of its head.
+    """
     numbered = groupby(enumerate(splits), key=lambda each: each[1].topic_partition)
     for _, group in numbered:
         largest_ms = INT64_MIN

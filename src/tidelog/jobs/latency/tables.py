@@ -1,4 +1,4 @@
-"""The numbers of a latency report: by topic, and as the rows of its three tables."""
+"""Latencies of topics, and the rows of a latency report's three tables."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,14 +33,14 @@ WATERMARKS_SCHEMA: Final = (
 
 @dataclass(slots=True)
 class TopicTimes:
-    """What the records of one topic say of their times.
+    """Summary of the times of one topic's records.
 
     Attributes:
         records: Data records.
-        without: Those that lack one of the two times.
+        without: Records that lack one of the two times.
         by_append: Latencies by hour of append time.
         by_create: The same latencies by hour of create time.
-        late: Late records, and what watermarks lose.
+        late: Late records, and records that watermarks drop.
     """
 
     records: int = 0
@@ -51,13 +51,13 @@ class TopicTimes:
 
     @property
     def skew_ms(self) -> int | None:
-        """How far a producer's clock was ahead at most, None where none was."""
+        """Maximum by which a producer's clock was ahead, in ms; None if none was."""
         return skew_ms(self.by_append.total())
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyResult:
-    """What `measure` has found: by topic, and what it took."""
+    """Result of `measure`: times by topic, bytes read, and notes."""
 
     topics: Mapping[str, TopicTimes]
     log_bytes: int
@@ -71,13 +71,13 @@ def joined(
     each_late: "Sequence[Late]",
     delays_ms: Sequence[int],
 ) -> dict[str, TopicTimes]:
-    """All splits together, by topic.
+    """Combine all splits, by topic.
 
     Args:
         names: All topics.
         of: The topic of each split.
-        split_times: What was found in it.
-        each_late: Its late records, with what lay before it taken into account.
+        split_times: The summary of each split.
+        each_late: Late records of each split, corrected for the splits before it.
         delays_ms: Watermark delays.
     """
     topics = {
@@ -99,12 +99,15 @@ def joined(
 
 
 def skew_ms(histogram: LatencyHistogram) -> int | None:
-    """How far a producer's clock was ahead at most: the largest negative latency, None if none."""
+    """Return the maximum by which a producer's clock was ahead, in ms; None if none was.
+
+    It is the largest negative latency.
+    """
     return -histogram.min_ms if histogram.min_ms < 0 else None
 
 
 def hour_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
-    """The rows of `HOURS_SCHEMA`."""
+    """Yield the rows of `HOURS_SCHEMA`."""
     for name, topic in topics.items():
         clocks = ((ClockName.APPEND, topic.by_append), (ClockName.RECORD, topic.by_create))
         for clock, by_hour in clocks:
@@ -125,7 +128,7 @@ def hour_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
 
 
 def watermark_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
-    """The rows of `WATERMARKS_SCHEMA`."""
+    """Yield the rows of `WATERMARKS_SCHEMA`."""
     for name, topic in topics.items():
         records = topic.late.records
         for delay, lost in topic.late.lost.items():
@@ -133,7 +136,7 @@ def watermark_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, .
 
 
 def topic_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]:
-    """The rows of `TOPICS_SCHEMA`."""
+    """Yield the rows of `TOPICS_SCHEMA`."""
     for name, topic in topics.items():
         late = topic.late
         yield (

@@ -1,10 +1,10 @@
-"""Building or verifying indexes and zone maps of whole directories, side by side on Spark.
+"""Builds or verifies indexes and zone maps of whole directories, in parallel on Spark.
 
-Verifying is what `tidelog doctor` does, partition by partition, and reads only. Building mends what
-can be mended of our own directories under their lock, which the driver holds until the last task
-has ended, and adds the zone maps that are missing. A directory that another program wrote, and one
-in an object store, is never written to: its zone maps go into a folder elsewhere (`zone_cache`),
-where readers find them; no lock is needed for that, and the directory may be live.
+Verifying checks each partition as `tidelog doctor` does, and only reads. Building repairs derived
+files of our own directories under their lock, which the driver holds until the last task has ended,
+and adds missing zone maps. A directory that another program wrote, or one in an object store, is
+never written to: its zone maps go to a separate folder (`zone_cache`), where readers find them.
+That needs no lock, so a broker may use the directory meanwhile.
 """
 
 import json
@@ -57,9 +57,9 @@ _DONE: Final = "done string"
 
 
 class Outcome(StrEnum):
-    """How a directory is left, as `tidelog doctor` says it.
+    """State of a directory after the job, as in `tidelog doctor`.
 
-    `BLIND`: something could not be looked at, so nobody may call it sound.
+    `BLIND`: something could not be checked, so the directory can't be called sound.
     """
 
     SOUND = "sound"
@@ -69,15 +69,15 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reindex:
-    """The answer, as DataFrames and as plain objects.
+    """Result of a reindex, as DataFrames and as plain objects.
 
     Attributes:
-        partitions: One row for each; see `PARTITIONS_SCHEMA`.
-        findings: What was found; see `FINDINGS_SCHEMA`. Its state is `repaired` or `open`.
-        done: The same by partition, as objects.
-        top: What is wrong with the files at the top of the directory.
-        outcome: How it is left.
-        problems: What could not be built, or not be looked at, one line each.
+        partitions: One row for each partition; see `PARTITIONS_SCHEMA`.
+        findings: Findings, whose state is `repaired` or `open`; see `FINDINGS_SCHEMA`.
+        done: The same result by partition, as plain objects.
+        top: Open findings in the files at the top of the directory.
+        outcome: State of the directory after the job.
+        problems: Files that could not be built or checked, one line each.
     """
 
     partitions: "DataFrame"
@@ -90,19 +90,19 @@ class Reindex:
 
 @dataclass(frozen=True, slots=True)
 class ReindexResult:
-    """What `run` has found; see `Reindex`."""
+    """Result of `run` as plain objects; see `Reindex`."""
 
     done: Sequence[PartDone]
     top: Sequence[Finding]
 
     @property
     def problems(self) -> list[str]:
-        """Parts that could not be built, or not be looked at."""
+        """Files that could not be built or checked, one line each."""
         return list(dict.fromkeys(line for one in self.done for line in one.problems))
 
     @property
     def outcome(self) -> Outcome:
-        """State in which the directory is left."""
+        """State of the directory after the job."""
         if any(one.is_blind for one in self.done):
             return Outcome.BLIND
         left = [finding for one in self.done for finding in one.left] + list(self.top)
@@ -121,14 +121,14 @@ def reindex(
     Args:
         spark: The session; its workers must reach the directory and the cache under these paths.
         source: A directory of topics.
-        topics: Topics or single partitions; all of them, and the files at the top, where None.
+        topics: Topics or single partitions. None: all topics, and the files at the top.
         **options: Those of `ReindexOptions`.
 
     Raises:
         DirectoryLocked: Another process has the directory open for writing; nothing was changed.
-        InvalidRequest: The directory is another program's or lies in an object store, and is to be
-            built without `zone_cache`; nothing was changed.
-        UnknownTopic: No such topic or partition.
+        InvalidRequest: The directory is another program's or in an object store, and `zone_cache`
+            is missing for building; nothing was changed.
+        UnknownTopic: A topic or partition doesn't exist.
     """
     result = run(spark, as_place(source), topics, **options)
     return Reindex(
@@ -148,7 +148,7 @@ def run(
     topics: TopicChoice = None,
     **options: Unpack[ReindexOptions],
 ) -> ReindexResult:
-    """As `reindex`, as plain objects."""
+    """Build or verify, see `reindex`; return plain objects."""
     mode, zone_cache, group_bytes = options["mode"], options["zone_cache"], options["group_bytes"]
     env, path = check_wishes(place, topics, mode, zone_cache)
     job = _Job(spark, env, replace(place, address=path), options["listener"])
@@ -170,10 +170,10 @@ def run(
 def check_wishes(
     place: Place, topics: TopicChoice, mode: str, zone_cache: str | None
 ) -> tuple[Env, str]:
-    """Check that the job may do what is asked; Spark is not needed.
+    """Check the arguments of a job; Spark is not needed.
 
     Returns:
-        Surroundings of the directory, and its path.
+        The directory's environment, and its path.
 
     Raises:
         InvalidRequest, UnknownTopic: As `reindex`.
@@ -187,7 +187,10 @@ def check_wishes(
 
 
 def _check_cache(path: str, zone_cache: str) -> None:
-    """The cache must lie outside: a foreign directory is never written to."""
+    """Raise InvalidRequest if the cache is a URL or inside the directory.
+
+    A foreign directory is never written to.
+    """
     if is_url(zone_cache):
         raise InvalidRequest(f"zone_cache={zone_cache}: a folder that all workers share, no URL")
     if f"{zone_cache.rstrip('/')}/".startswith(f"{path}/"):
@@ -195,7 +198,7 @@ def _check_cache(path: str, zone_cache: str) -> None:
 
 
 def _check_ours(env: Env, path: str, topics: TopicChoice) -> None:
-    """Only our own directories are written to."""
+    """Raise InvalidRequest unless the directory is our own, so that it may be written to."""
     if is_url(path):
         raise InvalidRequest(
             f"{path}: nothing is built inside an object store; give zone_cache, a folder for maps"
@@ -212,7 +215,7 @@ def _check_ours(env: Env, path: str, topics: TopicChoice) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """State that the steps of one job share."""
+    """Shared state of one job's steps."""
 
     spark: "SparkSession"
     env: Env
@@ -220,7 +223,7 @@ class _Job:
     listener: Listener
 
     def partitions(self, topics: TopicChoice, *, mends: bool) -> list[PartDone]:
-        """Check all partitions, a task for each."""
+        """Check all partitions, one task each; repair them if `mends`."""
         with LogDir.open(self.place.address, env=self.env) as log_dir:
             names = list_partitions(log_dir, topics)
         parts = [json.dumps([name.topic, name.partition, []]) for name in names]
@@ -229,7 +232,7 @@ class _Job:
     def zones(
         self, topics: TopicChoice, kind: str, cache: str | None, group_bytes: int
     ) -> list[PartDone]:
-        """Build or verify zone maps of finished segments, some of them in a task."""
+        """Build or verify zone maps of finished segments, a group of segments in each task."""
         parts, names = [], []
         with LogDir.open(self.place.address, env=self.env) as log_dir:
             for name in list_partitions(log_dir, topics):
@@ -251,10 +254,13 @@ class _Job:
         return [PartDone.decode(str(row["done"])) for row in rows]
 
     def top(self, done: Iterable[PartDone], *, mends: bool) -> list[Finding]:
-        """What is wrong at the top of the directory, which the driver looks at."""
+        """Check the files at the top of the directory in the driver; repair checkpoints if `mends`.
+
+        Returns the open findings.
+        """
         check = DirectoryCheck(self.env.files, self.place.address)
         findings = check.load()
-        check.partitions.clear()  # the tasks have looked at these
+        check.partitions.clear()  # already checked by the tasks
         check.repair_facts = {
             TopicPartition(one.topic, one.partition): RepairFacts(
                 log_end=one.log_end, is_whole=one.is_whole
@@ -280,11 +286,11 @@ _TITLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DoPart:
-    """What a worker does with a part: a JSON list of topic, partition and base offsets.
+    """Task for one part: a JSON list of topic, partition and base offsets.
 
     Attributes:
         place: The directory of topics.
-        kind: One of `_TITLES`.
+        kind: A key of `_TITLES`.
         cache: The folder for zone maps.
     """
 
@@ -308,7 +314,7 @@ class DoPart:
 
 
 def _by_partition(names: Iterable[TopicPartition], parts: Iterable[PartDone]) -> list[PartDone]:
-    """The parts of each partition together; one without a finished segment is there too."""
+    """Combine the parts of each partition; partitions without a finished segment are included."""
     merged = {name: PartDone(topic=name.topic, partition=name.partition) for name in names}
     for part in parts:
         one = merged[TopicPartition(part.topic, part.partition)]
@@ -319,7 +325,7 @@ def _by_partition(names: Iterable[TopicPartition], parts: Iterable[PartDone]) ->
 
 
 def partition_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
-    """The rows of `PARTITIONS_SCHEMA`."""
+    """Yield the rows of `PARTITIONS_SCHEMA`."""
     for one in result.done:
         open_paths = {finding.path for finding in one.left}
         yield (
@@ -337,7 +343,7 @@ def partition_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
 
 
 def finding_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
-    """The rows of `FINDINGS_SCHEMA`: what was found at first, then what only shows now."""
+    """Yield the rows of `FINDINGS_SCHEMA`: first the initial findings, then later ones."""
     for one in result.done:
         open_paths = {finding.path for finding in one.left}
         for finding in one.found:
@@ -358,6 +364,6 @@ def _row(finding: Finding, state: str) -> tuple[object, ...]:
         finding.position,
         finding.offset,
         finding.damage,
-        # An option of the command that looks for damage; this one has none of that name.
+        # The option `--repair` is doctor's; the reindex command has no such option.
         f"tidelog doctor {remedy}" if remedy.startswith("--repair") else remedy,
     )

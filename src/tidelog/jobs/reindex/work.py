@@ -1,7 +1,7 @@
-"""A worker's part of a reindex: check or mend one partition, or build some zone maps.
+"""Tasks of a reindex: check or repair one partition, or build some zone maps.
 
-Pure but for the files: no Spark in here. A directory is written to only by `check_partition` where
-it mends, and by `build_zones` without a cache; who calls these holds the directory's lock.
+Needs files, but no Spark. Only two functions write to a directory: `check_partition` if it repairs,
+and `build_zones` without a cache. Their caller holds the directory's lock.
 """
 
 import json
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class PartDone:
-    """Outcome of a part.
+    """Result of one part.
 
     Attributes:
-        topic: Of the partition.
-        partition: Its number.
-        segments: Segments looked at.
-        log_bytes: Their size.
-        found: What was wrong at first.
-        left: What is wrong now.
-        maps_built: Zone maps written.
-        built: Their paths, where they lie beside their logs.
-        maps_there: Zone maps that were there and fit.
-        problems: What could not be built, or not be looked at, one line each.
-        is_blind: Whether something could not be looked at.
-        log_end: Offset behind the last sound batch; 0 where that was not asked.
+        topic: Topic of the partition.
+        partition: Number of the partition.
+        segments: Number of segments checked.
+        log_bytes: Size of their log files.
+        found: Findings of the first check.
+        left: Findings that are still open.
+        maps_built: Number of zone maps written.
+        built: Paths of those written beside their logs.
+        maps_there: Number of zone maps that existed and were right.
+        problems: Files that could not be built or checked, one line each.
+        is_blind: Whether something could not be checked.
+        log_end: Offset behind the last sound batch; 0 if that was not checked.
         is_whole: Whether the whole log is sound.
     """
 
@@ -62,19 +62,19 @@ class PartDone:
     is_whole: bool = True
 
     def encode(self) -> str:
-        """The same as JSON."""
+        """Return the result as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def decode(cls, text: str) -> "PartDone":
-        """What `encode` made."""
+        """Return the result from the JSON of `encode`."""
         fields = json.loads(text)
         for name in ("found", "left"):
             fields[name] = [_finding(one) for one in fields[name]]
         return cls(**fields)
 
     def add(self, other: "PartDone") -> None:
-        """Take in what became of the same partition elsewhere; the sizes stay."""
+        """Add another result of the same partition, except its sizes."""
         self.found += other.found
         self.left += other.left
         self.left = [finding for finding in self.left if finding.path not in other.built]
@@ -90,10 +90,10 @@ def _finding(fields: Mapping[str, object]) -> Finding:
 
 
 def check_partition(env: Env, directory: str, name: TopicPartition, *, mends: bool) -> PartDone:
-    """Check a partition as `tidelog doctor` does; with `mends` build anew what can be.
+    """Check a partition as `tidelog doctor` does; with `mends` rebuild damaged derived files.
 
-    Zone maps that are missing are left to `build_zones`, which does them segment by segment. Only
-    derived files are replaced. The caller holds the directory's lock where `mends`.
+    Missing zone maps are left to `build_zones`, which builds them segment by segment. With `mends`
+    the caller holds the directory's lock.
     """
     done = PartDone(topic=name.topic, partition=name.partition)
     check, done.found = _look(env, directory, name, done, mends=mends)
@@ -116,7 +116,7 @@ def _look(
     env: Env, directory: str, name: TopicPartition, done: PartDone, *, mends: bool
 ) -> tuple[DirectoryCheck, list[Finding]]:
     check = DirectoryCheck(env.files, directory, Selection(name.topic, name.partition))
-    check.load()  # what it finds in the list of topics is for who looks at the whole directory
+    check.load()  # findings in the list of topics belong to the check of the whole directory
     check.options = CheckOptions(body_check=_body_check())
     findings = list(check.findings())
     done.log_bytes = check.log_bytes()
@@ -124,7 +124,7 @@ def _look(
     all_names = list(names)
     done.segments = sum(each.endswith(files.LOG_SUFFIX) for each in all_names)
     if not mends:
-        # Building counts them segment by segment (`build_zones`).
+        # When building, `build_zones` counts them segment by segment.
         faulty = {finding.path for finding in findings if finding.path.endswith(files.ZONES_SUFFIX)}
         maps = sum(each.endswith(files.ZONES_SUFFIX) for each in all_names)
         done.maps_there = maps - sum(env.files.exists(path) for path in faulty)
@@ -146,14 +146,14 @@ def build_zones(
     bases: Collection[int],
     cache_folder: str | None,
 ) -> PartDone:
-    """Build the zone maps that are missing of some finished segments.
+    """Build the missing zone maps of some finished segments.
 
     Args:
         env: Files.
         directory: The directory of topics.
         name: The partition.
-        bases: Base offsets of the segments meant.
-        cache_folder: Where maps are put; None for beside the logs, under the directory's lock.
+        bases: Base offsets of the segments.
+        cache_folder: Folder for the maps. None: beside the logs, under the directory's lock.
     """
     cache = None if cache_folder is None else ZoneCache(env.files, cache_folder)
 
@@ -179,9 +179,9 @@ def build_zones(
 def verify_zones(
     env: Env, directory: str, name: TopicPartition, bases: Collection[int], cache_folder: str
 ) -> PartDone:
-    """Hold the zone maps in a cache against what the logs say, byte by byte; nothing is written.
+    """Compare the zone maps in a cache with the logs; writes nothing.
 
-    A map that lies beside its log needs none in the cache, and is checked in its place.
+    If a map is beside its log, it is checked instead, and none is needed in the cache.
     """
     cache = ZoneCache(env.files, cache_folder)
 
@@ -208,7 +208,10 @@ def verify_zones(
 
 
 def _says_the_same(zone_map: ZoneMap, segment: ClosedSegment, done: PartDone) -> bool:
-    """Whether a map is what would be built now; of a damaged log nobody knows, which is said."""
+    """Return whether a map equals one built now.
+
+    For a damaged log this is unknown: the result is True, and the damage is added to the problems.
+    """
     try:
         fresh = ZoneMap.decode(zone_map_files.build(segment))
     except (CorruptData, UnsupportedCompression) as error:
@@ -231,7 +234,7 @@ def _fitting(segment: ClosedSegment, cache: ZoneCache) -> bool:
 
 
 def _beside(segment: ClosedSegment) -> ZoneMap | None:
-    """The map beside a segment's log; None where there is none of its append times."""
+    """Return the map beside a segment's log; None if there is none for its current append times."""
     zone_map = segment.zones
     return (
         zone_map
@@ -264,9 +267,9 @@ def _each_segment(
                 if segment.base_offset in bases:
                     done.segments += 1
                     done.log_bytes += segment.size_bytes
-                    reader.append_times_of(segment)  # limited to what is sure
+                    reader.append_times_of(segment)  # limits the zone map to trusted append times
                     action(segment, done)
-                    segment.use_zones(None, loaded=False)  # there may be very many of them
+                    segment.use_zones(None, loaded=False)  # there may be very many zone maps
             done.problems += [line for line in log_dir.reports if line not in done.problems]
     except (OSError, StorageFailure) as error:
         done.problems.append(f"{name}: {error}")
@@ -275,7 +278,7 @@ def _each_segment(
 
 
 def grouped(sizes: Sequence[tuple[int, int]], group_bytes: int) -> Iterator[list[int]]:
-    """Base offsets of segments in groups of about so many bytes of log, from (base, size) pairs."""
+    """Group base offsets of segments by about `group_bytes` of log, from (base, size) pairs."""
     group: list[int] = []
     total = 0
     for base, size in sizes:

@@ -356,7 +356,7 @@ def schema(columns: Sequence[str] = ALL_COLUMNS, *, views: bool = False) -> pa.S
     """Return the schema of `decode` for these columns; keys and values may be views.
 
     Raises:
-        InvalidRequest: An unknown column, or one twice.
+        InvalidRequest: A column is unknown, or listed twice.
     """
     if unknown := [name for name in columns if name not in COLUMN_TYPES]:
         raise InvalidRequest(f"no column {unknown[0]!r}; there are: {', '.join(ALL_COLUMNS)}")
