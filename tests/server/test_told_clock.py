@@ -13,6 +13,7 @@ import tidelog
 from tidelog.env import os_env
 from tidelog.errors import InvalidRequest
 from tidelog.remote.cluster import connect
+from tidelog.remote.time_lookup import first_known_appended
 from tidelog.remote.view import Committed
 from tidelog.server.embedded import Broker
 from tidelog.spark.directory_backend import open_backend
@@ -122,7 +123,7 @@ def test_times_that_nobody_knows_are_told_and_move_no_group(tmp_path: Path) -> N
             assert log.without_append_time(PLACE) == 1
             marks = log.cluster.watermarks([PLACE])
             with pytest.raises(InvalidRequest, match="no known append time"):
-                log.cluster.first_appended(marks, 1)
+                first_known_appended(log.cluster, marks, 1)
 
 
 @pytest.fixture

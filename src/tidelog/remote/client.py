@@ -255,6 +255,7 @@ class Client:
         self._admin: AdminClient | None = None
         self._last_words = ""
         self._is_closed = False
+        self._may_know_append_times = is_direct(config)
 
     def ensure_open(self) -> None:
         """Raise Closed if the connection was closed for good."""

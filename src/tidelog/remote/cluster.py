@@ -7,9 +7,10 @@ Life cycle: connect, calls, close; best used in a `with` block. For one thread.
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tidelog.closing import Closing
@@ -25,7 +26,7 @@ from tidelog.errors import (
 )
 from tidelog.record.record import Record
 from tidelog.remote import client as codes
-from tidelog.remote.client import Client, is_direct
+from tidelog.remote.client import Client
 from tidelog.remote.view import (
     Appended,
     Committed,
@@ -42,6 +43,8 @@ from tidelog.types import (
     MAX_TIMESTAMP,
     NO_LEADER_EPOCH,
     NO_TIMESTAMP,
+    UNKNOWN_MS,
+    Buffer,
     Header,
     IsolationLevel,
     OffsetAndTimestamp,
@@ -58,7 +61,9 @@ if TYPE_CHECKING:
         MemberDescription,
     )
 
-    from tidelog.remote.time_lookup import AppendTimeSearch
+    from tidelog.record.offset_order import Reach
+    from tidelog.remote.partition_fetch import PartitionFetch
+    from tidelog.remote.time_lookup import AppendTimeLookup
 
 
 _DEAD: Final = "DEAD"
@@ -331,32 +336,75 @@ class Cluster(Closing, Client):
 
     def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return append times in ms of the records at these offsets, if brokers return them."""
-        return self._append_time_search.append_times(offsets)
-
-    def first_appended(
-        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record appended at a time or later, if brokers return append times."""
-        return self._append_time_search.first_appended(marks, time_ms)
+        with self._append_time_lookup() as lookup:
+            times = {name: lookup.time_at(name, offset) for name, offset in offsets.items()}
+        return {name: append_ms for name, append_ms in times.items() if append_ms != UNKNOWN_MS}
 
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, Appended]:
         """Search by append time, if the brokers support it: tidelog's, in plain text."""
-        return self._append_time_search.search_append_times(marks, time_ms)
+        with self._append_time_lookup() as lookup:
+            answers = {
+                name: lookup.first_appended(name, time_ms)
+                if mark.start < mark.end
+                else Appended(None, 0)  # whoever leads it
+                for name, mark in marks.items()
+            }
+        return {name: answer for name, answer in answers.items() if answer is not None}
 
-    @cached_property
-    def _append_time_search(self) -> "AppendTimeSearch":
-        from tidelog.remote.time_lookup import (  # few callers need it
-            AppendTimeSearch,
-            batch_fetch,
+    @contextmanager
+    def _append_time_lookup(self) -> "Iterator[AppendTimeLookup]":
+        """Yield a lookup of single batches; it is closed at the end of the block."""
+        from tidelog.remote.time_lookup import AppendTimeLookup  # few callers need it
+
+        fetch = partial(self.open_fetch, max_bytes=1) if self._may_know_append_times else None
+        lookup = AppendTimeLookup(fetch, self._clock, rest_ms=self.fetch_timeout_ms)
+        try:
+            yield lookup
+        finally:
+            lookup.close()
+            self._may_know_append_times = lookup.is_supported
+
+    @property
+    def fetch_timeout_ms(self) -> int:
+        """Return how long a fetch may make no progress."""
+        return max(int(self.timeout_s * 1000), 1000)
+
+    def open_fetch(
+        self,
+        partition: TopicPartition,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        topic_id: str = "",
+        max_bytes: int | None = None,
+        reach: "Callable[[Buffer], Reach | None] | None" = None,
+    ) -> "PartitionFetch":
+        """Return a partition's fetch from its leader, in plain text; the caller closes it.
+
+        Args:
+            partition: The partition.
+            isolation: READ_COMMITTED ends at the last stable offset.
+            topic_id: 32 hexadecimal digits; another topic of the same name is an error. "" for any.
+            max_bytes: Maximum size of a response; 1 for single batches.
+            reach: Returns how far whole batches reach; by default without numpy.
+        """
+        from tidelog.record.offset_order import reach_of
+        from tidelog.remote.broker_connection import connect_socket
+        from tidelog.remote.partition_fetch import FetchSeams, FetchSettings, PartitionFetch
+
+        settings = FetchSettings(
+            isolation=isolation,
+            timeout_ms=self.fetch_timeout_ms,
+            client_id=self._config.get("client.id", "tidelog"),
         )
-
-        if not is_direct(self._config):
-            return AppendTimeSearch(None)
-        name = self._config.get("client.id", "tidelog")
-        fetch = partial(batch_fetch, self.bootstrap, name, self._clock, self.timeout_s)
-        return AppendTimeSearch(fetch)
+        if max_bytes is not None:
+            settings = replace(settings, max_bytes=max_bytes, partition_max_bytes=max_bytes)
+        connect = partial(connect_socket, timeout_s=self.timeout_s)
+        seams = FetchSeams(connect=connect, clock=self._clock, reach=reach or reach_of)
+        return PartitionFetch(
+            self.bootstrap, partition, seams, topic_id=topic_id, settings=settings
+        )
 
     # -- groups ------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from tidelog.record.batch_walk import is_cut, view_batch
 from tidelog.record.offset_order import Reach, first_known_offset, lies_behind_gap
 from tidelog.remote import client as codes
 from tidelog.remote.broker_connection import BrokerConnection, Connect, split_server
+from tidelog.remote.view import Appended
 from tidelog.types import (
     INT16_MAX,
     INT64_MAX,
@@ -119,8 +120,9 @@ class Fetched:
     append_times: Sequence[int] = ()
 
 
-def _reach(data: Buffer) -> Reach | None:
-    from tidelog.scan.batch_filters import reach  # imported here: it needs a compiled kernel
+def kernel_reach(data: Buffer) -> Reach | None:
+    """Return how far whole batches reach, by a kernel, which needs numpy."""
+    from tidelog.scan.batch_filters import reach
 
     return reach(data)
 
@@ -139,7 +141,7 @@ class FetchSeams:
     connect: Connect
     clock: Clock
     pause: Callable[[float], object] = field(default_factory=lambda: threading.Event().wait)
-    reach: Callable[[Buffer], Reach | None] = _reach
+    reach: Callable[[Buffer], Reach | None] = kernel_reach
 
 
 class PartitionFetch:
@@ -382,13 +384,8 @@ class PartitionFetch:
             raise self._refusal("ask where the log begins or ends", part.error_code)
         return part
 
-    def first_appended(self, time_ms: int) -> tuple[OffsetAndTimestamp | None, int] | None:
-        """Return the first record appended at a time or later; only tidelog's brokers support it.
-
-        Returns:
-            The record, None if there is none, and the number of records before it (or of all
-            records) whose append time is unknown. None instead of the pair if the broker doesn't
-            support the search.
+    def first_appended(self, time_ms: int) -> Appended | None:
+        """Return the first record appended at a time or later; None if the broker can't search.
 
         Raises:
             UnknownTopic, ClusterFailure: As `parts`.
@@ -401,7 +398,7 @@ class PartitionFetch:
                 self._forget_leader(error)
             self._check_deadline(0)
 
-    def _ask_appended(self, time_ms: int) -> tuple[OffsetAndTimestamp | None, int] | None:
+    def _ask_appended(self, time_ms: int) -> Appended | None:
         if self._find_leader().version_of(LIST_OFFSETS) < _OWN_TAGS_LEAST:
             return None
         part = self._list_offsets(time_ms, self._isolation, by_append_time=True)
@@ -410,7 +407,7 @@ class PartitionFetch:
         hit = OffsetAndTimestamp(
             part.offset, part.timestamp, part.leader_epoch, part.without_append_time
         )
-        return (hit if part.offset >= 0 else None), part.without_append_time
+        return Appended(hit if part.offset >= 0 else None, part.without_append_time)
 
     # -- leaders -----------------------------------------------------------------------------
 

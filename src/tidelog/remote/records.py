@@ -2,30 +2,26 @@
 
 `ClusterRecords` is a `RecordSource`. It reads a partition from its leader with the wire client, or
 through librdkafka if the connection isn't plain text. `read` needs Arrow; `records` needs neither
-numpy nor Arrow and is meant for small numbers. `AppendTimeLookup` finds append times of records
-that librdkafka returned, by fetching the same batches again, because librdkafka drops the fields
-that tidelog's brokers add to a response. An append time that can't be found is unknown, never an
-error. Brokers keep no history of compaction, so every table of the past of a compacted topic is
-inexact.
+numpy nor Arrow and is meant for small numbers. Append times of records that librdkafka returned
+come from a second fetch of the same batches, because librdkafka drops the fields that tidelog's
+brokers add to a response. Brokers keep no history of compaction, so every table of the past of a
+compacted topic is inexact.
 
-`remote.time_lookup` turns times into offsets. `AppendTimeLookup` is for one owner and must be
-closed.
+`remote.time_lookup` turns times into offsets.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tidelog.env import Clock, Env
+from tidelog.env import Env
 from tidelog.errors import (
     ClusterFailure,
     CorruptData,
     InvalidRequest,
     MissingTimestamps,
-    OffsetOutOfRange,
-    TidelogError,
 )
 from tidelog.frames import needs_arrow
 from tidelog.record.batch import RecordBatch
@@ -35,7 +31,12 @@ from tidelog.record.record import ControlType, Record, stamp_of
 from tidelog.remote.client import is_direct
 from tidelog.remote.cluster import Cluster, as_record
 from tidelog.remote.partition_fetch import Fetched, PartitionFetch
-from tidelog.remote.time_lookup import AppendRuns, plan_remote, without_append_time
+from tidelog.remote.time_lookup import (
+    AppendRuns,
+    AppendTimeLookup,
+    plan_remote,
+    without_append_time,
+)
 from tidelog.remote.topics import describe
 from tidelog.scan import Count, PartitionCount, ScanPlan, ScanStats, Split, Wanted
 from tidelog.scan.source import RecordSource
@@ -46,7 +47,6 @@ from tidelog.types import UNKNOWN_MS, ClockName, IsolationLevel, TopicChoice, To
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.remote.partition_fetch import FetchSeams
     from tidelog.scan import ReadOptions
 
 
@@ -118,104 +118,6 @@ def _append_time(record: Record, runs: AppendRuns) -> int | None:
     """Return the broker's append time of a record, else its LogAppendTime stamp, else None."""
     append_ms = runs.time_of(record.offset)
     return stamp_of(record) if append_ms == UNKNOWN_MS else append_ms
-
-
-# Maximum number of open partitions, with two connections each; the least recently used is closed.
-_OPEN_MAX: Final = 32
-
-
-_NOTHING: Final = AppendRuns(())
-
-
-@dataclass(slots=True)
-class _Told:
-    """Cached append times of a partition's offsets [start, end)."""
-
-    fetch: PartitionFetch
-    start: int = 0
-    end: int = 0
-    runs: AppendRuns = _NOTHING
-    asks_from_ms: int = 0
-
-    def keep(self, part: Fetched) -> None:
-        """Cache the append times of a response."""
-        self.start, self.end = part.offset, part.next_offset
-        self.runs = AppendRuns(part.append_times)
-
-
-class AppendTimeLookup:
-    """Append times of single records of any partition."""
-
-    def __init__(
-        self,
-        open_fetch: Callable[[TopicPartition], PartitionFetch] | None,
-        clock: Clock,
-        *,
-        rest_ms: int,
-    ) -> None:
-        """Create a lookup; sends no request.
-
-        Args:
-            open_fetch: Creates the fetch for a partition; None if leaders can't be reached in plain
-                text.
-            clock: Measures the rests.
-            rest_ms: After a failed request, a partition's leader gets no further request for this
-                time.
-        """
-        self._open_fetch = open_fetch
-        self._clock = clock
-        self._rest_ms = rest_ms
-        self._told: dict[TopicPartition, _Told] = {}
-
-    def time_of(self, name: TopicPartition, record: Record) -> int | None:
-        """Return a record's append time in ms, from the broker or its stamp; None if unknown."""
-        ms = UNKNOWN_MS if self._open_fetch is None else self._ask(name, record.offset)
-        return stamp_of(record) if ms == UNKNOWN_MS else ms
-
-    def _ask(self, name: TopicPartition, offset: int) -> int:
-        cached = self._of(name)
-        if not cached.start <= offset < cached.end:
-            self._fetch(cached, offset)
-        return cached.runs.time_of(offset) if cached.start <= offset < cached.end else UNKNOWN_MS
-
-    def _of(self, name: TopicPartition) -> _Told:
-        """Return the cache of a partition, and mark it as the most recently used."""
-        cached = self._told.pop(name, None) or self._opened(name)
-        self._told[name] = cached
-        if len(self._told) > _OPEN_MAX:
-            self._told.pop(next(iter(self._told))).fetch.close()
-        return cached
-
-    def _opened(self, name: TopicPartition) -> _Told:
-        assert self._open_fetch is not None
-        fetch = self._open_fetch(name)
-        fetch.want_append_times()
-        return _Told(fetch)
-
-    def _fetch(self, cached: _Told, offset: int) -> None:
-        """Fetch and cache the append times of the batches from an offset on."""
-        if self._clock.monotonic_ms() < cached.asks_from_ms:
-            return
-        try:
-            part = next(cached.fetch.parts(offset, offset + 1), None)
-        except OffsetOutOfRange:
-            return  # deleted meanwhile; the next record may still exist
-        except TidelogError:
-            cached.fetch.close()
-            cached.asks_from_ms = self._clock.monotonic_ms() + self._rest_ms
-            return
-        if part is None:
-            return
-        cached.keep(part)
-        if not part.append_times:
-            self.close()
-            self._open_fetch = None
-
-    def close(self) -> None:
-        """Close all connections."""
-        for cached in self._told.values():
-            cached.fetch.close()
-        self._told.clear()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,17 +268,23 @@ class ClusterRecords(RecordSource):
             bootstrap=self.cluster.bootstrap,
             client=self.client,
             timeout_s=self.cluster.timeout_s,
-            progress_timeout_ms=self._timeout_ms,
+            progress_timeout_ms=self.cluster.fetch_timeout_ms,
         )
         return consumed(split, columns, settings, stats)
 
     def _fetched(
         self, split: Split, columns: Sequence[str], stats: ScanStats, rows: int
     ) -> "Iterator[pa.RecordBatch]":
+        from tidelog.remote.partition_fetch import kernel_reach
         from tidelog.remote.rows import fetched
 
-        name, seams = split.topic_partition, self._seams()
-        with closing(self._fetch(name, split.isolation, seams, split.topic_id)) as fetch:
+        fetch = self.cluster.open_fetch(
+            split.topic_partition,
+            isolation=split.isolation,
+            topic_id=split.topic_id,
+            reach=kernel_reach,
+        )
+        with closing(fetch):
             yield from fetched(split, columns, fetch, stats, rows=rows)
 
     def count(
@@ -478,43 +386,13 @@ class ClusterRecords(RecordSource):
         if not self.is_direct:
             yield from consumed_records(self.cluster, name, start, end, isolation)
             return
-        with closing(self._plain_fetch(isolation, name)) as fetch:
+        with closing(self.cluster.open_fetch(name, isolation=isolation)) as fetch:
             yield from fetched_records(fetch, start, end)
 
-    def append_time_lookup(self, isolation: IsolationLevel) -> "AppendTimeLookup":
-        """Return a lookup of append times for librdkafka's records; the caller closes it."""
-        fetch = partial(self._plain_fetch, isolation) if self.is_direct else None
-        return AppendTimeLookup(fetch, self.env.clock, rest_ms=self._timeout_ms)
-
-    def _plain_fetch(self, isolation: IsolationLevel, name: TopicPartition) -> "PartitionFetch":
-        """Return a fetch that needs neither numpy nor Arrow."""
-        from tidelog.record.offset_order import reach_of
-
-        return self._fetch(name, isolation, replace(self._seams(), reach=reach_of))
-
-    @property
-    def _timeout_ms(self) -> int:
-        return max(int(self.cluster.timeout_s * 1000), 1000)
-
-    def _seams(self) -> "FetchSeams":
-        from tidelog.remote.broker_connection import connect_socket
-        from tidelog.remote.partition_fetch import FetchSeams
-
-        connect = partial(connect_socket, timeout_s=self.cluster.timeout_s)
-        return FetchSeams(connect=connect, clock=self.env.clock)
-
-    def _fetch(
-        self, name: TopicPartition, level: IsolationLevel, seams: "FetchSeams", topic_id: str = ""
-    ) -> "PartitionFetch":
-        from tidelog.remote.partition_fetch import FetchSettings, PartitionFetch
-
-        settings = FetchSettings(
-            isolation=level,
-            timeout_ms=self._timeout_ms,
-            client_id=self.client.get("client.id", "tidelog"),
-        )
-        bootstrap = self.cluster.bootstrap
-        return PartitionFetch(bootstrap, name, seams, topic_id=topic_id, settings=settings)
+    def append_time_lookup(self, isolation: IsolationLevel) -> AppendTimeLookup:
+        """Return a lookup of append times of records that librdkafka returned; to be closed."""
+        fetch = partial(self.cluster.open_fetch, isolation=isolation) if self.is_direct else None
+        return AppendTimeLookup(fetch, self.env.clock, rest_ms=self.cluster.fetch_timeout_ms)
 
 
 def _check_times(split: Split, stats: ScanStats) -> None:

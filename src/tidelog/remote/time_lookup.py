@@ -6,9 +6,9 @@
 - Append clock on other brokers: known if the broker stamped the records itself (LogAppendTime). The
   topic's setting only tells how records are stamped from now on, so the first match and the last
   record before it must both carry the stamp.
-- Append clock on tidelog's brokers: a fetch returns append times with the records if the client
-  requests them. Append times never decrease along a log, so a binary search fetches one batch per
-  step. If one broker doesn't return them, no broker of the cluster is asked again.
+- Append clock on tidelog's brokers: they search append times themselves, and return them with the
+  records of a fetch if the client requests them. If one broker doesn't return them, no broker of
+  the cluster is asked again.
 - Plans: by create time, records of a range may lie anywhere behind the first match, so a plan goes
   to the log end and readers filter. By append time the range ends at the first later time.
 
@@ -17,18 +17,23 @@ For one owner.
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
-from tidelog.errors import ClusterFailure, InvalidRequest, UnknownTopic
+from tidelog.errors import (
+    ClusterFailure,
+    InvalidRequest,
+    OffsetOutOfRange,
+    TidelogError,
+    UnknownTopic,
+)
+from tidelog.record.record import Record, stamp_of
 from tidelog.remote import client as codes
-from tidelog.remote.broker_connection import connect_socket
-from tidelog.remote.partition_fetch import FetchSeams, FetchSettings, PartitionFetch
+from tidelog.remote.partition_fetch import PartitionFetch
 from tidelog.remote.view import Appended, ClusterView, RemoteRecord, Watermarks
 from tidelog.scan import Split, Wanted
 from tidelog.storage.log.log_reader import unknown_times_note
@@ -253,7 +258,7 @@ def first_appended(
     """
     answers = cluster.search_append_times(marks, time_ms)
     rest = {name: mark for name, mark in marks.items() if name not in answers}
-    for name, hit in first_on_clock(cluster, rest, time_ms, ClockName.APPEND).items():
+    for name, hit in _first_by_stamp(cluster, rest, time_ms, "clock='append'").items():
         # Stamps prove the match; the number of records without one before it is unknown.
         answers[name] = Appended(None if hit is None else hit._replace(without_time=None), None)
     return answers
@@ -288,21 +293,73 @@ def first_on_clock(
         InvalidRequest: The append clock is requested, but the brokers don't know append times.
         ClusterFailure: The brokers can't be reached, or refuse.
     """
-    answers: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     if clock is ClockName.APPEND:
-        answers = cluster.first_appended(marks, time_ms)
-        marks = {name: mark for name, mark in marks.items() if name not in answers}
-    by_append = searched_by_append(cluster, {name.topic for name in marks})
-    ours = {name: mark for name, mark in marks.items() if name.topic in by_append}
-    theirs = {name: mark for name, mark in marks.items() if name.topic not in by_append}
+        answers = first_known_appended(cluster, marks, time_ms)
+        rest = {name: mark for name, mark in marks.items() if name not in answers}
+        return answers | _first_by_stamp(cluster, rest, time_ms, choice)
+    ours, theirs = _by_lookup_clock(cluster, marks)
     matches = first_at_or_after(cluster, theirs, time_ms) if theirs else {}
-    if clock is ClockName.RECORD:
-        return matches | {n: first_by_reading(cluster, n, m, time_ms) for n, m in ours.items()}
+    return matches | {n: first_by_reading(cluster, n, m, time_ms) for n, m in ours.items()}
+
+
+def first_known_appended(
+    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """Return the first record appended at a time or later, if brokers return append times.
+
+    Args:
+        cluster: The cluster.
+        marks: Watermarks of the partitions.
+        time_ms: The time, 0 or more.
+
+    Returns:
+        None for a partition without such a record; no entry if its broker returns no append times.
+
+    Raises:
+        InvalidRequest: The last record before the match has no known append time.
+        OffsetOutOfRange, UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
+    """
+    matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    for name, (hit, without_time) in cluster.search_append_times(marks, time_ms).items():
+        mark = marks[name]
+        if hit is not None and hit.offset >= mark.end:
+            hit = None  # noqa: PLW2901 - appended after the watermarks were read
+        if without_time:
+            end = mark.end if hit is None else hit.offset
+            before = last_record_below(cluster, name, mark.start, end)
+            if before is not None and not cluster.append_times({name: before.offset}):
+                raise InvalidRequest(
+                    f"{name}: records before offset {end} have no known append time, and may have"
+                    f" been appended at {time_ms} or later; use --clock record"
+                )
+        matches[name] = hit
+    return matches
+
+
+def _first_by_stamp(
+    cluster: ClusterView,
+    marks: Mapping[TopicPartition, Watermarks],
+    time_ms: int,
+    choice: str,
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """Search append times of partitions whose brokers return none, by the records' stamps."""
+    ours, theirs = _by_lookup_clock(cluster, marks)
+    matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     if theirs:
+        matches = first_at_or_after(cluster, theirs, time_ms)
         matches = first_stamped(cluster, theirs, matches, choice=choice)
     if ours:
         matches |= cluster.offsets_for_times(dict.fromkeys(ours, time_ms))
-    return matches | answers
+    return matches
+
+
+def _by_lookup_clock(
+    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks]
+) -> tuple[dict[TopicPartition, Watermarks], dict[TopicPartition, Watermarks]]:
+    """Return the partitions whose brokers search append times, and the others."""
+    by_append = searched_by_append(cluster, {name.topic for name in marks})
+    ours = {name: mark for name, mark in marks.items() if name.topic in by_append}
+    return ours, {name: mark for name, mark in marks.items() if name not in ours}
 
 
 # Brokers before 3.0 can't search for the largest timestamp; -165 is librdkafka's own error code for
@@ -430,135 +487,129 @@ class AppendRuns:
         return self._times[slot] if slot >= 0 else UNKNOWN_MS
 
 
-class AppendTimeSearch:
-    """Search by append time at the partitions' leaders."""
+# Each partition has two connections; of more partitions, the least recently used lose theirs.
+_OPEN_MAX: Final = 32
 
-    def __init__(self, open_fetch: Callable[[TopicPartition], PartitionFetch] | None) -> None:
-        """Create a search; sends no request.
+
+@dataclass(slots=True)
+class _PartitionTimes:
+    """Append times of the offsets [start, end) of a partition, from its last response."""
+
+    fetch: PartitionFetch
+    start: int = 0
+    end: int = 0
+    runs: AppendRuns = field(default_factory=lambda: AppendRuns(()))
+    resting_until_ms: int = 0
+
+
+class AppendTimeLookup:
+    """Append times from the partitions' leaders, which only tidelog's brokers return.
+
+    Keeps the times that came with the last fetched batches of each partition. After a response
+    without append times no broker is asked again.
+
+    Life cycle: lookups, then close. For one owner.
+    """
+
+    def __init__(
+        self,
+        open_fetch: Callable[[TopicPartition], PartitionFetch] | None,
+        clock: Clock,
+        *,
+        rest_ms: int,
+    ) -> None:
+        """Create a lookup; connects to no broker yet.
 
         Args:
-            open_fetch: Creates the fetch of single batches for a partition; None if leaders can't
-                be reached in plain text.
+            open_fetch: Opens a partition's fetch; None if leaders can't be reached in plain text.
+            clock: For pauses after failures.
+            rest_ms: Pause of a partition's lookups after a failure.
         """
         self._open_fetch = open_fetch
+        self._clock = clock
+        self._rest_ms = rest_ms
+        self._partitions: dict[TopicPartition, _PartitionTimes] = {}
 
-    def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the append times in ms of the records at these offsets; no entry if unknown.
+    @property
+    def is_supported(self) -> bool:
+        """Whether brokers may return append times; False once one did not."""
+        return self._open_fetch is not None
+
+    def time_of(self, name: TopicPartition, record: Record) -> int | None:
+        """Return a record's append time in ms, or the stamp that it bears; None if unknown.
+
+        A failure makes the time unknown.
+        """
+        try:
+            append_ms = self.time_at(name, record.offset)
+        except TidelogError:
+            append_ms = UNKNOWN_MS
+        return stamp_of(record) if append_ms == UNKNOWN_MS else append_ms
+
+    def time_at(self, name: TopicPartition, offset: int) -> int:
+        """Return the append time of the record at an offset in ms, -1 if unknown.
 
         Raises:
             OffsetOutOfRange, UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
         """
-        times: dict[TopicPartition, int] = {}
-        for name, offset in offsets.items():
-            with self._asking(name) as fetch:
-                append_ms = None if fetch is None else self._time_at(fetch, offset)
-            if append_ms is not None and append_ms != UNKNOWN_MS:
-                times[name] = append_ms
-        return times
+        if self._open_fetch is None:
+            return UNKNOWN_MS
+        known = self._of(name, self._open_fetch)
+        if not known.start <= offset < known.end:
+            if self._clock.monotonic_ms() < known.resting_until_ms:
+                return UNKNOWN_MS
+            self._fetch(known, offset)
+        return known.runs.time_of(offset) if known.start <= offset < known.end else UNKNOWN_MS
 
-    def search_append_times(
-        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
-    ) -> dict[TopicPartition, Appended]:
-        """Search by append time on tidelog's brokers; no entry for a partition of another broker.
+    def first_appended(self, name: TopicPartition, time_ms: int) -> Appended | None:
+        """Return the first record appended at a time or later; None if its broker can't search.
 
         Raises:
             UnknownTopic, ClusterFailure: As `PartitionFetch.first_appended`.
         """
-        answers: dict[TopicPartition, Appended] = {}
-        for name, mark in marks.items():
-            if mark.start >= mark.end:
-                answers[name] = Appended(None, 0)  # an empty log needs no request
-                continue
-            with self._asking(name) as fetch:
-                answer = None if fetch is None else fetch.first_appended(time_ms)
-            if answer is not None:
-                answers[name] = Appended(*answer)
-        return answers
-
-    def first_appended(
-        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record appended at a time or later, if the leader reports append times.
-
-        Args:
-            marks: Watermarks of the partitions.
-            time_ms: The time in ms.
-
-        Returns:
-            None for a partition without such a record, an empty one included; no entry if the
-            leader doesn't report append times.
-
-        Raises:
-            InvalidRequest: Records before the match have no known append time.
-            OffsetOutOfRange, UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
-        """
-        matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        for name, mark in marks.items():
-            with self._asking(name) as fetch:
-                if mark.start >= mark.end:
-                    matches[name] = None  # an empty log needs no request
-                elif fetch is not None and self._time_at(fetch, mark.start) is not None:
-                    matches[name] = self._search(fetch, name, mark, time_ms)
-        return matches
-
-    def _search(
-        self, fetch: PartitionFetch, name: TopicPartition, mark: Watermarks, time_ms: int
-    ) -> OffsetAndTimestamp | None:
-        """Search by bisection.
-
-        A record without an append time counts as earlier. If the record before the match is one,
-        the match is not proven, and InvalidRequest is raised.
-        """
-        low, high = mark.start, mark.end
-        answer: int | None = None
-        while low < high:
-            middle = (low + high) // 2
-            append_ms = self._time_at(fetch, middle)
-            if append_ms is None or append_ms >= time_ms:
-                high, answer = middle, append_ms
-            else:
-                low = middle + 1
-        if low > mark.start and self._time_at(fetch, low - 1) == UNKNOWN_MS:
-            raise InvalidRequest(
-                f"{name}: records before offset {low} have no known append time, and may have been"
-                f" appended at {time_ms} or later; use --clock record"
-            )
-        return None if answer is None or low == mark.end else OffsetAndTimestamp(low, answer, None)
-
-    def _time_at(self, fetch: PartitionFetch, offset: int) -> int | None:
-        """Return the append time of the first record at or after an offset; None if there is none.
-
-        None also means that the broker doesn't report append times; -1 means that it is unknown.
-        """
-        part = next(fetch.parts(offset, offset + 1), None)
-        if part is None:
-            return None  # no record is left there
-        rows = part.append_times
-        if not rows:
-            self._open_fetch = None
-            return None
-        return AppendRuns(rows).time_of(max(offset, rows[0]))
-
-    @contextmanager
-    def _asking(self, name: TopicPartition) -> Iterator[PartitionFetch | None]:
         if self._open_fetch is None:
-            yield None
+            return None
+        answer = self._of(name, self._open_fetch).fetch.first_appended(time_ms)
+        if answer is None:
+            self._give_up()
+        return answer
+
+    def _of(
+        self, name: TopicPartition, open_fetch: Callable[[TopicPartition], PartitionFetch]
+    ) -> _PartitionTimes:
+        """Return the known times of a partition, which becomes the most recently used one."""
+        known = self._partitions.pop(name, None)
+        if known is None:
+            known = _PartitionTimes(open_fetch(name))
+            known.fetch.want_append_times()
+        self._partitions[name] = known
+        if len(self._partitions) > _OPEN_MAX:
+            self._partitions.pop(next(iter(self._partitions))).fetch.close()
+        return known
+
+    def _fetch(self, known: _PartitionTimes, offset: int) -> None:
+        """Fetch the batches at an offset, and keep their append times."""
+        try:
+            part = next(known.fetch.parts(offset, offset + 1), None)
+        except OffsetOutOfRange:
+            raise  # the record was deleted; the next one may exist
+        except TidelogError:
+            known.fetch.close()
+            known.resting_until_ms = self._clock.monotonic_ms() + self._rest_ms
+            raise
+        if part is None:
             return
-        with closing(self._open_fetch(name)) as fetch:
-            fetch.want_append_times()
-            yield fetch
+        known.start, known.end = part.offset, part.next_offset
+        known.runs = AppendRuns(part.append_times)
+        if not part.append_times:
+            self._give_up()
 
+    def _give_up(self) -> None:
+        self.close()
+        self._open_fetch = None
 
-def batch_fetch(
-    bootstrap: str, client_id: str, clock: Clock, timeout_s: float, name: TopicPartition
-) -> PartitionFetch:
-    """Return a fetch that gets one whole batch per request."""
-    from tidelog.record.offset_order import reach_of
-
-    connect = partial(connect_socket, timeout_s=timeout_s)
-    seams = FetchSeams(connect=connect, clock=clock, reach=reach_of)
-    timeout_ms = max(int(timeout_s * 1000), 1000)
-    settings = FetchSettings(
-        client_id=client_id, timeout_ms=timeout_ms, max_bytes=1, partition_max_bytes=1
-    )
-    return PartitionFetch(bootstrap, name, seams, settings=settings)
+    def close(self) -> None:
+        """Close all connections."""
+        for known in self._partitions.values():
+            known.fetch.close()
+        self._partitions.clear()

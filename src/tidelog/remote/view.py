@@ -158,12 +158,6 @@ class ClusterView(Protocol):
         """Return append times in ms of the records at these offsets; no entry if unknown."""
         ...
 
-    def first_appended(
-        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record appended at a time or later; no entry without append times."""
-        ...
-
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, Appended]:

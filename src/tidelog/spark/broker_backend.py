@@ -28,6 +28,7 @@ from tidelog.remote.partition_fetch import FetchSettings
 from tidelog.remote.time_lookup import (
     first_at_or_after,
     first_by_reading,
+    first_known_appended,
     first_stamped,
     last_record_below,
     searched_by_append,
@@ -327,7 +328,7 @@ class BrokerBackend(Closing):
         answers: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for time_ms in sorted({times[name] for name in marks}):
             same = {name: mark for name, mark in marks.items() if times[name] == time_ms}
-            answers |= self._ask(partial(self._cluster.first_appended, same, time_ms))
+            answers |= self._ask(partial(first_known_appended, self._cluster, same, time_ms))
         matches |= answers
         marks = {name: mark for name, mark in marks.items() if name not in answers}
         theirs = {name: matches[name] for name in marks}

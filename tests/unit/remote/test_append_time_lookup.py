@@ -8,7 +8,8 @@ from tests.worlds.clusters.fake_leader import FakeLeader, leader_of_twelve
 
 from tidelog.protocol.messages import FETCH
 from tidelog.record.record import Record
-from tidelog.remote.records import AppendTimeLookup, fetched_records
+from tidelog.remote.records import fetched_records
+from tidelog.remote.time_lookup import AppendTimeLookup
 from tidelog.types import TimestampType, TopicPartition
 
 if TYPE_CHECKING:

@@ -126,11 +126,6 @@ class FakeCluster:
     ) -> dict[TopicPartition, Appended]:
         return {}
 
-    def first_appended(
-        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        return {}
-
     def group(self, name: str) -> Group:
         if name not in self.offsets and name not in self.members:
             raise UnknownGroup(name)

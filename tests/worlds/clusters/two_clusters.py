@@ -121,11 +121,6 @@ class MemoryCluster:
     ) -> dict[TopicPartition, Appended]:
         return {}
 
-    def first_appended(
-        self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        return {}
-
     def group(self, name: str) -> Group:
         members = self.members.get(name, ())
         if not members and name not in self.offsets:
