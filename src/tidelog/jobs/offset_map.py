@@ -1,28 +1,28 @@
 """Offset map of a mirror: ranges of source offsets to ranges of target offsets, and its file.
 
 A mirror writes records under new offsets. For each pair of a source partition and a target
-partition the map says where they went; the job `failover` translates groups' positions by it. Owns
-the rows (`MapRow`), merging and thinning them, look-ups (`OffsetMap`), and the file's text. Not
-owned: when the file is written (`mirror.run`) and whether a map may be trusted (`failover.job`).
-Only `read_map` and `write_map` do I/O.
+partition the map has the target offsets; the job `failover` translates groups' positions by it.
+Owns the rows (`MapRow`), merging and thinning them, lookups (`OffsetMap`), and the file's format.
+Not owned: when the file is written (`mirror.run`) and whether a map may be trusted
+(`failover.job`). Only `read_map` and `write_map` do I/O.
 
 Invariants, for a record r that the mirror copied from offset s to offset t:
 
-1. If rows cover s, for the partitions that r came from and went to, t lies in the target range of
-   one of them. If no row covers s, r is not at the target (or not copied yet).
+1. If rows for r's source and target partition cover s, t is in the target range of one of them. If
+   no row covers s, r is not at the target (or not copied yet).
 2. A row that is `dense` has every offset of its source range at the same distance: t - s is the
    same for all of them, so t is known exactly.
 3. r's create time is not before `create_ms_min` and not after `create_ms_max` of its row; -1 in the
    latter means that some record has none. r was at the target by `arrival_ms`, and its mirror had
    read it before that.
-4. Later copies of the mirror lie at or after `ends` of their partition.
+4. Later copies of the mirror are at or after `ends` of their partition.
 
 So a group at offset s of a source partition misses nothing in a target partition if it starts at
 the smallest `target_start` of all rows with `source_end` > s, or at the end if there is no such
-row. Merging rows to bound the size keeps all of this true for each of their records: merged rows
-span more, so more is read twice, and a dense run that continues another one stays dense.
+row. Rows are merged to bound the map's size. All of this stays true for the merged rows: they span
+more, so more is read twice, and a dense run that continues another one stays dense.
 
-The map knows only what the mirror wrote, not what others write to the same topic, nor whether
+The map contains only writes of the mirror, not those of others to the same topic, nor whether
 records have been deleted since.
 
 The file is one header, rows of equal size and one checksum. It is replaced as a whole by a rename,
@@ -33,7 +33,7 @@ so a reader sees the map of one batch or of the next one. All numbers are big-en
 | 0 | 8 | `TLOGMAP1` |
 | 8 | 4 | size of the header, H |
 | 12 | 4 | number of rows, N |
-| 16 | H | header: JSON in UTF-8 (target, sources, what was copied, ends, last batch) |
+| 16 | H | header: JSON in UTF-8 (target, sources, copied offsets, ends, last batch) |
 | 16 + H | 72 N | rows: four int32, seven int64, in the order of `MapRow` |
 | 16 + H + 72 N | 4 | CRC-32C of all before |
 """
@@ -56,20 +56,20 @@ DENSE: Final = 1
 
 
 class MapRow(NamedTuple):
-    """One range of source offsets, and where its records went in one partition of the target.
+    """A range of source offsets, and the range of its records' offsets in one target partition.
 
     Attributes:
         source: Number in `OffsetMap.sources`.
-        source_partition: Partition there.
+        source_partition: Partition of the source.
         target_partition: Partition of the source's target topic.
         flags: DENSE or 0.
-        source_start: First offset covered.
-        source_end: Offset behind the last one covered.
-        target_start: First offset that a record went to.
-        target_end: Offset behind the last one that a record went to.
-        create_ms_min: Earliest create time, -1 where no record has one.
-        create_ms_max: Latest create time, -1 where any record has none.
-        arrival_ms: By then all were at the target.
+        source_start: First covered offset, inclusive.
+        source_end: End of the covered offsets, exclusive.
+        target_start: First target offset of a record, inclusive.
+        target_end: End of the records' target offsets, exclusive.
+        create_ms_min: Earliest create time, -1 if no record has one.
+        create_ms_max: Latest create time, -1 if any record has none.
+        arrival_ms: Time by which all records were at the target.
     """
 
     source: int
@@ -86,7 +86,7 @@ class MapRow(NamedTuple):
 
     @property
     def group(self) -> tuple[int, int, int]:
-        """The partitions concerned; rows are only merged where these are the same."""
+        """Source, source partition and target partition; only rows of one group are merged."""
         return self.source, self.source_partition, self.target_partition
 
     @property
@@ -96,9 +96,10 @@ class MapRow(NamedTuple):
 
 
 def append_rows(rows: Iterable[MapRow], more: Iterable[MapRow]) -> tuple[MapRow, ...]:
-    """Rows with more behind them; dense ones of one arrival that continue each other become one.
+    """Append rows; merge consecutive dense ones that have the same arrival time.
 
-    Of different arrivals they stay apart as long as there is room: searches by time need them.
+    Rows with different arrival times stay separate while there is room, since searches by time need
+    them.
     """
     result = list(rows)
     last = {row.group: at for at, row in enumerate(result)}
@@ -113,7 +114,7 @@ def append_rows(rows: Iterable[MapRow], more: Iterable[MapRow]) -> tuple[MapRow,
 
 
 def continues(first: MapRow, second: MapRow) -> bool:
-    """Whether two dense rows are one run at the same distance."""
+    """Whether two dense rows are consecutive at the same distance."""
     return (
         first.is_dense
         and second.is_dense
@@ -127,7 +128,7 @@ def _is_one_run(first: MapRow, second: MapRow) -> bool:
 
 
 def merge(first: MapRow, second: MapRow) -> MapRow:
-    """One row that is true of both."""
+    """Return one row that covers both."""
     known_ms = [row.create_ms_min for row in (first, second) if row.create_ms_min != NO_TIMESTAMP]
     lacks = NO_TIMESTAMP in (first.create_ms_max, second.create_ms_max)
     return MapRow(
@@ -144,12 +145,12 @@ def merge(first: MapRow, second: MapRow) -> MapRow:
 
 
 def thin(rows: tuple[MapRow, ...], rows_max: int) -> tuple[MapRow, ...]:
-    """Merge neighbours among the older rows until there are few enough, or no neighbours left."""
+    """Merge neighbors among the older rows until there are few enough, or no neighbors left."""
     while len(rows) > rows_max:
         half = len(rows) // 2
         merged = _merge_pairs(rows[:half])
         if len(merged) == half:
-            # The older half has one row of each group: pair up with the younger.
+            # The older half has one row of each group, so pair its rows with younger ones.
             merged, half = _merge_pairs(rows), len(rows)
             if len(merged) == half:
                 return rows
@@ -158,7 +159,7 @@ def thin(rows: tuple[MapRow, ...], rows_max: int) -> tuple[MapRow, ...]:
 
 
 def _merge_pairs(rows: tuple[MapRow, ...]) -> tuple[MapRow, ...]:
-    """Every second row of a group goes into the one before it."""
+    """Merge every second row of a group into the one before it."""
     result: list[MapRow] = []
     open_at: dict[tuple[int, int, int], int] = {}
     for row in rows:
@@ -171,16 +172,16 @@ def _merge_pairs(rows: tuple[MapRow, ...]) -> tuple[MapRow, ...]:
     return tuple(result)
 
 
-# 72 bytes each: under 5 MB, written anew with each batch of a mirror.
+# 72 bytes each: under 5 MB, rewritten with each batch of a mirror.
 ROWS_MAX: Final = 65_536
 
 
 class OutsideMap(InvalidRequest):
-    """The map does not say where to go on from a position, and why."""
+    """The map gives no start for a position; contains the reason."""
 
 
 class Partitioning(StrEnum):
-    """How the mirror chose a record's partition at the target. Part of the format."""
+    """Choice of a record's partition at the target. Part of the format."""
 
     KEPT = "kept"
     KEY = "key"
@@ -196,13 +197,13 @@ class SourcePartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTopic:
-    """A topic that is copied.
+    """A copied topic.
 
     Attributes:
-        place: Where it is: brokers `host:port[,...]`, or a directory.
-        topic: Its name there.
-        topic_id: Its id as Kafka prints it; empty where there is none.
-        target: Name of the topic that it is copied into.
+        place: Its place: brokers `host:port[,...]`, or a directory.
+        topic: Its name at the source.
+        topic_id: Its id as Kafka prints it; empty without one.
+        target: Name of its target topic.
     """
 
     place: str
@@ -212,7 +213,7 @@ class SourceTopic:
 
 
 class Copied(NamedTuple):
-    """Source offsets [start, end) that the mirror has been through."""
+    """Source offsets [start, end) that the mirror has read."""
 
     start: int
     end: int
@@ -220,13 +221,13 @@ class Copied(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapBatch:
-    """What one batch of a mirror adds.
+    """Additions of one batch of a mirror.
 
     Attributes:
-        batch_id: Grows by one with each batch.
-        copied: Offsets gone through, of each partition that the batch read.
-        ends: Ends of the target's partitions that it wrote to, after it.
-        rows: Where records went; of the same group in order of their source offsets.
+        batch_id: Increases by one with each batch.
+        copied: Offsets read by the batch, by source partition.
+        ends: End offsets of the target partitions that it wrote to, after it.
+        rows: Rows for its records; those of one group are in order of their source offsets.
     """
 
     batch_id: int
@@ -236,12 +237,12 @@ class MapBatch:
 
 
 class Located(NamedTuple):
-    """A place at the target.
+    """An offset at the target.
 
     Attributes:
-        offset: The first that may hold what is asked for; everything before it does not.
-        is_exact: It holds the very record, or is the end.
-        create_ms: Earliest create time of what the map has there; -1 unknown.
+        offset: First offset that may hold a requested record; no offset before it does.
+        is_exact: Whether it holds exactly this record, or is the end.
+        create_ms: Earliest create time of the map's rows for it; -1 if unknown.
     """
 
     offset: int
@@ -251,18 +252,18 @@ class Located(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetMap:
-    """All that a mirror knows of where it put records. Immutable.
+    """Offsets of all records that a mirror has written. Immutable.
 
     Attributes:
-        target: Where the copies are: brokers, or a directory.
-        target_ids: Id of each topic at the target; empty where there is none.
-        partition_counts: Partitions of each topic at the target.
-        sources: The topics copied.
+        target: Place of the copies: brokers, or a directory.
+        target_ids: Id of each topic at the target; empty without one.
+        partition_counts: Number of partitions of each topic at the target.
+        sources: The copied topics.
         partitioning: How partitions were chosen.
-        batch_id: The last batch in it, -1 for none.
-        copied: What the mirror has gone through, by partition of a source.
-        ends: Ends of the target's partitions as the mirror last saw them; of all partitions.
-        rows: In the order in which they were written.
+        batch_id: Number of its last batch, -1 for none.
+        copied: Offsets that the mirror has read, by source partition.
+        ends: End offsets as the mirror last saw them, for all target partitions.
+        rows: Rows in the order in which they were written.
     """
 
     target: str
@@ -275,13 +276,13 @@ class OffsetMap:
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     rows: tuple[MapRow, ...] = ()
 
-    # -- asking ------------------------------------------------------------------------------
+    # -- lookups -----------------------------------------------------------------------------
 
     def source_number(self, topic: str, topic_id: str | None = None, place: str = "") -> int:
-        """The number of a source, by id, else by name and (where that is not enough) place.
+        """Return the number of a source, by id, else by name and, if that is ambiguous, place.
 
         Raises:
-            OutsideMap: No such source, several of that name, or it is another topic by its id.
+            OutsideMap: There is no such source, several of that name, or the id differs.
         """
         named = [n for n, source in enumerate(self.sources) if source.topic == topic]
         if topic_id:
@@ -303,19 +304,19 @@ class OffsetMap:
         raise OutsideMap(f"the map has no source {topic}; it has: {names}")
 
     def targets(self, source: int) -> list[TopicPartition]:
-        """The partitions at the target that a source's records may be in."""
+        """Return the target partitions that may hold a source's records."""
         topic = self.sources[source].target
         return [TopicPartition(topic, number) for number in range(self.partition_counts[topic])]
 
     def starts(self, place: SourcePartition, offset: int) -> dict[TopicPartition, Located]:
-        """From where nothing is missed of what lies at or behind a source offset.
+        """Return the starts that miss no record at or after a source offset, by target partition.
 
         Args:
             place: The partition of the source.
             offset: The next offset to read there, such as a group's position.
 
         Raises:
-            OutsideMap: The mirror began behind that offset, or has not seen the partition.
+            OutsideMap: The mirror began after that offset, or has not read the partition.
         """
         copied = self.copied.get(place)
         name = f"{self.sources[place.source].topic}-{place.partition}"
@@ -327,16 +328,17 @@ class OffsetMap:
         return self._first(place.source, rows, offset)
 
     def starts_by_arrival(self, source: int, time_ms: int) -> dict[TopicPartition, Located]:
-        """From where nothing is missed that a source appended at `time_ms` or later.
+        """Return the starts that miss no record appended to a source at `time_ms` or later.
 
-        A record is at the target after the source has it, so rows that were complete before then
-        hold none of these. Clocks that differ shift this: subtract by how much they may.
+        A record is at the target after the source has it, so rows that were complete before the
+        time hold none of these. The result assumes equal clocks: subtract their largest difference
+        from the time.
         """
         rows = (row for row in self.rows if row.source == source and row.arrival_ms >= time_ms)
         return self._first(source, rows)
 
     def starts_by_create_time(self, source: int, time_ms: int) -> dict[TopicPartition, Located]:
-        """From where nothing is missed of a source that was created at `time_ms` or later."""
+        """Return the starts that miss no record of a source created at `time_ms` or later."""
         rows = (
             row
             for row in self.rows
@@ -348,7 +350,7 @@ class OffsetMap:
     def start_of_key(
         self, place: SourcePartition, offset: int, key: bytes
     ) -> tuple[TopicPartition, Located]:
-        """The one partition at the target that has a key's records, and from where they are there.
+        """Return the only target partition with a key's records, and the start there.
 
         Args:
             place: The partition of the source that has the key.
@@ -356,13 +358,13 @@ class OffsetMap:
             key: The key.
 
         Raises:
-            OutsideMap: As `starts`; or partitions were chosen in a way that the map doesn't know.
+            OutsideMap: There is no start, see `starts`; or a transform chose the partitions.
         """
         target = self.target_of_key(place, key)
         return target, self.starts(place, offset)[target]
 
     def target_of_key(self, place: SourcePartition, key: bytes) -> TopicPartition:
-        """Where the records with a key go; raises OutsideMap where only a transform knows."""
+        """Return the target partition of a key; raises OutsideMap if a transform chose it."""
         topic = self.sources[place.source].target
         if self.partitioning is Partitioning.KEPT:
             return TopicPartition(topic, place.partition)
@@ -371,7 +373,7 @@ class OffsetMap:
         raise OutsideMap("partitions were chosen by a transform: a key may be in any of them")
 
     def origins(self, target: TopicPartition, offset: int) -> list[MapRow]:
-        """The rows whose target range holds an offset: where the record there may come from."""
+        """Return the rows whose target range contains an offset, from which its record may come."""
         return [
             row
             for row in self.rows
@@ -381,12 +383,12 @@ class OffsetMap:
     def _first(
         self, source: int, rows: Iterable[MapRow], offset: int | None = None
     ) -> dict[TopicPartition, Located]:
-        """The smallest place in rows, by partition; the end where there is no row.
+        """Return the smallest start in rows by target partition; the end if there is no row.
 
         Args:
             source: A source of the topic.
-            rows: Those that may hold what is asked for.
-            offset: At the source, from where on records count; from each row's start where None.
+            rows: Rows that may hold requested records.
+            offset: First requested source offset; None to begin at each row's start.
         """
         located: dict[TopicPartition, Located] = {}
         for row in rows:
@@ -404,15 +406,15 @@ class OffsetMap:
     def _rows_of(self, place: SourcePartition) -> Iterable[MapRow]:
         return (r for r in self.rows if (r.source, r.source_partition) == place)
 
-    # -- growing -----------------------------------------------------------------------------
+    # -- additions ---------------------------------------------------------------------------
 
     def add(self, batch: MapBatch, *, rows_max: int = ROWS_MAX) -> "OffsetMap":
-        """The map with one more batch; the same map where it has that batch already.
+        """Return the map with one more batch; the same map if it already has that batch.
 
         Args:
-            batch: The next one.
-            rows_max: Older rows are merged where there would be more; one row for each pair of
-                partitions stays in any case.
+            batch: The next batch.
+            rows_max: Maximum number of rows; older rows are merged beyond it. One row for each pair
+                of partitions is kept in any case.
         """
         if batch.batch_id <= self.batch_id:
             return self
@@ -431,7 +433,7 @@ class OffsetMap:
 
 
 def _place_in(row: MapRow, offset: int | None) -> Located:
-    """Where a row's records at or behind a source offset begin."""
+    """Return the target offset from which a row holds the records at or after a source offset."""
     created = NO_TIMESTAMP if row.create_ms_max == NO_TIMESTAMP else row.create_ms_min
     if offset is None or not row.is_dense:
         return Located(row.target_start, is_exact=False, create_ms=created)
@@ -465,7 +467,7 @@ assert ROW.size == 72
 
 
 def encode_map(offset_map: OffsetMap) -> bytes:
-    """The bytes of a map's file."""
+    """Return the content of a map's file."""
     header = json.dumps(_header(offset_map), sort_keys=True).encode()
     parts = [_FRAME.pack(MAGIC, len(header), len(offset_map.rows)), header]
     parts += [ROW.pack(*row) for row in offset_map.rows]
@@ -491,10 +493,10 @@ def _header(offset_map: OffsetMap) -> dict[str, object]:
 
 
 def decode_map(data: bytes) -> OffsetMap:
-    """The map that `encode_map` wrote.
+    """Decode the content of a map's file.
 
     Raises:
-        CorruptFile: Not such a file, or damaged.
+        CorruptFile: It is not a map, or damaged.
         UnsupportedVersion: A later release wrote it.
     """
     if len(data) < _FRAME.size + _CRC.size:
@@ -544,7 +546,7 @@ def _read_header(data: bytes, rows: tuple[MapRow, ...]) -> OffsetMap:
 
 
 def _checked(offset_map: OffsetMap) -> OffsetMap:
-    """The same map; raises ValueError where its parts don't fit together."""
+    """Return the map; raises ValueError if its parts contradict each other."""
     for source in offset_map.sources:
         count = offset_map.partition_counts[source.target]
         if any(TopicPartition(source.target, n) not in offset_map.ends for n in range(count)):
@@ -564,11 +566,11 @@ def _checked(offset_map: OffsetMap) -> OffsetMap:
 
 
 def read_map(fs: FileSystem, path: str) -> OffsetMap:
-    """The map in a file.
+    """Read a map's file.
 
     Raises:
-        CorruptFile, UnsupportedVersion: As `decode_map`, with the path.
-        OSError: No such file, or a call failed.
+        CorruptFile, UnsupportedVersion: As `decode_map`; CorruptFile contains the path.
+        OSError: The file does not exist or can't be read.
     """
     try:
         return decode_map(files.read_file(fs, path))
@@ -577,9 +579,9 @@ def read_map(fs: FileSystem, path: str) -> OffsetMap:
 
 
 def write_map(fs: FileSystem, path: str, offset_map: OffsetMap) -> None:
-    """Replace the file by this map: durable when this returns, the old one or this after a crash.
+    """Replace the file by this map, durably; after a crash the file is the old or the new map.
 
     Raises:
-        OSError: A call failed.
+        OSError: The file can't be written.
     """
     files.write_atomically(fs, path, encode_map(offset_map))

@@ -1,13 +1,13 @@
 """Options of jobs, each declared once for its function, its command and the docs.
 
 A job's options are the keys of a `TypedDict` in `jobs/NAME/options.py`, each annotated with an
-`Option`. The public function takes them as keywords (`takes_options`), `tidelog.cli.options` makes
-options of the command of them, and docs/jobs.md has a table of them (tools/job_docs.py). Modules of
-options are light: `--help` imports no more of a job. What a text of the command line means that is
-no plain value (times, settings of stores) is read by the command.
+`Option`. The public function takes them as keywords (`takes_options`), `tidelog.cli.options`
+creates the command's options from them, and docs/jobs.md has a table of them (tools/job_docs.py).
+Modules of options are light: `--help` imports no other module of a job. Command-line texts that
+need parsing (times, settings of stores) are parsed by the command.
 
-A job that needs its options before Spark is there (replay, bootstrap, audit, mirror) takes them in
-the object that it plans with; the steps read the same checked dict, and none of them copies it.
+A job that needs its options before Spark has started (replay, bootstrap, audit, mirror) takes them
+in the object that it plans with; the steps read the same checked dict, and none of them copies it.
 
 Invariant: the keywords of a function, in order and with defaults, are the keys of its TypedDict.
 """
@@ -34,16 +34,16 @@ class Option:
     """Declaration of one option.
 
     Attributes:
-        text: What it is, in the docs and in the help of the command.
-        flags: Its names in the command, between spaces; empty where only the function has it.
-        default: Value where it is not given.
-        keyword: Text for the docs of the function, where that takes other values.
+        text: Description in the docs and in the help of the command.
+        flags: Its names in the command, separated by spaces; empty if only the function has it.
+        default: Default value.
+        keyword: Description in the docs of the function, if the function takes other values.
         metavar: Placeholder of the value in the help.
-        choices: The enumeration, or the words, that it takes one of.
-        least: Smallest number taken.
-        sets: Value that the flag stands for, which takes none itself.
-        read: Reads each text of an option that is repeatable.
-        shows_default: Whether the help of the command says a default that is a plain value.
+        choices: The enumeration or the words of its allowed values.
+        least: Smallest allowed number.
+        sets: Value that the flag sets; for a flag without a value.
+        read: Parses each text of a repeatable option.
+        shows_default: Whether the help of the command shows the default, if it is a plain value.
     """
 
     text: str
@@ -58,7 +58,7 @@ class Option:
     shows_default: bool = True
 
 
-# Options that several jobs have.
+# Options of several jobs.
 CREATE: Final = Option("Make the topic, with N partitions.", "--create", metavar="N", least=1)
 CONFIG: Final = Option("Of a topic made.", "--config -c", metavar="KEY=VALUE")
 FORCE: Final = Option("Go on although the target would lose records.", "--force", default=False)
@@ -66,7 +66,7 @@ SINK: Final = Option("More options of the sink, such as `compression`.")
 
 
 def isolation(default: Isolation, text: str = "") -> Option:
-    """The option that chooses whether records of open and aborted transactions are read."""
+    """Return the option that chooses whether records of open and aborted transactions are read."""
     return Option(
         text or "read_committed leaves out open and aborted transactions.",
         "--isolation",
@@ -76,19 +76,19 @@ def isolation(default: Isolation, text: str = "") -> Option:
 
 
 def point_ms(time: int | str | None, now_ms: int) -> int | None:
-    """A point in time in ms, read where it is text; None for no bound. Raises InvalidTime."""
+    """Return a point in time in ms, parsed if it is text; None for no bound. Raises InvalidTime."""
     if not isinstance(time, str):
         return time
-    from tidelog.timespec import parse_point  # `--help` reads no times
+    from tidelog.timespec import parse_point  # `--help` parses no times
 
     return parse_point(time, now_ms=now_ms)
 
 
 def options_of(kind: type) -> dict[str, tuple[object, Option]]:
-    """The type and the declaration of each option of a job, by name."""
+    """Return the type and the declaration of each option of a job, by name."""
     declared = {}
     for name, annotation in kind.__annotations__.items():
-        if len(arguments := get_args(annotation)) == 1:  # Required[...] of it
+        if len(arguments := get_args(annotation)) == 1:  # it is Required[...]
             of, option = get_args(arguments[0])
             declared[name] = (of, replace(option, default=REQUIRED))
         else:
@@ -99,16 +99,16 @@ def options_of(kind: type) -> dict[str, tuple[object, Option]]:
 def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _Function]:
     """Return a decorator for a function whose `**options` are those of a TypedDict.
 
-    The function gets all of them, with their defaults where they were not given. Its signature has
-    them as keywords, and its docstring says what they are in place of the line `**options`.
-    Arguments are read as by `reads_arguments`; numbers and words are limited as in the command.
+    The function receives all of them, with defaults for those not given. Its signature has them as
+    keywords, and its docstring lists them in place of the line `**options`. Arguments are parsed as
+    by `reads_arguments`; numbers and words are limited as in the command.
 
     Args:
         kind: The TypedDict.
-        choices: Choices of the function, where the command offers others.
+        choices: Choices of the function that differ from the command's.
 
     Raises:
-        InvalidRequest: By the function: it names the option, its value and what would be right.
+        InvalidRequest: Raised by the function; names the option, its value and what is allowed.
     """
     declared = options_of(kind)
     limited = {
@@ -148,7 +148,7 @@ def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _F
 
 
 def _check(name: str, value: object, option: Option) -> None:
-    """Raise InvalidRequest for a number below the smallest, or a word that is no choice."""
+    """Raise InvalidRequest for a number below the smallest one, or a word that is not allowed."""
     if value is None:
         return
     least, words = option.least, option.choices
@@ -161,7 +161,7 @@ def _check(name: str, value: object, option: Option) -> None:
 def _documented(text: str | None, declared: Mapping[str, tuple[object, Option]]) -> str | None:
     """Return a docstring with the options in place of the line `**options`.
 
-    It is returned without the indent of the source, which Python 3.13 takes away itself.
+    The result is without the indent of the source, as in Python 3.13, which removes it itself.
     """
     if text is None:
         return None

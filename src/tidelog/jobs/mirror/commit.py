@@ -2,20 +2,20 @@
 
 Owns both targets (`DirectoryTarget`, `BrokerTarget`), the order of the two writes (`Batches`: first
 the target, then the map), and how batches run on a Spark Connect server (`ServerBatches`,
-`ClientBatches`). Not owned: what the tasks write (`work`) and the query (`run`).
+`ClientBatches`). Not owned: the rows that tasks write (`work`) and the query (`run`).
 
 At a directory the segments of all tasks are attached by one commit. It carries the batch's number
-and the tasks' notes, counted from the first offset that the commit gives each partition. A batch
-that comes again after a crash is not attached again: the directory returns where it went and what
-was noted then. With brokers the reports contain all of this.
+and the tasks' notes, relative to the first offset that the commit gives each partition. A batch
+that is repeated after a crash is not attached again: the directory returns its offsets and notes of
+the first time. With brokers the reports contain all of this.
 
 Over Spark Connect the client plans, starts the query and waits. The server runs each batch in a
-Python process of its own, which finds plan and options in what was sent and everything else in the
-checkpoint: so the checkpoint must be a folder that both see under one path. The server compares it
-with what the client wrote before it writes anything to the target. `mirror.batch.lock` is held
-while a batch is written, and by a client that stops the query: anybody else is refused meanwhile,
-and its batch comes again. `batches.json` holds the last batches, so that the client can report
-them.
+Python process of its own, which gets plan and options from the pickled function and everything else
+from the checkpoint. So the checkpoint must be a folder that both see under one path. The server
+compares it with what the client wrote before it writes anything to the target. A process holds
+`mirror.batch.lock` while it writes a batch, and the client while it stops the query; any other
+process is refused meanwhile, and its batch is repeated later. `batches.json` holds the last
+batches, so that the client can report them.
 
 Spark gives the Python process of a stream's source, and over Spark Connect that of its batches, ten
 seconds to start. No setting changes that, and a busy machine may take longer. The checkpoint stays
@@ -76,18 +76,18 @@ if TYPE_CHECKING:
     from tidelog.env import LockHandle
 
 
-# What a batch notes at most, of all its tasks, but for one row for each pair of partitions.
+# Maximum number of rows in a batch's note; one row for each pair of partitions is kept in any case.
 BATCH_ROWS_MAX: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What became of a batch.
+    """Outcome of a batch.
 
     Attributes:
-        map_batch: For the offset map.
-        records: How many records it has at the target.
-        was_done: All of it was there already.
+        map_batch: Additions to the offset map.
+        records: Number of its records at the target.
+        was_done: Whether all of it had been written before.
     """
 
     map_batch: MapBatch
@@ -97,12 +97,12 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryTarget:
-    """A directory of topics: takes the batches of a mirror, in order, each once.
+    """Directory of topics as the target of a mirror; writes each batch once, in order.
 
     Attributes:
-        options: Of the sink.
-        routes: Where topics go.
-        mirror_id: Names the writer.
+        options: Options of the sink.
+        routes: Target topics of the sources.
+        mirror_id: Id of the mirror, part of the writer's name.
     """
 
     options: SinkOptions
@@ -110,8 +110,9 @@ class DirectoryTarget:
     mirror_id: str
 
     def write(self, rows: "DataFrame", batch_id: int) -> Written:
-        """Write a batch, or find it written; all of the batch is visible, or nothing."""
-        # The same whenever the batch comes again: what a dead driver staged for it goes, too.
+        """Write a batch unless it is there already; all of it becomes visible, or nothing."""
+        # The id is equal whenever the batch is repeated, so files that a crashed driver staged are
+        # removed.
         commit_id = batch_commit_id(StreamBatch(self.mirror_id, batch_id))
         earlier = self._find(batch_id)
         if earlier is not None:
@@ -128,7 +129,8 @@ class DirectoryTarget:
                 version=self._version(batch_id, encode_ledger_rows(noted)),
             )
         finally:
-            # Of failed, repeated and speculative attempts; what was attached has other names.
+            # Removes files of failed, repeated and speculative attempts; attached files have other
+            # names.
             drop_staged(self.options, commit_id)
         return self._written(result, batch_id)
 
@@ -136,7 +138,7 @@ class DirectoryTarget:
         return WriterVersion(f"mirror/{self.mirror_id}", batch_id, note)
 
     def _find(self, batch_id: int) -> AttachResult | None:
-        """What the directory knows of the batch; spares the tasks their work."""
+        """Return the outcome of an earlier write of the batch, which saves the tasks their work."""
         from tidelog.storage.directory.attach import find_done
         from tidelog.storage.directory.log_dir import LogDir
 
@@ -157,12 +159,12 @@ class DirectoryTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerTarget:
-    """Topics of a cluster: takes the batches of a mirror, in order, each once.
+    """Topics of a cluster as the target of a mirror; writes each batch once, in order.
 
     Attributes:
-        options: Of the sink.
-        routes: Where topics go.
-        mirror_id: Names the writer.
+        options: Options of the sink.
+        routes: Target topics of the sources.
+        mirror_id: Id of the mirror, part of the writer's name.
     """
 
     options: SinkOptions
@@ -170,7 +172,7 @@ class BrokerTarget:
     mirror_id: str
 
     def write(self, rows: "DataFrame", batch_id: int) -> Written:
-        """Write a batch, or find it written; the tasks' rows become visible one after the other."""
+        """Write a batch unless it is already there; each task's rows become visible separately."""
         task = BrokerTask(
             options=self.options,
             routes=self.routes,
@@ -192,9 +194,9 @@ def _run(rows: "DataFrame", task: DirectoryTask | BrokerTask) -> list[Report]:
 
 
 def relative_to_batch(reports: Sequence[Report], routes: Routes) -> LedgerRows:
-    """What all tasks noted, counted from the batch's first record of each partition.
+    """Join the notes of all tasks, relative to the batch's first record of each partition.
 
-    The tasks' segments are put in the order of the tasks, so a task's records lie behind those of
+    The tasks' segments are attached in the order of the tasks, so a task's records follow those of
     all tasks before it.
     """
     before: dict[tuple[int, int], int] = {}
@@ -218,16 +220,16 @@ def place(
     routes: Routes,
     now_ms: int,
 ) -> LedgerRows:
-    """What was noted, with the offsets that the directory has given.
+    """Return notes with the offsets that the directory has assigned.
 
     Args:
-        noted: Counted from the batch's first record of each partition.
-        ranges: Where the commit put each partition's records.
-        routes: Where topics go.
-        now_ms: Arrival where the directory knows no append time.
+        noted: Notes relative to the batch's first record of each partition.
+        ranges: Offsets of each partition's records, by the commit.
+        routes: Target topics of the sources.
+        now_ms: Arrival time for records without an append time.
 
     Raises:
-        CorruptData: The two don't fit together.
+        CorruptData: Notes and ranges contradict each other.
     """
     rows = []
     for row in noted.rows:
@@ -241,7 +243,7 @@ def place(
 
 
 def map_batch(batch_id: int, noted: LedgerRows, ends: Mapping[TopicPartition, int]) -> MapBatch:
-    """What an offset map gains by a batch."""
+    """Return the additions of a batch to an offset map."""
     copied = {
         SourcePartition(pair, partition): Copied(start, end)
         for (pair, partition), (start, end) in noted.copied.items()
@@ -250,7 +252,7 @@ def map_batch(batch_id: int, noted: LedgerRows, ends: Mapping[TopicPartition, in
 
 
 def _ends(noted: LedgerRows, routes: Routes) -> dict[TopicPartition, int]:
-    """Ends of the partitions that were written to; markers of transactions lie behind them."""
+    """Return the end offsets of the written partitions; transaction markers follow them."""
     ends: dict[TopicPartition, int] = {}
     for row in noted.rows:
         name = TopicPartition(routes.pairs[row.source][2], row.target_partition)
@@ -258,16 +260,16 @@ def _ends(noted: LedgerRows, routes: Routes) -> dict[TopicPartition, int]:
     return ends
 
 
-# What a report can show.
+# Maximum number of batches that a report shows.
 BATCHES_KEPT: Final = 10_000
 
 
 def nobody(_done: BatchDone) -> None:
-    """Told to nobody."""
+    """Ignore a finished batch."""
 
 
 def routes_of(plan: MirrorPlan, offset_map: OffsetMap) -> Routes:
-    """Where each topic goes, as tasks need it."""
+    """Return the target topics of the sources, in the form that tasks need."""
     return Routes(
         pairs=tuple((pair.place, pair.topic, pair.target) for pair in plan.pairs),
         counts=tuple((topic, offset_map.partition_counts[topic]) for topic in plan.targets),
@@ -278,7 +280,7 @@ def routes_of(plan: MirrorPlan, offset_map: OffsetMap) -> Routes:
 def target_of(
     plan: MirrorPlan, sink: "Mapping[str, str]", mirror_id: str, offset_map: OffsetMap
 ) -> DirectoryTarget | BrokerTarget:
-    """Who takes the batches; raises InvalidRequest for options that the sink does not know."""
+    """Return the plan's target; raises InvalidRequest for an unknown option of the sink."""
     texts, routes = plan.target.options() | dict(sink), routes_of(plan, offset_map)
     if plan.target.is_broker:
         options = read_sink_options(texts | {"delivery": "exactly-once"})
@@ -288,18 +290,18 @@ def target_of(
 
 @dataclass(slots=True)
 class Batches:
-    """Takes the batches of the query, in order. Called by Spark on the driver, in its own thread.
+    """Writes the batches of a query, in order. Spark calls it on the driver, in its own thread.
 
     Attributes:
-        target: Where they go.
-        found: The map as it is.
-        path: Its file.
+        target: Target of the records.
+        found: The current offset map.
+        path: Path of the map's file.
         env: Files and clock.
-        watch: Told of each.
-        growth: Takes up what comes at the places; None for a mirror of what was there.
-        done: The last ones.
-        busy: Held while one is written.
-        is_closed: No more are written.
+        watch: Called after each batch.
+        growth: Finds new topics, partitions and settings; None for a mirror that doesn't grow.
+        done: The last batches.
+        busy: Lock, held while a batch is written.
+        is_closed: Whether further batches are refused.
     """
 
     target: DirectoryTarget | BrokerTarget
@@ -314,7 +316,7 @@ class Batches:
 
     @property
     def grown_plan(self) -> MirrorPlan:
-        """The plan with the topics that were found since."""
+        """The plan with all topics found since the start."""
         assert self.growth is not None
         return self.growth.plan
 
@@ -322,23 +324,23 @@ class Batches:
         """Write a batch, then the map."""
         with self.busy:
             if self.is_closed:
-                # To return would tell Spark that the batch is done.
+                # A return would tell Spark that the batch is done.
                 raise InvalidRequest(f"stopped before batch {batch_id}, which comes again")
             self._write(rows, batch_id)
 
     def close(self) -> None:
-        """Finish what is being written, and write nothing any more."""
+        """Wait for the batch that is being written; refuse all later ones."""
         with self.busy:
             self.is_closed = True
 
     def release(self) -> None:
-        """The query has ended: nothing to let go of here."""
+        """Do nothing: there is no lock to release when the query has ended."""
 
     def report_done(self) -> None:
-        """Tell of batches done elsewhere: here each was told when it was done."""
+        """Do nothing: each batch was reported when it was done."""
 
     def keep_up(self) -> tuple[str, ...]:
-        """Take up what has come at the places, durably; lines for people."""
+        """Apply changes at sources and target, and write the map; return notes for the user."""
         if self.growth is None:
             return ()
         offset_map, notes = self.growth.look(self.found)
@@ -385,22 +387,24 @@ _LATE: Final = (
 
 
 def is_late(error: Exception) -> bool:
-    """Whether Spark gave a Python process up that did not come up in time."""
+    """Whether Spark gave up a Python process that did not start in time."""
     return any(text in str(error) for text in _LATE)
 
 
 class RestartingQuery:
-    """One query, by as many starts as it needs, `STARTS` in a row at most. For one thread.
+    """A query that is restarted after late Python processes, `STARTS` times in a row at most.
+
+    For one thread.
 
     Attributes:
         current: The query of the last start.
     """
 
     def __init__(self, start: "Callable[[], StreamingQuery]") -> None:
-        """Start it.
+        """Start the query.
 
         Args:
-            start: Starts it, also again, with one checkpoint.
+            start: Function that starts it with the same checkpoint each time.
 
         Raises:
             pyspark.errors.PySparkException: It can't be started.
@@ -421,17 +425,17 @@ class RestartingQuery:
                     raise
 
     def has_ended(self, seconds: int) -> bool:
-        """Wait so long for the end; whether it came.
+        """Wait for the end for some seconds; return whether the query has ended.
 
         Raises:
-            pyspark.errors.StreamingQueryException: What ended it before.
+            pyspark.errors.StreamingQueryException: The query failed.
         """
         from pyspark.errors import StreamingQueryException
 
         try:
             has_ended = bool(self.current.awaitTermination(seconds))
             if self.current.lastProgress is not None:
-                self._left = STARTS - 1  # it came up: what comes later is another trouble
+                self._left = STARTS - 1  # it started: a later failure has another cause
             return has_ended
         except StreamingQueryException as error:
             if not (self._left and is_late(error)):
@@ -446,7 +450,7 @@ LOCK_FILE: Final = "mirror.batch.lock"
 DONE_FILE: Final = "batches.json"
 
 
-# The client looks every second.
+# Enough: the client reads the list every second.
 _DONE_KEPT: Final = 1_000
 
 
@@ -455,12 +459,12 @@ _LOOK_SECONDS: Final = 0.2
 
 @dataclass(slots=True, kw_only=True)
 class ServerBatches:
-    """Writes the batches of a query, on the server. Sent there; keeps what it has found.
+    """Writes the batches of a query on a Spark Connect server. Pickled by the client.
 
     Attributes:
-        plan: What is copied, as the client knew it.
-        options: How; the checkpoint's path is absolute.
-        mirror_id: What the checkpoint must say.
+        plan: The client's plan.
+        options: Options of the mirror; the checkpoint's path is absolute.
+        mirror_id: Id that the checkpoint must contain.
     """
 
     plan: MirrorPlan
@@ -478,7 +482,7 @@ class ServerBatches:
             _write_done(env, self.options["checkpoint"], batches.done)
 
     def _check_checkpoint(self, env: Env) -> None:
-        """Raise InvalidRequest where the server sees another folder than the client."""
+        """Raise InvalidRequest if the server sees another folder than the client."""
         path = f"{self.options['checkpoint']}/{STATE_FILE}"
         try:
             mirror_id = decode_state(files.read_file(env.files, path)).mirror_id
@@ -491,7 +495,7 @@ class ServerBatches:
             )
 
     def _open(self, env: Env) -> Batches:
-        """What writes the batch; its map is that on disk: another query may have been here."""
+        """Return the writer of batches; its map is read again, as another query may have run."""
         path = f"{self.options['checkpoint']}/{MAP_FILE}"
         offset_map = read_map(env.files, path)
         batches = self._batches
@@ -509,7 +513,7 @@ class ServerBatches:
 
 @contextmanager
 def _alone(env: Env, checkpoint: str, batch_id: int) -> Iterator[None]:
-    """Hold the lock of batches; raises DirectoryLocked."""
+    """Hold the lock of batches; raises DirectoryLocked if another process has it."""
     try:
         lock = env.files.lock(f"{checkpoint}/{LOCK_FILE}")
     except BlockingIOError as error:
@@ -528,16 +532,16 @@ def _write_done(env: Env, checkpoint: str, done: "deque[BatchDone]") -> None:
 
 @dataclass(slots=True, kw_only=True)
 class ClientBatches:
-    """What the client sees of batches that the server writes. For one thread.
+    """The client's view of batches that the server writes. For one thread.
 
     Attributes:
-        plan: What is copied, as it was at the start.
-        path: The map's file.
+        plan: The plan as of the start.
+        path: Path of the map's file.
         env: Files of the checkpoint.
-        watch: Told of each batch.
-        started: Spark's query, once it is started.
-        after: Batches up to this one are of earlier runs.
-        done: The last ones.
+        watch: Called for each finished batch.
+        started: Spark's query, None before its start.
+        after: Last batch that is reported already, or was written by an earlier run.
+        done: The last batches.
     """
 
     plan: MirrorPlan
@@ -551,12 +555,12 @@ class ClientBatches:
 
     @property
     def found(self) -> OffsetMap:
-        """The map as it is."""
+        """The current map, from its file."""
         return read_map(self.env.files, self.path)
 
     @property
     def grown_plan(self) -> MirrorPlan:
-        """The plan with the topics that the server has found since."""
+        """The plan with all topics that the server has found since the start."""
         return as_mapped(self.plan, self.found)
 
     @property
@@ -564,7 +568,7 @@ class ClientBatches:
         return self.path.removesuffix(f"/{MAP_FILE}")
 
     def report_done(self) -> None:
-        """Tell of the batches that were done since the last call."""
+        """Report the batches that were finished since the last call."""
         try:
             data = files.read_file(self.env.files, f"{self._checkpoint}/{DONE_FILE}")
         except FileNotFoundError:
@@ -577,7 +581,7 @@ class ClientBatches:
                 self.watch(done)
 
     def close(self) -> None:
-        """Wait until the running batch is written, and let none begin."""
+        """Wait for the batch that is being written, and block later ones."""
         while self._lock is None and self.started is not None and self.started.current.isActive:
             try:
                 self._lock = self.env.files.lock(f"{self._checkpoint}/{LOCK_FILE}")
@@ -585,7 +589,7 @@ class ClientBatches:
                 wait_seconds(_LOOK_SECONDS)
 
     def release(self) -> None:
-        """The query has ended: let the next one begin."""
+        """Release the lock after the query has ended, so that another query can write."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

@@ -1,9 +1,9 @@
-"""`mirror`: topics of clusters and directories copied into those of another, batch or continuous.
+"""`mirror`: copies topics of clusters and directories into those of another, batch or continuous.
 
 Records keep key, value, headers and create time; offsets and append times are the target's own. The
-offset map says what went where (`jobs.offset_map`), and `tidelog failover` takes groups across
-by it. docs/mirror.md says what is promised, and what is not copied. The summary of a run has a row
-for each partition of a source.
+offset map records the offsets at the target (`jobs.offset_map`), and `tidelog failover` moves
+groups by it. docs/mirror.md lists the guarantees, and what is not copied. The summary of a run has
+a row for each partition of a source.
 """
 
 import json
@@ -29,10 +29,10 @@ SummaryRow: TypeAlias = tuple[str, str, int, str, str, int, int, int, int, int]
 
 
 def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
-    """A row for each partition of a source: what was copied in this run, and what is left.
+    """Return a row for each partition of a source: what this run has copied, and what is left.
 
-    Offsets that hold no record (markers, what compaction took) count as copied only up to the last
-    record that was copied, so a lag of a few offsets may be nothing but these.
+    Offsets without a record (markers, records removed by compaction) count as copied only up to the
+    last copied record, so a lag of a few offsets may consist of these only.
     """
     plan = started.plan
     rows: list[SummaryRow] = []
@@ -67,7 +67,7 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
 
 
 def lags_by_batch(query: "StreamingQuery") -> dict[int, int]:
-    """How many offsets all sources had left behind each of the last batches, as Spark kept them."""
+    """Return the number of offsets left after each of the last batches, over all sources."""
     lag_sums: dict[int, int] = {}
     for progress in query.recentProgress:
         fields = json.loads(progress.json)
@@ -93,14 +93,16 @@ def mirror(
     target: Place | str,
     **options: Unpack[MirrorOptions],
 ) -> "DataFrame":
-    """Copy topics, exactly once; a row for each partition. The same call goes on after a kill.
+    """Copy topics exactly once; return a row for each partition.
+
+    The same call continues after a kill.
 
     Args:
         spark: The session.
         sources: Directories, object stores' URLs or `kafka://HOST:PORT`; or `MirrorSource`.
-        topics: Names; or name -> name at the target. Several may go into one.
+        topics: Names; or name -> name at the target. Several topics may be copied into one.
         target: Directory or `kafka://HOST:PORT`.
-        **options: Those of `MirrorOptions`.
+        **options: Options, see `MirrorOptions`.
 
     Raises:
         TargetLoses, InvalidRequest, UnknownTopic, DirectoryLocked: Nothing was written.

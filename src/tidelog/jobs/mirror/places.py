@@ -1,15 +1,15 @@
-"""Sources and target of a mirror: their topics, offsets and settings, and what changes in them.
+"""Sources and target of a mirror: their topics, offsets and settings, and changes in them.
 
-Owns what a mirror reads before it starts (checkpoint, topics, settings; no Spark needed), finding
-or making the target's topics and checking them against the records to come, and the first offset
-map. `Growth` follows what changes while the mirror runs: topics that match a pattern, partitions,
+Owns the reads before a mirror starts (checkpoint, topics, settings; no Spark needed), finding or
+creating the target's topics and checking them against the expected records, and the first offset
+map. `Growth` follows changes while the mirror runs: topics that match a pattern, partitions,
 settings.
 
 Not owned: decisions about names (`plan`), batches (`commit`), the map's rules (`offset_map`).
 
-Invariants: growth is looked at before each batch is written. The records of a batch existed when
-the batch was planned, so every topic and partition that its rows name is known by then. New topics
-get their number in the offset map before their first row is written; a restart reads it there, so
+Invariants: growth is checked before each batch is written. The records of a batch existed when the
+batch was planned, so every topic and partition of its rows is known by then. New topics get their
+number in the offset map before their first row is written; a restart reads it from there, so
 numbers never change.
 """
 
@@ -60,10 +60,10 @@ class TopicFacts:
     """A topic as it is now.
 
     Attributes:
-        topic_id: As Kafka prints it; empty where there is none.
-        config: Its settings in force.
+        topic_id: Id as Kafka prints it; empty without one.
+        config: Its effective settings.
         starts: Log start of each partition.
-        ends: End of each partition, exclusive; by the isolation level asked for.
+        ends: End of each partition at the requested isolation level, exclusive.
     """
 
     topic_id: str
@@ -73,12 +73,12 @@ class TopicFacts:
 
     @property
     def partitions(self) -> int:
-        """How many there are."""
+        """Number of partitions."""
         return len(self.ends)
 
 
 def read_topic(place: Place, topic: str, isolation: IsolationLevel, env: Env) -> TopicFacts:
-    """A topic's facts; raises UnknownTopic, ClusterFailure."""
+    """Return a topic's facts; raises UnknownTopic, ClusterFailure."""
     if place.is_broker:
         with open_cluster(place) as cluster:
             return _of_cluster(cluster, topic, isolation)
@@ -89,7 +89,7 @@ def _of_cluster(cluster: "Cluster", topic: str, isolation: IsolationLevel) -> To
     from tidelog.remote.topics import await_leaders
 
     names = sorted(cluster.partitions(topic))
-    await_leaders(cluster, names)  # a topic that was made just now is named before it is served
+    await_leaders(cluster, names)  # a new topic is listed before its leaders serve it
     marks = cluster.watermarks(names, isolation=isolation)
     return TopicFacts(
         topic_id=cluster.topic_id(topic) or "",
@@ -121,7 +121,7 @@ def _open_directory(place: Place, env: Env) -> "LogDir":
 
 
 def read_configs(place: Place, topics: Iterable[str], env: Env) -> dict[str, TopicConfig]:
-    """Settings in force of those of the topics that are there; raises ClusterFailure."""
+    """Return the effective settings of those topics that exist; raises ClusterFailure."""
     names = set(topics)
     if place.is_broker:
         from tidelog.remote.topics import describe
@@ -135,7 +135,7 @@ def read_configs(place: Place, topics: Iterable[str], env: Env) -> dict[str, Top
 
 
 def partition_counts(place: Place, env: Env) -> dict[str, int]:
-    """All topics of a place with their numbers of partitions; raises ClusterFailure."""
+    """Return all topics of a place with their numbers of partitions; raises ClusterFailure."""
     if place.is_broker:
         with open_cluster(place) as cluster:
             return cluster.topics()
@@ -152,13 +152,13 @@ def first_map(
     targets: Mapping[str, TopicFacts],
     starts: Sequence[tuple[int, int, int]],
 ) -> OffsetMap:
-    """The map of a mirror that has copied nothing yet.
+    """Return the map of a mirror that has copied nothing yet.
 
     Args:
-        plan: The mirror.
-        sources: Of each pair, by number.
-        targets: By name.
-        starts: Where it begins: pair, partition, offset.
+        plan: The plan.
+        sources: Facts of the source topics, by number of the pair.
+        targets: Facts of the target topics, by name.
+        starts: Start of the mirror: pair, partition, offset.
     """
     return OffsetMap(
         target=str(plan.target),
@@ -178,7 +178,7 @@ def first_map(
 def first_offsets(
     plan: MirrorPlan, sources: Mapping[int, TopicFacts]
 ) -> tuple[tuple[int, int, int], ...]:
-    """Where a new mirror begins: pair, partition, offset."""
+    """Return the start of a new mirror: pair, partition, offset."""
     return tuple(
         (number, partition, offset)
         for number, facts in sources.items()
@@ -187,10 +187,10 @@ def first_offsets(
 
 
 def as_mapped(plan: MirrorPlan, offset_map: OffsetMap) -> MirrorPlan:
-    """The plan with the numbers that its map gives: named topics, then what patterns have found.
+    """Return the plan with the map's numbers: named topics, then those found by patterns.
 
     Raises:
-        CorruptData: The map is not one of this plan.
+        CorruptData: The map does not belong to this plan.
     """
     places = {source.place.address: number for number, source in enumerate(plan.sources)}
     pairs = [
@@ -200,7 +200,7 @@ def as_mapped(plan: MirrorPlan, offset_map: OffsetMap) -> MirrorPlan:
     named = pairs[: len(plan.named)]
     if sorted(named) != sorted(plan.named) or any(pair.place < 0 for pair in pairs):
         raise CorruptData(f"the offset map is not of this mirror: its sources are {pairs}")
-    # Names may be given in another order than at the first start.
+    # The order of names may differ from that of the first start.
     sources = tuple(
         dataclasses.replace(
             source, topics={pair.topic: pair.target for pair in named if pair.place == number}
@@ -216,16 +216,17 @@ def widened(
     sources: Mapping[int, TopicFacts],
     targets: Mapping[str, TopicFacts],
 ) -> OffsetMap:
-    """The map with topics and partitions that came since.
+    """Add new topics and partitions to the map.
 
     Args:
         offset_map: The map.
-        plan: With all pairs.
-        sources: Of pairs that are new or have more partitions, by number.
-        targets: Of all topics that these go into.
+        plan: The plan with all pairs.
+        sources: Facts of the topics that are new or have more partitions, by number of the pair.
+        targets: Facts of all their target topics.
 
     Raises:
-        InvalidRequest: As `grown`.
+        InvalidRequest: A topic at the target was created again or lost partitions, or keys now map
+            to another number of partitions.
     """
     known_targets = {
         topic: facts for topic, facts in targets.items() if topic in offset_map.partition_counts
@@ -270,11 +271,11 @@ def _source_topic(plan: MirrorPlan, number: int, facts: TopicFacts) -> SourceTop
 
 
 def grown(offset_map: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap:
-    """The map, with partitions that the target was given since.
+    """Add the target's new partitions to the map.
 
     Raises:
-        InvalidRequest: The target's topic is another one by its id, or has lost partitions; or
-            keys choose among another number of partitions now.
+        InvalidRequest: A topic at the target was created again or lost partitions, or keys now map
+            to another number of partitions.
     """
     ends = dict(offset_map.ends)
     for topic, facts in targets.items():
@@ -303,11 +304,11 @@ def grown(offset_map: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 
 
-# Settings that Kafka does not know, or not by default.
+# Prefixes of settings that Kafka does not know, or not by default.
 _OURS: Final = ("tidelog.", "internal.")
 
 
-# What is about a cluster's own brokers and tiers; it means nothing elsewhere.
+# Settings about a cluster's own brokers and tiers, without meaning elsewhere.
 _OF_A_CLUSTER: Final = frozenset(
     {
         "min.insync.replicas",
@@ -330,23 +331,24 @@ def find_targets(
     force: bool,
     is_new_from: int | None,
 ) -> tuple[dict[str, TopicFacts], list[Finding]]:
-    """The topics at the target, made where they are missing and `create` says so.
+    """Find the target topics; create missing ones if `create` is true.
 
     Args:
-        plan: The mirror.
-        sources: Of the pairs that are looked at, by number.
+        plan: The plan.
+        sources: Facts of the source topics to check, by number of the pair.
         env: Files and clock.
-        create: Make missing topics, and partitions where numbers are kept.
-        force: Go on where records or their times would be lost.
-        is_new_from: Number of the first pair that is new: what the sources of these hold by now is
-            looked at. What was accepted once is not asked again; None for that of all.
+        create: Create missing topics, and partitions if records keep their partition's number.
+        force: Continue even if records or their times would be lost.
+        is_new_from: Number of the first new pair; the present records of new pairs are checked too,
+            and only their losses are refused. None if no pair is new: accepted losses are not
+            refused again.
 
     Returns:
-        The facts by name, and what is worth knowing before it starts.
+        Facts of the target topics by name, and the findings.
 
     Raises:
-        UnknownTopic: A topic is missing and is not to be made.
-        InvalidRequest: It has fewer partitions than records keep.
+        UnknownTopic: A topic is missing, and `create` is false.
+        InvalidRequest: It has too few partitions for records to keep their partition's number.
         TargetLoses: It would refuse or lose records; nothing was written.
     """
     planned = check_targets(plan, sources, env, create=create)
@@ -368,7 +370,7 @@ def find_targets(
     with taken_back(plan.target, made, env):
         for topic, one in planned.items():
             targets[topic] = _as_planned(plan, topic, one, env, made)
-            # Once more: brokers have defaults of their own for a topic that was made.
+            # Check again: brokers have defaults of their own for a created topic.
             notes += check_all(topic, targets[topic])
     return targets, notes
 
@@ -376,10 +378,11 @@ def find_targets(
 def check_targets(
     plan: MirrorPlan, sources: Mapping[int, TopicFacts], env: Env, *, create: bool
 ) -> "dict[str, _Planned]":
-    """The topics at the target, found, or planned where they can be made. Changes nothing.
+    """Find the target topics, or plan missing ones; change nothing.
 
     Raises:
-        UnknownTopic, InvalidRequest: As `find_targets`.
+        UnknownTopic: A topic is missing, and `create` is false.
+        InvalidRequest: A topic can't be created.
     """
     return {
         topic: _find_or_plan(
@@ -390,17 +393,17 @@ def check_targets(
 
 
 def _numbers(plan: MirrorPlan, topic: str, sources: Mapping[int, TopicFacts]) -> list[int]:
-    """The pairs that are looked at and copy into a topic."""
+    """Return the numbers of the pairs among `sources` that are copied into a topic."""
     return [number for number in sorted(sources) if plan.pairs[number].target == topic]
 
 
 class _Planned(NamedTuple):
-    """A topic of the target as it is, or as it would be.
+    """A target topic as it is, or as it would be.
 
     Attributes:
-        facts: What it is checked by.
-        new: How it has to be made; None where it is there.
-        is_short: Whether it is there, and needs the partitions of `facts`.
+        facts: Facts for the checks.
+        new: How to create it; None if it exists.
+        is_short: Whether it exists and has to get the partitions of `facts`.
     """
 
     facts: TopicFacts
@@ -411,7 +414,7 @@ class _Planned(NamedTuple):
 def _find_or_plan(
     plan: MirrorPlan, topic: str, sources: Sequence[TopicFacts], env: Env, *, create: bool
 ) -> _Planned:
-    """Find a topic, or plan how it is made. Changes nothing."""
+    """Find a topic, or plan how to create it; change nothing."""
     count = max(source.partitions for source in sources)
     try:
         existing = read_topic(plan.target, topic, IsolationLevel.READ_UNCOMMITTED, env)
@@ -434,7 +437,7 @@ def _find_or_plan(
 def _as_planned(
     plan: MirrorPlan, topic: str, planned: _Planned, env: Env, made: list[str]
 ) -> TopicFacts:
-    """Make a topic, which is then noted in `made`, or the partitions that it lacks; its facts."""
+    """Create a topic and add it to `made`, or add missing partitions; return its facts."""
     new = planned.new
     if new is not None:
         make_topic(plan.target, topic, new.partitions, new.config, env)
@@ -447,7 +450,7 @@ def _as_planned(
 
 
 def settings_like(config: TopicConfig, target: Place) -> dict[str, str]:
-    """The settings of a copy: those of the source that are not default; create times are kept."""
+    """Return the settings of a copy: the source's non-default settings, and CreateTime."""
     defaults = DEFAULT_TOPIC_CONFIG.texts()
     return {
         name: text
@@ -457,14 +460,14 @@ def settings_like(config: TopicConfig, target: Place) -> dict[str, str]:
 
 
 def _is_copied(name: str, target: Place) -> bool:
-    """Whether a setting is one that a copy has from its source."""
+    """Whether a copy gets a setting from its source."""
     if name == _TIMESTAMP_TYPE or name in _OF_A_CLUSTER:
         return False
     return not (target.is_broker and name.startswith(_OURS))
 
 
 def different(source: TopicConfig, target: TopicConfig, place: Place) -> dict[str, tuple[str, str]]:
-    """Settings in force that differ and that a copy has from its source: name -> both texts."""
+    """Return the copied settings that differ, as name -> text of source and target."""
     ours, theirs = source.texts(), target.texts()
     return {
         name: (ours.get(name, ""), theirs.get(name, ""))
@@ -474,10 +477,10 @@ def different(source: TopicConfig, target: TopicConfig, place: Place) -> dict[st
 
 
 def change_settings(place: Place, topic: str, changes: Mapping[str, str | None], env: Env) -> None:
-    """Set settings of a topic, None for back to the default.
+    """Change settings of a topic; None resets one to its default.
 
     Raises:
-        ConfigError, ClusterFailure, DirectoryLocked: They can't be changed.
+        ConfigError, ClusterFailure, DirectoryLocked: The settings can't be changed.
     """
     if place.is_broker:
         from tidelog.remote.topics import alter_config
@@ -492,10 +495,10 @@ def change_settings(place: Place, topic: str, changes: Mapping[str, str | None],
 
 
 def add_partitions(place: Place, topic: str, partitions: int, env: Env) -> None:
-    """Raise a topic's number of partitions.
+    """Increase a topic's number of partitions.
 
     Raises:
-        InvalidPartitions, ClusterFailure, DirectoryLocked: They can't be added.
+        InvalidPartitions, ClusterFailure, DirectoryLocked: The partitions can't be added.
     """
     if not place.is_broker:
         from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
@@ -518,10 +521,10 @@ def check_pair(
     env: Env,
     load: ExpectedWrite,
 ) -> list[Finding]:
-    """What a topic of the target would do to the records of one source.
+    """Check how a target topic would treat the records of one source.
 
     Raises:
-        InvalidRequest: Too few partitions to keep their numbers.
+        InvalidRequest: It has too few partitions for records to keep their partition's number.
     """
     pair = plan.pairs[number]
     keeps = plan.partitioning is Partitioning.KEPT
@@ -544,7 +547,7 @@ def _target(plan: MirrorPlan, number: int, target: TopicFacts) -> Target:
 
 
 def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) -> ExpectedWrite:
-    """What is known of what will come; of records that are not there yet only their limits."""
+    """Return the expected records: a new source's are counted, future ones have only limits."""
     keeps = plan.partitioning is Partitioning.KEPT
     if plan.start == "latest" or not is_new:
         return ExpectedWrite(
@@ -558,20 +561,21 @@ def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) ->
     return find(question).load(keeps_partitions=keeps)
 
 
-# Asking every topic's settings at every batch would be most of what a small batch costs.
+# Reading every topic's settings for every batch would be most of a small batch's cost.
 SETTINGS_EVERY_MS: Final = 60_000
 
 
-# No policy at all is one: nothing is deleted.
+# An empty policy is valid: nothing is deleted.
 _MAY_BE_EMPTY: Final = "cleanup.policy"
 
 
 def with_topics(plan: MirrorPlan, env: Env) -> MirrorPlan:
-    """The plan with what its patterns find now.
+    """Return the plan with all topics that its patterns match now.
 
     Raises:
         InvalidRequest: There is nothing to copy.
-        InvalidTopic, ClusterFailure: As their names say.
+        InvalidTopic: A new topic's name at the target is not valid.
+        ClusterFailure: A cluster can't be reached.
     """
     grown_plan = plan.with_found(_new_pairs(plan, _counts(plan, env)))
     if not grown_plan.pairs:
@@ -581,12 +585,12 @@ def with_topics(plan: MirrorPlan, env: Env) -> MirrorPlan:
 
 
 def _counts(plan: MirrorPlan, env: Env) -> list[Mapping[str, int]]:
-    """Partitions of the topics of each place."""
+    """Return the numbers of partitions by topic, for each place."""
     return [partition_counts(source.place, env) for source in plan.sources]
 
 
 def _new_pairs(plan: MirrorPlan, counts: Sequence[Mapping[str, int]]) -> list[Pair]:
-    # A topic that is being made has no partitions for a moment.
+    # A topic that is just being created has no partitions for a moment.
     topics_by_place = [[topic for topic, count in one.items() if count] for one in counts]
     return [
         pair for place, topics in enumerate(topics_by_place) for pair in plan.matches(place, topics)
@@ -595,14 +599,15 @@ def _new_pairs(plan: MirrorPlan, counts: Sequence[Mapping[str, int]]) -> list[Pa
 
 @dataclass(slots=True, kw_only=True)
 class Growth:
-    """Takes up what comes. For one thread.
+    """Follows new topics, partitions and settings. For one thread.
 
     Attributes:
-        plan: What is copied, with all that was found so far.
+        plan: The plan with all topics found so far.
         env: Files and clock.
-        create: Make topics that the target lacks, and partitions where numbers are kept.
-        force: Go on where the target would lose records or their times.
-        settings: What becomes of settings that differ.
+        create: Create topics that the target lacks, and partitions if records keep their
+            partition's number.
+        force: Continue even if the target would lose records or their times.
+        settings: How settings that differ are treated.
     """
 
     plan: MirrorPlan
@@ -614,13 +619,13 @@ class Growth:
     _asked_ms: int | None = None
 
     def look(self, offset_map: OffsetMap) -> tuple[OffsetMap, tuple[str, ...]]:
-        """The map with what is new, the same one where nothing is; and lines for people.
+        """Return the map with new topics and partitions, the same one without any; and notes.
 
         Raises:
-            UnknownTopic: The target lacks a topic, and it is not to be made.
-            InvalidRequest: It has fewer partitions than numbers are kept.
+            UnknownTopic: The target lacks a topic, and `create` is false.
+            InvalidRequest: It has too few partitions for records to keep their partition's number.
             TargetLoses: It would refuse or lose records of a new topic.
-            ClusterFailure, DirectoryLocked: A place can't be asked, or changed.
+            ClusterFailure, DirectoryLocked: A place can't be read, or changed.
         """
         counts = _counts(self.plan, self.env)
         plan = self.plan.with_found(_new_pairs(self.plan, counts))
@@ -645,7 +650,7 @@ class Growth:
     # -- settings ----------------------------------------------------------------------------
 
     def _compare(self) -> Iterator[str]:
-        """Hold each copy's settings against those of its (first) source, now and then."""
+        """Compare each copy's settings with those of its first source, at most once a minute."""
         now_ms = self.env.clock.monotonic_ms()
         if self._asked_ms is not None and now_ms - self._asked_ms < SETTINGS_EVERY_MS:
             return
@@ -660,7 +665,7 @@ class Growth:
                 source.place, {pair.topic for pair in copies.values()}, self.env
             )
             for topic, pair in copies.items():
-                # Who reads or writes what was deleted says so.
+                # Deleted topics are reported when they are read or written.
                 if topic in target_configs and pair.topic in source_configs:
                     yield from self._compare_one(
                         topic, pair, source_configs[pair.topic], target_configs[topic]
@@ -683,7 +688,7 @@ class Growth:
 
 
 def growth_of(plan: MirrorPlan, options: MirrorOptions, env: Env) -> Growth:
-    """The growth of a plan, as the options say."""
+    """Return the growth of a plan, by the mirror's options."""
     return Growth(
         plan=plan,
         env=env,
@@ -694,14 +699,14 @@ def growth_of(plan: MirrorPlan, options: MirrorOptions, env: Env) -> Growth:
 
 
 def _set_to(name: str, text: str) -> str | None:
-    """Return the value to set, None for back to the default where the source has none."""
+    """Return the value to set; None resets it to the default if the source has none."""
     return text if text or name == _MAY_BE_EMPTY else None
 
 
 def _changed(
     plan: MirrorPlan, counts: Sequence[Mapping[str, int]], offset_map: OffsetMap
 ) -> list[int]:
-    """Numbers of pairs that the map lacks, or lacks partitions of."""
+    """Return the numbers of pairs that are missing in the map, or have partitions missing there."""
     partitions_known = Counter(place.source for place in offset_map.copied)
     return [
         number
@@ -725,7 +730,7 @@ def _note(plan: MirrorPlan, number: int, facts: TopicFacts, first_new: int) -> s
 
 
 def read_state(env: Env, checkpoint: str) -> MirrorState | None:
-    """What the checkpoint says, None where it is new; raises CorruptFile, UnsupportedVersion."""
+    """Read the checkpoint's state, None if it is new; raises CorruptFile, UnsupportedVersion."""
     try:
         return decode_state(files.read_file(env.files, f"{checkpoint}/{STATE_FILE}"))
     except FileNotFoundError:
@@ -733,11 +738,11 @@ def read_state(env: Env, checkpoint: str) -> MirrorState | None:
 
 
 def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
-    """The facts of each pair's topic, by number; without topics of a pattern that have gone.
+    """Return the facts of each pair's topic, by number, without deleted topics of a pattern.
 
     Raises:
-        UnknownTopic: A topic that was named is not there.
-        ClusterFailure: A cluster can't be asked.
+        UnknownTopic: A named topic does not exist.
+        ClusterFailure: A cluster can't be reached.
     """
     facts: dict[int, TopicFacts] = {}
     named = len(plan.named)
@@ -752,13 +757,13 @@ def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
 
 
 def check_start(plan: MirrorPlan, checkpoint: str, env: Env, *, create: bool) -> None:
-    """Check that a mirror may begin, or go on with its checkpoint. Changes nothing.
+    """Check that a mirror can begin, or continue from its checkpoint; change nothing.
 
     Args:
-        plan: The mirror.
-        checkpoint: Its folder.
+        plan: The plan.
+        checkpoint: Folder of the checkpoint.
         env: Files and clock.
-        create: Whether topics that the target lacks are made.
+        create: Whether topics that the target lacks will be created.
 
     Raises:
         UnknownTopic, InvalidRequest, CorruptFile, UnsupportedVersion, ClusterFailure: As a mirror.
@@ -773,7 +778,7 @@ def check_start(plan: MirrorPlan, checkpoint: str, env: Env, *, create: bool) ->
 
 
 def check_empty(checkpoint: str, env: Env) -> None:
-    """Raise InvalidRequest where a new mirror's folder has another query's checkpoint."""
+    """Raise InvalidRequest if a new mirror's folder has another query's checkpoint."""
     spark_dir = f"{checkpoint}/{SPARK_DIR}"
     if env.files.exists(spark_dir):
         raise InvalidRequest(

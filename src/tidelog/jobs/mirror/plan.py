@@ -1,7 +1,7 @@
-"""Plan of a mirror: which topics of which sources go into which topics of the target.
+"""Plan of a mirror: which source topics go into which target topics.
 
-Owns decisions, settings, the names in the checkpoint, and the text of plan and state in it (JSON).
-Not owned: looking at sources and target (`places`), and files. No I/O.
+Owns decisions, settings, the names in the checkpoint, and the JSON text of plan and state in it.
+Not owned: reading sources and target (`places`), and files. No I/O.
 
 Topics are named or found by a pattern. Those found by a pattern get numbers after the named ones,
 in the order in which they were found.
@@ -25,11 +25,11 @@ from tidelog.types import IsolationLevel
 STATE_VERSION: Final = 1
 
 
-# So many topics are named in a title.
+# Maximum number of topics in a title.
 TITLE_TOPICS: Final = 3
 
 
-# Topics in which brokers, or those who write to them, keep books: no pattern means them.
+# Internal topics of brokers and of writers, which no pattern matches.
 _INTERNAL: Final = (
     "__consumer_offsets",
     "__transaction_state",
@@ -44,11 +44,11 @@ class MirrorSource:
     """Topics of one place.
 
     Attributes:
-        place: Where they are.
+        place: Their directory or cluster.
         topics: Topic -> its name at the target.
-        pattern: Regular expression of whole names: topics like it are copied too, also such as are
-            made later; None for none. Topics in which brokers keep books are never meant.
-        name: Name at the target of a topic found by the pattern, with `{topic}` for its own.
+        pattern: Regular expression of whole names: matching topics are copied too, also those
+            created later; None for none. It never matches internal topics of brokers.
+        name: Name at the target of a topic found by the pattern, with `{topic}` for its own name.
     """
 
     place: Place
@@ -58,7 +58,7 @@ class MirrorSource:
 
     @property
     def expression(self) -> str | None:
-        """The pattern as the stream takes it, with the named topics; None without a pattern."""
+        """Pattern for the stream, including the named topics; None without a pattern."""
         if self.pattern is None:
             return None
         named = "".join(f"|{re.escape(topic)}" for topic in self.topics)
@@ -66,25 +66,25 @@ class MirrorSource:
         return f"(?!(?:{internal})$)(?:{self.pattern}){named}"
 
     def found(self, topics: Iterable[str]) -> list[str]:
-        """Those of the topics that the pattern means beyond the named ones, sorted."""
+        """Return the topics that match the pattern and are not named, sorted."""
         if self.expression is None:
             return []
         meant = re.compile(self.expression)
         return sorted(t for t in topics if t not in self.topics and meant.fullmatch(t))
 
     def question(self) -> list[object]:
-        """What a restart must ask again, as JSON has it."""
+        """Return the JSON fields that must be equal in a restart."""
         request: list[object] = [str(self.place), sorted(self.topics.items())]
         return request if self.pattern is None else [*request, self.pattern, self.name]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pair:
-    """One topic and where it goes.
+    """A source topic and its target topic.
 
     Attributes:
         place: Number of its place among the sources.
-        topic: Its name there.
+        topic: Its name at the source.
         target: Its name at the target.
     """
 
@@ -99,12 +99,12 @@ class MirrorPlan:
 
     Attributes:
         sources: The places with their topics.
-        target: Where copies go.
-        partitioning: KEPT: records keep the number of their partition; KEY: their key chooses;
-            ANY: a transform says, by the column `targetPartition`.
-        start: `earliest` or `latest`: where a new mirror begins.
-        isolation: What is copied of transactions.
-        found: Topics found by patterns, in the order in which they were.
+        target: Place of the copies.
+        partitioning: KEPT: records keep the number of their partition; KEY: their key decides; ANY:
+            a transform decides, by the column `targetPartition`.
+        start: Start of a new mirror, `earliest` or `latest`.
+        isolation: Whether records of open and aborted transactions are copied.
+        found: Topics found by patterns, in the order in which they were found.
     """
 
     sources: tuple[MirrorSource, ...]
@@ -130,7 +130,7 @@ class MirrorPlan:
 
     @property
     def title(self) -> str:
-        """What Spark's UI calls the query, and its jobs by it."""
+        """Name of the query and its jobs in Spark's UI."""
         patterns = [each.pattern for each in self.sources if each.pattern is not None]
         names = [*dict.fromkeys([*(pair.topic for pair in self.named), *patterns])]
         more = f" and {len(names) - TITLE_TOPICS} more" if len(names) > TITLE_TOPICS else ""
@@ -138,14 +138,14 @@ class MirrorPlan:
 
     @property
     def has_patterns(self) -> bool:
-        """Whether topics may be found."""
+        """Whether patterns may find more topics."""
         return any(source.pattern is not None for source in self.sources)
 
     def matches(self, place: int, topics: Iterable[str]) -> list[Pair]:
-        """Topics of a place that its pattern means, and that are not copied yet.
+        """Return the pairs of topics that match a place's pattern and are not copied yet.
 
         Raises:
-            InvalidTopic: No topic can have the name that one of them would get.
+            InvalidTopic: A topic's name at the target is not valid.
         """
         source = self.sources[place]
         known_topics = {pair.topic for pair in self.found if pair.place == place}
@@ -156,16 +156,16 @@ class MirrorPlan:
         return pairs
 
     def with_found(self, pairs: Iterable[Pair]) -> "MirrorPlan":
-        """The same, with more topics behind those it has."""
+        """Return the plan with more topics, after those it has."""
         return replace(self, found=(*self.found, *pairs))
 
     @property
     def targets(self) -> list[str]:
-        """The topics at the target."""
+        """The target topics, sorted."""
         return sorted({pair.target for pair in self.pairs})
 
     def question(self) -> dict[str, object]:
-        """What a restart must ask again, as JSON has it. Client settings are no part of it."""
+        """Return the JSON fields that must be equal in a restart, without client settings."""
         return {
             "sources": [source.question() for source in self.sources],
             "target": str(self.target),
@@ -181,18 +181,18 @@ def plan_mirror(
     target: Place | str,
     **options: Unpack[MirrorOptions],
 ) -> MirrorPlan:
-    """The plan of a mirror.
+    """Return the plan of a mirror.
 
     Args:
-        sources: Places; or with topics of their own, which `topics` is not about.
-        topics: Names, or name -> name at the target, in every place that has none of its own.
-        target: Where copies go.
-        **options: Those of `MirrorOptions`.
+        sources: Places, which have the topics of `topics`; or `MirrorSource` with their own.
+        topics: Names, or name -> name at the target.
+        target: Place of the copies.
+        **options: Options, see `MirrorOptions`.
 
     Raises:
-        InvalidRequest: Nothing to copy, a pattern that can't be read, a place twice, a topic into
-            itself, an object store as the target.
-        InvalidTopic: A name that no topic can have.
+        InvalidRequest: There is nothing to copy, a pattern is invalid, a place is named twice, a
+            topic would be copied into itself, or the target is an object store.
+        InvalidTopic: A name at the target is not valid.
     """
     renames = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}
     pattern, name = options["pattern"], options["name"]
@@ -250,7 +250,7 @@ def _check_pattern(source: MirrorSource, target: Place) -> None:
 
 
 def excluding(pattern: str, excluded: Iterable[str]) -> str:
-    """A pattern for what one pattern means and none of others."""
+    """Return a pattern that matches what `pattern` matches and none of `excluded` does."""
     joined = "|".join(f"(?:{one})" for one in excluded)
     return f"(?!(?:{joined})$)(?:{pattern})" if joined else pattern
 
@@ -263,17 +263,17 @@ def read_renames(
     pattern: str | None = None,
     name: str = TOPIC_WORD,
 ) -> list[MirrorSource]:
-    """Places with their topics under their new names.
+    """Return places with their topics, renamed as the texts say.
 
     Args:
         texts: `TOPIC=NAME` for every place, or `PLACE/TOPIC=NAME` for one.
         places: The sources.
-        topics: Copied from each of them.
-        pattern: Of topics that are copied too, from each of them.
-        name: Name at the target of those that the pattern finds.
+        topics: Topics that are copied from each place.
+        pattern: Pattern of topics that are copied too, from each place.
+        name: Name at the target of a topic found by the pattern.
 
     Raises:
-        InvalidRequest: A text that says neither, or names a topic or place that is not copied.
+        InvalidRequest: A text has another form, or names a topic or place that is not copied.
     """
     renames = [{topic: topic for topic in topics} for _ in places]
     for text in texts:
@@ -299,11 +299,11 @@ def read_renames(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorState:
-    """What the checkpoint of a mirror remembers beside Spark's own.
+    """State in the checkpoint of a mirror, in addition to Spark's own.
 
     Attributes:
-        mirror_id: Its name with the target, 32 hexadecimal digits.
-        question: What was asked, as `MirrorPlan.question`.
+        mirror_id: Id of the mirror at the target, 32 hexadecimal digits.
+        question: Fields that must be equal in a restart, see `MirrorPlan.question`.
         starts: First offsets by pair and partition, `[[pair, partition, offset], ...]`.
     """
 
@@ -312,7 +312,7 @@ class MirrorState:
     starts: tuple[tuple[int, int, int], ...]
 
     def with_starts(self, offset_map: OffsetMap) -> "MirrorState":
-        """The same, with the starts of partitions that only the map knows: they came later."""
+        """Add the starts of partitions that were added later and are only in the map."""
         known = {(number, partition) for number, partition, _ in self.starts}
         later = tuple(
             (place.source, place.partition, copied.start)
@@ -322,7 +322,7 @@ class MirrorState:
         return replace(self, starts=(*self.starts, *later))
 
     def ensure_asked(self, plan: MirrorPlan) -> None:
-        """Raise InvalidRequest where another question was asked."""
+        """Raise InvalidRequest if the plan's `question` differs from the state's."""
         now = json.loads(json.dumps(plan.question()))
         for name in sorted(self.question.keys() | now.keys()):
             if self.question.get(name) != now.get(name):
@@ -338,7 +338,7 @@ def _shown(value: object) -> str:
 
 
 def encode_state(state: MirrorState) -> bytes:
-    """The text of `mirror.json`."""
+    """Return the content of `mirror.json`."""
     content = {
         "version": STATE_VERSION,
         "mirror_id": state.mirror_id,
@@ -349,7 +349,7 @@ def encode_state(state: MirrorState) -> bytes:
 
 
 def decode_state(data: bytes) -> MirrorState:
-    """The state in a text.
+    """Decode the content of `mirror.json`.
 
     Raises:
         CorruptFile: It is not what `encode_state` writes.

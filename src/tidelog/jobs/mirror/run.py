@@ -1,20 +1,20 @@
 """Running mirror: one structured streaming query over all sources, and its checkpoint.
 
-The query reads one stream of all sources and selects what tasks need of each row. The checkpoint is
+The query reads one stream of all sources and selects the columns that tasks need. The checkpoint is
 a folder that the driver can write to:
 
-    mirror.json    the request, the mirror's id and where it began
+    mirror.json    the request, the mirror's id and its start offsets
     offsets.map    the offset map (`jobs.offset_map`)
     spark/         Spark's own: which offsets belong to which batch
     mirror.lock    held while a driver runs the mirror
 
-Not owned: writing a batch (`commit`), the plan (`plan`), questions to sources and target
-(`places`).
+Not owned: writing a batch (`commit`), the plan (`plan`), requests to sources and target (`places`).
 
-Invariants: Spark notes the offsets of a batch before it runs and that it is done afterwards.
-Between the two the batch is written, then the map. After a kill at any point the same batch comes
-again: the target knows whether it has it, and says where it went, so records are there once and the
-map gets its rows in any case. Over Spark Connect the server writes the batches (`commit`).
+Invariants: Spark writes down the offsets of a batch before it runs, and that it is done afterwards.
+In between the batch is written, then the map. After a kill at any point Spark repeats the same
+batch. The target then knows whether it has the batch, and returns its offsets, so records are there
+once and the map gets its rows in any case. Over Spark Connect the server writes the batches
+(`commit`).
 """
 
 import json
@@ -82,14 +82,14 @@ _COLUMNS: Final = (*RECORD, "topic", "partition", "offset", "timestampType")
 _CREATE_TIME: Final = "createTimestamp"
 
 
-# Order within a partition is kept by one task; a directory's segments are put in order later.
+# One task keeps the order within a partition at brokers; a directory orders segments afterwards.
 _ONE_TASK_BYTES: Final = str(1 << 58)
 
 
 def source_options(
     plan: MirrorPlan, number: int, state: MirrorState, *, batch_records: int
 ) -> dict[str, str]:
-    """Options of the stream that reads a place."""
+    """Return the options of the stream that reads a place."""
     source = plan.sources[number]
     place = source.place
     columns = [*_COLUMNS, *([] if place.is_broker else [_CREATE_TIME])]
@@ -115,7 +115,7 @@ def _subscribed(source: MirrorSource) -> dict[str, str]:
 
 
 def starting_offsets(plan: MirrorPlan, number: int, state: MirrorState) -> str:
-    """`earliest`, or the very offsets that were the ends when the mirror began."""
+    """Return `earliest`, or the log ends as of the mirror's first start, as JSON."""
     if plan.start == "earliest":
         return "earliest"
     pairs: list[Pair] = plan.pairs
@@ -135,7 +135,7 @@ def read_rows(
     batch_records: int,
     more: Mapping[str, str],
 ) -> "DataFrame":
-    """The rows of all places, each with the number of its place; times are create times."""
+    """Return the rows of all places with their place's number; times are create times."""
     from pyspark.sql.functions import coalesce, col, lit, when
 
     parts = []
@@ -143,7 +143,7 @@ def read_rows(
         options = source_options(plan, number, state, batch_records=batch_records) | dict(more)
         rows = spark.readStream.format("tidelog").options(**options).load()
         if not source.place.is_broker:
-            # The files of a LogAppendTime topic still hold when producers made their records.
+            # The files of a LogAppendTime topic still contain the producers' create times.
             stamped = col("timestampType") == lit(int(TimestampType.LOG_APPEND_TIME))
             created = when(stamped, coalesce(col(_CREATE_TIME), col("timestamp")))
             rows = rows.withColumn("timestamp", created.otherwise(col("timestamp")))
@@ -153,7 +153,7 @@ def read_rows(
 
 
 def select(rows: "DataFrame", partitioning: Partitioning) -> "DataFrame":
-    """The columns that tasks need, in order; raises InvalidRequest where one is missing."""
+    """Select the columns that tasks need, in order; raises InvalidRequest if one is missing."""
     needed = [*ORIGIN, *RECORD]
     if partitioning is Partitioning.ANY:
         needed.append(TARGET_PARTITION)
@@ -170,15 +170,15 @@ _ID_BITS: Final = 128
 
 @dataclass(slots=True, kw_only=True)
 class Mirror:
-    """A mirror that has been started. start -> await_end or stop.
+    """A started mirror. Life cycle: start -> await_end or stop.
 
     Attributes:
         started: Spark's query.
-        batches: What has been written.
-        findings: What was worth knowing before it started.
-        notes: What was found and changed at the start.
-        start_map: The map as it was at the start.
-        was_resumed: It went on from a checkpoint.
+        batches: The batches written so far.
+        findings: Findings of the checks before the start.
+        notes: Notes on topics and settings that were found or changed at the start.
+        start_map: The map as of the start.
+        was_resumed: Whether it continued from a checkpoint.
     """
 
     started: RestartingQuery
@@ -190,24 +190,24 @@ class Mirror:
 
     @property
     def query(self) -> "StreamingQuery":
-        """Spark's query, as it was started last."""
+        """Spark's query of the last start."""
         return self.started.current
 
     @property
     def plan(self) -> MirrorPlan:
-        """What is copied, with all topics that were found."""
+        """The plan with all topics that were found."""
         return self.batches.grown_plan
 
     @property
     def found(self) -> OffsetMap:
-        """The map as it is."""
+        """The current map."""
         return self.batches.found
 
     def await_end(self, stopped: threading.Event | None = None) -> None:
-        """Wait for the end; raises what ended it.
+        """Wait for the end; raises the query's error.
 
         Args:
-            stopped: Ends a continuous mirror when it is set, once the running batch is written.
+            stopped: Event that stops a continuous mirror, once the running batch is written.
         """
         while not self.started.has_ended(1):
             self.batches.report_done()
@@ -217,7 +217,7 @@ class Mirror:
         self.batches.report_done()
 
     def stop(self) -> None:
-        """Stop once the batch that is being written is done."""
+        """Stop after the batch that is being written."""
         self.batches.close()
         self.query.stop()
         self.batches.release()
@@ -233,11 +233,11 @@ def running(
     target: Place | str,
     **options: Unpack[MirrorOptions],
 ) -> Iterator[Mirror]:
-    """A started mirror, until the block ends; arguments as of `plan_mirror`.
+    """Start a mirror, and stop it at the end of the block; arguments as of `plan_mirror`.
 
     Raises:
         DirectoryLocked: Another driver runs it.
-        InvalidRequest: Over Spark Connect, a path that the server reads elsewhere.
+        InvalidRequest: Over Spark Connect, a path is relative.
         TargetLoses, InvalidRequest, UnknownTopic, ClusterFailure: As `find_targets`.
     """
     plan = plan_mirror(sources, topics, target, **options)
@@ -265,14 +265,14 @@ def running(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """A checkpoint that was begun, or found.
+    """A checkpoint, new or existing.
 
     Attributes:
-        plan: With all topics that are known by it.
-        state: Its state.
-        found: Its map.
-        findings: What the targets were found to do.
-        was_resumed: It was there.
+        plan: The plan with all topics of the map.
+        state: The checkpoint's state.
+        found: The map.
+        findings: Findings of the checks of the targets.
+        was_resumed: Whether the checkpoint existed.
     """
 
     plan: MirrorPlan
@@ -317,7 +317,7 @@ def _start(
         batches_shown = ClientBatches(
             plan=plan, path=path, env=env, watch=watch, after=start_map.batch_id
         )
-        # Of the others nothing goes to the server, nor could it.
+        # These options work only in the client, and can't be pickled.
         plain: MirrorOptions = {
             **options,
             "stopped": None,
@@ -340,7 +340,7 @@ def _start(
 
 
 def _open(plan: MirrorPlan, options: MirrorOptions, env: Env) -> _Opened:
-    """The checkpoint, begun where it is new; its targets are found, or made."""
+    """Open the checkpoint or create it; find the target topics, or create them."""
     state = read_state(env, options["checkpoint"])
     if state is None:
         plan = with_topics(plan, env)
@@ -374,7 +374,7 @@ def _begin(
     sources: Mapping[int, TopicFacts],
     targets: Mapping[str, TopicFacts],
 ) -> tuple[MirrorState, OffsetMap]:
-    """A new mirror's checkpoint; the state comes last, so half of one is none."""
+    """Create a checkpoint; the state is written last, so that an unfinished one does not count."""
     check_empty(options["checkpoint"], env)
     starts = first_offsets(plan, sources)
     offset_map = first_map(plan, sources, targets, starts)
@@ -390,7 +390,7 @@ def _begin(
 
 
 def _go_on(options: MirrorOptions, env: Env, targets: Mapping[str, TopicFacts]) -> OffsetMap:
-    """The map of a mirror that ran before."""
+    """Return the map of a mirror that ran before, with the target's new partitions."""
     offset_map = grown(read_map(env.files, f"{options['checkpoint']}/{MAP_FILE}"), targets)
     metadata = f"{options['checkpoint']}/{SPARK_DIR}/metadata"
     if offset_map.batch_id >= 0 and not env.files.exists(metadata):
@@ -404,9 +404,9 @@ def _go_on(options: MirrorOptions, env: Env, targets: Mapping[str, TopicFacts]) 
 def _query(
     rows: "DataFrame", batches: Batches | ServerBatches, options: MirrorOptions, title: str
 ) -> RestartingQuery:
-    # The very folder, also where Spark's own file system is another.
+    # A file URI, so that Spark uses this folder even if its default file system is another.
     folder = Path(f"{options['checkpoint']}/{SPARK_DIR}").absolute()
-    # Spark runs no two queries of one name, nor any two with one checkpoint.
+    # Spark refuses two active queries of one name, or with one checkpoint.
     writer = rows.writeStream.foreachBatch(batches).queryName(f"{title} ({folder.parent})")
     writer = writer.option("checkpointLocation", folder.as_uri())
     if options["continuous"]:

@@ -1,12 +1,12 @@
-"""Tasks of a mirror: write rows of a micro-batch to the target, and report where they went.
+"""Tasks of a mirror: write rows of a micro-batch to the target, and report their offsets.
 
-Tasks run by `mapInArrow` and return one small report each; the rows stay in the workers. A task of
-a directory stages segments, and the driver attaches those of all tasks together. A task of brokers
-writes one transaction with its rows and a marker that holds its notes; when the task comes again it
-finds both, writes nothing, and reports the notes.
+Tasks run by `mapInArrow` and return one small report each; the rows stay in the workers. A task for
+a directory stages segments, and the driver attaches those of all tasks together. A task for brokers
+writes one transaction with its rows and a marker that contains its notes. If such a task is
+repeated, it finds the marker, writes nothing, and reports the notes.
 
-The notes are rows of an offset map (`Ledger`). Runs of offsets at one distance become one dense
-row; if offsets jump too often, one row stands for all of a record batch. No object per record.
+The notes are rows of an offset map (`Ledger`). Consecutive offsets become one dense row; if offsets
+have too many gaps, one row stands for a whole record batch. No object per record.
 
 Not owned: the commit of a batch and the map (`commit`).
 """
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     Longs: TypeAlias = npt.NDArray[np.int64]
 
 
-# So many runs of a record batch are worth a row each.
+# Up to this number, each run of consecutive offsets in a record batch gets a row of its own.
 RUNS_MAX: Final = 32
 
 
-# What one task hands to the driver at most; the oldest are merged where there are more.
+# Maximum number of rows that one task returns to the driver; beyond it the oldest are merged.
 TASK_ROWS_MAX: Final = 512
 
 
@@ -51,13 +51,13 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class RoutedRows:
-    """Rows of one record batch as they go to the target, in order.
+    """Rows of one record batch, in the order in which they are written.
 
     Attributes:
         source: Number of the pair, int32[n].
         partition: Partition of the source, int32[n].
-        offset: Offset there, int64[n].
-        create_ms: Create time, -1 where there is none, int64[n].
+        offset: Offset at the source, int64[n].
+        create_ms: Create time, -1 for none, int64[n].
         target: Partition of the target, int32[n].
     """
 
@@ -75,21 +75,21 @@ def rows_of_group(
     create_ms: "Longs",
     arrival_ms: int,
 ) -> list[MapRow]:
-    """The map's rows for records of one partition of a source in one of the target.
+    """Return the map's rows for records of one source partition in one target partition.
 
     Args:
         group: Pair, partition of the source, partition of the target.
         source: Offsets at the source, int64[n], n > 0.
         target: Offsets at the target, int64[n].
         create_ms: Create times, -1 for none, int64[n].
-        arrival_ms: When they were there.
+        arrival_ms: Time by which they were at the target.
     """
     if len(source) > 1 and (np.diff(source) < 0).any():
         order = np.argsort(source, kind="stable")
         source, target, create_ms = source[order], target[order], create_ms[order]
     steps = np.diff(source)
     cuts = np.flatnonzero((steps != 1) | (np.diff(target) != 1)) + 1
-    # Where a transform has made several records of one, no single distance is right.
+    # If a transform has made several records of one, there is no single distance.
     if len(cuts) >= RUNS_MAX or (steps == 0).any():
         flags, starts, ends = 0, [0], [len(source)]
     else:
@@ -124,18 +124,18 @@ def _row(
 
 @dataclass(slots=True)
 class Ledger:
-    """Notes where the records of one task go. Not safe for two threads.
+    """Notes of the target offsets of one task's records. Not thread-safe.
 
-    `take` numbers the records of each partition of the target from 0 on, in order; that is what
-    their offsets will be behind the place where the target puts the task's first one.
+    `take` numbers the records of each target partition from 0, in order. These are their offsets
+    relative to the task's first record in the partition.
 
     Attributes:
         topics: Number of the target topic of each pair.
-        arrival_ms: Of the rows; 0 where it is not known yet.
-        rows: So far, with `target_start` counted from 0.
-        counts: Records so far, by pair's target topic number and partition.
+        arrival_ms: Arrival time of the rows; 0 if not known yet.
+        rows: Rows so far, with `target_start` counted from 0.
+        counts: Number of records so far, by target topic number and partition.
         copied: First and end offset, by pair and partition of the source.
-        records: How many.
+        records: Number of records.
     """
 
     topics: Mapping[int, int]
@@ -163,7 +163,7 @@ class Ledger:
             self.rows = thin(self.rows, TASK_ROWS_MAX // 2)
 
     def _number(self, batch: RoutedRows) -> "Longs":
-        """The place of each record among those of its partition of the target."""
+        """Return the target offset of each record."""
         topics = np.array([self.topics[n] for n in range(len(self.topics))], np.int32)
         keys = np.stack([topics[batch.source], batch.target], axis=1)
         groups, inverse = _unique_rows(keys)
@@ -177,7 +177,7 @@ class Ledger:
         return positions
 
     def place(self, topic: int, partition: int, start: int, count: int) -> "Longs":  # noqa: ARG002 - others know
-        """Where the records `start` to `start + count` of a partition go."""
+        """Return the target offsets of records number `start` to `start + count` of a partition."""
         return np.arange(start, start + count)
 
     def _note_copied(self, place: tuple[int, int], start: int, end: int) -> None:
@@ -188,7 +188,7 @@ class Ledger:
 def _unique_rows(
     keys: "npt.NDArray[np.int32]",
 ) -> "tuple[list[tuple[int, ...]], npt.NDArray[np.intp]]":
-    """The different rows of a table, and which of them each row is."""
+    """Return the distinct rows of a table, and for each row its number among them."""
     if (keys == keys[0]).all():
         return [tuple(keys[0].tolist())], np.zeros(len(keys), np.intp)
     found, inverse = np.unique(keys, axis=0, return_inverse=True)
@@ -196,23 +196,23 @@ def _unique_rows(
 
 
 def moved(row: MapRow, by: int, arrival_ms: int) -> MapRow:
-    """A row whose target offsets were counted from elsewhere."""
+    """Return a row with its target offsets shifted by `by`."""
     return row._replace(
         target_start=row.target_start + by, target_end=row.target_end + by, arrival_ms=arrival_ms
     )
 
 
-# -- on their way to the driver, and into what the target remembers -------------------------------
+# -- notes as text, for the driver and the target -------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRows:
-    """What one task, or all of a batch, has noted.
+    """Notes of one task, or of a whole batch.
 
     Attributes:
-        rows: Of the map.
+        rows: Rows of the map.
         copied: First and end offset, by pair and partition of the source.
-        records: How many were written.
+        records: Number of written records.
     """
 
     rows: tuple[MapRow, ...] = ()
@@ -221,7 +221,7 @@ class LedgerRows:
 
 
 def encode_ledger_rows(noted: LedgerRows) -> str:
-    """Text that holds it; small."""
+    """Return the notes as a short text."""
     packed = b"".join(ROW.pack(*row) for row in noted.rows)
     content = {
         "v": _VERSION,
@@ -233,7 +233,7 @@ def encode_ledger_rows(noted: LedgerRows) -> str:
 
 
 def decode_ledger_rows(text: str) -> LedgerRows:
-    """Decode the output of `encode_ledger_rows`; raises CorruptData for other bytes."""
+    """Decode the output of `encode_ledger_rows`; raises CorruptData for other text."""
     try:
         content = json.loads(text)
         if content["v"] != _VERSION:
@@ -249,7 +249,7 @@ def decode_ledger_rows(text: str) -> LedgerRows:
 
 
 def join_ledger_rows(parts: Iterable[LedgerRows]) -> LedgerRows:
-    """What several tasks have noted."""
+    """Join the notes of several tasks."""
     rows: tuple[MapRow, ...] = ()
     copied: dict[tuple[int, int], tuple[int, int]] = {}
     records = 0
@@ -262,7 +262,7 @@ def join_ledger_rows(parts: Iterable[LedgerRows]) -> LedgerRows:
     return LedgerRows(rows=rows, copied=copied, records=records)
 
 
-# Columns that a transform must leave: by them the map knows what went where.
+# Columns that a transform must keep: the map needs them to know the source offsets.
 ORIGIN: Final = ("source", "topic", "partition", "offset")
 
 
@@ -277,11 +277,11 @@ REPORT_SCHEMA: Final = "report string"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routes:
-    """Where each topic goes, as tasks need it.
+    """Target topics of the sources, in the form that tasks need.
 
     Attributes:
         pairs: Place, topic and target topic of each pair, in order.
-        counts: Partitions of each target topic.
+        counts: Number of partitions of each target topic.
         partitioning: How partitions are chosen.
     """
 
@@ -291,23 +291,23 @@ class Routes:
 
     @property
     def targets(self) -> list[str]:
-        """The target topics, by number."""
+        """Names of the target topics, by number."""
         return [name for name, _ in self.counts]
 
     def target_numbers(self) -> dict[int, int]:
-        """Number of the target topic of each pair."""
+        """Return the number of the target topic of each pair."""
         return {n: self.targets.index(pair[2]) for n, pair in enumerate(self.pairs)}
 
 
 class Origins:
-    """Reads from record batches what a ledger needs, and what the sink writes. For one thread."""
+    """Splits record batches into what a ledger needs and what the sink writes. For one thread."""
 
     def __init__(self, routes: Routes, *, task: int) -> None:
-        """Begin.
+        """Create it.
 
         Args:
-            routes: Where topics go.
-            task: Number of the task; records without a key begin their turns there.
+            routes: Target topics of the sources.
+            task: Number of the task, the start of the round-robin for records without a key.
         """
         self._routes = routes
         numbers = routes.target_numbers()
@@ -315,11 +315,11 @@ class Origins:
         self._turn = task
 
     def read(self, batch: pa.RecordBatch) -> tuple[RoutedRows, pa.RecordBatch]:
-        """The rows for the ledger, and the same rows for the sink.
+        """Return the rows for the ledger, and the same rows for the sink.
 
         Raises:
-            InvalidRequest: A row without an origin, or of a topic that is not mirrored.
-            InvalidTimestamp: A transform has made a time that no log should hold.
+            InvalidRequest: A row has no origin, or its topic is not mirrored.
+            InvalidTimestamp: A transform has made a create time before 1970.
         """
         self._turn += 1
         if any(batch.column(name).null_count for name in ORIGIN):
@@ -337,7 +337,7 @@ class Origins:
         return rows, self._for_sink(batch, rows)
 
     def _pairs(self, batch: pa.RecordBatch) -> "npt.NDArray[np.int32]":
-        """Number of the pair of each row."""
+        """Return the number of each row's pair."""
         places = _ints(batch, "source")
         pairs = np.full(len(places), -1, np.int32)
         topics = batch.column("topic")
@@ -367,7 +367,8 @@ class Origins:
         return chosen_numbers
 
     def _for_sink(self, batch: pa.RecordBatch, rows: RoutedRows) -> pa.RecordBatch:
-        """Columns as the sink takes them; "no time", -1 ms, stays that instead of becoming now."""
+        """Return columns for the sink. A missing time is -1 ms: the sink would replace null by now.
+        """
         names = self._routes.targets
         dictionary = pa.DictionaryArray.from_arrays(self._target_of[rows.source], pa.array(names))
         columns = {
@@ -382,7 +383,7 @@ class Origins:
 
 
 def _create_ms(batch: pa.RecordBatch) -> "npt.NDArray[np.int64]":
-    """Create times in ms, rounded down; -1 for null, a record without a time."""
+    """Return create times in ms, rounded down; -1 for null, a record without a time."""
     column = batch.column("timestamp").cast(pa.timestamp("us", "UTC"))
     micros = np.asarray(column.cast(pa.int64()).fill_null(0))
     wrong = np.flatnonzero(micros < 0)
@@ -405,12 +406,12 @@ class Report:
     """Message of a task to the driver.
 
     Attributes:
-        task: Its number; segments are put in order by it.
-        noted: Where its rows went: in a directory counted from the task's first record of each
-            partition, at brokers for good.
+        task: Number of the task, by which segments are ordered.
+        noted: Notes of the target offsets; for a directory relative to the task's first record of
+            each partition, for brokers absolute.
         staged: The segments that it has staged.
-        counts: Records by number of the target topic and partition.
-        was_done: It had written all of it before.
+        counts: Number of records, by target topic number and partition.
+        was_done: Whether an earlier attempt had written all of it.
     """
 
     task: int
@@ -420,7 +421,7 @@ class Report:
     was_done: bool = False
 
     def encode(self) -> str:
-        """Text for the driver."""
+        """Return the report as text for the driver."""
         return json.dumps(
             {
                 "task": self.task,
@@ -433,7 +434,7 @@ class Report:
 
     @classmethod
     def decode(cls, text: str) -> "Report":
-        """What a task of this program has told."""
+        """Decode the output of `encode`."""
         content = json.loads(text)
         return cls(
             task=content["task"],
@@ -449,7 +450,7 @@ class Report:
 def _noted_rows(
     batches: Iterable[pa.RecordBatch], routes: Routes, task: int, ledger: "Ledger | SentLedger"
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task as the sink takes them; each is noted in the ledger first."""
+    """Yield the rows of a task for the sink; note each in the ledger first."""
     origins = Origins(routes, task=task)
     for batch in batches:
         if batch.num_rows:
@@ -467,9 +468,9 @@ class DirectoryTask:
     """Stages the rows of a task. Called by `mapInArrow`.
 
     Attributes:
-        options: Of the sink.
-        routes: Where topics go.
-        commit_id: Of the batch; names of staged files begin so.
+        options: Options of the sink.
+        routes: Target topics of the sources.
+        commit_id: Id of the batch's commit, prefix of the staged files' names.
     """
 
     options: SinkOptions
@@ -477,7 +478,7 @@ class DirectoryTask:
     commit_id: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One report; removes what was staged where the task fails."""
+        """Stage the rows and yield one report; on failure remove the staged files."""
         from tidelog.spark.directory_sink import stage
 
         task, ledger = task_number(), Ledger(self.routes.target_numbers())
@@ -489,10 +490,10 @@ class DirectoryTask:
 
 
 class SentLedger:
-    """Notes where the brokers put the rows of a task. For one thread.
+    """Notes of the offsets that brokers assigned to one task's rows. For one thread.
 
     Rows of a partition are reported in the order in which they were sent, so the n-th report is
-    about the n-th row. What waits for its report is bounded by the size of a micro-batch.
+    about the n-th row. The number of unreported rows is bounded by the size of a micro-batch.
     """
 
     def __init__(self, routes: Routes) -> None:
@@ -502,20 +503,20 @@ class SentLedger:
         self._offsets: dict[tuple[int, int], array[int]] = {}
 
     def take(self, rows: RoutedRows) -> None:
-        """Rows that are about to be sent."""
+        """Add rows that are about to be sent."""
         self._waiting.append(rows)
 
     def sent(self, topic: str, partition: int, offset: int) -> None:
-        """One row has its offset."""
+        """Add the offset of one delivered row; markers are ignored."""
         number = self._names.get(topic)
-        if number is not None:  # else it is a marker
+        if number is not None:  # the marker's topic has no number
             key = (number, partition)
             if key not in self._offsets:
                 self._offsets[key] = array("q")
             self._offsets[key].append(offset)
 
     def noted(self, arrival_ms: int) -> LedgerRows:
-        """All rows, once every one of them has its offset."""
+        """Return the notes of all rows, once every row has its offset."""
         offsets = {
             key: np.frombuffer(reported, np.int64) for key, reported in self._offsets.items()
         }
@@ -526,7 +527,7 @@ class SentLedger:
 
 
 class PlacedLedger(Ledger):
-    """A ledger that knows the offsets at the target by their number."""
+    """Ledger with known target offsets."""
 
     def __init__(
         self,
@@ -538,7 +539,7 @@ class PlacedLedger(Ledger):
         self._known = offsets
 
     def place(self, topic: int, partition: int, start: int, count: int) -> "npt.NDArray[np.int64]":
-        """Where the rows `start` to `start + count` of a partition went."""
+        """Return the target offsets of rows number `start` to `start + count` of a partition."""
         offsets = self._known[topic, partition][start : start + count]
         assert len(offsets) == count, "every row was reported"
         return offsets
@@ -549,10 +550,10 @@ class BrokerTask:
     """Sends the rows of a task in one transaction. Called by `mapInArrow`.
 
     Attributes:
-        options: Of the sink.
-        routes: Where topics go.
-        mirror_id: Names the writer.
-        batch_id: Of the micro-batch.
+        options: Options of the sink.
+        routes: Target topics of the sources.
+        mirror_id: Id of the mirror, part of the writer's name.
+        batch_id: Number of the micro-batch.
     """
 
     options: SinkOptions
@@ -561,7 +562,7 @@ class BrokerTask:
     batch_id: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One report."""
+        """Send the rows and yield one report."""
         from tidelog.spark.broker_sink import Claim, send
 
         task, ledger = task_number(), SentLedger(self.routes)
@@ -579,5 +580,5 @@ class BrokerTask:
 
 
 def read_reports(texts: Sequence[str]) -> list[Report]:
-    """The reports of all tasks, in the order of the tasks."""
+    """Decode the reports of all tasks, in the order of the tasks."""
     return sorted(map(Report.decode, texts), key=lambda report: report.task)
