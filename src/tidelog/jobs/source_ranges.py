@@ -1,9 +1,9 @@
-"""Offset ranges that hold a range of time, and what is known of them before reading.
+"""Offset ranges that contain a time range, and what is known of their records before reading.
 
-Offsets are found once, when a replay starts, and fixed. They hold every record of the range and
-may hold others, which each chunk leaves out by the records' own times: exact for any order. A
-directory's plan passes over what its zone maps and indexes rule out. Brokers tell the first offset
-of a time alone, so there everything behind the start is read.
+Offsets are found once, when a replay starts, and fixed. They contain every record of the range and
+may contain others, which each chunk filters out by the records' own times: exact for any order. A
+directory's plan skips what its zone maps and indexes rule out. Brokers only report the first offset
+of a time, so everything after the start is read there.
 """
 
 from collections.abc import Mapping
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 Times: TypeAlias = tuple[int | None, int | None]
 
 
-# Each chunk is a job, so a partition is read in no more stretches than this.
+# Maximum number of spans of a partition, since each chunk is a job.
 STRETCHES_MAX: Final = 16
 
 
-# Counting for the checks may read this much of log; beyond, "not known" is the honest answer.
+# Maximum bytes of log that counting for the checks may read; beyond it the count is unknown.
 COUNT_BYTES_MAX: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is to be replayed.
+    """Request of a replay's records.
 
     Attributes:
-        place: Where it is.
-        topic: The topic.
-        times: [start, end) in ms, None where open.
-        clock: Which of a record's two times that is about.
+        place: Place of the topic.
+        topic: Name of the topic.
+        times: Time range [start, end) in ms, None for an open side.
+        clock: Clock of the time range.
         isolation: Whether records of open and aborted transactions are read.
     """
 
@@ -54,20 +54,20 @@ class Question:
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
 
     def options(self) -> dict[str, str]:
-        """Options of a read, but for its offsets and columns."""
+        """Return the options of a read, without its offsets and columns."""
         return self.place.options() | {"isolation": self.isolation.name.lower()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a source has for a question.
+    """Facts of a source for a question.
 
     Attributes:
-        partitions: How many the topic has.
-        spans: Offsets that hold the range.
+        partitions: Number of the topic's partitions.
+        spans: Offsets that contain the range.
         config: The topic's settings.
-        size_bytes: Bytes of log there, None where nobody knows.
-        between: How many of the records have create times in a range.
+        size_bytes: Bytes of log of these offsets, None if unknown.
+        between: Returns the number of their records with create times in a range.
     """
 
     partitions: int
@@ -77,11 +77,11 @@ class Found:
     between: Between
 
     def load(self, *, keeps_partitions: bool) -> ExpectedWrite:
-        """What the checks of a target ask."""
+        """Return the expected records for the checks of a target."""
         return ExpectedWrite(
             records=Count(total(self.spans), is_exact=False),
             between=self.between,
-            # Without reading the records nobody knows whose keys are null.
+            # The number of null keys is unknown without reading the records.
             null_keys=None,
             size_bytes=self.size_bytes,
             batch_bytes_max=self.config.max_message_bytes,
@@ -90,15 +90,15 @@ class Found:
 
 
 def find(question: Question, *, env: Env | None = None) -> Found:
-    """The offsets that hold a question's range.
+    """Find the offsets that contain a question's range.
 
     Args:
-        question: What is to be replayed.
-        env: Files and clock of local directories; the machine's where None.
+        question: The request.
+        env: Files and clock of local directories; the machine's if None.
 
     Raises:
-        UnknownTopic: No such topic.
-        InvalidRequest: The append clock of brokers that don't keep it.
+        UnknownTopic: There is no such topic.
+        InvalidRequest: The clock is `append`, and the brokers don't keep append times.
         ClusterFailure: The brokers can't be reached, or refuse.
     """
     if question.place.is_broker:
@@ -110,7 +110,7 @@ def find(question: Question, *, env: Env | None = None) -> Found:
 
 
 def load_left(question: Question, spans: Spans, *, env: Env | None = None) -> ExpectedWrite:
-    """What the checks of a target ask of what an earlier start has left."""
+    """Return the expected records of offsets that an earlier start has left."""
     from tidelog.objects.object_files import env_for
 
     if question.place.is_broker:
@@ -150,7 +150,7 @@ def _of_directory(question: Question, env: Env) -> Found:
 
 
 def _spans(planned: "ScanPlan") -> Spans:
-    """The offsets that a plan reads."""
+    """Return the offsets that a plan reads."""
     return joined(
         Span(split.topic_partition, piece.start_offset, piece.end_offset)
         for split in planned.splits
@@ -160,7 +160,7 @@ def _spans(planned: "ScanPlan") -> Spans:
 
 
 def _counter(question: Question, spans: Spans, env: Env) -> Between:
-    """Counts by create time among the offsets found; zone maps tell most of it."""
+    """Return a function that counts the offsets' records by create time, mostly from zone maps."""
     hulls = thinned(spans, 1)
 
     def between(start_ms: int | None, end_ms: int | None) -> Count | None:
@@ -175,14 +175,14 @@ def _counter(question: Question, spans: Spans, env: Env) -> Between:
 
 
 def _both(one: Times, other: Times) -> Times:
-    """The times that lie in both ranges."""
+    """Return the intersection of two time ranges."""
     starts = [start for start in (one[0], other[0]) if start is not None]
     ends = [end for end in (one[1], other[1]) if end is not None]
     return max(starts, default=None), min(ends, default=None)
 
 
 def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | None:
-    """The records of the offsets in a range of create times; None where it costs too much."""
+    """Count the offsets' records in a range of create times; None if it would read too much."""
     from tidelog import scan
     from tidelog.scan.plan import plan_count
 
@@ -206,7 +206,7 @@ def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | 
             return None
         counted = scan.count(place, hull.partition, wanted=selection, isolation=isolation, env=env)
         records += counted.records
-    # On the append clock the offsets hold whole batches, with records outside of the range.
+    # On the append clock the offsets contain whole batches, with records outside the range.
     is_exact = question.clock is ClockName.RECORD or question.times == (None, None)
     return Count(records, is_exact)
 
@@ -246,10 +246,10 @@ def _check_clock(question: Question, config: "TopicConfig") -> None:
 def _first_offsets(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
 ) -> dict[TopicPartition, int]:
-    """Where records with that time or a later one begin, the end where there is none.
+    """Return the first offset with that time or a later one, the end without one.
 
-    Of a topic that its broker searches by append time that is where the log does: the search says
-    nothing of the times that a replay selects by.
+    If a topic's broker searches append times, it is the log start: the search ignores the times
+    that a replay filters by.
     """
     by_append = searched_by_append(cluster, {name.topic for name in marks})
     searched = {name: mark for name, mark in marks.items() if name.topic not in by_append}
@@ -261,9 +261,9 @@ def _first_offsets(
 
 
 def _asker(question: Question, spans: Spans) -> Between:
-    """About how many records lie before or after a time, by the brokers' time indexes.
+    """Return a function that estimates the records in a time range by the brokers' time indexes.
 
-    None where the brokers search by another time.
+    It returns None if the brokers search append times.
     """
 
     def between(start_ms: int | None, end_ms: int | None) -> Count | None:

@@ -1,17 +1,17 @@
 """Check of a target topic: what it would refuse or lose of the records that a job will write.
 
-Owns the findings, and the target as it is: partitions and settings in force, of a directory or of
-brokers, found or made. `check` decides without I/O, from the topic's settings and what is known of
+Owns the findings, and the target as it is: partitions and effective settings, of a directory or of
+brokers, found or created. `check` decides without I/O, from the topic's settings and known facts of
 the records, before a job starts:
 
-- `message.timestamp.type=LogAppendTime` overwrites every create time by the time of the append;
+- `message.timestamp.type=LogAppendTime` overwrites every create time by the append time;
 - `message.timestamp.before.max.ms` and `.after.max.ms` refuse batches with times too far from now;
 - `max.message.bytes` refuses large batches, `cleanup.policy=compact` records without a key;
 - retention by time deletes old records as soon as their segment is finished, and retention by size
-  deletes what does not fit.
+  deletes the oldest records beyond it.
 
-A finding either costs records or their times (`is_loss`), and then a job stops unless it is told to
-continue, or it is a remark.
+A finding is either a loss of records or their times (`is_loss`), and then a job stops unless the
+user forces it, or it is a note.
 
 Source: KIP-32, KIP-33; docs/jobs.md, docs/retention.md.
 """
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
 
 
-# Create times from here on, exclusive of the end: None where that side is open.
+# Counts create times in [start, end), in ms; None for an open side.
 Between = Callable[[int | None, int | None], Count | None]
 
 
 class Effect(StrEnum):
-    """What happens to the records of a finding."""
+    """Effect on the records of a finding."""
 
     OVERWRITTEN = "create times overwritten"
     REFUSED = "refused"
@@ -52,14 +52,14 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A topic that is to be written to.
+    """A topic that will be written to.
 
     Attributes:
-        place: The directory or the cluster, as people name it.
-        topic: Its name.
-        partitions: How many it has.
-        config: Its settings in force.
-        end_offset: Sum of its partitions' ends: 0 where nothing was ever written.
+        place: The directory or the cluster, for messages.
+        topic: Name of the topic.
+        partitions: Number of its partitions.
+        config: Its effective settings.
+        end_offset: Sum of its partitions' ends: 0 if it never had a record.
     """
 
     place: str
@@ -78,16 +78,17 @@ def _unknown(_start_ms: int | None, _end_ms: int | None) -> Count | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedWrite:
-    """What is known of the records that are about to be written; None for what is not.
+    """Known facts of the records that will be written; None for unknown ones.
 
     Attributes:
-        records: How many.
-        between: How many have a create time in [start, end) in ms.
-        null_keys: How many have no key.
-        size_bytes: About how large they are all together, as batches.
-        batch_bytes_max: How large a batch may be.
-        partitions: Numbers of partitions are kept, up to this one, exclusive; None: by key.
-        has_times: Whether they come with create times; else all get that of the append.
+        records: Number of records.
+        between: Returns the number of create times in [start, end), in ms.
+        null_keys: Number of records without a key.
+        size_bytes: Approximate size of all records together, as batches.
+        batch_bytes_max: Maximum size of a batch.
+        partitions: If records keep their partition's number: the largest number plus one. None if
+            keys choose partitions.
+        has_times: Whether the records have create times; else all get the append time.
     """
 
     records: Count | None = None
@@ -101,13 +102,13 @@ class ExpectedWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing to know before the job starts.
+    """One result of a check before the job starts.
 
     Attributes:
-        effect: What happens to the records.
-        setting: The topic's setting that does it, as `name=value`.
-        text: The sentence.
-        records: How many it is about, None where nobody knows.
+        effect: Effect on the records.
+        setting: The topic's setting that causes it, as `name=value`.
+        text: Sentence for the user.
+        records: Number of affected records, None if unknown.
     """
 
     effect: Effect
@@ -128,7 +129,7 @@ class TargetLoses(InvalidRequest):
     """The target would refuse or lose records; nothing was written.
 
     Attributes:
-        findings: Everything that was found, notes included.
+        findings: All findings, notes included.
     """
 
     def __init__(self, target: Target, findings: Sequence[Finding]) -> None:
@@ -138,12 +139,12 @@ class TargetLoses(InvalidRequest):
 
 
 def check(target: Target, load: ExpectedWrite, now_ms: int) -> list[Finding]:
-    """Everything that the target's settings would do to the load, losses first.
+    """Return the effects of the target's settings on the expected records, losses first.
 
     Args:
-        target: Where it goes.
-        load: What is known of it.
-        now_ms: The target's clock, in ms.
+        target: The target topic.
+        load: Known facts of the records.
+        now_ms: Time of the target's clock, in ms.
     """
     findings = [*_partitions(target, load), *_batch_size(target.config, load)]
     findings += [*_keys(target.config, load), *_size(target, load)]
@@ -155,7 +156,7 @@ def check(target: Target, load: ExpectedWrite, now_ms: int) -> list[Finding]:
 
 
 def thresholds(config: TopicConfig, now_ms: int) -> list[int]:
-    """The times in ms that `check` asks counts for, for those who must count beforehand."""
+    """Return the times in ms for which `check` needs counts, for jobs that count beforehand."""
     times: list[int] = []
 
     def note(start_ms: int | None, end_ms: int | None) -> Count | None:
@@ -168,7 +169,7 @@ def thresholds(config: TopicConfig, now_ms: int) -> list[int]:
 
 
 def ensure(target: Target, findings: Sequence[Finding], *, force: bool) -> None:
-    """Raise TargetLoses where anything would be lost, unless forced."""
+    """Raise TargetLoses if a finding is a loss, unless forced."""
     if not force and any(finding.is_loss for finding in findings):
         raise TargetLoses(target, findings)
 
@@ -176,10 +177,10 @@ def ensure(target: Target, findings: Sequence[Finding], *, force: bool) -> None:
 def ensure_keeps(
     target: Target, load: ExpectedWrite, now_ms: int, *, force: bool, listener: Listener
 ) -> tuple[Finding, ...]:
-    """Check a target, tell the listener what was found, and return it.
+    """Check a target, report the findings to the listener, and return them.
 
     Raises:
-        TargetLoses: Records or their create times would be lost, and `force` is off.
+        TargetLoses: Records or their create times would be lost, and `force` is false.
     """
     findings = tuple(check(target, load, now_ms))
     ensure(target, findings, force=force)
@@ -189,7 +190,7 @@ def ensure_keeps(
 
 
 def count_text(count: Count | None) -> str:
-    """A number of records in words: `12 records`, `up to 12 records`, `records`."""
+    """Return a number of records as text: `12 records`, `up to 12 records`, `records`."""
     if count is None:
         return "records"
     bound = "" if count.is_exact else "up to "
@@ -197,7 +198,7 @@ def count_text(count: Count | None) -> str:
 
 
 def time_text(ms: int) -> str:
-    """A time for people; a number of ms where no calendar holds it."""
+    """Return a time as text; a number of ms if it is outside the calendar."""
     try:
         return format_ms(ms)
     except (ValueError, OverflowError, OSError):
@@ -227,7 +228,7 @@ def _timestamp_type(target: Target, load: ExpectedWrite) -> Iterator[Finding]:
 
 
 def _is_stamped(config: TopicConfig) -> bool:
-    """Whether create times have no say: the log's own replace them."""
+    """Whether the log replaces create times by append times."""
     return config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
 
 
@@ -286,7 +287,7 @@ _CLOCK_WAY_OUT: Final = "; tidelog.retention.clock=append counts from the append
 
 
 def _age(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[Finding]:
-    """What retention by time deletes as soon as its segment is finished: what is old already."""
+    """Yield findings on records that retention deletes once their segment is finished."""
     keeps = not config.is_deleted_by_age_or_size or config.retention_ms < 0
     by_append = config.tidelog_retention_clock is RetentionClock.APPEND or _is_stamped(config)
     if keeps or by_append:
@@ -329,16 +330,16 @@ def _size(target: Target, load: ExpectedWrite) -> Iterator[Finding]:
 
 
 def lines(findings: Iterable[Finding]) -> list[str]:
-    """A line for each finding, its effect first."""
+    """Return a line for each finding, its effect first."""
     return [f"{finding.effect.value}: {finding}" for finding in findings]
 
 
-# Kafka's brokers know timestamps alone: there the record's own time counts, without a cap.
+# Kafka's brokers only know record timestamps, so retention counts these, even future ones.
 _BROKER_CLOCK = {"tidelog.retention.clock": "record"}
 
 
 def open_cluster(place: Place) -> "Cluster":
-    """A connection to the brokers of a place.
+    """Connect to the brokers of a place.
 
     Raises:
         MissingDependency, ConfigError: As `tidelog.remote.cluster.connect`.
@@ -351,15 +352,15 @@ def open_cluster(place: Place) -> "Cluster":
 
 
 def describe(place: Place, topic: str, *, env: Env | None = None) -> Target:
-    """A topic as a target.
+    """Return an existing topic as a target.
 
     Args:
-        place: Where it is.
-        topic: Its name.
-        env: Files and clock of a local directory; the machine's where None.
+        place: The directory or cluster.
+        topic: Name of the topic.
+        env: Files and clock of a local directory; the machine's if None.
 
     Raises:
-        UnknownTopic: No such topic; the text names the nearest one.
+        UnknownTopic: There is no such topic; names the nearest one.
         ClusterFailure: The brokers can't be reached, or refuse.
     """
     if place.is_broker:
@@ -370,10 +371,10 @@ def describe(place: Place, topic: str, *, env: Env | None = None) -> Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTarget:
-    """A topic that a job makes where it is missing.
+    """Topic that a job creates if it is missing.
 
     Attributes:
-        partitions: How many.
+        partitions: Number of its partitions.
         config: Settings of its own.
     """
 
@@ -382,7 +383,11 @@ class NewTarget:
 
 
 def new_target(create: int | None, config: Mapping[str, str] | None) -> NewTarget | None:
-    """How a missing topic is made; raises InvalidRequest for settings of a topic that is not."""
+    """Return how to create a missing topic, None if `create` is None.
+
+    Raises:
+        InvalidRequest: Settings are given, but not a number of partitions.
+    """
     if create is None:
         if config:
             raise InvalidRequest("settings are for a topic that is made: say how many partitions")
@@ -393,20 +398,20 @@ def new_target(create: int | None, config: Mapping[str, str] | None) -> NewTarge
 def find_or_plan(
     place: Place, topic: str, new: NewTarget | None, *, env: Env | None = None
 ) -> tuple[Target, bool]:
-    """A topic as a target, as it is or as it would be made. Changes nothing.
+    """Return a topic as a target, as it is or as it would be created; change nothing.
 
     Args:
-        place: Where it is.
-        topic: Its name.
-        new: How it is to be made where it is missing; None where it must be there.
-        env: As `describe`.
+        place: The directory or cluster.
+        topic: Name of the topic.
+        new: How to create it if it is missing; None if it must exist.
+        env: Files and clock of a local directory; the machine's if None.
 
     Returns:
-        The target, and whether it has to be made.
+        The target, and whether it has to be created.
 
     Raises:
-        InvalidTopic, InvalidPartitions, ConfigError: It can't be made so.
-        InvalidRequest: It is there, with other partitions or other settings than asked for.
+        InvalidTopic, InvalidPartitions, ConfigError: It can't be created with `new`.
+        InvalidRequest: It exists with other partitions or other settings than requested.
         UnknownTopic, ClusterFailure: As `describe`.
     """
     if new is None:
@@ -429,7 +434,7 @@ def _is_there(place: Place, env: Env) -> bool:
 
 
 def _defaults(place: Place, env: Env) -> Mapping[str, str]:
-    """Topic defaults of a directory's broker; those of brokers that run are not known."""
+    """Return the topic defaults of a directory's broker; empty for running brokers."""
     if place.is_broker or "://" in place.address or not _is_there(place, env):
         return {}
     from tidelog.storage.directory.broker_files import read_kept_defaults
@@ -440,7 +445,7 @@ def _defaults(place: Place, env: Env) -> Mapping[str, str]:
 def _ensure_alike(
     existing: Target, partitions: int, texts: Mapping[str, str], planned: TopicConfig
 ) -> None:
-    """Refuse a topic that is there and that would not have been made so."""
+    """Refuse an existing topic that differs from the requested one."""
     if existing.partitions != partitions:
         raise InvalidRequest(
             f"{existing.topic} is there with {existing.partitions} partitions, not {partitions}"
@@ -457,7 +462,7 @@ def _ensure_alike(
 def make_topic(
     place: Place, topic: str, partitions: int, settings: Mapping[str, str], env: Env
 ) -> list[ConfigNote]:
-    """Create a topic, and a local directory where it is missing; notes on its settings.
+    """Create a topic, and a local directory if it is missing; return notes on its settings.
 
     Raises:
         ConfigError, InvalidTopic, ClusterFailure, DirectoryLocked: It can't be created.
@@ -476,15 +481,15 @@ def make_topic(
 
 
 def make_target(place: Place, topic: str, new: NewTarget, env: Env, listener: Listener) -> None:
-    """Create a topic as planned, and tell the listener notes on its settings; as `make_topic`."""
+    """Create a topic as planned, and report notes on its settings; errors as `make_topic`."""
     for note in make_topic(place, topic, new.partitions, new.config, env):
         listener.note(str(note))
 
 
 def drop_empty_topic(place: Place, topic: str, env: Env) -> bool:
-    """Delete a topic if it is empty; whether it was. Failures are passed over.
+    """Delete a topic if it is empty; return whether it was deleted. Ignores failures.
 
-    For a topic that was made for a load that has failed, or is refused.
+    For a topic that was created for a write that has failed, or is refused.
     """
     if place.is_broker:
         return _drop_at_brokers(place, topic)
@@ -514,11 +519,11 @@ def _drop_at_brokers(place: Place, topic: str) -> bool:
 
 @contextmanager
 def taken_back(place: Place, topics: Collection[str], env: Env) -> Iterator[None]:
-    """Delete topics that were just made where the block raises; the error says what became of them.
+    """Delete newly created topics if the block raises; the error notes what happened to them.
 
     Args:
-        place: Where they are.
-        topics: Those made so far; may grow in the block.
+        place: The directory or cluster.
+        topics: Topics created so far; may grow in the block.
         env: Files and clock of a local directory.
     """
     try:
@@ -545,8 +550,8 @@ def _of_cluster(cluster: "Cluster", place: Place, topic: str) -> Target:
 
 
 def config_of_broker(settings: Mapping[str, str]) -> TopicConfig:
-    """A topic's settings as its broker tells them; names of later releases are passed over."""
-    # Names unknown here are refused in a topic's own settings, but not in a broker's.
+    """Return a topic's settings as its broker reports them; ignores names of later releases."""
+    # Unknown names are an error among a topic's own settings, but not among a broker's.
     return TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(settings))[0]
 
 

@@ -367,8 +367,7 @@ class Origins:
         return chosen_numbers
 
     def _for_sink(self, batch: pa.RecordBatch, rows: RoutedRows) -> pa.RecordBatch:
-        """Return columns for the sink. A missing time is -1 ms: the sink would replace null by now.
-        """
+        """Return columns for the sink. A missing time is -1 ms: the sink replaces null by now."""
         names = self._routes.targets
         dictionary = pa.DictionaryArray.from_arrays(self._target_of[rows.source], pa.array(names))
         columns = {

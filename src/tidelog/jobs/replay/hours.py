@@ -1,7 +1,7 @@
-"""Records by hour on both clocks and sizes by partition: counted inside the splits.
+"""Counts records by hour on both clocks, and sizes by partition, inside the splits.
 
-Each task reads its offsets with the columns it needs and hands out a few rows of counts, so what
-passes from task to driver does not grow with the records.
+Each task reads its offsets with the needed columns and returns a few rows of counts, so the data
+from task to driver does not grow with the number of records.
 """
 
 from collections.abc import Iterator, Mapping
@@ -52,12 +52,12 @@ _SCHEMA: Final = pa.schema(_FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """What was counted.
+    """Counts of records.
 
     Attributes:
-        by_clock: `record` and, where it is known, `append` -> hour since the epoch -> records.
-        records: By partition.
-        size_bytes: Of keys and values, by partition.
+        by_clock: `record` and, if known, `append` -> hour since the epoch -> number of records.
+        records: Number of records by partition.
+        size_bytes: Bytes of keys and values by partition.
     """
 
     by_clock: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -66,12 +66,12 @@ class Hours:
 
 
 def count_hours(spark: "SparkSession", question: Question, spans: Spans) -> Hours:
-    """Count the records of a question in the offsets given.
+    """Count the records of a question at the given offsets.
 
     Args:
         spark: The session.
-        question: Its clock and times say which records count.
-        spans: The offsets to look at.
+        question: Its clock and times choose which records count.
+        spans: The offsets to read.
     """
     from tidelog.spark.directory_backend import open_backend
     from tidelog.spark.options import read_source_options
@@ -102,7 +102,7 @@ def count_hours(spark: "SparkSession", question: Question, spans: Spans) -> Hour
 def tally(
     rows: pa.RecordBatch, times: tuple[int | None, int | None], *, on_append: bool
 ) -> pa.RecordBatch:
-    """The counts of some records, as rows of `_SCHEMA`."""
+    """Return the counts of some records, as rows of `_SCHEMA`."""
     clocks = {RECORD: _micros(rows, "timestamp")}
     if "appendTimestamp" in rows.schema.names:
         clocks[APPEND] = _micros(rows, "appendTimestamp")
@@ -124,7 +124,7 @@ def tally(
 
 
 def _micros(rows: pa.RecordBatch, name: str) -> "Longs":
-    """Times in microseconds, -1 where there is none."""
+    """Return times in microseconds, -1 for missing ones."""
     column = rows.column(name).cast(pa.int64())
     return np.asarray(column.fill_null(-1)).astype(np.int64)
 
@@ -172,7 +172,7 @@ def _collected(grouped: object) -> Hours:
         f.sum("count").alias("total"), f.count("count").alias("times")
     ).collect():
         if row["kind"] == _SIZES:
-            # A batch's sizes come with how many records it had, in place of an hour.
+            # A row with sizes has the number of records in place of an hour.
             number = row["partition"]
             records[number] = records.get(number, 0) + row["hour"] * row["times"]
             size_bytes[number] = size_bytes.get(number, 0) + row["total"]

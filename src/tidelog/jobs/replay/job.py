@@ -1,9 +1,9 @@
-"""`replay`: records of one topic in a range of time once more, to a topic, Parquet or a console.
+"""`replay`: writes one topic's records of a time range again, to a topic, Parquet or a console.
 
-1. The offsets that hold the range are found and fixed (`source_ranges`).
-2. The target's settings are checked against the records to come (`target_check`).
+1. The offsets that contain the range are found and fixed (`source_ranges`).
+2. The target's settings are checked against the expected records (`target_check`).
 3. Chunk after chunk is read, filtered by the records' own times, and written under the chunk's
-   number (`run`, `places`), held to a rate (`chunks`), and noted in the journal (`run`).
+   number (`run`, `places`), limited to a rate (`chunks`), and recorded in the journal (`run`).
 """
 
 from typing import TYPE_CHECKING, Final, Unpack
@@ -30,25 +30,26 @@ _SUMMARY: Final = (
 def replay(
     spark: "SparkSession", source: Place | str, topic: str, **options: Unpack[ReplayOptions]
 ) -> "DataFrame":
-    """Replay a topic's records of a range of time; a summary of one row.
+    """Replay a topic's records of a time range; return a summary of one row.
 
     Args:
         spark: The session.
-        source: Where the topic is: a directory, an object store's URL, or `kafka://HOST:PORT`.
-        topic: Its name.
-        **options: Those of `ReplayOptions`.
+        source: Place of the topic: a directory, an object store's URL, or `kafka://HOST:PORT`.
+        topic: Name of the topic.
+        **options: Options, see `ReplayOptions`.
 
     Raises:
         TargetLoses: The target would refuse or lose records; nothing was written.
-        InvalidRequest, InvalidTime, UnknownTopic: As their names say; nothing was written.
-        OffsetsGone: Retention has taken what was still to be read.
+        InvalidRequest, InvalidTime, UnknownTopic: An option or a topic is invalid; nothing was
+            written.
+        OffsetsGone: Retention has deleted records that were not yet read.
     """
     outcome = Replay(as_place(source), topic, **options).run(spark)
     return spark.createDataFrame([summary_row(outcome)], _SUMMARY)
 
 
 def summary_row(outcome: ReplayOutcome) -> tuple[str | int | float | list[str] | None, ...]:
-    """The outcome as a row of the summary."""
+    """Return the outcome as a row of the summary."""
     question, to = outcome.question, outcome.to
     return (
         str(question.place),

@@ -1,14 +1,14 @@
 """Targets of a replay: a topic, Parquet files, or a console; one chunk after the other.
 
-What each promises of a chunk that a killed job may have written already, and writes again:
+A killed job may have written a chunk that its restart writes again. The targets' guarantees:
 
-- directory: the chunk's number is part of its commit, so it is taken once; a chunk is visible as a
-  whole or not at all.
+- directory: the chunk's number is part of its commit, so it is written once; either all of a chunk
+  is visible, or nothing.
 - brokers: each task's rows and a marker with the chunk's number are one transaction. Rows go to
-  tasks by partition and offset, the same in each attempt, so each is taken once. A chunk that was
-  cut short is partly visible until it is written again.
-- Parquet: each chunk has a folder, which is written anew as a whole.
-- console: nothing is remembered; it can't go on where it stopped.
+  tasks by partition and offset, the same in each attempt, so each row is written once. An
+  interrupted chunk is partly visible until it is written again.
+- Parquet: each chunk has a folder, which is replaced as a whole.
+- console: no state is kept, so a restart can't continue.
 """
 
 import base64
@@ -33,7 +33,7 @@ CONSOLE: Final = "console"
 _PARQUET: Final = "parquet:"
 
 
-# On a console a chunk's rows pass through the driver.
+# A chunk's rows for a console go through the driver.
 CONSOLE_RECORDS: Final = 10_000
 
 
@@ -42,10 +42,10 @@ class Chunk:
     """The rows of one chunk.
 
     Attributes:
-        rows: As the source gives them.
-        job_id: Of the replay.
-        number: The chunk's.
-        may_be_there: A job that died may have written it.
+        rows: Rows of the source.
+        job_id: Id of the replay.
+        number: Number of the chunk.
+        may_be_there: Whether a killed job may have written it.
     """
 
     rows: "DataFrame"
@@ -55,19 +55,19 @@ class Chunk:
 
 
 class ReplayTarget(Protocol):
-    """Takes chunks in order."""
+    """Target that writes chunks in order."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that it keeps beyond those that every topic takes."""
+        """Columns that it keeps in addition to those of every target."""
         ...
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":
-        """The rows as the target needs them, where that matters by so many tasks."""
+        """Return the rows in the order that the target needs, in at most `tasks` tasks."""
         ...
 
     def write(self, chunk: Chunk) -> None:
-        """Write a chunk; whoever reads it may have to wait for its end."""
+        """Write a chunk; its records may become visible only at the end."""
         ...
 
 
@@ -76,9 +76,9 @@ class TopicTarget:
     """A topic in a directory or at brokers.
 
     Attributes:
-        place: Where.
-        topic: Its name.
-        keeps_partitions: Records keep the numbers of their partitions; else their keys choose.
+        place: The directory or cluster.
+        topic: Name of the topic.
+        keeps_partitions: Whether records keep the numbers of their partitions; else by key.
         options: More options of the sink, such as compression.
     """
 
@@ -90,11 +90,11 @@ class TopicTarget:
     columns = ()
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":
-        """See `ReplayTarget`; a directory takes rows in the order in which they are read."""
+        """Order rows for brokers; a directory takes them in the order in which they are read."""
         return in_order(rows, tasks) if self.place.is_broker else rows
 
     def write(self, chunk: Chunk) -> None:
-        """See `ReplayTarget`."""
+        """Write a chunk in one numbered write, see `ReplayTarget`."""
         dropped = ["topic"] if self.keeps_partitions else ["topic", "partition"]
         options = {
             **self.place.options(),
@@ -110,9 +110,9 @@ class TopicTarget:
 
 
 def in_order(rows: "DataFrame", tasks: int) -> "DataFrame":
-    """The same rows, in the same tasks in each attempt: whole partitions, by offset.
+    """Assign rows to the same tasks in each attempt: whole partitions, ordered by offset.
 
-    What a `transform` has left of the columns decides; without them the rows stay where they are.
+    If a `transform` has removed the columns for that, the rows stay as they are.
     """
     if not {"partition", "offset"} <= set(rows.columns):
         return rows
@@ -129,35 +129,35 @@ class ParquetTarget:
     columns = ("offset", "timestampType", "appendTimestamp")
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":  # noqa: ARG002 - the protocol's
-        """See `ReplayTarget`."""
+        """Return the rows unchanged."""
         return rows
 
     def write(self, chunk: Chunk) -> None:
-        """See `ReplayTarget`; what a finished job left there is never replaced."""
+        """Write a chunk's folder, replacing it only if a killed job may have begun it."""
         mode = "overwrite" if chunk.may_be_there else "errorifexists"
         chunk.rows.write.mode(mode).parquet(f"{self.path}/chunk={chunk.number:06d}")
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleTarget:
-    """Lines of JSON, a record each: key and value as text where they are, else in base64."""
+    """JSON lines, one per record: key and value as text if they are UTF-8, else in base64."""
 
     show: Print
 
     columns = ("offset",)
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":  # noqa: ARG002 - the protocol's
-        """See `ReplayTarget`."""
+        """Return the rows unchanged."""
         return rows
 
     def write(self, chunk: Chunk) -> None:
-        """See `ReplayTarget`."""
+        """Print a line for each row."""
         for row in chunk.rows.toLocalIterator():
             self.show(record_line(row))
 
 
 def record_line(row: "Row") -> str:
-    """A record as a line of JSON; bytes that are no UTF-8 become `{"base64": ...}`."""
+    """Return a record as a line of JSON; bytes that are not UTF-8 become `{"base64": ...}`."""
     return json.dumps({name: _shown(cell) for name, cell in row.asDict().items()}, default=str)
 
 
@@ -173,7 +173,7 @@ def _shown(cell: object) -> object:
 
 
 def parse_target(to: Place | str) -> Place | str:
-    """What `to` names: a place, `parquet:PATH` or `console`; raises InvalidRequest."""
+    """Parse a target: a place, `parquet:PATH` or `console`; raises InvalidRequest."""
     if isinstance(to, Place) or to == CONSOLE:
         return to
     if to.startswith(_PARQUET):
@@ -184,5 +184,5 @@ def parse_target(to: Place | str) -> Place | str:
 
 
 def parquet_path(to: str) -> str:
-    """The path in `parquet:PATH`."""
+    """Return the path of `parquet:PATH`."""
     return to.removeprefix(_PARQUET)

@@ -1,12 +1,12 @@
 """One run of a replay: starts or resumes, writes chunk after chunk, and keeps the journal.
 
-Owns the loop over chunks (`Replay`) and the journal file (`Journal`, `Progress`): what was
-requested, which offsets are left, and which chunk is being written. Not owned: cutting chunks and
-the rate (`chunks`), reading and writing them (`places`).
+Owns the loop over chunks (`Replay`) and the journal file (`Journal`, `Progress`): the request, the
+offsets that are left, and the chunk that is being written. Not owned: choosing chunks and the rate
+(`chunks`), reading and writing them (`places`).
 
-Invariants: a chunk is noted before it is written and crossed out afterwards. A restart writes the
-noted chunk again, the same offsets under the same number, and a target that knows the number takes
-it once. The file is replaced atomically and durably, and locked while a job uses it.
+Invariants: the journal records a chunk before it is written, and removes it afterwards. A restart
+writes a recorded chunk again, the same offsets under the same number, and a target that knows the
+number writes it once. The file is replaced atomically and durably, and locked while a job uses it.
 """
 
 import json
@@ -80,21 +80,21 @@ _Kind = TypeVar("_Kind")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The state of a job.
+    """State of a job.
 
     Attributes:
-        job_id: Its name with the target, 32 hexadecimal digits.
-        question: What was asked, by option; a restart must ask the same.
-        times: Start and end in ms of what was asked, None where open: `-6h` is fixed by the first
-            start.
+        job_id: Id of the job at the target, 32 hexadecimal digits.
+        question: The request by option; a restart must have the same.
+        times: Start and end of the range in ms, None for an open side. The first start fixes
+            relative times such as `-6h`.
         keeps_partitions: Whether records keep the numbers of their partitions, as the first start
             decided.
         planned: All offsets, as the first start found them.
         left: Offsets not yet written, without those of `chunk`.
-        chunk: Offsets that are being written; none where nothing is.
+        chunk: Offsets that are being written; empty if none are.
         number: The chunk's number, from 0.
-        records: Records written, those of `chunk` not included.
-        size_bytes: Their keys and values.
+        records: Number of records written, without those of `chunk`.
+        size_bytes: Bytes of their keys and values.
     """
 
     job_id: str
@@ -114,7 +114,7 @@ class Progress:
         return not self.left and not self.chunk
 
     def ensure_asked(self, question: Mapping[str, str]) -> None:
-        """Raise InvalidRequest where another question was asked."""
+        """Raise InvalidRequest if the request differs from that of the first start."""
         for name in sorted(self.question.keys() | question.keys()):
             before, now = self.question.get(name, ""), question.get(name, "")
             if before != now:
@@ -125,7 +125,7 @@ class Progress:
 
 
 def encode(progress: Progress) -> bytes:
-    """The file's text."""
+    """Return the content of the journal file."""
     content = {
         "version": JOURNAL_VERSION,
         "job_id": progress.job_id,
@@ -141,7 +141,7 @@ def encode(progress: Progress) -> bytes:
 
 
 def decode(data: bytes) -> Progress:
-    """The progress in a file's text.
+    """Decode the content of the journal file.
 
     Raises:
         CorruptFile: It is not what `encode` writes.
@@ -167,7 +167,7 @@ def decode(data: bytes) -> Progress:
 
 
 def _checked(value: object, kind: type[_Kind]) -> _Kind:
-    # A bool is an int to Python, not to us.
+    # A bool is an int in Python, but not valid here.
     if type(value) is not kind:
         raise ValueError(f"{str(value)[:80]!r} is {type(value).__name__}, not {kind.__name__}")
     return value
@@ -182,10 +182,10 @@ def _journal_times(value: object) -> tuple[int | None, int | None]:
 
 @dataclass(slots=True)
 class Journal:
-    """The progress of one job, in a file or, without a path, in memory alone.
+    """Progress of one job, in a file or, without a path, only in memory.
 
     Attributes:
-        progress: What the file says; None where there is none yet.
+        progress: Content of the file; None if there is none yet.
     """
 
     env: Env
@@ -195,14 +195,14 @@ class Journal:
     @classmethod
     @contextmanager
     def open(cls, env: Env, path: str | None) -> Iterator[Self]:
-        """The journal at a path until the block ends; nobody else may have it meanwhile.
+        """Open and lock the journal at a path until the block ends.
 
         Args:
-            env: Files.
-            path: The file; None where nothing is to be remembered.
+            env: File system.
+            path: Path of the file; None for a journal in memory.
 
         Raises:
-            DirectoryLocked: Another process has it.
+            DirectoryLocked: Another process has it open.
             CorruptFile, UnsupportedVersion: It can't be read.
         """
         if path is None:
@@ -218,7 +218,7 @@ class Journal:
             lock.close()
 
     def save(self, progress: Progress) -> None:
-        """Replace what is known, durably; raises OSError."""
+        """Replace the progress durably; raises OSError."""
         self.progress = progress
         if self.path is not None:
             files.write_atomically(self.env.files, self.path, encode(progress))
@@ -236,11 +236,11 @@ def _read(env: Env, path: str) -> Progress | None:
 _COLUMNS: Final = ("key", "value", "headers", "topic", "partition", "timestamp", "offset")
 
 
-# Rows of so many partitions are put in order side by side, at most.
+# Maximum number of tasks that order rows.
 _TASKS_MAX: Final = 64
 
 
-# Spark's times are 64 bits of microseconds; no record that it can read lies beyond.
+# Spark's times are 64 bits of microseconds; Spark can't read records with later times.
 _SPARK_MS_MAX: Final = (2**63 - 1) // 1000
 
 
@@ -254,16 +254,16 @@ class ReplayOutcome:
     """Outcome of a replay.
 
     Attributes:
-        question: What was read, with its times fixed.
-        to: Place, `parquet:PATH` or `console` that the records went to.
-        to_topic: The topic there.
-        planned: The offsets that held the range.
-        records: Records written, by this and earlier starts.
-        size_bytes: Their keys and values.
-        chunks: Chunks written, by this and earlier starts.
-        seconds: How long this start took.
+        question: The request, with fixed times.
+        to: Target of the records: a place, `parquet:PATH` or `console`.
+        to_topic: Topic at the target.
+        planned: The offsets that contain the range.
+        records: Number of records written, by this and earlier starts.
+        size_bytes: Bytes of their keys and values.
+        chunks: Number of chunks written, by this and earlier starts.
+        seconds: Duration of this start.
         was_resumed: Whether an earlier start had begun.
-        findings: What the checks found.
+        findings: Findings of the checks.
     """
 
     question: Question
@@ -279,10 +279,10 @@ class ReplayOutcome:
 
 
 class Replay:
-    """One run of a replay. Life cycle: make -> check_target (optional) -> run.
+    """One run of a replay. Life cycle: create -> check_target (optional) -> run.
 
     Attributes:
-        source: Where the topic is.
+        source: Place of the topic.
     """
 
     @takes_options(ReplayOptions)
@@ -298,21 +298,21 @@ class Replay:
         wait: Callable[[float], None] = wait_seconds,
         **options: Unpack[ReplayOptions],
     ) -> None:
-        """Read and check the options.
+        """Parse and check the options.
 
         Args:
-            source: Where the topic is.
-            topic: Its name.
-            range_text: The range as people wrote it, where start and end are what that meant: by it
-                a restart knows that the same was requested.
+            source: Place of the topic.
+            topic: Name of the topic.
+            range_text: The range as the user wrote it, if `start` and `end` were parsed from it: a
+                restart compares this text.
             listener: Receives progress.
             show: Prints a line, for a console.
-            env: Files and clock of the driver; the machine's where None.
+            env: Files and clock of the driver; the machine's if None.
             wait: Waits for a number of seconds.
-            **options: Those of `ReplayOptions`.
+            **options: Options, see `ReplayOptions`.
 
         Raises:
-            InvalidRequest: Options that don't fit each other.
+            InvalidRequest: An option is invalid, or options contradict each other.
         """
         self.source, self._topic = source, topic
         self._to, self._to_topic = parse_target(options["to"]), options["to_topic"] or topic
@@ -326,8 +326,8 @@ class Replay:
         self._env = env or os_env()
         self._wait = wait
         self._findings: tuple[Finding, ...] = ()
-        self._is_new = False  # whether the target has to be made
-        self._load = ExpectedWrite()  # what the target was checked for
+        self._is_new = False  # whether the target has to be created
+        self._load = ExpectedWrite()  # expected records of the last check
         self._check_options()
 
     def _check_options(self) -> None:
@@ -341,10 +341,10 @@ class Replay:
             )
 
     def check_target(self) -> None:
-        """Check that the target's topic is there, or can be made; changes nothing.
+        """Check that the target's topic exists, or can be created; change nothing.
 
         Raises:
-            InvalidRequest, UnknownTopic, ConfigError: As `replay`.
+            InvalidRequest, UnknownTopic, ConfigError: The topic or its settings are invalid.
         """
         if isinstance(self._to, Place):
             find_or_plan(self._to, self._to_topic, self._new, env=self._env)
@@ -375,10 +375,10 @@ class Replay:
             findings=self._findings,
         )
 
-    # -- what is to be done ------------------------------------------------------------------
+    # -- planning ----------------------------------------------------------------------------
 
     def _begin(self) -> Progress:
-        """Find what is to be read, and hold the target against it."""
+        """Find the offsets to read, and check the target against them."""
         now_ms = self._env.clock.now_ms()
         times = _times(self._options["start"], self._options["end"], now_ms)
         found = find(self._question(times), env=self._env)
@@ -398,7 +398,7 @@ class Replay:
         )
 
     def _resume(self, earlier: Progress) -> Progress:
-        """Go on with what an earlier start has left."""
+        """Continue with the offsets that an earlier start has left."""
         earlier.ensure_asked(self._requested())
         if earlier.is_done:
             self._listener.note("an earlier start has done all of it; nothing is left to do")
@@ -413,7 +413,7 @@ class Replay:
         return earlier
 
     def _requested(self) -> dict[str, str]:
-        """Values that a restarted replay must have in common with its first run."""
+        """Return the values that must be equal in a restart."""
         options = self._options
         return {
             "source": str(self.source),
@@ -437,19 +437,19 @@ class Replay:
         )
 
     def _target(self) -> "Target | None":
-        """The topic that is written to, None where it is none."""
+        """Return the target topic, None for Parquet or a console."""
         if not isinstance(self._to, Place):
             return None
         target, self._is_new = find_or_plan(self._to, self._to_topic, self._new, env=self._env)
         return target
 
     def _make_target(self) -> None:
-        """Make a missing topic, once nothing speaks against the replay."""
+        """Create a missing topic, once all checks have passed."""
         to, topic, new = self._to, self._to_topic, self._new
         if self._is_new and new is not None and isinstance(to, Place):
             make_target(to, topic, new, self._env, self._listener)
             with taken_back(to, [topic], self._env):
-                # Once more: a broker has defaults of its own for a topic that was made.
+                # Check again: a broker has defaults of its own for a created topic.
                 made = describe(to, topic, env=self._env)
                 self._check(made, self._load, self._env.clock.now_ms())
 
@@ -460,12 +460,12 @@ class Replay:
 
     @property
     def _is_cut(self) -> bool:
-        """Whether there is more than one chunk: a rate, a memory, or a target that needs it."""
+        """Whether the replay runs in chunks: for a rate, a journal, or a target that needs them."""
         is_broker = isinstance(self._to, Place) and self._to.is_broker
         has_progress = bool(self._options["progress"])
         return bool(self._rate) or has_progress or is_broker or self._to == CONSOLE
 
-    # -- doing it ----------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------
 
     def _write_all(
         self, spark: "SparkSession", journal: Journal, question: Question, progress: Progress
@@ -473,7 +473,7 @@ class Replay:
         target = self._writer(progress)
         pacer = Pacer(self._rate, self._env.clock, self._wait)
         planned = total(progress.planned)
-        # What was noted and not crossed out may have been written.
+        # A chunk in the journal may have been written by an earlier start.
         is_doubtful = bool(progress.chunk)
         while not progress.is_done:
             if not progress.chunk:
@@ -496,7 +496,7 @@ class Replay:
         return progress
 
     def _budget(self, progress: Progress) -> int:
-        """About how many offsets the next chunk holds."""
+        """Return the approximate number of offsets in the next chunk."""
         if not self._is_cut:
             return total(progress.left)
         budget = chunk_budget(self._rate, progress.records, progress.size_bytes)
@@ -523,7 +523,7 @@ class Replay:
         *,
         is_doubtful: bool,
     ) -> _Written:
-        """Read, filter and write the chunk that is noted; how much that was."""
+        """Read, filter and write the journal's chunk; return the number of records and bytes."""
         from pyspark.sql import Observation
 
         rows = _read_chunk(spark, question, progress.chunk, target.columns)
@@ -533,7 +533,8 @@ class Replay:
         observation = Observation()
         target.write(
             Chunk(
-                # The last thing before the write: surely run, and in tasks that count once.
+                # The last step before the write, which runs it for certain and counts each task
+                # once.
                 rows=rows.observe(observation, *_amounts(rows.columns)),
                 job_id=progress.job_id,
                 number=progress.number,
@@ -547,7 +548,7 @@ class Replay:
 def _read_chunk(
     spark: "SparkSession", question: Question, spans: Spans, columns: tuple[str, ...]
 ) -> "DataFrame":
-    """The records of the chunk that lie in the range."""
+    """Return the chunk's records that are in the range."""
     is_appended = question.clock is ClockName.APPEND and not question.place.is_broker
     clock = "appendTimestamp" if is_appended else "timestamp"
     named = dict.fromkeys((*_COLUMNS, *columns, clock))
@@ -563,7 +564,7 @@ def _read_chunk(
 
 
 def _times(start: int | str | None, end: int | str | None, now_ms: int) -> Times:
-    """The range in ms; raises InvalidTime, and InvalidRequest where it holds nothing."""
+    """Return the range in ms; raises InvalidTime, and InvalidRequest if it is empty."""
     start_ms, end_ms = point_ms(start, now_ms), point_ms(end, now_ms)
     if start_ms is not None and end_ms is not None and start_ms >= end_ms:
         raise InvalidRequest(f"{start} to {end} holds nothing: the end comes after the start")
@@ -582,7 +583,7 @@ def _keeps(requested: str | None, partitions: int, target: "Target | None") -> b
 
 
 def _amounts(columns: list[str]) -> "list[Column]":
-    """Return columns that add up the rows written, and the bytes of their keys and values."""
+    """Return columns that count the written rows, and the bytes of their keys and values."""
     from pyspark.sql import functions as f
 
     size = f.lit(0).cast("long")
@@ -593,7 +594,7 @@ def _amounts(columns: list[str]) -> "list[Column]":
 
 
 def _conditions(clock: str, times: Times) -> "list[Column]":
-    """What a record of the range fulfils; one without a time lies in no range."""
+    """Return the conditions of the range; a record without a time never matches."""
     from pyspark.sql import functions as f
 
     if times == (None, None):
