@@ -24,7 +24,7 @@ class Kind(StrEnum):
     UNDELIVERED = "undelivered"
 
 
-# Their numbers in found rows.
+# Numbers of the kinds in found rows.
 KINDS: Final = tuple(Kind)
 
 

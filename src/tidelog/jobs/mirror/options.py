@@ -24,15 +24,15 @@ class Settings(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDone:
-    """One batch, for those who watch.
+    """A finished batch, for the function that watches the mirror.
 
     Attributes:
-        batch_id: Its number.
-        records: Records at the target.
-        was_done: They were there already, from before a restart.
-        at_ms: When it was done.
-        elapsed_ms: How long writing it took.
-        notes: What was found and changed before it: topics, partitions, settings.
+        batch_id: Number of the batch.
+        records: Number of its records at the target.
+        was_done: Whether they had been written before a restart.
+        at_ms: Time when it was finished.
+        elapsed_ms: Duration of the write.
+        notes: New topics and partitions, and changed settings, found before it.
     """
 
     batch_id: int

@@ -11,7 +11,7 @@ from tidelog.types import ClockName
 
 
 class ReplayPartitions(StrEnum):
-    """Which partition a record goes to."""
+    """Choice of a record's partition at the target."""
 
     KEEP = "keep"
     KEY = "key"
