@@ -1,6 +1,6 @@
-"""The entry point: the table of commands, and what ends one turned into an exit code and a line.
+"""Entry point: the table of commands, and errors as exit codes and messages.
 
-A command is imported at its first use; `--help` of all of them needs the table alone.
+A command is imported at its first use; the overall `--help` needs only the table.
 """
 
 import os
@@ -17,7 +17,7 @@ from tidelog.cli.options import examples
 from tidelog.cli.surroundings import ExitCode, Surroundings, describe
 from tidelog.garbage import collection_paused, take_modules_as_old
 
-# Command -> module of this package that has a function of its name, and the first line of its help.
+# Command -> module of this package with a function of its name, and the first line of its help.
 COMMANDS: Final = {
     "accept-clock": ("serve", "Let appends go on although the clock jumped."),
     "audit": (
@@ -66,7 +66,7 @@ COMMANDS: Final = {
     "topics": ("topics", "List the topics of a directory or a cluster."),
     "why": ("retention", "Explain each segment: why it was rolled, and until when it is kept."),
 }
-# The same of the commands of `tidelog spark`.
+# Commands of `tidelog spark` -> module of this package, and the first line of the help.
 JOBS: Final = {
     "bootstrap": ("jobs.bootstrap", "Load a table into a topic, visible all at once."),
     "compact": (
@@ -91,7 +91,7 @@ JOBS: Final = {
 
 
 class _Unimported(click.Command):
-    """Stands for a command until it is called; `--help` of the group needs its line alone."""
+    """Placeholder of a command until it is called; the group's `--help` needs only its line."""
 
     def __init__(self, name: str, module: str, line: str) -> None:
         super().__init__(name, help=line)
@@ -99,7 +99,7 @@ class _Unimported(click.Command):
         self._function = name.replace("-", "_")
 
     def imported(self) -> click.Command:
-        """The command itself."""
+        """Import and return the command."""
         with collection_paused():
             command: click.Command = getattr(
                 import_module(f"tidelog.cli.{self._module}"), self._function
@@ -109,7 +109,7 @@ class _Unimported(click.Command):
 
 
 class _BrokenPipe(Exception):
-    """Carries a BrokenPipeError, its cause, past click, which would make a SystemExit of it."""
+    """Carries a BrokenPipeError, its cause, through click, which would exit instead."""
 
 
 @contextmanager
@@ -130,19 +130,19 @@ class CommandTable(click.Group):
         parent: click.Context | None = None,
         **extra: object,
     ) -> click.Context:
-        """As click, with _BrokenPipe for a BrokenPipeError, of `--help` say."""
+        """Parse the arguments as click does; raises _BrokenPipe for a BrokenPipeError."""
         with _broken_pipes_kept():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
-        """As click, with _BrokenPipe for a BrokenPipeError of a command."""
+        """Run a command as click does; raises _BrokenPipe for a BrokenPipeError."""
         with _broken_pipes_kept():
             return super().invoke(ctx)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the arguments begin with, and the arguments behind its name."""
+        """Return the first argument's command, imported, and the arguments after its name."""
         command = self.commands.get(args[0])
         if isinstance(command, _Unimported):
             self.add_command(command.imported())
@@ -192,7 +192,7 @@ _STDOUT: Final = 1
 
 
 def main() -> None:
-    """Run the command that the process was called with, and exit with its code."""
+    """Run the command of the process's arguments, and exit with its code."""
     sys.exit(run(sys.argv[1:], Surroundings()))
 
 
@@ -200,12 +200,12 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
     """Run a command.
 
     Args:
-        arguments: Without the program's name.
+        arguments: Arguments without the program's name.
         surroundings: Streams, files and clock.
 
     Returns:
-        The exit code: 0 well, 1 error, 2 findings, 3 usage, 130 interrupted. A SystemExit goes
-        through with its own code.
+        The exit code: 0 success, 1 error, 2 findings, 3 usage, 130 interrupted. A SystemExit is
+            raised with its own code.
     """
     try:
         result: object = app.main(
@@ -230,9 +230,10 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
 
 
 def _failed(surroundings: Surroundings, error: BaseException) -> ExitCode:
-    """Say what went wrong, and return the exit code; raises an error that is none of ours."""
+    """Print an error and return the exit code; raises an error that is a bug."""
     if isinstance(error, BrokenPipeError) and not surroundings.has_reader:
-        # The reader has enough, as `head` does. A pipe with a reader is another one than stdout.
+        # The reader has closed stdout, as `head` does. If stdout has a reader, another pipe has
+        # broken.
         _point_stdout_nowhere()
         return ExitCode.OK
     code, line = describe(error)
@@ -246,14 +247,14 @@ def _failed(surroundings: Surroundings, error: BaseException) -> ExitCode:
 
 
 def _usage_line(error: click.UsageError) -> str:
-    """What is wrong with the arguments, and where to read on."""
+    """Return the message of invalid arguments, with the command that shows the options."""
     text = " ".join(error.format_message().split()).rstrip(".")
     command = "tidelog" if error.ctx is None else error.ctx.command_path
     return f"{text}; `{command} --help` shows the options"
 
 
 def _point_stdout_nowhere() -> None:
-    """Let Python not fail again at its exit over what stdout does not take."""
+    """Redirect stdout to the null device, so that Python's flush at exit does not fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, _STDOUT)
     os.close(nowhere)

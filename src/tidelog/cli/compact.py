@@ -1,8 +1,8 @@
-"""`tidelog compact` and `tidelog erase`: finished segments written anew without what has gone.
+"""`tidelog compact` and `tidelog erase`: rewrite finished segments without removed records.
 
 `compact` keeps the last record of each key; its `--plan` shows what a compaction would do to each
 segment, and what it would cost. Figures of segments that were never cleaned come from a sample of
-their keys. `erase` takes one key out of all files and prints a receipt.
+their keys. `erase` removes one key from all files and prints a receipt.
 """
 
 import json
@@ -54,7 +54,7 @@ _COLUMNS: Final = [
 def show_plan(
     surroundings: Surroundings, directory: "Directory", names: list[TopicPartition], kind: Format
 ) -> ExitCode:
-    """A row for each finished segment; what is due, and why, in a line for each partition."""
+    """Print a row for each finished segment, and what is due, and why, for each partition."""
     from tidelog.storage.compaction.cleaning_plan import preview
 
     rows: list[list[Cell]] = []
@@ -62,7 +62,7 @@ def show_plan(
     for name in names:
         try:
             plan_preview = preview(directory.log_dir, name)
-        except InvalidRequest as error:  # it has a tier: the others are told all the same
+        except InvalidRequest as error:  # it has a tier; plans of the others are shown
             surroundings.say(str(error))
             code = ExitCode.ERROR
             continue
@@ -172,7 +172,7 @@ class CompactCommand:
     kind: Format
 
     def run(self, *, roll: bool, if_due: bool) -> ExitCode:
-        """Clean here, or let the holder of the directory do it."""
+        """Clean in this process, or let the directory's holder do it."""
         try:
             done = self._here(roll=roll, if_due=if_due)
         except DirectoryLocked:
@@ -189,7 +189,7 @@ class CompactCommand:
         return ExitCode.OK if is_whole else ExitCode.FINDINGS
 
     def show(self) -> ExitCode:
-        """Say what would be done; needs no lock, and changes nothing."""
+        """Print the plan; needs no lock, and changes nothing."""
         with open_directory(self.surroundings, self.data) as directory:
             return show_plan(self.surroundings, directory, self._names(directory), self.kind)
 
@@ -212,7 +212,7 @@ class CompactCommand:
         log = directory.log_dir.log(name.topic, name.partition)
         if roll:
             log.roll(RollReason.REQUEST)
-        log.flush()  # what may still be lost keeps what it follows from going
+        log.flush()  # records not yet on disk block removal of older ones
         options = CleanerOptions(is_asked=not if_due)
         if log.tier is not None:
             from tidelog.storage.tier_manager.tier_compaction import compact_tier
@@ -222,7 +222,7 @@ class CompactCommand:
         return compacted(clean_partition(directory.log_dir, name, worker, options))
 
     def _names(self, directory: "Directory") -> list[TopicPartition]:
-        """The partitions of the target, or of all compacted topics; raises InvalidRequest."""
+        """Return the partitions of the target or all compacted topics; raises InvalidRequest."""
         if self.target is None:
             topics = [info for info in directory.topics().values() if info.config.is_compacted]
             return [TopicPartition(info.name, n) for info in topics for n in info.present]
@@ -236,7 +236,7 @@ class CompactCommand:
         return partitions_of(directory, topic, number)
 
     def _holder(self) -> "ControlClient | None":
-        """The broker that has the directory, where it compacts on request."""
+        """Return the broker that has the directory and compacts on request; None without one."""
         from tidelog.control.client import find_holder
 
         holder = find_holder(self.data or "")
@@ -318,7 +318,7 @@ def _receipt(
 
 
 def _holder(data: str) -> "ControlClient | None":
-    """The process that has the directory, where it erases on request."""
+    """Return the process that has the directory open and erases on request; None without one."""
     from tidelog.control.client import find_holder
 
     holder = find_holder(data)

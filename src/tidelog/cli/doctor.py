@@ -1,4 +1,4 @@
-"""`tidelog doctor`: what is damaged in a directory, and what to do about it."""
+"""`tidelog doctor`: checks a data directory for damage and suggests repairs."""
 
 import posixpath
 from collections import Counter
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from tidelog.storage.checks import DirectoryCheck, Finding, Selection
     from tidelog.storage.log.record_rules import BodyCheck
 
-# From here on it pays to wait for numba.
+# Bytes of log from which importing numba takes less time than it saves.
 KERNEL_BYTES: Final = 8 << 20
 _SHOWN: Final = {True: "repaired", False: "open"}
 
 
 class Verdict(IntEnum):
-    """What the end of `doctor` says to a script."""
+    """Exit code of `doctor`."""
 
     SOUND = 0
     FINDINGS = 1
@@ -35,7 +35,7 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A directory, and what of it is meant."""
+    """A directory, and the part of it to check."""
 
     path: str
     selection: "Selection"
@@ -77,7 +77,7 @@ def doctor(
 
 
 def _find_target(surroundings: Surroundings, target: str | None, data: str | None) -> _Target:
-    """A directory where there is one of that name, else a topic in the data directory."""
+    """Return the directory of that name if it exists, else a topic in the data directory."""
     from tidelog.storage.checks import Selection
 
     fs = surroundings.env.files
@@ -96,7 +96,7 @@ def _find_target(surroundings: Surroundings, target: str | None, data: str | Non
 
 
 def _directory(surroundings: Surroundings, path: str) -> _Target:
-    """The directory itself; of a partition's the one around it, and that partition alone."""
+    """Return a directory; for a partition's, the directory around it, limited to the partition."""
     from tidelog.storage import files
     from tidelog.storage.checks import Selection
 
@@ -137,7 +137,7 @@ def _examine(surroundings: Surroundings, meant: _Target, kind: Format, *, mends:
 
 
 def _look(surroundings: Surroundings, meant: _Target) -> "tuple[DirectoryCheck, list[Finding]]":
-    """The check, and all that it finds."""
+    """Return the check, and all its findings."""
     from tidelog.storage.checks import CheckOptions, DirectoryCheck
 
     check = DirectoryCheck(surroundings.env.files, meant.path, meant.selection)
@@ -160,7 +160,7 @@ def _look(surroundings: Surroundings, meant: _Target) -> "tuple[DirectoryCheck, 
 
 
 def _metadata_reader() -> "Callable[[bytes], object]":
-    """What reads the records of a broker's metadata log as a broker does."""
+    """Return a function that reads records of a broker's metadata log as the broker does."""
     from tidelog.server.admin.metadata_records import MetadataImage, decode
 
     image = MetadataImage()
@@ -168,7 +168,7 @@ def _metadata_reader() -> "Callable[[bytes], object]":
 
 
 def _body_check(total_bytes: int) -> "BodyCheck":
-    """The kernel for large directories where numba is there, else the plain pass."""
+    """Return the kernel for large directories if numba is installed, else the plain function."""
     from tidelog.storage.log.record_rules import check_body
 
     if total_bytes < KERNEL_BYTES:
@@ -200,7 +200,7 @@ def _print(
 
 
 def _rows(findings: "Sequence[Finding]", left: "Sequence[Finding]") -> list[list[Cell]]:
-    """What was found at first, and what only showed after a repair."""
+    """Return rows of the first findings, and of those that appeared after a repair."""
     open_paths = {finding.path for finding in left}
     shown = set(findings)
     rows = [_row(each, repaired=each.path not in open_paths) for each in findings]

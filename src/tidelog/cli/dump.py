@@ -1,7 +1,7 @@
-"""`tidelog dump`: what is in the files of a log, and what of it is damaged.
+"""`tidelog dump`: prints the content of log files, and their damage.
 
-Each kind of file is shown by its own rows and checked by its own rules, those beside a log
-(indexes, snapshots, append times, zone maps) against the log as well. Nothing is changed.
+Each kind of file has its own rows and its own checks. Files beside a log (indexes, snapshots,
+append times, zone maps) are also checked against the log. Nothing is changed.
 """
 
 import posixpath
@@ -64,14 +64,14 @@ class Dumped(NamedTuple):
 
 @dataclass(slots=True)
 class DumpFile:
-    """A file that is dumped.
+    """A dumped file.
 
     Attributes:
-        path: Where it is.
-        file_system: How it is read.
-        base_offset: From its name; 0 where the name has none.
-        findings: What is damaged in it, one line each.
-        notes: What could not be checked, and why.
+        path: Path of the file.
+        file_system: File system of the file.
+        base_offset: Base offset from its name; 0 if the name has none.
+        findings: Damage in it, one line each.
+        notes: Checks that were not possible, and other remarks, one line each.
     """
 
     path: str
@@ -81,28 +81,28 @@ class DumpFile:
     notes: list[str] = field(default_factory=list)
 
     def find(self, text: str) -> None:
-        """Note damage."""
+        """Add a finding: damage."""
         self.findings.append(f"{self.path}: {text}")
 
     def find_error(self, error: CorruptData) -> None:
-        """Note damage that a decoder met."""
+        """Add damage that a decoder raised."""
         located = error if error.path else error.located(self.path)
         self.findings.append(str(located))
 
     def note(self, text: str) -> None:
-        """Note something that is no damage."""
+        """Add a note that is not about damage."""
         self.notes.append(f"{self.path}: {text}")
 
     def read(self) -> bytes:
-        """The whole file, which is small."""
+        """Return the content of the whole file; only for small files."""
         return files.read_file(self.file_system, self.path)
 
     def beside(self, name: str) -> str:
-        """The path of another file in its directory."""
+        """Return the path of another file in its directory."""
         return posixpath.join(posixpath.dirname(self.path), name)
 
     def log_batches(self) -> list["BatchFacts"] | None:
-        """The batches of the log file of the same segment, None where there is none."""
+        """Return the batches of the segment's log file; None if it is missing or damaged."""
         path = self.beside(files.log_file_name(self.base_offset))
         if not self.file_system.exists(path):
             self.note("no log file beside it: its entries are not checked against one")
@@ -115,7 +115,7 @@ class DumpFile:
 
 
 class BatchFacts(NamedTuple):
-    """What index entries say about a batch, as the log itself has it."""
+    """Fields of a batch in the log, to which index entries are compared."""
 
     position: int
     base_offset: int
@@ -131,10 +131,10 @@ def _facts(position: int, batch: Batch) -> BatchFacts:
 
 
 def walk_log(dump: DumpFile, path: str) -> Iterator[tuple[int, Batch]]:
-    """The batches of a log file with their positions; the file is closed at the end.
+    """Yield the batches of a log file with their positions; closes the file at the end.
 
     Raises:
-        CorruptBatch: A frame that can't be; located.
+        CorruptBatch: A batch's frame is invalid; contains its position.
     """
     file = dump.file_system.open(path)
     try:
@@ -179,13 +179,13 @@ _HEADER_VALUE: Final = fields.decoder(Encoding.AUTO)
 
 
 def dump_log(dump: DumpFile, *, deep: bool, key: Encoding, value: Encoding) -> Dumped:
-    """The batches of a log file, or their records; damage ends the rows and is noted.
+    """Return the batches of a log file, or their records; damage ends the rows and is a finding.
 
     Args:
         dump: The file.
-        deep: Records.
-        key: What their keys are shown as.
-        value: What their values are shown as.
+        deep: Return records, not batches.
+        key: Encoding in which keys are shown.
+        value: Encoding in which values are shown.
     """
     if deep:
         rows_of = partial(_record_rows, fields.decoder(key), fields.decoder(value))
@@ -196,7 +196,7 @@ def dump_log(dump: DumpFile, *, deep: bool, key: Encoding, value: Encoding) -> D
 def _rows(
     dump: DumpFile, rows_of: Callable[[DumpFile, int, Batch, bool], Iterator[Row]]
 ) -> Iterator[Row]:
-    """Rows of all batches. A wrong checksum is noted and passed; a wrong frame ends the walk."""
+    """Yield rows of all batches. A wrong checksum is a finding; a wrong frame ends the rows."""
     end, next_offset = 0, -1
     try:
         for position, batch in walk_log(dump, dump.path):
@@ -238,12 +238,12 @@ def _batch_rows(_dump: DumpFile, position: int, batch: Batch, is_valid: bool) ->
 
 
 def _known(value: int) -> int | None:
-    """A number whose -1 stands for none."""
+    """Return a number, None for a negative one."""
     return None if value < 0 else value
 
 
 def _base_offset(batch: Batch) -> int | None:
-    """The first offset; a compressed wrapper of magic 0 and 1 has to be opened for it."""
+    """Return the first offset, None if a compressed wrapper of magic 0 or 1 can't be opened."""
     with suppress(CorruptData, UnsupportedCompression):
         return batch.base_offset
     return None
@@ -291,19 +291,19 @@ def _record_rows(
 
 
 def _control(record: Record) -> tuple[Cell, Cell]:
-    """A control record in words: what it says, and a marker's coordinator epoch."""
+    """Return a control record's type and, for a marker, its coordinator epoch, as cells."""
     kind = read_control_type(record.key).name.lower()
     with suppress(CorruptData):
         return kind, f"coordinator epoch {read_end_marker(record).coordinator_epoch}"
     return kind, None
 
 
-# Where the header of `.appendtime` has the topic's id.
+# Position of the topic's id in the header of `.appendtime`.
 _TOPIC_ID: Final = Struct(">8x16s")
 
 
 def dump_offset_index(dump: DumpFile) -> Dumped:
-    """Offset index entries; each must lead to the batch whose last offset it names."""
+    """Return offset index entries; each must point to the batch whose last offset it names."""
     columns = [output.number("slot"), output.number("offset"), output.number("position")]
     return Dumped(columns, _offset_rows(dump))
 
@@ -340,7 +340,7 @@ def _note_tail(dump: DumpFile, index: Index) -> None:
 
 
 def dump_time_index(dump: DumpFile) -> Dumped:
-    """Time index entries; up to each one's offset its timestamp must be the log's largest."""
+    """Return time index entries; each timestamp must be the log's largest up to its offset."""
     columns = [output.number("slot"), output.time("timestamp"), output.number("offset")]
     return Dumped(columns, _time_rows(dump))
 
@@ -363,7 +363,7 @@ def _time_rows(dump: DumpFile) -> Iterator[Row]:
 
 
 def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
-    """For each batch's last offset the largest timestamp up to it."""
+    """Return for each batch's last offset the largest timestamp up to it."""
     largest, largest_by_offset = -1, {}
     for batch in batches:
         largest = max(largest, batch.max_timestamp)
@@ -372,7 +372,7 @@ def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
 
 
 def dump_append_time(dump: DumpFile) -> Dumped:
-    """Append time rows; a known one must name the batch that it begins with."""
+    """Return append time rows; a row with a time must match the batch at its offset."""
     columns = [
         output.number("row"),
         output.number("offset"),
@@ -401,7 +401,7 @@ def _append_rows(dump: DumpFile) -> Iterator[Row]:
 
 
 def _topic_id(dump: DumpFile, data: bytes) -> uuid.UUID:
-    """The id that the partition's directory has; without one, what the file says itself."""
+    """Return the topic's id from the partition's directory; without one, from the file itself."""
     try:
         topic_id = text_files.read_partition_metadata(dump.file_system, dump.beside("."))
     except CorruptData as error:
@@ -413,7 +413,7 @@ def _topic_id(dump: DumpFile, data: bytes) -> uuid.UUID:
 
 
 def dump_txn_index(dump: DumpFile) -> Dumped:
-    """Aborted transactions."""
+    """Return the aborted transactions."""
     names = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
     return Dumped([output.number(name) for name in names], _txn_rows(dump))
 
@@ -428,7 +428,7 @@ def _txn_rows(dump: DumpFile) -> Iterator[Row]:
 
 
 def dump_snapshot(dump: DumpFile) -> Dumped:
-    """Producers as they were when the log ended at the file's offset."""
+    """Return the producers as of the time when the log ended at the file's offset."""
     columns = [
         output.number("producer_id"),
         output.number("epoch"),
@@ -455,7 +455,7 @@ _Rows = Callable[[bytes], Iterator[Row]]
 
 
 def dump_text(dump: DumpFile, name: str) -> Dumped:
-    """The rows of a text file that `TEXT_FILES` knows."""
+    """Return the rows of a text file in `TEXT_FILES`."""
     columns, rows_of = TEXT_FILES[name]
     return Dumped(columns, _text_rows(dump, rows_of))
 
@@ -513,7 +513,7 @@ _PLACE: Final = [output.text("topic"), output.number("partition"), output.number
 _PAIR: Final = [output.text("name"), output.text("value")]
 
 
-# By the file's name: what its rows are, and where they come from.
+# File name -> its columns, and a function that returns its rows.
 TEXT_FILES: Final[dict[str, tuple[list[Column], _Rows]]] = {
     files.RECOVERY_POINT_CHECKPOINT_FILE: (_PLACE, _offset_checkpoint),
     files.LOG_START_CHECKPOINT_FILE: (_PLACE, _offset_checkpoint),
@@ -561,7 +561,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def dump_zones(dump: DumpFile) -> Dumped:
-    """Zones; the bytes of each must have its checksum, and so must the files beside the log."""
+    """Return zones; the checksums of their bytes, and of the files beside the log, must match."""
     columns = [
         output.number("zone"),
         output.number("position"),
@@ -617,7 +617,7 @@ def _summary(zone_map: ZoneMap) -> str:
 
 
 def _cells(zone: Zone) -> Sequence[Cell]:
-    """The fields of a zone; extremes of no times are nothing."""
+    """Return the fields of a zone; times are None if no record has one."""
     values: list[Cell] = list(zone)
     values[7] = "yes" if zone.is_transactional else "no"
     for count, low in ((zone.timed_records, 9), (zone.stamped_records, 12)):
@@ -647,7 +647,7 @@ def _check_siblings(dump: DumpFile, zone_map: ZoneMap) -> None:
 
 
 def _sum(dump: DumpFile, path: str, start: int, size: int) -> tuple[int, int]:
-    """Bytes that are there of a range of a file, and their checksum."""
+    """Return the number of existing bytes in a range of a file, and their checksum."""
     file, done, crc = dump.file_system.open(path), 0, 0
     try:
         while done < size:
@@ -673,7 +673,7 @@ _BY_SUFFIX: Final[Mapping[str, Callable[[DumpFile], Dumped]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpOptions:
-    """The options of `tidelog dump`."""
+    """Options of `tidelog dump`."""
 
     paths: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
     deep: bool = option("--deep", is_flag=True, help="Records, not only their batches.")
@@ -723,7 +723,7 @@ def dump(surroundings: Surroundings, options: DumpOptions) -> ExitCode:
 
 
 def _with_path(path: str, dumped: Dumped) -> Dumped:
-    """Scripts get the file in each row, since kinds of rows follow each other."""
+    """Add the file's path to each row, for scripts: rows of several files follow each other."""
     return Dumped([output.text("file"), *dumped.columns], ([path, *row] for row in dumped.rows))
 
 
@@ -744,7 +744,7 @@ def _files_of(file_system: FileSystem, path: str) -> Iterator[str]:
 
 
 def _kind(path: str) -> str | None:
-    """The suffix or the name by which a file is known; `.deleted` and the like don't count."""
+    """Return the suffix or name that identifies a file's kind, ignoring `.deleted` and the like."""
     name = posixpath.basename(path)
     if name in TEXT_FILES:
         return name

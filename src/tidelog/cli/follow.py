@@ -1,7 +1,7 @@
-"""`tidelog follow`: a standby that copies a leader's partitions and says how far it is behind.
+"""`tidelog follow`: a standby that copies a leader's partitions and shows its lag.
 
-`tidelog standby` asks the process that follows, and shows what it answers. The copying itself is
-`tidelog.standby`'s.
+`tidelog standby` sends a request to the process that follows, and shows the response.
+`tidelog.standby` does the copying.
 """
 
 import signal
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT: Final = 9092
 
 
-# Between two tries to reach a leader that has gone, in seconds.
+# Pause in seconds between two attempts to reach a leader that is down.
 _RETRY_S: Final = 1.0
 
 
@@ -63,7 +63,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandbyOptions:
-    """The options of `tidelog follow`."""
+    """Options of `tidelog follow`."""
 
     leader: str = argument(metavar="HOST:PORT")
     data: str | None = given(data_option)
@@ -127,7 +127,7 @@ def run(
     seams: "Seams",
     stopped: threading.Event,
 ) -> ExitCode:
-    """`follow`, with the network and the word to stop brought along."""
+    """Run `follow` with a given network and stop event."""
     from tidelog.standby.follower import Follower
 
     if not options.data:
@@ -157,7 +157,7 @@ def run(
 
 
 def address(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`; raises UsageProblem."""
+    """Parse `HOST:PORT`; raises UsageProblem."""
     host, colon, port = text.rpartition(":")
     if not colon:
         host, port = text, str(DEFAULT_PORT)
@@ -184,7 +184,7 @@ def _follow_options(options: StandbyOptions) -> "FollowOptions":
 
 
 class _Reporter:
-    """Shows where every partition is, each time it is due."""
+    """Shows the state of every partition at regular intervals."""
 
     def __init__(
         self, surroundings: Surroundings, follower: "Follower", show: Show, every_ms: int
@@ -197,7 +197,7 @@ class _Reporter:
         self._last: Sequence[output.Row] = ()
 
     def tell(self) -> None:
-        """Say what was noted, and report where it is time to."""
+        """Print new notes, and report if it is due."""
         notes, self._follower.notes = self._follower.notes, []
         for line in notes:
             self._surroundings.say(f"note: {line}")
@@ -206,7 +206,7 @@ class _Reporter:
             self.report()
 
     def report(self) -> None:
-        """Show all partitions, unless nothing has moved since the last time."""
+        """Show all partitions, unless nothing has changed since the last time."""
         self._shown_ms = self._surroundings.env.clock.monotonic_ms()
         found = rows(self._follower)
         if found != self._last:
@@ -215,7 +215,7 @@ class _Reporter:
 
 
 def rows(follower: "Follower") -> list[list[Cell]]:
-    """One row for each partition, by `COLUMNS`."""
+    """Return one row for each partition, with the columns of `COLUMNS`."""
     return [
         [
             copy.name.topic,
@@ -249,10 +249,10 @@ def _catch_up(follower: "Follower", reporter: _Reporter, stopped: threading.Even
 def _go_on(
     follower: "Follower", reporter: _Reporter, stopped: threading.Event, seams: "Seams"
 ) -> str:
-    """Round after round; a leader that has gone is waited for.
+    """Run rounds until stopped or promoted; retry if the leader is down.
 
     Returns:
-        Why the last round failed, empty where it did not.
+        The error of the last round, empty if it succeeded.
     """
     failed = ""
     while not stopped.is_set() and not follower.is_promoted:
@@ -284,7 +284,7 @@ def _verdict(
     if options.once and stopped.is_set() and not follower.is_caught_up:
         return ExitCode.INTERRUPTED
     groups, copies = follower.group_count, follower.copies.values()
-    # How far the leader is gets known with the first answer to Fetch.
+    # The leader's end is unknown before the first Fetch response.
     begun = sum(copy.high_watermark is not None for copy in copies)
     count = f"{begun} of {len(copies)}" if begun < len(copies) else f"{begun}"
     if follower.is_promoted:
@@ -298,7 +298,7 @@ def _verdict(
 
 @contextmanager
 def _stops(stopped: threading.Event) -> Iterator[None]:
-    """SIGINT and SIGTERM end a round, not a write: whatever was begun is finished."""
+    """Let SIGINT and SIGTERM end a round, after any write in progress."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         stopped.set()
@@ -313,7 +313,7 @@ def _stops(stopped: threading.Event) -> Iterator[None]:
 
 @contextmanager
 def _shower(surroundings: Surroundings, options: StandbyOptions) -> Iterator[Show]:
-    """How rows are shown: one table drawn over itself on a terminal, else as they come."""
+    """Yield a function that shows rows: a live table on a terminal, else new rows."""
     kind = options.kind
     if kind is Format.TABLE and surroundings.stdout.isatty() and not options.once:
         with _live(surroundings) as show:

@@ -110,7 +110,7 @@ def describe(surroundings: Surroundings, group: str, access: Access, kind: Forma
 def _marks(
     cluster: "Cluster", committed: "Mapping[TopicPartition, Committed | None]"
 ) -> "dict[TopicPartition, Watermarks]":
-    """Where logs begin and end, of the topics that are still there."""
+    """Return log start and end of the partitions whose topics still exist."""
     existing: list[TopicPartition] = []
     for topic in sorted({name.topic for name in committed}):
         try:
@@ -163,7 +163,7 @@ def delete(surroundings: Surroundings, names: tuple[str, ...], access: Access, y
 def _delete_each(
     surroundings: Surroundings, cluster: "Cluster", names: Sequence[str]
 ) -> list[RequestError]:
-    """Say of each group that it is gone, once it is; why the others are not."""
+    """Delete groups and print each deleted one; return the errors of the others."""
     failed: list[RequestError] = []
     for name in names:
         try:
@@ -177,7 +177,7 @@ def _delete_each(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindOptions:
-    """The options of `tidelog rewind`."""
+    """Options of `tidelog rewind`."""
 
     access: Access = given(cluster_options)
     group: str = option("--group", "-g", required=True, metavar="GROUP", help="The consumer group.")
@@ -230,7 +230,7 @@ def rewind(surroundings: Surroundings, options: RewindOptions) -> ExitCode:
 
 
 def target_of(surroundings: Surroundings, options: RewindOptions) -> "Target":
-    """What the options ask of each partition; raises InvalidTime, UsageProblem."""
+    """Return the target that the options describe; raises InvalidTime, UsageProblem."""
     from tidelog.remote.group_rewind import NoMatch, Place, Target
 
     place = {EARLIEST: Place.EARLIEST, LATEST: Place.LATEST}.get(options.to, Place.TIME)
@@ -258,10 +258,10 @@ def run(
     *,
     own: "OwnLogs | None" = None,
 ) -> ExitCode:
-    """As `rewind`, on a cluster that is open.
+    """Run `rewind` on an open cluster.
 
     Raises:
-        GroupActive: `--execute`, and the group has members; nothing was changed.
+        GroupActive: `--execute` is given, and the group has members; nothing was changed.
     """
     from tidelog.remote import group_rewind as work
     from tidelog.remote import own_logs
@@ -314,7 +314,7 @@ def _row(move: "Move", kind: Format) -> list[Cell]:
 
 
 def count_cells(count: "Count", kind: Format) -> list[Cell]:
-    """A count for people in one cell, for scripts in two: the number, and whether it is exact."""
+    """Return a count as one cell for a table; for scripts its number and exactness."""
     if kind is Format.TABLE:
         return [count.records if count.is_exact else f"<={count.records}"]
     return [count.records, count.is_exact]

@@ -1,8 +1,8 @@
-"""Files of rows as records: lines, JSON lines, CSV with a heading, Arrow, Parquet.
+"""Reads files of rows as records: lines, JSON lines, CSV with a heading, Arrow, Parquet.
 
-A row's value is the whole row as JSON (the line itself for JSON lines, so that no number is
-written anew), or one column. Errors name the input and the line. `read` writes files of which
-`produce` makes the same records (docs/cli.md).
+A row's value is the whole row as JSON (for JSON lines the line itself, so that numbers keep their
+form), or one column. Errors name the input and the line. `produce` reads back the same records from
+files that `read` writes (docs/cli.md).
 """
 
 import csv
@@ -30,18 +30,19 @@ if TYPE_CHECKING:
 
 # -- rows of files ------------------------------------------------------------------------------
 
-# Python's own limit is 128 KiB, and records may be longer. More than a batch holds is a lost quote.
+# Python's own limit is 128 KiB, and records may be longer. A larger cell than a batch can hold
+# means a missing quote.
 _CSV_CELL_MAX: Final = 1 << 27
 _ROWS_AT_ONCE: Final = 8_192
 _SHOWN: Final = 60
 _ARROW_FILE: Final = b"A"
-# Of each unit of Arrow: units in a millisecond, and milliseconds in a unit.
+# For each unit of Arrow: units per millisecond, and milliseconds per unit.
 _UNITS_MS: Final = {"s": (1, 1_000), "ms": (1, 1), "us": (1_000, 1), "ns": (1_000_000, 1)}
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Columns that are read; None for all. `time` is the column of times, where there is one."""
+    """Columns to read; None for all. `time` is the column with times, None without one."""
 
     columns: frozenset[str] | None
     time: str | None
@@ -49,7 +50,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """One row: its columns, its own bytes, and how errors call it."""
+    """One row: its columns, its own bytes, and its place for errors."""
 
     fields: Mapping[str, object]
     raw: bytes
@@ -97,11 +98,11 @@ def _csv_rows(source: BinaryIO, name: str, _wanted: Wanted) -> Iterator[InputRow
         raise Refused(f"{name}: not CSV in UTF-8: {error}") from error
     finally:
         if not source.closed:
-            text.detach()  # or it would close the source, which isn't ours
+            text.detach()  # TextIOWrapper would close the caller's source
 
 
 class _KeptLines:
-    """Lines of a file, of which those since the last row are kept."""
+    """Lines of a file; keeps those since the last row."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
@@ -116,20 +117,20 @@ class _KeptLines:
         return line
 
     def take(self) -> str:
-        """Return the lines of a row."""
+        """Return the lines since the last call."""
         row = "".join(self._kept)
         self._kept.clear()
         return row
 
 
-# A cell and what ends it; quotes inside of a cell that doesn't begin with one are text.
+# A cell and its separator; in a cell that doesn't begin with a quote, quotes are text.
 _CSV_CELL: Final = re.compile(r'("(?:[^"]|"")*"|[^,]*)(?:,|$)', re.DOTALL)
 
 
 def _with_nulls(cells: list[str], raw: str) -> list[str | None]:
-    """Return the cells of a row: an empty one is null, but for `""`, which is empty text.
+    """Return the cells of a row: an empty cell is null, `""` is empty text.
 
-    Python's reader doesn't tell the two apart, so a row with `""` in it is looked at again.
+    Python's reader doesn't distinguish the two, so rows that contain `""` are parsed again.
     """
     if "" not in cells:
         return list(cells)
@@ -145,7 +146,7 @@ def _with_nulls(cells: list[str], raw: str) -> list[str | None]:
 
 
 def _arrow_rows(source: BinaryIO, name: str, wanted: Wanted) -> Iterator[InputRow]:
-    """Yield the rows of a stream, which may come through a pipe, or of a file."""
+    """Yield the rows of an Arrow stream, which may come through a pipe, or of an Arrow file."""
     pa = _pyarrow("Arrow")
     try:
         if _is_arrow_file(source):
@@ -178,7 +179,7 @@ def _pyarrow(what: str) -> "ModuleType":
 
 
 def _is_arrow_file(source: BinaryIO) -> bool:
-    """Return whether Arrow's file format begins here and not a stream, whose first byte is 0xFF."""
+    """Return whether the source is an Arrow file, not a stream, whose first byte is 0xFF."""
     if source.seekable():
         start = source.tell()
         first = source.read(1)
@@ -192,7 +193,7 @@ def _is_arrow_file(source: BinaryIO) -> bool:
 def _batch_rows(
     batches: "Iterable[pa.RecordBatch]", name: str, wanted: Wanted
 ) -> Iterator[InputRow]:
-    """Yield rows, of the wanted columns alone: others may hold what Python can't."""
+    """Yield rows of the wanted columns only: others may hold values that Python can't represent."""
     number = 0
     for whole in batches:
         chosen = _chosen(whole, name, wanted.columns)
@@ -204,7 +205,7 @@ def _batch_rows(
             chosen = _in_us(chosen, wanted.time)
         try:
             rows = chosen.to_pylist()
-        except (ValueError, OverflowError) as error:  # times that Python has not
+        except (ValueError, OverflowError) as error:  # times outside Python's range
             raise Refused(f"{name} row {number + 1} or behind it: {error}") from error
         for at, fields in enumerate(rows):
             number += 1
@@ -225,7 +226,7 @@ def _chosen(batch: "pa.RecordBatch", name: str, columns: frozenset[str] | None) 
 
 
 class EpochMs(int):
-    """A time that is known to be in ms, where a plain number is looked at for its unit."""
+    """A time in ms; the unit of a plain number has to be guessed."""
 
 
 def _times_ms(batch: "pa.RecordBatch", name: str | None) -> list[EpochMs | None] | None:
@@ -243,7 +244,7 @@ def _times_ms(batch: "pa.RecordBatch", name: str | None) -> list[EpochMs | None]
 
 
 def _in_numbers(batch: "pa.RecordBatch", name: str) -> "pa.RecordBatch":
-    """Make the column of times plain numbers: Python has no time behind the year 9999."""
+    """Convert the column of times to plain numbers: Python has no time after the year 9999."""
     import pyarrow as pa
 
     at = batch.schema.names.index(name)
@@ -251,7 +252,7 @@ def _in_numbers(batch: "pa.RecordBatch", name: str) -> "pa.RecordBatch":
 
 
 def _in_us(batch: "pa.RecordBatch", name: str | None) -> "pa.RecordBatch":
-    """Round the column of times down to microseconds, the finest that Python has."""
+    """Round the column of times down to microseconds, the finest unit of Python."""
     import pyarrow as pa
     from pyarrow import compute as pc
 
@@ -270,7 +271,7 @@ def _in_us(batch: "pa.RecordBatch", name: str | None) -> "pa.RecordBatch":
 
 
 def no_column(place: str, name: str, names: Iterable[str]) -> str:
-    """Return the text of an error about a column that is not there."""
+    """Return the error text for a missing column."""
     known = ", ".join(list(names)[:_SHOWN])
     return f"{place}: no column {name!r}; there are {known}"
 
@@ -284,12 +285,12 @@ ROW_READERS: Final[Mapping[InputFormat, Callable[[BinaryIO, str, Wanted], Iterab
 
 
 def to_json(content: object) -> bytes:
-    """Return compact JSON; `_special` converts the types that JSON lacks."""
+    """Return compact JSON; `_special` converts types that JSON lacks."""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=_special).encode()
 
 
 def _special(content: object) -> object:
-    """Convert what JSON lacks: times to ISO 8601, numbers and ids to text, bytes to base64."""
+    """Convert types that JSON lacks: times to ISO 8601, numbers to text, bytes to base64."""
     if isinstance(content, datetime | date | time):
         return content.isoformat()
     if isinstance(content, timedelta):
@@ -305,7 +306,7 @@ def _special(content: object) -> object:
 
 # -- records of rows ------------------------------------------------------------------------------
 
-# As `read` calls its columns of epoch ms: their numbers are not looked at for their unit.
+# Suffix of columns with epoch ms, as `read` names them: their unit is not guessed.
 _MS: Final = "_ms"
 _WHOLE: Final = re.compile(r"\d{1,19}", re.ASCII)
 
@@ -324,22 +325,23 @@ _BY_SUFFIX: Final = {
 
 
 def format_of(name: str) -> InputFormat:
-    """The format that a file's name tells; lines for any other, and for `-`."""
+    """Return the format by a file's suffix; lines for any other, and for `-`."""
     return _BY_SUFFIX.get(PurePath(name).suffix.lower(), InputFormat.LINES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Which columns of a row are what; None where there is no such column.
+    """Columns of a row for the parts of a record; None for parts without a column.
 
     Attributes:
         key: The record's key. Null, which is an empty cell in CSV, is "no key".
-        time: Its create time, in the grammar of docs/time.md; null is the log's clock.
-        value: Its value alone; the whole row where None.
+        time: Its create time, in the grammar of docs/time.md; null becomes the time of the log's
+            clock.
+        value: Its value; the whole row if None.
         headers: An object of header names and values.
-        key_as: What the key's cell becomes; text and JSON by what the cell is where `auto`.
-        value_as: What the value's cell becomes, or a line of a file of lines.
-        headers_as: What the values of headers become.
+        key_as: Encoding of the key; `auto` chooses text or JSON by the cell's type.
+        value_as: Encoding of the value, or of a line in a file of lines.
+        headers_as: Encoding of the values of headers.
     """
 
     key: str | None = None
@@ -355,13 +357,13 @@ class Columns:
 
     @property
     def wanted(self) -> Wanted:
-        """The columns that are read: all, where the value is the whole row."""
+        """The columns to read: all, if the value is the whole row."""
         named = (self.key, self.time, self.value, self.headers)
         names = None if self.value is None else frozenset(name for name in named if name)
         return Wanted(names, self.time)
 
     def ensure_consistent(self, kind: InputFormat) -> None:
-        """Raise UsageProblem for encodings of what is not there."""
+        """Raise UsageProblem for an encoding of a part that has no column."""
         if self.key is None and self.key_as is not Encoding.AUTO:
             raise UsageProblem(f"--key-as {self.key_as} needs the column of the key: --key COL")
         if self.headers is None and self.headers_as is not Encoding.AUTO:
@@ -382,19 +384,19 @@ def read_records(
     columns: Columns,
     parse_time: Callable[[str], int],
 ) -> Iterator[NewRecord]:
-    """The records in an open file, in its order.
+    """Return the records in an open file, in its order.
 
     Args:
-        source: The file; Parquet needs one that can be sought in.
-        name: For errors.
-        kind: How it is read.
-        columns: What is what.
-        parse_time: From text in the grammar of times to ms.
+        source: The file; Parquet needs a seekable one.
+        name: Name for errors.
+        kind: Format of the file.
+        columns: Columns for the parts of a record.
+        parse_time: Parses text in the grammar of times to ms.
 
     Raises:
-        UsageProblem: Columns of a file that has none.
-        Refused: A row that can't be read, or lacks a column; it names the line.
-        MissingDependency: Parquet without pyarrow.
+        UsageProblem: Columns are given for a format without columns.
+        Refused: A row can't be read, or lacks a column; names the line.
+        MissingDependency: Arrow or Parquet needs pyarrow.
     """
     columns.ensure_consistent(kind)
     if kind is InputFormat.LINES:
@@ -420,7 +422,7 @@ def _line_records(source: BinaryIO, name: str, value_as: Encoding) -> Iterator[N
 
 
 class _RecordMaker:
-    """Makes records of rows."""
+    """Converts rows to records."""
 
     def __init__(
         self, columns: Columns, parse_time: Callable[[str], int], *, text_only: bool
@@ -429,7 +431,7 @@ class _RecordMaker:
         self._parse_time = parse_time
         self._key = _encode(columns.key_as, text_only=text_only)
         self._value = _encode(columns.value_as, text_only=text_only)
-        # Headers are JSON also where cells are text, and so are their values.
+        # Headers and their values are JSON even in formats whose cells are text.
         self._header = _encode(columns.headers_as, text_only=False)
 
     def record(self, row: InputRow) -> NewRecord:
@@ -530,7 +532,7 @@ def _headers(row: InputRow, name: str, encode: _Encode) -> tuple[Header, ...]:
 
 
 def _pairs(content: object) -> list[tuple[str, object]] | None:
-    """Names and values of an object, or of a list of pairs as Parquet's maps come out."""
+    """Return names and values of an object, or of a list of pairs, the form of Parquet's maps."""
     if isinstance(content, dict):
         return list(content.items())
     if not isinstance(content, list):

@@ -1,4 +1,4 @@
-"""`tidelog read --table` and `tidelog diff`: a topic by key, as of a time or between two."""
+"""`tidelog read --table` and `tidelog diff`: a topic by key, as of a time or between two times."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -89,11 +89,11 @@ class _DiffRow(TypedDict):
 
 
 def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
-    """Print the winning record of each key, as of a time.
+    """Print the last record of each key, as of a time.
 
     Raises:
-        UsageProblem: Options that choose records, not keys.
-        InexactTable: The past is not whole any more, and `--inexact` refuses that.
+        UsageProblem: An option chooses records, not keys.
+        InexactTable: Records before the time are missing, and `--inexact` refuses that.
     """
     _refuse_ranges(options)
     at_ms = None if options.at is None else times.read_point(surroundings, options.at, options.zone)
@@ -115,7 +115,7 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
 
 
 def _columns(directory: "Directory | RemoteDirectory") -> tuple[str, ...]:
-    """What is read; records that come through librdkafka have no create time beside a stamp."""
+    """Return the columns to read; librdkafka gives no create time beside an append time."""
     from tidelog.directory import Directory
 
     if isinstance(directory, Directory) or directory.source.is_direct:
@@ -167,7 +167,7 @@ def _print_table(
 
 
 def _record_rows(batch: "pa.RecordBatch", maker: RowMaker) -> Iterator[list[Cell]]:
-    """The rows of a batch of `COLUMNS`, as `read` shows records."""
+    """Yield the rows of a batch of `COLUMNS`, in the form of `read`."""
     for row in cast("list[_RecordRow]", _plain_rows(batch)):
         record = Record(
             offset=row["offset"],
@@ -182,7 +182,7 @@ def _record_rows(batch: "pa.RecordBatch", maker: RowMaker) -> Iterator[list[Cell
 
 
 def _plain_rows(batch: "pa.RecordBatch") -> object:
-    """Rows with times in ms."""
+    """Return rows with times in ms."""
     import pyarrow as pa
 
     columns = {
@@ -195,7 +195,7 @@ def _plain_rows(batch: "pa.RecordBatch") -> object:
 def _say(
     surroundings: Surroundings, question: "Table | Diff", stats: "TableStats", *, whole: bool
 ) -> None:
-    """What is to be said of the answer: why it may be inexact, and what is in no table."""
+    """Print why the result may be inexact, and how many records are in no table."""
     for doubt in question.doubts():
         surroundings.say(f"not exact: {doubt}")
     if not whole:
@@ -212,7 +212,7 @@ def _say(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffOptions:
-    """The options of `tidelog diff`."""
+    """Options of `tidelog diff`."""
 
     topic: str = given(topic_argument)
     place: Place = given(place_options)

@@ -1,4 +1,4 @@
-"""`tidelog lag`: how far a consumer group is behind, once or again and again."""
+"""`tidelog lag`: shows a consumer group's lag, once or repeatedly."""
 
 import io
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagOptions:
-    """The options of `tidelog lag`."""
+    """Options of `tidelog lag`."""
 
     group: str = argument(metavar="GROUP")
     access: Access = given(cluster_options)
@@ -98,7 +98,7 @@ def run(
     *,
     own: "OwnLogs | None" = None,
 ) -> ExitCode:
-    """As `lag`, on a cluster that is open."""
+    """Run `lag` on an open cluster."""
     kind = options.kind
     look = _looker(surroundings, cluster, options, own)
     if not options.watch:
@@ -115,7 +115,7 @@ def _looker(
     options: LagOptions,
     own: "OwnLogs | None",
 ) -> "Callable[[], list[Observation]]":
-    """One look at all partitions; they are chosen at the first."""
+    """Return a function that observes all partitions, which are chosen now."""
     from tidelog.remote import group_lag as work
     from tidelog.remote import own_logs
     from tidelog.remote.group_rewind import chosen_partitions
@@ -163,7 +163,7 @@ def _watch(
     look: "Callable[[], list[Observation]]",
     show: Show,
 ) -> ExitCode:
-    """Look again and again; what fails at one look but the last is said, and tried at the next."""
+    """Observe and show repeatedly; an error is printed and retried, except at the last sample."""
     from tidelog.remote.group_lag import History
 
     history = History()
@@ -178,7 +178,7 @@ def _watch(
             show(lags)
         except (ClusterFailure, OffsetOutOfRange) as error:
             if is_last:
-                raise  # what was seen before says nothing of now
+                raise  # an earlier sample can't replace the last one
             surroundings.say(f"{error}; trying again in {every_s:g} s")
         if is_last:
             return _verdict(surroundings, options, lags)
@@ -190,7 +190,7 @@ def _watch_live(
     options: LagOptions,
     look: "Callable[[], list[Observation]]",
 ) -> ExitCode:
-    """A table that is drawn over itself; what is wider than the terminal is cut."""
+    """Show a table that redraws itself; cut lines that are wider than the terminal."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -223,7 +223,7 @@ def _verdict(
 
 
 def columns(kind: Format) -> list[Column]:
-    """What is told of each partition: for people in few columns, for scripts in plain units."""
+    """Return the columns: few for a table; for scripts more, in plain units."""
     head = [output.text("topic"), output.number("partition")]
     if kind is Format.TABLE:
         names = ("committed", "end", "offset_lag", "records_left", "behind", "clock")
@@ -245,7 +245,7 @@ def columns(kind: Format) -> list[Column]:
 
 
 def rows(lags: "Iterable[PartitionLag]", kind: Format) -> list[list[Cell]]:
-    """The cells of `columns`."""
+    """Return the rows for `columns`."""
     make = _table_row if kind is Format.TABLE else _script_row
     return [make(lag) for lag in lags]
 
@@ -297,12 +297,12 @@ def _script_row(lag: "PartitionLag") -> list[Cell]:
 
 
 def counted(count: "Count") -> Cell:
-    """A count for people; `<=` says that there are so many at most."""
+    """Return a count for a table; `<=` marks an upper bound."""
     return count.records if count.is_exact else f"<={count.records}"
 
 
 def length(seconds: float) -> str:
-    """A length of time for people, in its two largest units: `2h5m`, `3.2s`."""
+    """Format a duration in its two largest units: `2h5m`, `3.2s`."""
     if seconds < 0:
         return f"-{length(-seconds)}"
     whole = int(seconds)

@@ -1,4 +1,4 @@
-"""`tidelog latency`: how long records took to the log, by hour, and what late ones cost."""
+"""`tidelog latency`: shows ingestion latency by hour, and the cost of late records."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyOptions:
-    """The options of `tidelog latency`."""
+    """Options of `tidelog latency`."""
 
     target: str = given(target_argument)
     start: str | None = option(
@@ -129,7 +129,7 @@ def _hour_rows(topic: str, measured: "TopicLatency") -> Iterator[list[Cell]]:
 
 
 def skew_ms(histogram: LatencyHistogram) -> int | None:
-    """How far a producer's clock was ahead at most: the largest negative latency, None if none."""
+    """Return how far a producer's clock was ahead: the most negative latency, None without one."""
     return -histogram.min_ms if histogram.min_ms < 0 else None
 
 

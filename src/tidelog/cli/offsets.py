@@ -1,4 +1,4 @@
-"""`tidelog offsets` and `tidelog count`: from a time to offsets, and records in a range."""
+"""`tidelog offsets` and `tidelog count`: look up offsets by time, and count records in a range."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -43,7 +43,7 @@ MAX: Final = "max"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsOptions:
-    """The options of `tidelog offsets`."""
+    """Options of `tidelog offsets`."""
 
     topic: str = given(topic_argument)
     at: str = option(
@@ -79,7 +79,8 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
         names = directory.partitions(options.topic)
         answers = _answers(surroundings, directory, names, options)
         if options.clock is ClockName.APPEND and options.at not in (EARLIEST, LATEST):
-            # Records before each answer that have no append time; None where brokers don't tell it.
+            # Number of records without an append time before each result; None if brokers don't
+            # report it.
             unknown = [
                 directory.without_append_time(name) if answer is None else answer.without_time
                 for name, answer in zip(names, answers, strict=True)
@@ -130,7 +131,7 @@ def _answers(
         largest = directory.cluster.max_timestamps(partitions)
         return [largest[p] for p in partitions]
     time_ms = times.read_point(surroundings, options.at, options.zone)
-    # Of a directory without the warning that its own call logs: `offsets` says it in a line.
+    # `log_dir` does not log a warning; `offsets` prints a line of its own.
     lookup = directory.log_dir if isinstance(directory, Directory) else directory
     answers = lookup.offsets_for_times(dict.fromkeys(partitions, time_ms), clock=options.clock)
     return [answers[p] for p in partitions]
@@ -144,7 +145,7 @@ def _row(number: int, answer: OffsetAndTimestamp | None) -> list[Cell]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountOptions:
-    """The options of `tidelog count`."""
+    """Options of `tidelog count`."""
 
     target: str = given(target_argument)
     start: str | None = option(
@@ -208,5 +209,5 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
 
 
 def _sum(column: "list[Cell]") -> int | None:
-    """The sum of a column, None where a number of it is not known."""
+    """Return the sum of a column, None if one of its numbers is unknown."""
     return None if None in column else sum(int(str(cell)) for cell in column)

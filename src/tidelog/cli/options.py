@@ -1,7 +1,7 @@
 """Declaration of command options, the words that they accept, and shared options.
 
-An option is declared once: by a decorator of click, over a function where a command has few, else
-in the field of a dataclass that `with_options` fills. What texts mean is read elsewhere (times.py,
+An option is declared once: by a decorator of click on a function if the command has few options,
+else as the field of a dataclass for `with_options`. Other modules parse the texts (times.py,
 places.py). Imports no storage: `app` needs this module for `--help`.
 """
 
@@ -34,7 +34,7 @@ CODECS: Final = tuple(codec.config_name for codec in Codec)
 
 
 class Format(StrEnum):
-    """How rows are written."""
+    """Format of rows."""
 
     TABLE = "table"
     JSON = "json"
@@ -42,7 +42,7 @@ class Format(StrEnum):
 
 
 class AuditShow(StrEnum):
-    """Which table of an audit is printed."""
+    """Table of an audit to print."""
 
     DIFFERENCES = "differences"
     TOPICS = "topics"
@@ -51,7 +51,7 @@ class AuditShow(StrEnum):
 
 
 class LatencyShow(StrEnum):
-    """Which table of latencies is printed."""
+    """Table of latencies to print."""
 
     HOURS = "hours"
     WATERMARKS = "watermarks"
@@ -59,21 +59,21 @@ class LatencyShow(StrEnum):
 
 
 class LagShow(StrEnum):
-    """Which table of a lag report is printed."""
+    """Table of a lag report to print."""
 
     PARTITIONS = "partitions"
     HOURS = "hours"
 
 
 class ReindexShow(StrEnum):
-    """Which table of a reindex is printed."""
+    """Table of a reindex to print."""
 
     FINDINGS = "findings"
     PARTITIONS = "partitions"
 
 
 class ReadFormat(StrEnum):
-    """How records are written."""
+    """Format of records."""
 
     TABLE = "table"
     JSON = "json"
@@ -83,12 +83,12 @@ class ReadFormat(StrEnum):
 
     @property
     def is_columns(self) -> bool:
-        """Whether records are written by columns, in binary."""
+        """Whether records are written as columns, in binary."""
         return self in (ReadFormat.ARROW, ReadFormat.PARQUET)
 
 
 class InputFormat(StrEnum):
-    """How a file of rows is read."""
+    """Format of a file of rows."""
 
     LINES = "lines"
     JSON = "json"
@@ -98,7 +98,7 @@ class InputFormat(StrEnum):
 
 
 class Encoding(StrEnum):
-    """What bytes of keys and values are shown as."""
+    """Encoding of keys and values as cells."""
 
     AUTO = "auto"
     BYTES = "bytes"
@@ -118,14 +118,14 @@ _DECLARE: Final = "tidelog.declare"
 
 
 def examples(*lines: str) -> str:
-    """Lines at the end of a command's help, kept as they are (the backspace says so)."""
+    """Return lines for the end of a command's help; the backspace prevents wrapping."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def one_of(
     *names: str, kind: type[StrEnum], default: str | None, text: str
 ) -> Callable[[_Function], _Function]:
-    """An option that takes the values of an enumeration, and hands out its members."""
+    """Return an option whose values are those of an enumeration; the command gets its members."""
 
     def member(_context: click.Context, _parameter: click.Parameter, value: str | None) -> object:
         return None if value is None else kind(value)
@@ -141,9 +141,9 @@ def one_of(
 
 
 def option(*names: str, **wishes: Any) -> Any:
-    """The field of a class of options that an option of click declares; it has the field's name.
+    """Declare a field of an options class as an option of click, with the field's name.
 
-    Its default is the option's; there is none where the option must be given.
+    The field has the option's default; a required option has none.
     """
     metadata = {_DECLARE: lambda name: click.option(*names, name, **wishes)}
     if wishes.get("required"):
@@ -153,19 +153,19 @@ def option(*names: str, **wishes: Any) -> Any:
 
 
 def argument(**wishes: Any) -> Any:
-    """As `option`, of an argument of click; without a default."""
+    """Declare a field of an options class as an argument of click; it has no default."""
     return field(metadata={_DECLARE: lambda name: click.argument(name, **wishes)})
 
 
 def given(declare: _Decorator) -> Any:
-    """As `option`, of a decorator that makes a parameter of the field's name; without a default."""
+    """Declare a field by a decorator that adds a parameter of its name; it has no default."""
     return field(metadata={_DECLARE: lambda _name: declare})
 
 
 def with_options(
     kind: type[_Options],
 ) -> Callable[[Callable[[Surroundings, _Options], object]], Callable[..., object]]:
-    """Give a command the options that a dataclass declares by its fields, and it an instance.
+    """Return a decorator: a dataclass's fields become options, the command gets an instance.
 
     `--help` shows them in the order of the fields.
     """
@@ -183,12 +183,15 @@ def with_options(
 def with_job_options(
     kind: type[_Options], job: type[_Job], *, order: str
 ) -> Callable[[Callable[[Surroundings, _Options, _Job], object]], Callable[..., object]]:
-    """As `with_options`; the command also gets the options of a job, by a `TypedDict`.
+    """Return a decorator that declares a dataclass's fields and a job's options as options.
+
+    The command gets an instance of the dataclass, and the job's options as a dict.
 
     Args:
-        kind: The options that only the command has.
-        job: Those of the job, declared by `tidelog.jobs.options.Option`.
-        order: Names of options that `--help` shows first; the others follow as they are declared.
+        kind: Dataclass with the options that only the command has.
+        job: `TypedDict` of the job's options, declared by `tidelog.jobs.options.Option`.
+        order: Names of options that `--help` shows first, separated by spaces; the others follow in
+            the order of their declaration.
     """
     fields_of_kind = _fields(kind)
     of_job = {
@@ -226,7 +229,7 @@ def _declared(
 
 
 def _job_option(name: str, kind: object, declared: Option) -> _Decorator:
-    """The option of click that an option of a job is."""
+    """Return a job's option as an option of click."""
     kinds = kinds_of(kind)
     default, choices = declared.default, declared.choices
 
@@ -259,7 +262,7 @@ def _job_option(name: str, kind: object, declared: Option) -> _Decorator:
         *declared.flags.split(),
         name,
         type=kind_of_value,
-        # One that is required has no default, not even None.
+        # A required option has no default, not even None.
         **({"required": True} if default is REQUIRED else {"default": word}),
         is_flag=is_flag or None,
         multiple=is_many,
@@ -271,7 +274,7 @@ def _job_option(name: str, kind: object, declared: Option) -> _Decorator:
 
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
-    """`KEY=VALUE` texts as a mapping; raises UsageProblem."""
+    """Return `KEY=VALUE` texts as a dict; raises UsageProblem."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -282,7 +285,7 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
 
 
 def refuse_typed(names: tuple[str, ...], reason: str) -> None:
-    """Raise UsageProblem for an option that was typed and has no meaning here."""
+    """Raise UsageProblem if one of these options is given on the command line."""
     context = click.get_current_context()
     for name in names:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -311,7 +314,7 @@ def _note_store_options(
 def _reach_data(
     context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> str | None:
-    """Let the command's surroundings reach the stores of the directory, and of its tiers."""
+    """Let the command's surroundings access the object stores of the directory and its tiers."""
     options = context.meta.get(_STORE_OPTIONS, {})
     if value is None or ("://" not in value and not options):
         return value
@@ -323,7 +326,7 @@ def _reach_data(
 
 
 def data_option(function: _Function) -> _Function:
-    """`--data`, and the settings of the object store that it may name."""
+    """Add `--data`, and settings of the object store that it may name."""
     store_option = click.option(
         "--store-option",
         multiple=True,
@@ -366,7 +369,7 @@ def isolation_by_default(
     level: IsolationLevel,
     text: str = "read_committed leaves out open and aborted transactions.",
 ) -> Callable[[_Function], _Function]:
-    """`--isolation`, in the words of Kafka's consumers."""
+    """Return `--isolation`, with the values of Kafka's consumers."""
 
     def named(_context: click.Context, _parameter: click.Parameter, value: str) -> IsolationLevel:
         return IsolationLevel[value.upper()]
@@ -384,7 +387,7 @@ def isolation_by_default(
 isolation_option: Final = isolation_by_default(IsolationLevel.READ_UNCOMMITTED)
 
 
-# The older names stay: scripts have them.
+# The older names are kept for existing scripts.
 key_as_option: Final = one_of(
     "--key-as",
     "--key-type",
@@ -478,14 +481,14 @@ compression_option = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkAccess:
-    """Which Spark runs a command."""
+    """Spark master and settings for a command."""
 
     master: str | None = None
     conf: tuple[str, ...] = ()
 
 
 def spark_options(command: _Function) -> Callable[..., object]:
-    """`--master` and `--conf`; the command gets them as `spark`."""
+    """Add `--master` and `--conf`; the command gets them as `spark`."""
 
     @wraps(command)
     def run(

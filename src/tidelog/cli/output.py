@@ -1,8 +1,8 @@
 """Output of commands: tables for people, JSON lines or CSV for scripts.
 
 A time column is one cell in a table and two fields for scripts: `NAME`, in ISO 8601 with its zone,
-and `NAME_ms`. Rows are written as they come; nothing waits for the last one. Keys, values and
-headers become cells, and cells bytes, by a serializer's name or as text.
+and `NAME_ms`. Rows are written as they arrive; no output waits for the last row. Keys, values and
+headers become cells, and cells become bytes, by a serializer's name or as text.
 """
 
 import json
@@ -29,7 +29,7 @@ Cell: TypeAlias = "str | int | float | bool | Sequence[Cell] | dict[str, Cell] |
 Row: TypeAlias = Sequence[Cell]
 
 
-# Widths are chosen from the rows of the first write, and grow with later ones.
+# Number of rows by which widths are chosen first; later rows may widen the columns.
 ROWS_AT_ONCE: Final = 500
 
 
@@ -40,7 +40,7 @@ _BOLD: Final = "\x1b[1m{}\x1b[0m"
 
 
 class Kind(Enum):
-    """What a column holds, which decides how it is written."""
+    """Type of a column's cells, which decides how they are written."""
 
     TEXT = "text"
     NUMBER = "number"
@@ -49,36 +49,36 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name in all formats, and what it holds (times in ms)."""
+    """A column: its name in all formats, and the type of its cells (times are in ms)."""
 
     name: str
     kind: Kind = Kind.TEXT
 
 
 class Writer(Protocol):
-    """Takes rows until it is closed."""
+    """Writes rows until it is closed."""
 
     def write(self, rows: Iterable[Row]) -> None:
         """Write rows, each as long as the columns."""
         ...
 
     def close(self) -> None:
-        """Write what stands at the end."""
+        """Write the heading if there were no rows."""
         ...
 
 
 def text(name: str) -> Column:
-    """A column of text, or of anything that JSON has."""
+    """Return a column of text, or of any JSON value."""
     return Column(name, Kind.TEXT)
 
 
 def number(name: str) -> Column:
-    """A column of numbers."""
+    """Return a column of numbers."""
     return Column(name, Kind.NUMBER)
 
 
 def time(name: str) -> Column:
-    """A column of times in ms."""
+    """Return a column of times in ms."""
     return Column(name, Kind.TIME)
 
 
@@ -89,7 +89,7 @@ def writer(
     *,
     zone: str | None = None,
 ) -> Writer:
-    """A writer of rows to stdout."""
+    """Return a writer of rows to stdout."""
     if kind is Format.JSON:
         return _JsonLines(surroundings, columns, zone)
     if kind is Format.CSV:
@@ -105,26 +105,26 @@ def print_rows(
     *,
     zone: str | None = None,
 ) -> None:
-    """Write rows to stdout, from the heading to the end."""
+    """Write a whole table to stdout."""
     out = writer(surroundings, columns, kind, zone=zone)
     out.write(rows)
     out.close()
 
 
 def print_object(surroundings: Surroundings, content: dict[str, Cell]) -> None:
-    """One JSON object on a line of stdout."""
+    """Write a JSON object on one line of stdout."""
     surroundings.stdout.write(f"{json.dumps(content, ensure_ascii=False)}\n")
 
 
 def time_fields(name: str, ms: Cell, zone: str | None = None) -> dict[str, Cell]:
-    """A time as scripts get it: `name` in ISO 8601, and with `_ms` as a number; null for none."""
+    """Return a time's fields for scripts: `name` in ISO 8601, `name_ms` in ms; or nulls."""
     if not isinstance(ms, int) or ms == NO_TIMESTAMP:
         return {name: None, f"{name}_ms": None}
     return {name: times.iso(ms, zone), f"{name}_ms": ms}
 
 
 class _JsonLines:
-    """One object for each row, one row a line."""
+    """Writes a JSON object on a line for each row."""
 
     def __init__(
         self, surroundings: Surroundings, columns: Sequence[Column], zone: str | None
@@ -153,7 +153,7 @@ def _fields(columns: Sequence[Column], row: Row, zone: str | None) -> dict[str, 
 
 
 class _Csv:
-    """A heading and comma separated rows: an empty cell is null, `""` is empty text."""
+    """Writes CSV with a heading: an empty cell is null, `""` is empty text."""
 
     def __init__(
         self, surroundings: Surroundings, columns: Sequence[Column], zone: str | None
@@ -179,7 +179,7 @@ def _csv_line(cells: Iterable[Cell]) -> str:
 
 
 def _csv_cell(cell: Cell) -> str:
-    """Return a cell, quoted where it must be. Python's writer leaves a carriage return bare."""
+    """Return a cell, quoted if needed. Python's writer does not quote a carriage return."""
     if cell is None:
         return ""
     text = _plain(cell)
@@ -190,7 +190,7 @@ def _csv_cell(cell: Cell) -> str:
 
 
 class _Table:
-    """Columns under a heading, numbers to the right."""
+    """Writes aligned columns under a heading, numbers to the right."""
 
     def __init__(
         self, surroundings: Surroundings, columns: Sequence[Column], zone: str | None
@@ -242,7 +242,7 @@ def _heading(column: Column) -> str:
 
 
 def _plain(cell: Cell) -> str:
-    """A cell as text; what is neither text nor number as JSON."""
+    """Return a cell as text; other types as JSON."""
     if isinstance(cell, str):
         return cell
     return json.dumps(cell, ensure_ascii=False)
@@ -252,10 +252,10 @@ Decode: TypeAlias = Callable[[bytes | None], Cell]
 
 
 def decoder(encoding: Encoding) -> Decode:
-    """Return the function from bytes to a cell for people.
+    """Return a function that converts bytes to a cell for people.
 
-    `auto` gives text where the bytes are UTF-8, else `{"base64": ...}`. Bytes that are not of the
-    encoding become `{"base64": ...}` too, since one odd record must not hide the others.
+    `auto` returns text if the bytes are UTF-8, else `{"base64": ...}`. Bytes that the encoding
+    can't decode become `{"base64": ...}` too, so that one invalid record does not hide the others.
     """
     read = exact_decoder(encoding)
 
@@ -269,22 +269,22 @@ def decoder(encoding: Encoding) -> Decode:
 
 
 def decoders(kind: ReadFormat) -> Callable[[Encoding], Decode]:
-    """Return what makes decoders for a format: exact ones where programs read it."""
+    """Return the decoder factory for a format: exact decoders for formats that programs read."""
     if kind is ReadFormat.TABLE:
         return decoder
     return partial(exact_decoder, text_only=kind is ReadFormat.CSV)
 
 
 def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
-    """Return the function from bytes to a cell for programs: `encoder` makes the same bytes of it.
+    """Return a function that converts bytes to a cell for programs; `encoder` restores the bytes.
 
-    All cells of a column have one form: text for `auto`, `{"base64": ...}` for `bytes`. None
-    becomes None and nothing else does. JSON stays the same JSON, but may be written otherwise.
-    The function raises SerdeError for bytes that the form can't hold.
+    All cells of a column have one form: text for `auto`, `{"base64": ...}` for `bytes`. Only None
+    becomes None. JSON keeps its content, but its text may differ. The function raises SerdeError
+    for bytes that the form can't represent.
 
     Args:
         encoding: The form.
-        text_only: Cells have no types of their own, as in CSV: JSON becomes its text.
+        text_only: Whether cells have no types of their own, as in CSV: JSON becomes its text.
     """
     if encoding is Encoding.BYTES:
         return _base64
@@ -303,7 +303,7 @@ def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
         if is_json and text_only:
             return json.dumps(content, ensure_ascii=False)
         if isinstance(content, float) and not math.isfinite(content):
-            return str(content)  # JSON has no word for it
+            return str(content)  # JSON has no infinity and no NaN
         return content if isinstance(content, str | int | float | list | dict) else str(content)
 
     return decode
@@ -323,7 +323,7 @@ def headers_cell(headers: tuple[Header, ...], decode: Decode) -> Cell:
 
 
 def shortened(cell: Cell, limit: int) -> Cell:
-    """A cell for a table: long text is cut, with the number of characters that it has."""
+    """Return a cell for a table; text is cut to `limit` characters, the last one an ellipsis."""
     if cell is None or isinstance(cell, bool | int | float):
         return cell
     text = cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
@@ -331,15 +331,15 @@ def shortened(cell: Cell, limit: int) -> Cell:
 
 
 def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object], bytes | None]:
-    """Return the function from a cell of a file, or from text that somebody typed, to bytes.
+    """Return a function that converts a cell of a file, or text typed by a user, to bytes.
 
-    Text is read as the encoding says: `42` is a number for `int64`, base64 for `bytes`, as is
-    `{"base64": ...}`, which `exact_decoder` makes. None is null, and nothing else is. The function
-    raises SerdeError.
+    The encoding decides how text is parsed: a number for `int64`, base64 for `bytes`, which also
+    accepts `{"base64": ...}` of `exact_decoder`. Only None becomes null. The function raises
+    SerdeError.
 
     Args:
         encoding: Any but `auto`, whose form depends on the cell's type.
-        text_only: Cells have no types of their own, as in CSV: `json` reads them as JSON text.
+        text_only: Whether cells have no types of their own, as in CSV: `json` parses them as JSON.
     """
     assert encoding is not Encoding.AUTO
     write = serializer(encoding)
@@ -368,7 +368,7 @@ def _base64_bytes(text: str) -> bytes:
 
 
 def _json_text(text: str) -> object:
-    """Return the content of JSON text; null, which would be no value, is refused."""
+    """Parse JSON text; refuses null, which would mean no value."""
     content: object = json.loads(text)
     if content is None:
         raise ValueError("null is no value; an empty cell stands for that")
@@ -391,9 +391,9 @@ _PARSERS: Final[dict[Encoding, Callable[[str], object]]] = {
 
 
 def typed_bytes(text: str, encoding: Encoding) -> bytes:
-    """The bytes of a key that somebody typed; raises SerdeError.
+    """Return the bytes of a key typed by a user; raises SerdeError.
 
-    For `auto` its UTF-8, for `json` the JSON that the text is, written compactly.
+    `auto` encodes the text as UTF-8, `json` parses it and writes compact JSON.
     """
     if encoding is Encoding.AUTO:
         return text.encode()

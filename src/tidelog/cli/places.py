@@ -1,7 +1,7 @@
-"""The places of topics for commands: `--data` or `--bootstrap`, and how they are opened.
+"""Places of topics for commands: `--data` or `--bootstrap`, and how they are opened.
 
-A directory says at its end what was found damaged in it. Topics and partitions of a place are read
-here as well. What opens a place is imported when one is opened.
+A directory prints its damage reports when it is closed. Arguments that name topics and partitions
+are parsed here as well. The modules that open a place are imported only when one is opened.
 """
 
 import re
@@ -72,7 +72,7 @@ own_data_option = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How to reach a cluster, as options say it."""
+    """Options for connecting to a cluster."""
 
     bootstrap: str
     command_config: str | None = None
@@ -80,7 +80,7 @@ class Access:
 
 
 def cluster_options(command: _Function) -> Callable[..., object]:
-    """`--bootstrap` and what goes with it; the command gets an `access`."""
+    """Add `--bootstrap` and its related options; the command gets an `access`."""
 
     @wraps(command)
     def run(
@@ -109,11 +109,11 @@ _any_bootstrap: Final = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where topics are: a directory, or a cluster; neither where nothing was said.
+    """Place of topics: a directory or a cluster; neither if none was given.
 
     Attributes:
-        data: The directory.
-        access: How to reach the cluster.
+        data: Path of the directory.
+        access: Options for connecting to the cluster.
     """
 
     data: str | None = None
@@ -121,7 +121,7 @@ class Place:
 
     @property
     def words(self) -> str:
-        """The options that name it, for a command that a message advises: ` --bootstrap h:9092`."""
+        """Options that name it, for a command in a message: ` --bootstrap h:9092`."""
         access = self.access
         if access is None:
             given = {"--data": self.data}
@@ -131,7 +131,7 @@ class Place:
 
 
 def place_options(command: _Function) -> Callable[..., object]:
-    """`--data`, or `--bootstrap` and what goes with it; the command gets a `place`."""
+    """Add `--data`, `--bootstrap` and their related options; the command gets a `place`."""
 
     @wraps(command)
     def run(
@@ -151,10 +151,10 @@ def place_options(command: _Function) -> Callable[..., object]:
 
 
 def _chosen(data: str | None, access: Access | None) -> Place:
-    """One of the two: what was typed goes before what the environment says.
+    """Return the one that is given; the command line overrides the environment.
 
     Raises:
-        UsageProblem: Both were typed, or both come from the environment.
+        UsageProblem: Both are on the command line, or both come from the environment.
     """
     context = click.get_current_context()
 
@@ -182,17 +182,17 @@ def open_directory(
     create: bool = False,
     accept_clock: bool = False,
 ) -> Iterator["Directory"]:
-    """The directory `data` until the block ends.
+    """Open the directory `data` until the block ends.
 
     Args:
         surroundings: Files and clock.
-        data: Where it is.
-        writable: For changes.
-        create: Make it where it is missing; else a slip in its name would make a new one.
-        accept_clock: Let appends go on although the clock jumped.
+        data: Path of the directory.
+        writable: Open it for changes.
+        create: Create it if it is missing; without it a misspelled path is an error.
+        accept_clock: Accept the present time although the clock jumped, so that appends continue.
 
     Raises:
-        UsageProblem: No directory was given, or there is none.
+        UsageProblem: No directory was given, or it does not exist.
         TidelogError: As `Directory.open`.
     """
     if not data:
@@ -225,8 +225,8 @@ def _open(surroundings: Surroundings, data: str, *, writable: bool) -> "Director
 
 
 def broker_of(data: str) -> str | None:
-    """HOST:PORT of the broker that holds a directory, None where it is not known to be one."""
-    from tidelog.control.client import find_holder  # only where the lock was taken
+    """Return HOST:PORT of the broker that has a directory open, None if there is none known."""
+    from tidelog.control.client import find_holder  # needed only for a locked directory
 
     try:
         holder = find_holder(data, timeout_s=HOLDER_TIMEOUT_S)
@@ -241,7 +241,7 @@ def broker_of(data: str) -> str | None:
 
 @contextmanager
 def open_cluster(surroundings: Surroundings, access: Access) -> Iterator["Cluster"]:
-    """A connection until the block ends.
+    """Connect to a cluster until the block ends.
 
     Raises:
         UsageProblem: The file of settings can't be read.
@@ -259,7 +259,7 @@ def open_cluster(surroundings: Surroundings, access: Access) -> Iterator["Cluste
 
 @contextmanager
 def open_remote(surroundings: Surroundings, access: Access) -> Iterator["RemoteDirectory"]:
-    """The cluster's topics until the block ends; errors as `open_cluster`."""
+    """Open a cluster's topics until the block ends; errors as `open_cluster`."""
     from tidelog.remote.remote_directory import connect
 
     with connect(
@@ -274,7 +274,7 @@ def open_remote(surroundings: Surroundings, access: Access) -> Iterator["RemoteD
 def open_topics(
     surroundings: Surroundings, place: Place, *, writable: bool = False, create: bool = False
 ) -> AbstractContextManager["Directory | RemoteDirectory"]:
-    """A place's topics until the block ends; errors as `open_directory` and `open_cluster`."""
+    """Open a place's topics until the block ends; errors as `open_directory`, `open_cluster`."""
     if place.access is None:
         return open_directory(surroundings, place.data, writable=writable, create=create)
     return open_remote(surroundings, place.access)
@@ -292,7 +292,7 @@ def _settings(surroundings: Surroundings, path: str | None) -> dict[str, str]:
 def open_own_logs(
     surroundings: Surroundings, cluster: "ClusterView", data: str | None
 ) -> Iterator["OwnLogs | None"]:
-    """The cluster's own directory until the block ends, None where none is given."""
+    """Open the cluster's own directory until the block ends; None if none is given."""
     from tidelog.remote.own_logs import OwnLogs
 
     with ExitStack() as stack:
@@ -307,7 +307,7 @@ _TARGET: Final = re.compile(r"(?P<topic>[^:]+)(?::(?P<partition>[0-9]{1,10}))?",
 
 
 def parse_target(target: str) -> tuple[str, int | None]:
-    """Topic and partition, None for all of them; raises UsageProblem."""
+    """Parse `TOPIC[:P]` to topic and partition, None for all partitions; raises UsageProblem."""
     match = _TARGET.fullmatch(target)
     if match is None:
         raise UsageProblem(f"{target}: a topic, or TOPIC:P for one partition, as in flights:0")
@@ -316,13 +316,13 @@ def parse_target(target: str) -> tuple[str, int | None]:
 
 
 def parse_choice(target: str) -> str | TopicPartition:
-    """A topic, or one of its partitions; raises UsageProblem."""
+    """Parse `TOPIC[:P]` to a topic, or one of its partitions; raises UsageProblem."""
     topic, number = parse_target(target)
     return topic if number is None else TopicPartition(topic, number)
 
 
 def partitions_of(directory: "Directory", topic: str, number: int | None) -> list[TopicPartition]:
-    """The partitions meant; raises UnknownTopic, which says which there are."""
+    """Return the given partition, or all of a topic; raises UnknownTopic, which lists them."""
     if number is None:
         return directory.log_dir.partitions(topic)
     directory.partition(topic, number)
@@ -330,7 +330,7 @@ def partitions_of(directory: "Directory", topic: str, number: int | None) -> lis
 
 
 def wanted_topics(texts: tuple[str, ...]) -> list[tuple[str, int | None]]:
-    """Topics and partitions out of texts such as `flights` and `flights:3`."""
+    """Parse texts such as `flights` and `flights:3` to topics and partitions."""
     return [_wanted_topic(text) for text in texts]
 
 

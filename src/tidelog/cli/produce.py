@@ -1,4 +1,4 @@
-"""`tidelog produce`: rows of a file as records of a topic."""
+"""`tidelog produce`: appends rows of a file as records of a topic."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -43,21 +43,21 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.numbered_loads import Loaded
 
 STDIN: Final = "-"
-# What one append holds: enough to fill batches of several partitions, little enough for memory.
+# Maximum size of one append: enough to fill batches of several partitions, without much memory.
 _ROWS_AT_ONCE: Final = 5_000
 _BYTES_AT_ONCE: Final = 1 << 26
-# Brokers that tell no such setting know one time of a record.
+# Brokers without this setting have one time per record.
 _BROKER_CLOCK: Final = {"tidelog.retention.clock": RetentionClock.RECORD.value}
 
 
 def codec_of(name: str) -> Codec:
-    """The codec of that name, one of `CODECS`."""
+    """Return the codec of a name in `CODECS`."""
     return Codec(CODECS.index(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceOptions:
-    """The options of `tidelog produce`."""
+    """Options of `tidelog produce`."""
 
     topic: str = given(topic_argument)
     source: str = option("--from", required=True, metavar="FILE", help="A file, or - for stdin.")
@@ -117,12 +117,12 @@ class ProduceOptions:
 
 @dataclass(slots=True)
 class _Tally:
-    """What was appended so far, by partition: (records, first offset, last offset, append ms)."""
+    """Rows appended so far, by partition: (records, first offset, last offset, append ms)."""
 
     partitions: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
-    oldest_ms: int = 0  # the topic's retention lets go what is older than this
-    old: int = 0  # how many rows are
-    committed: int = 0  # rows of a numbered load that are there although it has failed
+    oldest_ms: int = 0  # retention deletes older records
+    old: int = 0  # number of older rows
+    committed: int = 0  # rows appended by a numbered load that then failed
 
     def take(self, results: dict[int, AppendResult]) -> None:
         for number, result in results.items():
@@ -131,12 +131,12 @@ class _Tally:
             self.partitions[number] = (count, first, result.last_offset, result.append_time_ms)
 
     def take_loaded(self, loaded: "Loaded") -> None:
-        """Count what a numbered load has appended."""
+        """Add the rows that a numbered load has appended."""
         for number, (rows, first, last, append_ms) in loaded.partitions.items():
             self.partitions[number] = rows, first, last, append_ms
 
     def is_old(self, record: NewRecord) -> bool:
-        """Whether the topic's retention lets a row go."""
+        """Whether the topic's retention would delete a record."""
         return record.timestamp is not None and 0 <= record.timestamp < self.oldest_ms
 
     @property
@@ -194,17 +194,17 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
 def _oldest_ms(
     surroundings: Surroundings, directory: "Directory | RemoteDirectory", topic: str
 ) -> int:
-    """Create time in ms before which the topic's retention keeps no record; 0 for none."""
+    """Return the create time in ms before which retention deletes records; 0 for none."""
     from tidelog.directory import Directory
 
     if isinstance(directory, Directory):
-        config = directory.topic(topic).config  # or the error that says which there are
+        config = directory.topic(topic).config  # an unknown topic's error lists the topics
     else:
         settings = directory.topic(topic).settings
         try:
             config = TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(settings))[0]
         except ConfigError:
-            return 0  # a broker whose settings are others than Kafka's today
+            return 0  # a broker with settings unknown here
     is_by_append = (
         config.tidelog_retention_clock is RetentionClock.APPEND
         or config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -229,7 +229,7 @@ def _open_target(
 
 
 def _check(surroundings: Surroundings, source: BinaryIO, options: ProduceOptions) -> None:
-    """Read the whole input, so that a row that can't be taken is found before any is appended."""
+    """Read the whole input, so that an invalid row is found before any is appended."""
     try:
         for _ in _records(surroundings, source, options):
             pass
@@ -245,15 +245,15 @@ def _load_once(
     options: ProduceOptions,
     tally: _Tally,
 ) -> None:
-    """Append the rows of a source that the topic doesn't have yet.
+    """Append the rows of a source that the topic does not have yet.
 
     Raises:
-        Refused: A row can't be taken. A directory gets no row then, a broker those before it.
+        Refused: A row is invalid. A directory gets no row then, a broker the rows before it.
     """
     from tidelog.directory import Directory
 
     assert options.once is not None
-    are_old = bytearray()  # a flag for each row
+    are_old = bytearray()  # one flag per row
 
     def noted() -> Iterator[NewRecord]:
         for record in records:
@@ -295,7 +295,7 @@ def _append_all(
 
 
 def _bytes_at_once(directory: "Directory | RemoteDirectory", topic: str) -> int:
-    """An append is no longer than a segment; what batches add to the records takes a part of it."""
+    """Return the maximum size of an append: half a segment, as batches are larger than records."""
     from tidelog.directory import Directory
 
     if not isinstance(directory, Directory):
@@ -306,7 +306,7 @@ def _bytes_at_once(directory: "Directory | RemoteDirectory", topic: str) -> int:
 def _groups(
     records: Iterator[NewRecord], bytes_max: int
 ) -> Iterator[tuple[list[NewRecord], Refused | None]]:
-    """The rows of each append, and the error that ends them: what comes before it is appended."""
+    """Yield the rows of each append; the last group has the error that ends the input, if any."""
     group: list[NewRecord] = []
     size = 0
     try:
@@ -353,7 +353,7 @@ def _records(
 
 @contextmanager
 def _open_source(surroundings: Surroundings, options: ProduceOptions) -> Iterator[BinaryIO]:
-    """Open the input, which `--check` reads twice: what comes through a pipe is kept in a file."""
+    """Open the input; `--check` reads it twice, so it copies a pipe to a file first."""
     is_stdin = options.source == STDIN
     with (
         nullcontext(surroundings.stdin) if is_stdin else Path(options.source).open("rb") as source,
@@ -380,5 +380,5 @@ def _progress(
 
 
 def _position(source: BinaryIO, size: int) -> int:
-    """How far the file is read; a reader of its own (Parquet's) may have closed it by now."""
+    """Return the read position; the Parquet reader may have closed the file already."""
     return size if source.closed else min(source.tell(), size)

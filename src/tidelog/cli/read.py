@@ -1,6 +1,6 @@
-"""`tidelog read`: records of a topic by offset and by time, once or as they come.
+"""`tidelog read`: prints records of a topic by offset and by time, once or as they arrive.
 
-Of a directory or of a running cluster. `--table` is keyed.py's.
+Reads a directory or a running cluster. `--table` is in `keyed`.
 """
 
 import re
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tidelog.remote.remote_directory import RemoteDirectory
 
 
-# How long a follower waits between two looks; appends of another process ring no bell.
+# Interval of a follower's checks: appends of another process can't notify it.
 FOLLOW_SECONDS: Final = 0.2
 
 _POLL_S: Final = 0.2
@@ -107,7 +107,7 @@ def _wanted(surroundings: Surroundings, options: ReadOptions) -> Wanted:
 
 
 def _offsets(text: str | None) -> tuple[int | None, int | None]:
-    """The offsets of `A..B`; one number alone is that record."""
+    """Parse `A..B` to offsets [A, B); a single number means that offset."""
     if text is None:
         return None, None
     if text.isascii() and text.isdigit():
@@ -126,18 +126,18 @@ _Parts: TypeAlias = "Generator[tuple[TopicPartition, Iterator[_Timed]], None, No
 
 
 class _Source(Protocol):
-    """Records of a topic in a directory or in a cluster, as the options choose them."""
+    """Records of a topic in a directory or a cluster, chosen by the options."""
 
     def there(self) -> _Parts:
-        """The records of now, by partition and offset, with append times (ms)."""
+        """Yield the existing records, by partition and offset, with append times (ms)."""
         ...
 
     def coming(self) -> _Parts:
-        """The records behind those, as they are appended, up to the last offset wanted."""
+        """Yield later records as they are appended, up to the last requested offset."""
         ...
 
     def untimed(self) -> int | None:
-        """How many records have no time on the clock that was asked; None where not known."""
+        """Return the number of records without a time on the clock; None if unknown."""
         ...
 
 
@@ -152,7 +152,7 @@ class _Reading:
         self._maker = RowMaker(options)
 
     def run(self) -> None:
-        """Write the records of now, then those that come, with `--follow`."""
+        """Write the existing records and, with `--follow`, those that are appended later."""
         out = self._maker.writer(self._surroundings)
         try:
             self._write(out, self._source.there())
@@ -160,7 +160,7 @@ class _Reading:
                 with closing(self._source.coming()) as parts:
                     self._write(out, parts)
         except KeyboardInterrupt:
-            # The way to end a follower; anybody else is told that the output is not whole.
+            # Ctrl-C is the normal end of `--follow`; otherwise the output is incomplete.
             if not self._options.follow:
                 raise
         out.close()
@@ -177,7 +177,7 @@ class _Reading:
                 pass
 
     def _write_some(self, out: Writer, rows: Iterator[list[Cell]]) -> bool:
-        """Write the next rows, also those that came before an error; whether there may be more."""
+        """Write the next rows, even if an error follows; return whether there may be more."""
         size = ROWS_AT_ONCE if self._left is None else min(ROWS_AT_ONCE, self._left)
         chunk: list[list[Cell]] = []
         try:
@@ -190,7 +190,7 @@ class _Reading:
 
 
 class _LogSource:
-    """Logs of a directory."""
+    """Source of a directory's logs."""
 
     def __init__(
         self, surroundings: Surroundings, logs: list[LogView], wanted: Wanted, options: ReadOptions
@@ -202,12 +202,12 @@ class _LogSource:
         self._stats = ScanStats()
 
     def there(self) -> _Parts:
-        """See `_Source`."""
+        """Yield the existing records, see `_Source`."""
         for log in self._logs:
             yield log.topic_partition, self._select(log, self._wanted)
 
     def coming(self) -> _Parts:
-        """See `_Source`."""
+        """Yield later records, see `_Source`."""
         end, first = self._wanted.end_offset, self._wanted.start_offset or 0
         while True:
             nexts = [max(log.end_offset(self._options.isolation), first) for log in self._logs]
@@ -220,7 +220,7 @@ class _LogSource:
                 yield log.topic_partition, self._select(log, wanted)
 
     def untimed(self) -> int | None:
-        """See `_Source`."""
+        """Return the number of records without a time, see `_Source`."""
         return self._stats.without_time
 
     def _select(self, log: LogView, wanted: Wanted) -> Iterator[_Timed]:
@@ -229,7 +229,7 @@ class _LogSource:
 
 
 class _ClusterSource:
-    """Partitions of a topic of a cluster."""
+    """Source of a topic's partitions in a cluster."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class _ClusterSource:
         self._stats = ScanStats()
 
     def there(self) -> _Parts:
-        """See `_Source`."""
+        """Yield the existing records, see `_Source`."""
         cluster, wanted = self._cluster, self._wanted
         clock, level = self._options.clock, self._options.isolation
         ends = cluster.end_offsets(self._partitions, isolation=level)
@@ -262,12 +262,12 @@ class _ClusterSource:
             end = min(split.end_offset, ends[name])
             records = cluster.source.records(name, split.start_offset, end, level)
             if clock is ClockName.APPEND and split.time_range is not None:
-                # The broker tells append times: a record without one lies in no range.
+                # The broker reports append times: a record without one is in no time range.
                 records = (timed for timed in records if timed[1] is not None)
             yield name, self._matches(records)
 
     def coming(self) -> _Parts:
-        """See `_Source`."""
+        """Yield later records, see `_Source`."""
         from confluent_kafka import TopicPartition as Place
 
         client, nexts, end = self._cluster.cluster, self._nexts, self._wanted.end_offset
@@ -295,13 +295,13 @@ class _ClusterSource:
                         mark = client.watermarks([name])[name]
                         raise OffsetOutOfRange(nexts[name], mark.start, mark.end, where=str(name))
                     elif error.code() == codes.PARTITION_EOF:
-                        # Offsets of transaction markers are passed without a record.
+                        # Offsets of transaction markers have no record.
                         nexts[name] = max(nexts[name], message.offset() or 0)
                     else:
                         raise client.failure(f"read records of {name}", error)
 
     def untimed(self) -> int | None:
-        """See `_Source`."""
+        """Return the number of records without a time, see `_Source`."""
         return self._cluster.source.without_time(
             self._partitions, self._wanted, self._options.clock, self._stats
         )
@@ -312,7 +312,7 @@ class _ClusterSource:
             if times is None:
                 yield record, append_ms
             elif self._options.clock is ClockName.APPEND:
-                # By append times the plan's offsets are the range.
+                # On the append clock the plan's offsets are exactly the range.
                 if times[0] <= self._surroundings.env.clock.now_ms():
                     yield record, append_ms
             elif record.timestamp == NO_TIMESTAMP:
@@ -324,24 +324,25 @@ class _ClusterSource:
 def select(
     log: LogView, wanted: Wanted, clock: ClockName, isolation: IsolationLevel, stats: ScanStats
 ) -> Iterator[_Timed]:
-    """Records of a log in the order of their offsets, with append times where known (ms).
+    """Yield records of a log by offset, with append times if known (ms).
 
-    For as many records as people look at, without Arrow; `tidelog.scan` does the same at scale.
-    Segments that can't hold a match are not opened, and nothing in them is counted.
+    For numbers of records that people read, without Arrow; `tidelog.scan` does the same at scale.
+    Segments that can't hold a match are not opened, and their records without a time are not
+    counted.
 
     Args:
         log: The partition.
         wanted: Offsets and times.
         clock: Clock of the times.
         isolation: READ_COMMITTED leaves out records of aborted and open transactions.
-        stats: `without_time` counts the records met that have no time on the clock.
+        stats: `without_time` counts the records read that have no time on the clock.
 
     Raises:
-        CorruptData: A damaged batch.
+        CorruptData: A batch is damaged.
     """
     times = wanted.times
     if clock is ClockName.APPEND and wanted.start_ms is not None and times is not None:
-        # Append times are rounded down: what is said to be earlier may have come then.
+        # Append times are rounded down: a record with an earlier append time may be in the range.
         times = max(wanted.start_ms - log.append_slack_ms, 0), times[1]
     visible = log.end_offset(isolation)
     start = max(wanted.start_offset or 0, log.log_start_offset)
@@ -362,7 +363,7 @@ def _ranges(
     times: tuple[int, int] | None,
     clock: ClockName,
 ) -> list[tuple[int, int]]:
-    """Ranges of a segment's offsets that may hold matches or records without a time."""
+    """Return ranges of a segment's offsets that may hold matches or records without a time."""
     first, last = offsets
     if first >= last:
         return []
@@ -374,7 +375,7 @@ def _ranges(
         return sorted(known + append_times.unknown_in(first, last))
     if NO_TIMESTAMP < segment.largest_timestamp < times[0]:
         return []
-    # Up to an entry's offset no timestamp is larger than the entry's.
+    # No record up to an entry's offset has a larger timestamp than the entry.
     floor_ms, offset = time_floor(segment, times[0] - 1)
     first = first if floor_ms == NO_TIMESTAMP else max(first, offset + 1)
     return [(first, last)] if first < last else []
@@ -401,7 +402,7 @@ def _matches(
 def _timed_records(
     log: LogView, part: LogSlice, aborted: AbortedFilter
 ) -> Iterator[tuple["Record", int | None]]:
-    """The data records of a slice with their append times."""
+    """Yield the data records of a slice with their append times."""
     times = log.append_times_of(part.segment)
     for position, batch in part.batches():
         if is_hidden(part.segment, position, batch, aborted):

@@ -1,7 +1,7 @@
-"""Records of a topic as rows or columns: what `tidelog read` and `read --table` share.
+"""Records of a topic as rows or columns, shared by `tidelog read` and `read --table`.
 
-`ReadOptions` are their options. `RowMaker` makes rows of records, `write_arrow` and `write_columns`
-write Arrow IPC and Parquet and import pyarrow when they are called.
+`ReadOptions` are their options. `RowMaker` converts records to rows; `write_arrow` and
+`write_columns` write Arrow IPC and Parquet, and import pyarrow when they are called.
 """
 
 from collections.abc import Iterable, Iterator
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The options of `tidelog read`."""
+    """Options of `tidelog read`."""
 
     topic: str = given(topic_argument)
     place: Place = given(place_options)
@@ -118,18 +118,18 @@ _SCRIPT_COLUMNS: Final = (*_COLUMNS[:4], time("create_time"), *_COLUMNS[4:])
 
 
 class RowMaker:
-    """Makes rows of records, as the options want them."""
+    """Converts records to rows, as the options request."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._is_table = options.kind is ReadFormat.TABLE
         decoder = decoders(options.kind)
         self._key, self._value = decoder(options.key_as), decoder(options.value_as)
-        # Headers are JSON also where cells are text, and so are their values.
+        # Headers and their values are JSON even in formats whose cells are text.
         self._header = decoders(ReadFormat.JSON)(options.headers_as)
 
     def writer(self, surroundings: Surroundings) -> Writer:
-        """Where the rows go."""
+        """Return the writer for the rows."""
         columns = _COLUMNS if self._is_table else (*_SCRIPT_COLUMNS, text("headers"))
         kind = Format(self._options.kind)
         return writer(surroundings, columns, kind, zone=self._options.zone)
@@ -138,7 +138,7 @@ class RowMaker:
         """Return one record's row.
 
         Raises:
-            SerdeError: A row for a program can't hold the record in the forms of its columns.
+            SerdeError: The form of a column for programs can't represent the record.
         """
         key = self._cell("key", self._key, record.key, partition, record)
         value = self._cell("value", self._value, record.value, partition, record)
@@ -168,7 +168,7 @@ class RowMaker:
 def chosen(
     topic: str, partitions: list[TopicPartition], number: int | None
 ) -> list[TopicPartition]:
-    """All partitions, or the one of that number; raises UsageProblem for one that is not there."""
+    """Return all partitions, or the one of that number; raises UsageProblem for others."""
     if number is None:
         return partitions
     if not 0 <= number < len(partitions):
@@ -177,7 +177,7 @@ def chosen(
 
 
 def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName) -> None:
-    """Say how many records lie in no range, for want of a time; None where that is not known."""
+    """Print how many records without a time were left out; None means an unknown number."""
     if count is None:
         surroundings.say("brokers don't tell how many records have no known append time")
     elif count:
@@ -205,7 +205,7 @@ def write_arrow(
     wanted: "Wanted",
     options: ReadOptions,
 ) -> int | None:
-    """Write records by columns; return how many have no time on the clock, None where not known.
+    """Write records as columns; return how many have no time on the clock, None if unknown.
 
     Raises:
         UsageProblem: Stdout is a terminal.
@@ -243,8 +243,8 @@ def write_columns(
     limit: int | None,
     kind: ReadFormat,
 ) -> None:
-    """Write batches as Arrow or Parquet; raises UsageProblem where stdout is a terminal."""
-    import pyarrow as pa  # this format's own price
+    """Write batches as Arrow or Parquet; raises UsageProblem if stdout is a terminal."""
+    import pyarrow as pa  # imported only for this format
 
     _refuse_terminal(surroundings, kind)
     buffer = surroundings.stdout.buffer

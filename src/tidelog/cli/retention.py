@@ -1,7 +1,7 @@
-"""`tidelog why` and `tidelog retain`: until when each segment is kept, and why.
+"""`tidelog why` and `tidelog retain`: show until when each segment is kept, and apply retention.
 
 `why` explains each segment of a partition and changes nothing. `retain` deletes the segments that
-retention lets go, in a directory that no broker serves.
+retention no longer keeps, in a directory that no broker serves.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -48,7 +48,7 @@ def why(
         config = directory.topic(topic).config
         partitions = directory.log_dir.partitions(topic)
         if number is not None:
-            directory.partition(topic, number)  # or the error that says which there are
+            directory.partition(topic, number)  # an unknown partition's error lists them
             partitions = [TopicPartition(topic, number)]
         stories = [
             (name, explain(directory.partition(topic, name.partition), config))
@@ -68,7 +68,7 @@ def why(
 def segment_object(
     name: TopicPartition, story: "PartitionStory", segment: "SegmentStory", zone: str | None
 ) -> dict[str, Cell]:
-    """A segment's story as scripts get it."""
+    """Return a segment's story as an object for scripts."""
     facts = segment.times
     return {
         "topic": name.topic,

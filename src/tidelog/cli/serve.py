@@ -1,7 +1,7 @@
-"""`tidelog serve`: settings from file and options, a broker until a signal ends it.
+"""`tidelog serve`: reads settings from file and options, and runs a broker until a signal.
 
-With it `tidelog reopen` and `accept-clock`, by which an operator lets a broker's appends go on.
-Before it listens, no more is imported than a broker needs.
+Also `tidelog reopen` and `accept-clock`, with which an operator lets a broker's appends continue.
+Before the broker listens, only the modules that it needs are imported.
 """
 
 import asyncio
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from tidelog.config.files import SettingsFile
     from tidelog.config.listeners import ListenerPlan
 
-# Python's own are 700, 10 and 10: a few requests of a group that changes bring as many objects.
+# Python's defaults are 700, 10 and 10: a few requests of a rebalancing group allocate as many
+# objects.
 GARBAGE_THRESHOLDS: Final = (20_000, 20, 50)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """The options of `tidelog serve`."""
+    """Options of `tidelog serve`."""
 
     data: str | None = given(data_option)
     listen: str | None = option(
@@ -104,7 +105,7 @@ def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
 
 
 def _start_among_objects(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
-    """Where stderr holds an object a line, what ends the start is one as well."""
+    """Start a broker whose log is JSON objects; an error at the start becomes one as well."""
     from tidelog.server.api.node import LOGGER
     from tidelog.server.logs import TOLD_ONCE
 
@@ -126,7 +127,7 @@ def _start(surroundings: Surroundings, options: ServeOptions) -> None:
 
     file = _read_file(surroundings, options.config)
     own = _own_settings(options)
-    # Where it is to listen is not the file's either, then.
+    # `--listen` overrides the file's listeners, too.
     listen = () if options.listen is None else ("listeners",)
     with _naming_places(file, {*own, *listen}):
         config = _configure(surroundings, options, file.texts | own)
@@ -142,7 +143,7 @@ def _start(surroundings: Surroundings, options: ServeOptions) -> None:
 
 @contextmanager
 def looking_for_garbage_rarely() -> Iterator[None]:
-    """Let more come in between two searches for cycles: requests leave next to none."""
+    """Run the cyclic garbage collector less often: requests create almost no cycles."""
     before = gc.get_threshold()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     try:
@@ -165,7 +166,7 @@ def _read_file(surroundings: Surroundings, name: str | None) -> "SettingsFile":
 
 
 def _own_settings(options: ServeOptions) -> dict[str, str]:
-    """Those of the command line, which win over the file's."""
+    """Return the settings of the command line, which override the file's."""
     from tidelog.config.listeners import parse_endpoint, parse_settings
 
     given = parse_settings(options.settings)
@@ -179,7 +180,7 @@ def _own_settings(options: ServeOptions) -> dict[str, str]:
 
 @contextmanager
 def _naming_places(file: "SettingsFile", own: Container[str]) -> Iterator[None]:
-    """Say of settings that can't be where in the file they stand, where they stand there."""
+    """Add the line in the file to errors of settings that come from the file."""
     try:
         yield
     except ConfigError as error:
@@ -196,7 +197,7 @@ def _naming_places(file: "SettingsFile", own: Container[str]) -> Iterator[None]:
 def _configure(
     surroundings: Surroundings, options: ServeOptions, given: dict[str, str]
 ) -> "BrokerConfig":
-    """All settings together, with what there is to note."""
+    """Parse all settings together; print or log the notes."""
     from tidelog.config import BrokerConfig
     from tidelog.server.api.node import LOGGER
     from tidelog.server.logs import TOLD_ONCE
@@ -211,7 +212,7 @@ def _configure(
 
 
 def _ending() -> Iterator[signal.Signals]:
-    """Signals that stop it cleanly; one that `nohup` has turned off stays off, as with a JVM."""
+    """Yield the signals that stop the broker; SIGHUP only if `nohup` does not ignore it."""
     yield from (signal.SIGTERM, signal.SIGINT)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         yield signal.SIGHUP
@@ -230,7 +231,7 @@ async def _serve(
 
     server = Server(open_node(data, config, env=surroundings.env))
     if accepts_clock:
-        server.node.log_dir.accept_clock()  # no client is there yet who would wait for it
+        server.node.log_dir.accept_clock()  # no client can be waiting for it yet
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _ending():
@@ -243,7 +244,7 @@ async def _serve(
     finally:
         await server.stop()
     damage = server.node.log_dir.open_partitions.damage()
-    if damage is not None:  # the others were served; a script has to see it
+    if damage is not None:  # other partitions were served, but a script must see the damage
         raise damage
 
 

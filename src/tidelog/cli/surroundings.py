@@ -1,8 +1,7 @@
-"""A command's environment and its end: streams, clock, messages, exit codes.
+"""Environment and exit of a command: streams, clock, messages, exit codes.
 
-`Surroundings` is passed explicitly, so that a test brings its own. `describe` makes an exit code
-and one line that says what to do next out of an error. Progress is shown on a terminal, nothing
-elsewhere.
+`Surroundings` is passed explicitly, so that tests can replace it. `describe` converts an error to
+an exit code and one line that says what to do next. Progress is shown only on a terminal.
 """
 
 import errno
@@ -43,25 +42,25 @@ NO_DATA: Final = "which directory? Give --data DIR, or set TIDELOG_DATA"
 
 
 class ExitCode(IntEnum):
-    """What a command's end says to a script."""
+    """Exit code of a command."""
 
     OK = 0
     ERROR = 1
     FINDINGS = 2
     USAGE = 3
-    # What a shell expects of a command that SIGINT ended: 128 + 2.
+    # Shells expect 128 + 2 of a command ended by SIGINT.
     INTERRUPTED = 130
 
 
 class UsageProblem(Exception):
-    """Arguments that can't be, or contradict each other; the text says what would be right."""
+    """Invalid or contradictory arguments; the text says what would be valid."""
 
 
 class Refused(Exception):
-    """Input that can't be taken; nothing of it was appended unless the text says so."""
+    """Invalid input; nothing of it was appended unless the text says so."""
 
 
-# The first class that fits counts. Errors that name the way out themselves have no line here.
+# The first matching class counts. Errors that name the solution themselves have no line here.
 _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (UnknownTopic, "`tidelog topics` lists what there is"),
     (TopicExists, "`tidelog describe TOPIC` shows it"),
@@ -75,16 +74,16 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
 )
 
 
-# Errors of invalid arguments and settings, whether the command line or the library finds them.
+# Errors of invalid arguments and settings, found by the command line or the library.
 USAGE: Final = (UsageProblem, ConfigError, InvalidRequest, InvalidTopic, InvalidPartitions)
 
 
-# A file or folder that was named and is not there. Files of a log that are gone have typed errors.
+# A named file or folder does not exist. Missing files of a log have typed errors.
 _NOT_THERE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 def describe(error: BaseException) -> tuple[ExitCode, str]:
-    """The exit code of an error, and its line; raises it where it is none of ours."""
+    """Return an error's exit code and message; raises the error if it is a bug."""
     if isinstance(error, USAGE):
         return ExitCode.USAGE, _one_line(f"{error}")
     if isinstance(error, _NOT_THERE) and not isinstance(error, TidelogError):
@@ -100,7 +99,7 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
 
 def _next_step(error: TidelogError) -> str:
     if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
-        return ""  # the brokers were reached, and the text says what to do there
+        return ""  # the brokers responded, and the text says what to do there
     for kind, step in _NEXT_STEPS:
         if isinstance(error, kind) and step not in str(error):
             return f" {step}" if str(error).endswith("?") else f"; {step}"
@@ -117,36 +116,36 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-# Client settings, certificates included, are smaller than this.
+# Maximum size of client settings, certificates included.
 _SETTINGS_BYTES_MAX: Final = 1 << 20
 
 
 def _stdin() -> BinaryIO:
-    """The process's own; empty where it was started without one."""
+    """Return the process's stdin; an empty stream if it was started without one."""
     return io.BytesIO() if sys.stdin is None else sys.stdin.buffer
 
 
 @cache
 def _nowhere() -> TextIO:
-    """Takes what is written where the process was started without a stream for it, as by `>&-`."""
+    """Return a stream that drops its output, for a process started without one, as by `>&-`."""
     return Path(os.devnull).open("w", encoding="utf-8")
 
 
 def wait_seconds(seconds: float) -> None:
-    """Wait without work; a signal ends it."""
+    """Sleep; a signal can interrupt it."""
     threading.Event().wait(seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Streams, files, clock and the way to wait.
+    """Streams, files, clock and sleep function.
 
     Attributes:
         env: Files, clock and randomness.
-        stdin: What `-` reads.
-        stdout: Data.
-        stderr: Messages.
-        wait: Called with a number of seconds between two looks at a growing log.
+        stdin: Input of `-`.
+        stdout: Stream for data.
+        stderr: Stream for messages.
+        wait: Sleeps for a number of seconds between two checks of a growing log.
         variables: Environment variables.
     """
 
@@ -158,14 +157,14 @@ class Surroundings:
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def say(self, text: str) -> None:
-        """One line for people, on stderr; control characters as escapes, as in cells."""
+        """Print a message on stderr, on one line; control characters are escaped, as in cells."""
         self.stderr.write(f"tidelog: {printable(text)}\n")
 
     def hand_over(self, text: str = "") -> None:
-        """Write that and all that was written before.
+        """Write the text and flush stdout.
 
         Raises:
-            OSError: stdout does not take it; says that it is about stdout.
+            OSError: Writing failed; the text names stdout.
         """
         try:
             self.stdout.write(text)
@@ -175,24 +174,24 @@ class Surroundings:
 
     @property
     def has_reader(self) -> bool:
-        """Whether somebody may still read stdout; false for a pipe whose reader has closed it."""
+        """Whether stdout may still have a reader; false for a pipe whose reader has closed it."""
         try:
             poll = select.poll()
             poll.register(self.stdout.fileno(), 0)
         except (OSError, ValueError):
-            return True  # no descriptor
+            return True  # stdout has no descriptor
         return not poll.poll(0)
 
     @property
     def wants_colour(self) -> bool:
-        """Whether stdout is a terminal that takes colours. Source: no-color.org."""
+        """Whether stdout is a terminal that supports colors. Source: no-color.org."""
         if self.variables.get("NO_COLOR") or self.variables.get("TERM") == "dumb":
             return False
         return self.stdout.isatty()
 
 
 def printable(content: str) -> str:
-    """The text on one line: control characters as escapes, so that no record moves the cursor."""
+    """Escape control characters, so that text stays on one line and can't move the cursor."""
     if content.isprintable():
         return content
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in content)
@@ -222,12 +221,12 @@ def read_settings_text(surroundings: Surroundings, path: str) -> str:
 def byte_progress(
     surroundings: Surroundings, title: str, total_bytes: int | None
 ) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr; the function takes the number of bytes done so far.
+    """Show a bar on stderr; yields a function that takes the number of bytes done so far.
 
     Args:
-        surroundings: Whose stderr; without a terminal nothing is shown.
-        title: What is being done.
-        total_bytes: None where nobody knows.
+        surroundings: Its stderr gets the bar, if it is a terminal.
+        title: Title of the bar.
+        total_bytes: Number of bytes; None if unknown.
     """
     if not surroundings.stderr.isatty():
         yield lambda _done: None
@@ -242,12 +241,12 @@ def byte_progress(
 
 
 def raise_file_limit() -> None:
-    """Let this process open as many files as its hard limit says; fine where that can't be.
+    """Raise this process's limit of open files to its hard limit, if possible.
 
-    A connection takes one, and where nobody has said otherwise a process may have 1,024.
+    A connection takes one file, and the usual limit of a process is 1,024.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        # macOS says that there is no limit, and refuses to set it so.
+        # macOS reports no limit, and then refuses to set it.
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

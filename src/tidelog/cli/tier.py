@@ -1,4 +1,4 @@
-"""`tidelog tier`: segments to an object store and away from it, and what lies where."""
+"""`tidelog tier`: moves segments to an object store, and shows, checks and repairs tiers."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ _KEPT: Final = (
 )
 
 
-# What each option goes with; '' is a move.
+# Actions that each option supports; '' is a move.
 _WITH: Final = {
     "--to": ("", "--dry-run", "--restore"),
     "--roll": ("",),
@@ -161,7 +161,7 @@ def tier(  # noqa: PLR0913 - one argument for each option
 
 
 def _meaningless(name: str, action: str) -> str:
-    """Why an option does not go with an action: what it goes with, where that is one option."""
+    """Return why an option does not apply to an action."""
     if name == "--sizes":
         return "has no meaning without --verify"
     return f"has no meaning with {action}"
@@ -169,7 +169,7 @@ def _meaningless(name: str, action: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MoveWishes:
-    """What was asked of a move: see the command's options."""
+    """Options of a move, see the command's options."""
 
     url: str | None
     dry_run: bool
@@ -190,7 +190,7 @@ class TierCommand:
 
     @property
     def grace_ms(self) -> int:
-        """What `--grace` says; raises UsageProblem."""
+        """Value of `--grace` in ms; raises InvalidTime."""
         if re.fullmatch("0+", self.grace):
             return 0
         return parse_duration(self.grace) // NS_PER_MS
@@ -198,7 +198,7 @@ class TierCommand:
     # -- moving ------------------------------------------------------------------------------
 
     def move(self, wishes: MoveWishes) -> ExitCode:
-        """Copy, verify, retain, clean; or say what would be copied."""
+        """Copy, verify, apply retention and clean; or print what would be copied."""
         if wishes.url is not None and self.target is None:
             raise UsageProblem("--to is for a topic: `tidelog tier TOPIC --to URL`")
         if wishes.dry_run:
@@ -229,7 +229,7 @@ class TierCommand:
             return reports, [_moved_row(directory, report) for report in reports]
 
     def _holder(self) -> "ControlClient | None":
-        """The broker that holds the directory, where it moves segments on request."""
+        """Return the broker that has the directory and serves moves; None without one."""
         from tidelog.control.client import find_holder
 
         holder = find_holder(self.data or "")
@@ -241,7 +241,7 @@ class TierCommand:
     def _move_by(
         self, holder: "ControlClient", wishes: MoveWishes
     ) -> "tuple[list[MoveReport], list[list[Cell]]]":
-        """Let the broker that has the directory open do it, partition by partition."""
+        """Let the broker that has the directory open move segments, partition by partition."""
         from tidelog.control import verbs
         from tidelog.storage.tier_manager.mover import MoveOptions
 
@@ -301,10 +301,10 @@ class TierCommand:
         self._print(columns, rows)
         return ExitCode.OK
 
-    # -- looking -----------------------------------------------------------------------------
+    # -- status and checks -------------------------------------------------------------------
 
     def status(self) -> ExitCode:
-        """What lies where."""
+        """Print the local and remote segments of each partition."""
         from tidelog.storage.tier_manager.mover import tier_status
 
         with open_directory(self.surroundings, self.data) as directory:
@@ -313,7 +313,7 @@ class TierCommand:
         return ExitCode.OK
 
     def verify(self, *, sizes_only: bool) -> ExitCode:
-        """Hold objects against manifests."""
+        """Compare objects with manifests; print the differences."""
         from tidelog.storage.tier_manager.tier_store import verify
 
         columns = [
@@ -341,7 +341,7 @@ class TierCommand:
             self.surroundings.say("all objects are as their manifests say")
         return ExitCode.FINDINGS if rows else ExitCode.OK
 
-    # -- mending -----------------------------------------------------------------------------
+    # -- repair ------------------------------------------------------------------------------
 
     def collect(self, *, dry_run: bool) -> ExitCode:
         """Remove orphans."""
@@ -361,9 +361,10 @@ class TierCommand:
         return ExitCode.OK
 
     def restore(self, url: str | None, *, takes_over: bool) -> ExitCode:
-        """Make records anew, before any log is opened; then open these logs.
+        """Rebuild partitions' tier records before any log is opened; then open these logs.
 
-        Opening removes local files that end before the tier does, so readers see all of it at once.
+        Opening removes local files that end before the tier does, so readers see the whole tier at
+        once.
         """
         from tidelog.storage.tier_manager.orphans import restore
 
@@ -394,10 +395,10 @@ class TierCommand:
         with LogDir.open(self.data, env=self.surroundings.env, options=options) as state:
             yield state
 
-    # -- which partitions --------------------------------------------------------------------
+    # -- choice of partitions ----------------------------------------------------------------
 
     def _all(self, directory: "Directory") -> list[TopicPartition]:
-        """The partitions of the target, or all there are."""
+        """Return the partitions of the target, or all partitions."""
         if self.target is not None:
             return partitions_of(directory, *parse_target(self.target))
         return [
@@ -407,7 +408,7 @@ class TierCommand:
         ]
 
     def _moved(self, directory: "Directory", *, any_topic: bool = False) -> list[TopicPartition]:
-        """Those that take part: a topic that was named always does."""
+        """Return the partitions to move: the target's, or those that have or should get a tier."""
         names = self._all(directory)
         if self.target is not None or any_topic:
             return names
@@ -419,11 +420,11 @@ class TierCommand:
 
 
 def _takes_part(directory: "Directory", name: TopicPartition, info: "TopicInfo") -> bool:
-    """Whether a run over everything is about the partition: it has a tier, or is to get one."""
+    """Whether a partition has a tier, or its topic's settings ask for one."""
     try:
         has_tier = directory.partition(name.topic, name.partition).tier is not None
     except CorruptData:
-        return True  # the run says what is wrong
+        return True  # the move reports the damage
     return has_tier or (info.config.remote_storage_enable and bool(info.config.tidelog_tier_url))
 
 

@@ -1,4 +1,4 @@
-"""Times on the command line: read by the one grammar, printed as ISO 8601 and as ms."""
+"""Times on the command line: parsed by the one grammar, printed as ISO 8601 and as ms."""
 
 import re
 from typing import TypedDict, cast
@@ -16,14 +16,14 @@ from tidelog.types import NO_TIMESTAMP, NS_PER_MS
 
 
 def shown(ms: int | None, zone: str | None = None) -> str:
-    """A time for people, `2013-02-08T17:00:00.000Z 1360342800000`; `-` for none."""
+    """Format a time for a table, `2013-02-08T17:00:00.000Z 1360342800000`; `-` without a time."""
     if ms is None or ms == NO_TIMESTAMP:
         return "-"
     return f"{iso(ms, zone)} {ms}"
 
 
 def iso(ms: int, zone: str | None = None) -> str:
-    """A time in ISO 8601 with its zone; one that no calendar holds stays a number."""
+    """Format a time in ISO 8601 with its zone; a time outside the calendar stays a number."""
     try:
         return format_ms(ms, zone)
     except (ValueError, OverflowError, OSError):
@@ -45,10 +45,10 @@ def read_bounds(
 ) -> tuple[int | None, int | None]:
     """Return the range [start, end) in ms of `--from` and `--to`, None for an open side.
 
-    `--from` alone may hold a whole range.
+    `--from` alone may contain a whole range.
 
     Raises:
-        InvalidTime: A side can't be read, or the range holds nothing.
+        InvalidTime: A side can't be parsed, or the range is empty.
         UsageProblem: `--from` is a range and `--to` is given too.
     """
     if start is None and end is None:
@@ -69,7 +69,7 @@ class _Range(TypedDict, total=False):
 
 
 def fix_range(surroundings: Surroundings, options: _Range, zone: str | None) -> None:
-    """Turn the texts of `--from` and `--to` into ms; raises as `read_bounds`."""
+    """Convert the texts of `--from` and `--to` to ms; raises as `read_bounds`."""
     start, end = (cast("str | None", options[side]) for side in ("start", "end"))
     options["start"], options["end"] = read_bounds(surroundings, start, end, zone)
 
@@ -81,5 +81,5 @@ def _is_range(text: str) -> bool:
 
 
 def duration_ms(text: str) -> int:
-    """A length of time in ms, a started one counts whole; raises InvalidTime."""
+    """Return a duration in ms, rounded up; raises InvalidTime."""
     return -(-parse_duration(text) // NS_PER_MS)

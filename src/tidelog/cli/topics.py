@@ -1,6 +1,6 @@
-"""`tidelog topics`, `create`, `delete`, `config` and `describe`: of a directory or of a cluster.
+"""`tidelog topics`, `create`, `delete`, `config` and `describe`: for a directory or a cluster.
 
-`describe` shows a topic partition by partition, and what both clocks know of it.
+`describe` shows each partition of a topic, with its times on both clocks.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def describe_remote(
     surroundings: Surroundings, access: Access, topic: str, kind: Format, zone: str | None
 ) -> None:
-    """Print what brokers tell of a topic: tables, or one JSON object."""
+    """Print what brokers report of a topic: tables, or one JSON object."""
     with open_remote(surroundings, access) as cluster:
         info = cluster.topic(topic)
         rows = _partition_rows(cluster, topic)
@@ -76,7 +76,7 @@ def _partition_rows(cluster: "RemoteDirectory", topic: str) -> list[list[Cell]]:
 def _remote_topic_object(
     info: "RemoteTopic", rows: list[list[Cell]], zone: str | None
 ) -> dict[str, Cell]:
-    """As `describe` of a directory, as far as brokers tell."""
+    """Return the object of `describe` with the fields that brokers report."""
     facts: list[Cell] = [
         {
             "partition": number,
@@ -135,12 +135,12 @@ def _topic_row(directory: "Directory", info: "TopicInfo") -> list[Cell]:
 
 
 def _remote_topic_row(info: "RemoteTopic") -> list[Cell]:
-    """A topic's row; segments and bytes are the brokers' own business."""
+    """Return a topic's row, without segments and bytes, which brokers don't report."""
     return [info.name, info.partitions, None, None, topic_id_of(info), settings_of(info)]
 
 
 def _log_sizes(directory: "Directory", info: "TopicInfo", number: int) -> list[int]:
-    """Sizes of a partition's log files, by their names alone."""
+    """Return the sizes of a partition's log files without opening the log."""
     folder = files.partition_dir_name(TopicPartition(info.name, number))
     path = f"{directory.path}/{folder}"
     file_system = directory.log_dir.env.files
@@ -153,12 +153,12 @@ def _log_sizes(directory: "Directory", info: "TopicInfo", number: int) -> list[i
 
 
 def topic_id_of(info: "TopicInfo | RemoteTopic") -> str | None:
-    """The topic's id as Kafka prints it, None where it has none."""
+    """Return the topic's id as Kafka prints it, None without one."""
     return None if info.topic_id is None else files.encode_topic_id(info.topic_id)
 
 
 def settings_of(info: "TopicInfo | RemoteTopic") -> str:
-    """The settings that were given, `key=value,key=value`."""
+    """Return the topic's own settings as `key=value,key=value`."""
     if getattr(info, "foreign", False):
         return "unknown: another program made it"
     return ",".join(f"{key}={value}" for key, value in info.given.items()) or "defaults"
@@ -187,7 +187,7 @@ def create(
 
     config = parse_settings(given)
     if place.access is None:
-        check_new(NewTopic(topic, partitions, config))  # before a missing directory is made
+        check_new(NewTopic(topic, partitions, config))  # before a directory is created
     with open_topics(surroundings, place, writable=True, create=True) as directory:
         notes = directory.create_topic(topic, partitions=partitions, config=config)
     _say_notes(surroundings, notes)
@@ -195,7 +195,7 @@ def create(
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
-    """The settings in texts such as `retention.ms=-1`; raises UsageProblem."""
+    """Parse texts such as `retention.ms=-1` to settings; raises UsageProblem."""
     settings = {}
     for given in texts:
         key, separator, value = given.partition("=")
@@ -284,7 +284,7 @@ def config(  # noqa: PLR0913 - one parameter for each option
 
 
 def changes_of(given: Sequence[str], cleared: Sequence[str]) -> dict[str, str | None]:
-    """The changes that `--set` and `--unset` ask for; raises UsageProblem for both of one key."""
+    """Return the changes of `--set` and `--unset`; raises UsageProblem if both have one key."""
     changes: dict[str, str | None] = dict(parse_settings(given))
     for key in cleared:
         if key in changes:
@@ -293,33 +293,34 @@ def changes_of(given: Sequence[str], cleared: Sequence[str]) -> dict[str, str | 
     return changes
 
 
-# So many ranges of unknown append time are spelled out in a table; JSON has them all.
+# Number of ranges of unknown append time in a table; JSON has all of them.
 _RANGES_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """What `describe` says of a partition; times in ms, None where there is none.
+    """Facts of a partition for `describe`; times in ms, None without a time.
 
     Attributes:
-        partition: Its number.
+        partition: Number of the partition.
         start: Log start offset, inclusive.
         end: Log end offset, exclusive.
         last_stable: Last stable offset.
-        local_start: First offset that local files hold; the others are in the tier.
+        local_start: First offset in local files; earlier ones are in the tier.
         segments: Number of segments.
-        tier_segments: How many of them only the tier has.
-        tier_url: Where the tier is, None without one.
-        size_bytes: Of all log files.
-        first_record_ms: Record timestamp of the first record; others may be smaller.
-        smallest_record_ms: Smallest record timestamp of what was looked at.
-        not_looked_at: Ranges [start, end) of offsets in which a smaller one may be.
+        tier_segments: Number of segments that are only in the tier.
+        tier_url: URL of the tier, None without one.
+        size_bytes: Bytes of all log files.
+        first_record_ms: Record timestamp of the first record; later ones may be smaller.
+        smallest_record_ms: Smallest known record timestamp.
+        not_looked_at: Ranges [start, end) of offsets that may hold a smaller one.
         largest_record_ms: Largest record timestamp.
-        first_append_ms: Earliest append time known.
-        last_append_ms: Latest append time known.
-        unknown: Ranges [start, end) of offsets whose append time is not known.
-        leaning: Ranges [start, end) of segments whose retention rests on a file's time.
-        storm: What the last rolls are, where they are a roll storm.
+        first_append_ms: Earliest known append time.
+        last_append_ms: Latest known append time.
+        unknown: Ranges [start, end) of offsets whose append time is unknown.
+        leaning: Ranges [start, end) of segments whose retention depends on a file's modification
+            time.
+        storm: Description of the last rolls, if they are a roll storm.
         lost: Ranges [start, end) of offsets that are lost from the middle of the log.
     """
 
@@ -370,7 +371,7 @@ def describe(
 
 
 def partition_facts(directory: "Directory", topic: str, number: int) -> PartitionFacts:
-    """What is known of one partition, from indexes, zone maps and the first record."""
+    """Return the facts of a partition, from indexes, zone maps and the first record."""
     from tidelog.storage.log.segment_story import Notes, storm_of
     from tidelog.storage.log.segment_times import record_range
 
@@ -404,7 +405,7 @@ def partition_facts(directory: "Directory", topic: str, number: int) -> Partitio
 
 
 def _leaning(log: "LogView", notes: "Notes", clock: RetentionClock) -> list[tuple[int, int]]:
-    """Where retention would do something else after a copy that changed the files' times."""
+    """Return ranges whose retention changes if a copy changes their files' times."""
     from tidelog.storage.log.segment_story import times_of
     from tidelog.storage.segment.retention import counted_time
 
@@ -421,21 +422,21 @@ def _leaning(log: "LogView", notes: "Notes", clock: RetentionClock) -> list[tupl
 
 
 def _first_timestamp(log: "LogView") -> int | None:
-    with suppress(OffsetsGone):  # which the remarks tell
+    with suppress(OffsetsGone):  # the remarks report the loss
         for record in log.records():
             return None if record.timestamp == NO_TIMESTAMP else record.timestamp
     return None
 
 
 def _append_facts(log: "LogView") -> tuple[int | None, int | None, list[tuple[int, int]]]:
-    """First and last known append time, and the ranges of offsets without one."""
+    """Return the first and last known append time, and the ranges of offsets without one."""
     known: list[int] = []
     unknown: list[tuple[int, int]] = []
     for segment in log.segments:
         start = max(segment.base_offset, log.log_start_offset)
         if start == segment.base_offset:
             span = segment.append_span
-            if span is not None:  # nothing is asked of the store
+            if span is not None:  # avoids a request to the store
                 known = [known[0] if known else span[0], span[1]]
                 continue
         for first, end, append_ms in log.append_times_of(segment).runs(start, segment.end_offset):
@@ -522,7 +523,7 @@ def _print_tables(
 
 
 def _remarks(fact: PartitionFacts) -> Iterator[str]:
-    """What somebody ought to know of a partition."""
+    """Yield remarks on a partition for the user."""
     from tidelog.storage.segment.gaps import GAP_REASON
 
     if fact.tier_url is not None:
@@ -542,7 +543,7 @@ def _remarks(fact: PartitionFacts) -> Iterator[str]:
 
 
 def _clock_rows(fact: PartitionFacts, info: "TopicInfo") -> list[list[Cell]]:
-    """Smallest and largest time on both clocks, and where a clock is not known."""
+    """Return smallest and largest time on both clocks, and the ranges where one is unknown."""
     unseen = _spans(fact.not_looked_at)
     rows: list[list[Cell]] = [
         [
@@ -568,7 +569,7 @@ def _is_stamped(info: "TopicInfo") -> bool:
 
 
 def _spans(unknown: list[tuple[int, int]], *, stamped: bool = False) -> str | None:
-    """Ranges of offsets as people write them, inclusive on both sides."""
+    """Format ranges of offsets, inclusive on both sides."""
     if not unknown:
         return None
     shown = ", ".join(f"{start}..{end - 1}" for start, end in unknown[:_RANGES_SHOWN])

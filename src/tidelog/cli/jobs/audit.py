@@ -87,7 +87,7 @@ _PLOTTED: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditCommand:
-    """The options of `tidelog audit`."""
+    """Options of `tidelog audit`."""
 
     a: str = argument(metavar="A")
     b: str | None = argument(metavar="[B]", required=False)

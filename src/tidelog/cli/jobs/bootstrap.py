@@ -78,7 +78,7 @@ _ID_CHARACTERS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The options of `tidelog spark bootstrap`."""
+    """Options of `tidelog spark bootstrap`."""
 
     table: str = argument(metavar="TABLE")
     topic: str = given(topic_argument)

@@ -34,7 +34,7 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The options of `tidelog spark compact`."""
+    """Options of `tidelog spark compact`."""
 
     directory: str = argument(metavar="DIRECTORY")
     targets: tuple[str, ...] = argument(metavar="[TOPIC[:P]]...", nargs=-1)

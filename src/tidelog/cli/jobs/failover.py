@@ -35,7 +35,7 @@ MEASURED: Final = "measured"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverOptions:
-    """The options of `tidelog failover`."""
+    """Options of `tidelog failover`."""
 
     group: str = option("--group", "-g", required=True, metavar="GROUP", help="The consumer group.")
     from_: str | None = option(

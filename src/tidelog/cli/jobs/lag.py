@@ -69,7 +69,7 @@ _PLOTTED: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The options of `tidelog spark lag`."""
+    """Options of `tidelog spark lag`."""
 
     source: str = argument(metavar="PLACE")
     groups: tuple[str, ...] = option(

@@ -73,7 +73,7 @@ _PLOTTED: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The options of `tidelog spark latency`."""
+    """Options of `tidelog spark latency`."""
 
     source: str = argument(metavar="PLACE")
     targets: tuple[str, ...] = given(targets_argument)

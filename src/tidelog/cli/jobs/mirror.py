@@ -71,7 +71,7 @@ _TICKS: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The options of `tidelog spark mirror`."""
+    """Options of `tidelog spark mirror`."""
 
     names: tuple[str, ...] = argument(metavar="FROM... [TOPIC...]", nargs=-1, required=True)
     excluded: tuple[str, ...] = option(

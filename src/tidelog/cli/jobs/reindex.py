@@ -58,7 +58,7 @@ PARTITIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The options of `tidelog spark reindex`."""
+    """Options of `tidelog spark reindex`."""
 
     source: str = argument(metavar="DIRECTORY")
     targets: tuple[str, ...] = given(targets_argument)

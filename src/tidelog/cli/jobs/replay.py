@@ -76,7 +76,7 @@ _PARTITIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The options of `tidelog spark replay`."""
+    """Options of `tidelog spark replay`."""
 
     source: str = argument(metavar="SOURCE")
     topic: str = given(topic_argument)
