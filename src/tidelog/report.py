@@ -347,7 +347,7 @@ class Text:
     title: str = ""
 
     def html(self) -> str:
-        """The paragraph as HTML."""
+        """Return the paragraph as HTML."""
         return f"<p>{shown(self.text)}</p>"
 
 
@@ -359,7 +359,7 @@ class Items:
     title: str = ""
 
     def html(self) -> str:
-        """The list as HTML."""
+        """Return the list as HTML."""
         return f"<ul>{''.join(f'<li>{shown(line)}</li>' for line in self.lines)}</ul>"
 
 
@@ -378,7 +378,7 @@ class Table:
     title: str = ""
 
     def html(self) -> str:
-        """The table as HTML."""
+        """Return the table as HTML."""
         head = "".join(f"<th>{shown(name)}</th>" for name in self.columns)
         rows = "".join(
             f"<tr>{''.join(f'<td>{shown(cell)}</td>' for cell in row)}</tr>" for row in self.rows
@@ -405,7 +405,7 @@ class Plot:
     title: str = ""
 
     def html(self) -> str:
-        """The plot as HTML."""
+        """Return the plot as HTML."""
         if not any(one.values for series in self.panels.values() for one in series):
             return "<p>Nothing to show.</p>"
         draw = stacked_bars if self.is_stacked else lines
@@ -428,7 +428,7 @@ class Report:
     sections: Sequence[Section]
 
     def html(self) -> str:
-        """The page as one HTML document."""
+        """Return the page as one HTML document."""
         title = shown(self.title)
         body = "\n".join(_parts(self.sections))
         return (

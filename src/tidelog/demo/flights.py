@@ -43,14 +43,14 @@ ZONE: Final = "America/New_York"
 ROW_COUNT: Final = 336_776
 
 
-# How the source writes "not known".
+# Missing values in the source.
 _NULLS: Final = ["", "NA"]
 
 
 _MS_PER_MINUTE: Final = 60_000
 
 
-# A value must need no escapes, so that it can be joined column by column.
+# Values must not need escapes, because JSON is built by joining columns.
 _NEEDS_ESCAPE: Final = r'["\\\x00-\x1f]'
 
 
@@ -68,10 +68,10 @@ class Flights:
     """Flights in the order of their departure.
 
     Attributes:
-        key: Tail number as text; null where the source has none.
+        key: Tail number as text; null if the source has none.
         value: The row as JSON.
         scheduled_ms: Scheduled departure in ms: the create time.
-        departed_ms: Actual departure in ms, scheduled where the flight was cancelled: the append
+        departed_ms: Actual departure in ms, or the scheduled one of a canceled flight: the append
             time.
         month: Month of the scheduled departure, New York time, from 1.
     """
@@ -86,7 +86,7 @@ class Flights:
         return len(self.scheduled_ms)
 
     def where(self, wanted: Mask) -> "Flights":
-        """Those for which `wanted` is true, in the same order."""
+        """Return the flights for which `wanted` is true, in the same order."""
         rows = np.flatnonzero(wanted)
         return Flights(
             key=self.key.take(rows),
@@ -97,23 +97,23 @@ class Flights:
         )
 
     def partitions(self, count: int) -> Ints:
-        """The partition of each: by Kafka's hash of the key; in turn where there is no key."""
+        """Return each flight's partition: by Kafka's hash of the key; round-robin without a key."""
         chosen = choose_partitions(self.key, count, keyless=0)
         turns = np.arange(len(self), dtype=np.int32) % np.int32(count)
         return np.where(np.asarray(self.key.is_null()), turns, chosen).astype(np.int32)
 
 
 def source_path() -> Path:
-    """The data file inside the installed package; raises MissingDependency where it is not."""
+    """Return the data file of the installed package; raises MissingDependency without it."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise MissingDependency(f"the demo needs {PACKAGE}: pip install 'tidelog[demo]'")
-    # Read as a file: importing the package would parse all its tables.
+    # The package is not imported, because that would parse all its tables.
     return Path(spec.origin).parent / FILE
 
 
 def read_source(path: Path) -> pa.Table:
-    """The rows of the source file, columns and order as in the file."""
+    """Return the rows of the source file, with its columns and order."""
     with zipfile.ZipFile(path) as archive:
         data = archive.read(archive.namelist()[0])
     options = csv.ConvertOptions(null_values=_NULLS, strings_can_be_null=True)
@@ -121,9 +121,9 @@ def read_source(path: Path) -> pa.Table:
 
 
 def flights_of(rows: pa.Table) -> Flights:
-    """The rows as flights, in the order of their actual departure; equal ones in the file's."""
+    """Return the rows as flights, ordered by actual departure, then as in the file."""
     scheduled_ms = scheduled_times(rows)
-    # Null for a cancelled flight, which so counts as "left" when it was due.
+    # The delay of a canceled flight is null, so it departs at its scheduled time.
     delays = np.nan_to_num(rows["dep_delay"].to_numpy()).astype(np.int64)
     departed_ms = scheduled_ms + delays * _MS_PER_MINUTE
     order = np.argsort(departed_ms, kind="stable")
@@ -137,10 +137,10 @@ def flights_of(rows: pa.Table) -> Flights:
 
 
 def scheduled_times(rows: pa.Table) -> Longs:
-    """Scheduled departures in ms: New York's wall time by the zone's rules.
+    """Return scheduled departures in ms, from New York's local time.
 
     Raises:
-        ValueError: A wall time that a clock change skips or doubles; the source has none.
+        ValueError: A clock change skips or repeats a local time; the source has none.
     """
     frame = rows.select(["year", "month", "day", "hour", "minute"]).to_pandas()
     wall = pd.to_datetime(frame)
@@ -150,7 +150,7 @@ def scheduled_times(rows: pa.Table) -> Longs:
 
 
 def json_rows(rows: pa.Table) -> "Column":
-    """Each row as a JSON object, columns in the table's order; built by columns, not by rows."""
+    """Return each row as a JSON object, built by columns in the table's order."""
     parts: list[Column | str] = []
     for number, name in enumerate(rows.column_names):
         parts.append(f'{"," if number else "{"}"{name}":')
@@ -159,7 +159,7 @@ def json_rows(rows: pa.Table) -> "Column":
 
 
 def _json_column(column: "Column", name: str) -> "Column":
-    """A column's cells as JSON texts, null where they are null."""
+    """Return a column's cells as JSON texts, null for null."""
     kind = column.type
     if pa.types.is_integer(kind):
         return column.cast(pa.string())
@@ -175,7 +175,7 @@ def _json_column(column: "Column", name: str) -> "Column":
 def _call(
     name: str, *arguments: "Column | str", options: pc.FunctionOptions | None = None
 ) -> "Column":
-    """An Arrow function of columns and single texts; its typed wrappers don't mix the two."""
+    """Call an Arrow function with columns and single texts, which its typed wrappers don't mix."""
     given = [pa.scalar(one) if isinstance(one, str) else one for one in arguments]
     found: Column = pc.call_function(name, given, options)
     return found
@@ -187,7 +187,7 @@ FLIGHTS_TOPIC: Final = "flights"
 PARTITIONS: Final = 4
 
 
-# What the topic's settings are, and why.
+# The topic's settings, and the reasons.
 SETTINGS: Final = {
     "retention.ms": ("-1", "records of 2013 are older than any usual limit: keep them"),
     "segment.ms": ("2592000000", "a segment for about each 30 days of flights"),
@@ -206,23 +206,23 @@ DEFAULTS_USED: Final = {
 }
 
 
-# One record a batch: a minute seldom has two departures for the same partition.
+# One record per batch: a partition seldom has two departures in a minute.
 _BATCH_BYTES: Final = 1
 
 
-# How many minutes pass between two looks at the progress bar.
+# Number of minutes between two updates of the progress bar.
 _TICKS_PER_REPORT: Final = 2_000
 
 
 def load(path: str, flights: Flights, partitions: Ints, advance: Callable[[int], None]) -> int:
-    """Create the topic and append the flights; how many appends that took.
+    """Create the topic and append the flights; return the number of appends.
 
-    All departures of one minute in one partition are one append, at the clock's time.
+    All departures of one minute in one partition are one append, at that minute.
 
     Args:
-        path: The directory of topics, made here.
-        flights: In the order of departure.
-        partitions: The partition of each.
+        path: The directory of topics, created here.
+        flights: Flights in the order of departure.
+        partitions: The partition of each flight.
         advance: Called with the number of flights appended since its last call.
     """
     clock = ManualClock(int(flights.departed_ms[0]))
@@ -236,13 +236,13 @@ def load(path: str, flights: Flights, partitions: Ints, advance: Callable[[int],
 
 
 def batches_of(flights: Flights, wanted: Mask) -> Iterator[bytearray]:
-    """The flights wanted as magic-2 batches of one record each, in order."""
+    """Return the wanted flights as magic-2 batches of one record each, in order."""
     mine = flights.where(wanted)
     return encode_table(record_table(mine), now_ms=0, batch_bytes=_BATCH_BYTES)
 
 
 def record_table(flights: Flights) -> pa.Table:
-    """Flights as `append_table` and the encoder take records, in one chunk."""
+    """Return flights as a table of records for the encoder, in one chunk."""
     times = pa.chunked_array([pa.array(flights.scheduled_ms.tolist(), pa.timestamp("ms", "UTC"))])
     columns = [flights.key, flights.value, times]
     return pa.Table.from_arrays(columns, names=["key", "value", "timestamp"]).combine_chunks()
@@ -255,7 +255,7 @@ def _append_all(
     rows: tuple[list[int], list[int]],
     advance: Callable[[int], None],
 ) -> int:
-    """Go through the flights, given as departures and partitions, minute by minute."""
+    """Append flights minute by minute; `rows` are their departures and partitions."""
     departed_ms, partitions = rows
     appends = done = 0
     for tick, (first, end) in enumerate(_minutes(departed_ms)):
@@ -275,7 +275,7 @@ def _append_all(
 
 
 def _minutes(departed_ms: list[int]) -> Iterator[tuple[int, int]]:
-    """Ranges of flights that left at the same time; the list is sorted."""
+    """Yield ranges of flights that departed at the same time; the list is sorted."""
     first = 0
     for at in range(1, len(departed_ms) + 1):
         if at == len(departed_ms) or departed_ms[at] != departed_ms[first]:

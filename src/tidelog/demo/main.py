@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 OUTPUT: Final = "demo-output"
 
 
-# Left in the folder, so that a later run knows that it may empty it.
+# Marks the folder as the demo's, so that a later run may empty it.
 _MARKER: Final = ".tidelog-demo"
 
 
@@ -46,13 +46,13 @@ _MS_PER_HOUR: Final = 3_600_000
 
 
 def main() -> None:
-    """Run the demo; the exit code is 1 where a figure differs or something fails."""
+    """Run the demo; the exit code is 1 if a figure differs or a step fails."""
     parser = argparse.ArgumentParser(
         prog="./run demo", description="Real flights go into a log; Spark replays a storm day."
     )
     parser.add_argument("--out", default=OUTPUT, help=f"folder of all output ({OUTPUT})")
     arguments = parser.parse_args()
-    # What the demo uses of both works; its figures are checked.
+    # The functions that the demo uses work with both; its figures are checked.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     try:
         failed = run(Path(arguments.out), story.Teller())
@@ -64,15 +64,15 @@ def main() -> None:
 
 
 def run(out: Path, teller: story.Teller) -> list[str]:
-    """The whole demo; what differed in its checks.
+    """Run the whole demo; return the checks that failed.
 
     Args:
-        out: Folder of all output; what an earlier run left there is removed.
-        teller: Who tells what happens.
+        out: Folder for all output; output of an earlier run is removed.
+        teller: Prints the progress.
 
     Raises:
-        InvalidRequest: The folder holds something that no demo made.
-        TidelogError: Anything that the library refuses.
+        InvalidRequest: The folder has files that no demo created.
+        TidelogError: The library refused a step.
     """
     started = time.perf_counter()
     prepare(out)
@@ -93,7 +93,7 @@ def run(out: Path, teller: story.Teller) -> list[str]:
 
 
 def prepare(out: Path) -> None:
-    """Make the folder, or empty it where an earlier demo made it."""
+    """Create the folder, or empty it if an earlier demo created it."""
     if out.exists() and not (out / _MARKER).exists() and any(out.iterdir()):
         raise InvalidRequest(f"{out} is not empty and no demo made it; give another --out")
     for name in ("log", "spark", "spark.log", "report.html"):
@@ -107,7 +107,7 @@ def prepare(out: Path) -> None:
 
 
 class Demo:
-    """The steps, in order; each tells what it does, and keeps what later ones need."""
+    """Steps of the demo, in order; each prints its progress and keeps values for later steps."""
 
     def __init__(self, out: Path, teller: story.Teller, spark: "Future[SparkSession]") -> None:
         self._out = out
@@ -121,7 +121,7 @@ class Demo:
     # -- loading -----------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Eleven months by the library, the last one by Spark."""
+        """Load eleven months by the library, the last one by Spark."""
         with self._step("Reading the source file"):
             path = source_path()
             rows = read_source(path)
@@ -158,7 +158,7 @@ class Demo:
         )
 
     def _load_by_spark(self, late: Flights) -> None:
-        # Past the last departure, so that append time does not run back.
+        # After the last departure, so that append times don't decrease.
         clock_ms = (int(late.departed_ms.max()) // _MS_PER_HOUR + 1) * _MS_PER_HOUR
         with self._step("Waiting for Spark to be up"):
             session = self._spark.result()
@@ -178,15 +178,15 @@ class Demo:
             ROW_COUNT,
         )
 
-    # -- looking -----------------------------------------------------------------------------
+    # -- lookups -----------------------------------------------------------------------------
 
     def show_files(self) -> None:
-        """Which files there are, and how large."""
+        """Show the files and their sizes."""
         self._files = story.files_table(self._log)
         self._tell.table("Files of the log", self._files)
 
     def ask_both_clocks(self) -> None:
-        """The storm day's noon on both clocks, and why the answers differ."""
+        """Look up the storm day's noon on both clocks, and explain the difference."""
         answers = questions.look_up(self._log, self._at_ms)
         crossing = questions.count_crossing(self._log, self._at_ms, self._start_ms, self._end_ms)
         self._clocks = story.clocks_table(answers)
@@ -208,10 +208,10 @@ class Demo:
             "flights on either side of noon, by pandas from the source", crossing, expected
         )
 
-    # -- replaying ---------------------------------------------------------------------------
+    # -- replay ------------------------------------------------------------------------------
 
     def replay(self) -> None:
-        """The storm day on Spark, by the record clock; and what a read by each clock costs."""
+        """Replay the storm day on Spark by the record clock; compare the reads of both clocks."""
         session = self._spark.result()
         by_record = self._options("record")
         with self._step("Replaying 8 February on Spark"):
@@ -253,7 +253,7 @@ class Demo:
     # -- keys --------------------------------------------------------------------------------
 
     def follow_aircraft(self) -> None:
-        """Where each aircraft was last, as of a date and at the end of the year."""
+        """Show the last flight of each aircraft, as of a date and at the end of the year."""
         self._tell.settings(questions.AIRCRAFT_TOPIC, questions.SETTINGS, {})
         with self._step("Writing the flights by aircraft"):
             count = questions.load(self._log, self._flights)
@@ -286,10 +286,10 @@ class Demo:
             expected.reset_index(),
         )
 
-    # -- reporting ---------------------------------------------------------------------------
+    # -- report ------------------------------------------------------------------------------
 
     def write_report(self) -> None:
-        """One HTML file."""
+        """Write the report as one HTML file."""
         path = self._out / "report.html"
         write_report(
             path,

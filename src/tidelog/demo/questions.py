@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What both clocks say of one partition.
+    """Results of a lookup on both clocks in one partition.
 
     Attributes:
-        partition: Its number.
-        record: First offset whose flight was due at that time or later.
-        append: First offset whose flight had left then or later.
+        partition: Number of the partition.
+        record: First offset of a flight scheduled at that time or later.
+        append: First offset of a flight that departed at that time or later.
     """
 
     partition: int
@@ -40,11 +40,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Flights of a day on whose side of a moment the clocks disagree.
+    """Numbers of a day's flights that the clocks put on different sides of a moment.
 
     Attributes:
-        due_before_left_after: Due before it, gone after it.
-        due_after_left_before: Due at it or later, gone before it.
+        due_before_left_after: Scheduled before it, departed at it or later.
+        due_after_left_before: Scheduled at it or later, departed before it.
     """
 
     due_before_left_after: int
@@ -52,7 +52,7 @@ class Crossing:
 
 
 def look_up(path: str, at_ms: int) -> list[Answer]:
-    """Both clocks' answers for each partition, from the log."""
+    """Look up a time on both clocks, for each partition."""
     with tidelog.open(path) as directory:
         record = directory.offsets_at(FLIGHTS_TOPIC, at_ms, clock=ClockName.RECORD)
         append = directory.offsets_at(FLIGHTS_TOPIC, at_ms, clock=ClockName.APPEND)
@@ -63,14 +63,14 @@ def look_up(path: str, at_ms: int) -> list[Answer]:
 
 
 def _found(answer: OffsetAndTimestamp | None) -> OffsetAndTimestamp:
-    assert answer is not None  # the year goes on after any moment that the demo asks for
+    assert answer is not None  # the year continues after every time in the demo
     return answer
 
 
 def count_crossing(path: str, at_ms: int, start_ms: int, end_ms: int) -> Crossing:
-    """Flights that the clocks put on different sides of a moment, among those of [start, end).
+    """Count flights that the clocks put on different sides of a moment, within [start, end).
 
-    Both are read from the log: by append time from the moment on, by record time from it on.
+    Reads the log twice from the moment on: by append time, and by record time.
     """
     with tidelog.open(path) as directory:
         after = directory.read(
@@ -96,7 +96,7 @@ def _millis(column: object) -> Longs:
 
 
 def expected_answers(flights: Flights, partitions: Ints, at_ms: int) -> list[tuple[int, int]]:
-    """The offsets that both clocks must find, counted in the flights themselves."""
+    """Return the expected offsets on both clocks, counted in the flights themselves."""
     found = []
     for number in np.unique(partitions).tolist():
         mine = partitions == number
@@ -126,11 +126,11 @@ _SHOWN: Final = ("carrier", "flight", "origin", "dest")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where each aircraft was last.
+    """Last flight of each aircraft.
 
     Attributes:
         rows: By tail number: scheduled time in ms, carrier, flight, origin and destination.
-        deleted: Keys that were deleted by then.
+        deleted: Number of keys that were deleted by then.
     """
 
     rows: pd.DataFrame
@@ -138,7 +138,7 @@ class State:
 
 
 def load(path: str, flights: Flights) -> int:
-    """Append the flights of aircraft that are known, in the order of departure; how many."""
+    """Append the flights with a tail number, in the order of departure; return their number."""
     known = flights.where(~np.asarray(flights.key.is_null()))
     config = {key: value for key, (value, _) in SETTINGS.items()}
     clock = ManualClock(int(known.departed_ms.max()))
@@ -149,7 +149,7 @@ def load(path: str, flights: Flights) -> int:
 
 
 def state_as_of(path: str, at_ms: int) -> State:
-    """Each aircraft's last flight among those due up to a time, from the log."""
+    """Return each aircraft's last flight scheduled up to a time, from the log."""
     from tidelog.scan.keyed_table import TableStats
 
     stats = TableStats()
@@ -166,7 +166,7 @@ def _states(rows: "pa.Table") -> pd.DataFrame:
 
 
 def state_by_pandas(frame: pd.DataFrame, at_ms: int) -> pd.DataFrame:
-    """What `state_as_of` must give, from the source alone."""
+    """Return the expected result of `state_as_of`, from the source alone."""
     known = frame[frame["tailnum"].notna() & (frame["due_ms"] <= at_ms)]
     last = known.sort_values("left_ms", kind="stable").groupby("tailnum").tail(1)
     found = last.set_index("tailnum").sort_index()
@@ -174,7 +174,7 @@ def state_by_pandas(frame: pd.DataFrame, at_ms: int) -> pd.DataFrame:
 
 
 def compact(path: str) -> int:
-    """Compact the topic; how many records are left."""
+    """Compact the topic; return the number of records left."""
     from tidelog.storage.compaction.cleaner import clean_partition
     from tidelog.storage.compaction.cleaning_plan import CleanerOptions
     from tidelog.storage.compaction.worker import InProcess
@@ -190,7 +190,7 @@ def compact(path: str) -> int:
 
 
 def is_refused(path: str, at_ms: int) -> bool:
-    """Whether the table as of a time can't be told any more."""
+    """Whether the table as of a time is refused because records are missing."""
     try:
         state_as_of(path, at_ms)
     except InexactTable:
@@ -198,18 +198,18 @@ def is_refused(path: str, at_ms: int) -> bool:
     return False
 
 
-# Percentiles lie between two whole minutes; both sides interpolate in floating point.
+# Percentiles may be between two whole minutes; both sides interpolate in floating point.
 _TOLERANCE: Final = 1e-9
 
 
 @dataclass(slots=True)
 class Checks:
-    """Compares figures, and remembers whether all were equal.
+    """Compares figures, and counts differences.
 
     Attributes:
         tell: Called with one line for each comparison.
-        failed: What differed.
-        count: How many comparisons there were.
+        failed: Descriptions of the comparisons that differed.
+        count: Number of comparisons.
     """
 
     tell: Callable[[str], None]
@@ -217,11 +217,11 @@ class Checks:
     count: int = 0
 
     def equal(self, what: str, ours: object, expected: object) -> bool:
-        """Compare two values, and say so."""
+        """Compare two values and report the result."""
         return self._note(what, ours == expected, f"the log says {ours}, the source {expected}")
 
     def frames_equal(self, what: str, ours: pd.DataFrame, expected: pd.DataFrame) -> bool:
-        """Compare two tables, row by row."""
+        """Compare two tables row by row and report the result."""
         return self._note(what, same_frames(ours, expected), "the tables differ")
 
     def _note(self, what: str, is_equal: bool, difference: str) -> bool:
@@ -235,7 +235,7 @@ class Checks:
 
 
 def same_frames(ours: pd.DataFrame, expected: pd.DataFrame) -> bool:
-    """Whether two tables have the same columns and, to rounding, the same values."""
+    """Whether two tables have the same columns and, up to rounding, the same values."""
     if list(ours.columns) != list(expected.columns) or len(ours) != len(expected):
         return False
     for name in expected.columns:
@@ -252,7 +252,7 @@ def same_frames(ours: pd.DataFrame, expected: pd.DataFrame) -> bool:
 
 
 def read_by_pandas(path: Path) -> pd.DataFrame:
-    """The source file by pandas alone, with both times of each flight in ms and its local hour."""
+    """Read the source file by pandas alone; add both times in ms, and the local hour."""
     frame = pd.read_csv(path)
     minutes = frame["sched_dep_time"] // 100 * 60 + frame["sched_dep_time"] % 100
     wall = pd.to_datetime(frame[["year", "month", "day"]]) + pd.to_timedelta(minutes, unit="m")
@@ -269,7 +269,7 @@ def _checked_millis(times: "pd.Series[pd.Timestamp]") -> "pd.Series[int]":
 
 
 def day_by_pandas(frame: pd.DataFrame, start_ms: int, end_ms: int) -> pd.DataFrame:
-    """What `sparkjob.by_hour_and_airport` must give for the flights due in [start, end)."""
+    """Return the expected `sparkjob.by_hour_and_airport` of flights scheduled in [start, end)."""
     day = frame[(frame["due_ms"] >= start_ms) & (frame["due_ms"] < end_ms)]
     day = day.assign(late=(day["left_ms"] - day["due_ms"]) / 60_000)
     day["late"] = day["late"].where(day["dep_delay"].notna())

@@ -1,4 +1,4 @@
-"""Spark in the demo: one month through the sink, one day back through the source."""
+"""Spark in the demo: writes one month through the sink, reads one day through the source."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _WORKERS: Final = 2
 _MASTER: Final = f"local[{_WORKERS}]"
-# What the job needs of a row's JSON.
+# Fields of a row's JSON that the job needs.
 _ROW: Final = "origin string, dep_delay int"
 _COLUMNS: Final = "value,timestamp,appendTimestamp"
 _GROUPS: Final = ("hour", "origin")
@@ -31,8 +31,8 @@ def start_spark(directory: Path, messages: Path) -> "Future[SparkSession]":
     """Start a local session in the background: the JVM takes seconds, and a core of its own.
 
     Args:
-        directory: Where Spark may keep files of its own.
-        messages: File that takes what Spark, its JVM and its workers say on stderr.
+        directory: Folder for Spark's own files.
+        messages: File for stderr of Spark, its JVM and its workers.
     """
     pool = ThreadPoolExecutor(max_workers=1)
     future = pool.submit(_session, directory, messages)
@@ -48,13 +48,13 @@ def _session(directory: Path, messages: Path) -> "SparkSession":
         conf={"spark.sql.shuffle.partitions": str(_WORKERS)},
     )
     session = start(options, directory, messages=messages)
-    # Workers stay for later tasks: they load the kernels while flights are being appended.
+    # The workers stay for later tasks, and load the kernels while flights are being appended.
     session.range(_WORKERS, numPartitions=_WORKERS).mapInArrow(_load_kernels, "id long").count()
     return session
 
 
 def _load_kernels(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-    """Hand the batches on, once what a read needs is loaded."""
+    """Import the modules of reads and writes; pass the batches on."""
     import tidelog.record.columns.decode
     import tidelog.record.columns.encode
     import tidelog.scan  # noqa: F401 - loaded for the next task
@@ -65,25 +65,25 @@ def _load_kernels(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBat
 def write_month(
     spark: "SparkSession", path: str, flights: Flights, partitions: Ints, *, clock_ms: int
 ) -> None:
-    """Append flights by `df.write`: all of them visible at once, at one append time.
+    """Append flights by `df.write`: all become visible at once, at one append time.
 
     Args:
         spark: The session.
         path: The directory of topics.
-        flights: In the order in which they are to be appended.
-        partitions: The partition of each.
-        clock_ms: The log's clock at the commit.
+        flights: Flights in the order of their offsets.
+        partitions: The partition of each flight.
+        clock_ms: Time of the log's clock at the commit.
     """
     numbers = pa.chunked_array([pa.array(partitions.tolist(), pa.int32())])
     rows = record_table(flights).append_column("partition", numbers)
-    # One task: the order of the rows is the order of their offsets.
+    # With one task, the order of the rows is the order of their offsets.
     frame = spark.createDataFrame(rows).coalesce(1)
     options = {"path": path, "topic": FLIGHTS_TOPIC, "clock.ms": str(clock_ms)}
     frame.write.format("tidelog").mode("append").options(**options).save()
 
 
 def read_options(path: str, start_ms: int, end_ms: int, clock: str) -> dict[str, str]:
-    """Options of `format("tidelog")` for the records of [start, end) on a clock."""
+    """Return options of `format("tidelog")` for records in [start, end) on a clock."""
     return {
         "path": path,
         "subscribe": FLIGHTS_TOPIC,
@@ -95,12 +95,12 @@ def read_options(path: str, start_ms: int, end_ms: int, clock: str) -> dict[str,
 
 
 def planned(options: Mapping[str, str]) -> "ScanPlan":
-    """What Spark will be told to read for these options."""
+    """Return the plan of a read with these options."""
     return plan_options(options)
 
 
 def read_flights(spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
-    """The records as rows: scheduled hour, airport, delay by the airline, lateness by the log."""
+    """Return rows with scheduled hour, airport, the airline's delay, the log's lateness."""
     records = spark.read.format("tidelog").options(**options).load()
     row = f.from_json(f.col("value").cast("string"), _ROW).alias("row")
     lateness = f.unix_millis("appendTimestamp") - f.unix_millis("timestamp")
@@ -110,7 +110,7 @@ def read_flights(spark: "SparkSession", options: Mapping[str, str]) -> "DataFram
 
 
 def by_hour_and_airport(flights: "DataFrame") -> "pd.DataFrame":
-    """Departures, cancellations, delay and lateness by scheduled hour and airport."""
+    """Return departures, cancellations, delay and lateness by scheduled hour and airport."""
     left = f.col("dep_delay").isNotNull()
     late = f.when(left, f.col("lateness_min"))
     grouped = flights.groupBy(*_GROUPS).agg(

@@ -39,12 +39,12 @@ WHY_BYTES: Final = (
 )
 
 
-# Of lines where no terminal gives a width.
+# Line width if stdout is not a terminal.
 _WIDTH: Final = 110
 
 
 class Teller:
-    """Tells a person what happens, on stdout. Without a terminal there are no bars."""
+    """Prints the demo's progress and results on stdout. Without a terminal it shows no bars."""
 
     def __init__(self, console: Console | None = None) -> None:
         width = None if sys.stdout.isatty() else _WIDTH
@@ -52,11 +52,11 @@ class Teller:
         self.all_checked: list[str] = []
 
     def say(self, text: str) -> None:
-        """A paragraph."""
+        """Print a paragraph."""
         self._console.print(text)
 
     def checked(self, line: str) -> None:
-        """The outcome of a check."""
+        """Print the result of a check."""
         self.all_checked.append(line.removeprefix("checked: "))
         self._console.print(line, style="green" if line.endswith(": equal") else "bold red")
 
@@ -66,13 +66,13 @@ class Teller:
         given: Mapping[str, tuple[str, str]],
         defaults: Mapping[str, tuple[str, str]],
     ) -> None:
-        """A topic's settings, and why they are so."""
+        """Print a topic's settings, with the reasons."""
         rows = [[key, value, why] for key, (value, why) in given.items()]
         rows += [[key, f"{value} (default)", why] for key, (value, why) in defaults.items()]
         self.table(f"Settings of topic {topic}", Table(["setting", "value", "why"], rows))
 
     def table(self, title: str, table: Table) -> None:
-        """A table under its title."""
+        """Print a table under its title."""
         shown = RichTable(title=title, title_justify="left", title_style="bold")
         for number, name in enumerate(table.columns):
             is_number = all(_is_number(row[number]) for row in table.rows)
@@ -83,7 +83,7 @@ class Teller:
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """A step of unknown length, with the time that it took."""
+        """Show a step of unknown length, then its duration."""
         began = time.perf_counter()
         with self._console.status(f"{title} ..."):
             yield
@@ -91,7 +91,7 @@ class Teller:
 
     @contextmanager
     def bar(self, title: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A progress bar; the function takes how many more are done."""
+        """Show a progress bar; yields a function that advances it by a number of units."""
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -103,7 +103,7 @@ class Teller:
             yield lambda count: progress.advance(task, count)
 
     def end(self, out: Path, seconds: float) -> None:
-        """Where everything is."""
+        """Print the paths of all output."""
         self._console.print(f"\nDone in {seconds:.1f} s. Everything is in {out}:", style="bold")
         self._console.print(f"  {out}/report.html   the report, for any browser")
         self._console.print(f"  {out}/log           the log, in Apache Kafka's files; try")
@@ -118,12 +118,12 @@ def _is_number(text: str) -> bool:
 
 
 def local(ms: int) -> str:
-    """A time for people: New York's wall time."""
+    """Format a time as New York's local time."""
     return format_ms(ms, ZONE).replace("T", " ")[:16]
 
 
 def record_count(path: str) -> int:
-    """Records in the topic, by the partitions' offsets."""
+    """Return the number of records in the topic, by the partitions' offsets."""
     with tidelog.open(path) as directory:
         places = directory.log_dir.partitions(FLIGHTS_TOPIC)
         starts, ends = directory.beginning_offsets(places), directory.end_offsets(places)
@@ -131,7 +131,7 @@ def record_count(path: str) -> int:
 
 
 def files_table(path: str) -> Table:
-    """The log's files by kind: how many, how large."""
+    """Return a table of the log's files by kind, with numbers and sizes."""
     sizes: dict[str, list[int]] = {}
     for file in sorted(Path(path).rglob("*")):
         if file.is_file():
@@ -155,7 +155,7 @@ _KINDS: Final = {
 
 
 def clocks_table(answers: Sequence[Answer]) -> Table:
-    """Both clocks' answers by partition."""
+    """Return a table of the lookups on both clocks, by partition."""
     columns = ["partition", "record clock", "due at", "append clock", "left at"]
     rows = [
         [
@@ -171,7 +171,7 @@ def clocks_table(answers: Sequence[Answer]) -> Table:
 
 
 def why(answers: Sequence[Answer], crossing: Crossing) -> list[str]:
-    """Why the two answers differ, with the day's own figures."""
+    """Explain why the two offsets differ, with the day's own figures."""
     gaps = [answer.append.offset - answer.record.offset for answer in answers]
     early, late = crossing.due_after_left_before, crossing.due_before_left_after
     record_first = (
@@ -189,7 +189,7 @@ def why(answers: Sequence[Answer], crossing: Crossing) -> list[str]:
 
 
 def day_table(day: "pd.DataFrame") -> Table:
-    """The replayed day, a line for each hour, all airports beside each other."""
+    """Return the replayed day as a table: a line for each hour, columns for the airports."""
     airports = sorted(set(day["origin"]))
     columns = ["hour"]
     for airport in airports:
@@ -216,7 +216,7 @@ def _minutes(value: float) -> str:
 
 
 def reads_table(reads: Sequence[tuple[int, "ScanPlan"]]) -> Table:
-    """Rows and bytes that each clock's read of the day takes, and those in the topic."""
+    """Return a table of rows and bytes read by each clock's read of the day, and in the topic."""
     columns = ["read", "rows", "bytes read", "bytes in the topic", "share"]
     rows = []
     for name, (count, plan) in zip(("by record time", "by append time"), reads, strict=True):
@@ -227,12 +227,12 @@ def reads_table(reads: Sequence[tuple[int, "ScanPlan"]]) -> Table:
     return Table(columns, rows)
 
 
-# So many aircraft are shown of those that flew on both dates.
+# Number of aircraft shown, of those that flew on both dates.
 _AIRCRAFT_SHOWN: Final = 8
 
 
 def aircraft_table(then: "pd.DataFrame", last: "pd.DataFrame") -> Table:
-    """The last flight of some aircraft, as of two dates."""
+    """Return a table of the last flight of some aircraft, as of two dates."""
     columns = ["aircraft", "due", "flight", "due at the year's end", "flight at the year's end"]
     both = then.join(last, rsuffix="_last", how="inner")
     rows = [
@@ -249,7 +249,7 @@ def aircraft_table(then: "pd.DataFrame", last: "pd.DataFrame") -> Table:
 
 
 def why_aircraft(written: int, kept: int, aircraft: int) -> str:
-    """What the chapter on keys shows, with its own figures."""
+    """Explain the table of aircraft, with its own figures."""
     return (
         f"{written:,} flights by {aircraft:,} aircraft were written to a compacted topic. Before"
         " compaction every date can be asked for. Compaction left"
@@ -264,18 +264,18 @@ HOURS: Final = Axis("scheduled hour", "{}:00".format, every=3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What the report says.
+    """Content of the report.
 
     Attributes:
         title: Its heading.
-        lead: What it is about.
-        day: The replayed day by hour and airport, as `sparkjob.by_hour_and_airport` gives it.
-        clocks: Both clocks' answers.
-        why: Why they differ, a paragraph each.
+        lead: Introduction.
+        day: The replayed day by hour and airport, the result of `sparkjob.by_hour_and_airport`.
+        clocks: Lookups on both clocks.
+        why: Explanation of their difference, one item per paragraph.
         reads: Rows and bytes that were read, and those in the topic.
-        why_bytes: Why those differ, a paragraph.
+        why_bytes: Explanation of their difference, a paragraph.
         aircraft: The last flight of some aircraft, as of two dates.
-        why_aircraft: What that shows, a paragraph.
+        why_aircraft: Explanation of this table, a paragraph.
         files: The files of the log.
         checked: One line for each figure that was checked.
     """
@@ -330,7 +330,7 @@ def _titled(table: Table, title: str) -> Table:
 
 
 def departure_panels(day: pd.DataFrame) -> Mapping[str, Sequence[Series]]:
-    """By airport: flights that left and that were cancelled, by scheduled hour."""
+    """Return for each airport the departed and canceled flights, by scheduled hour."""
     return {
         airport: [
             Series("left", "s0", _values(rows, "departures")),
@@ -341,7 +341,7 @@ def departure_panels(day: pd.DataFrame) -> Mapping[str, Sequence[Series]]:
 
 
 def lateness_panels(day: pd.DataFrame) -> Mapping[str, Sequence[Series]]:
-    """By airport: median and 90th percentile of lateness, by scheduled hour."""
+    """Return for each airport the median and 90th percentile of lateness, by scheduled hour."""
     return {
         airport: [
             Series("median", "s0", _values(rows, "late_p50")),

@@ -1,4 +1,4 @@
-"""`tidelog audit`: every key followed from one place to another, told as rows and as a page."""
+"""`tidelog audit`: compares every key of two places, printed as rows or as an HTML report."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ from tidelog.spark.places import Place
 from tidelog.types import HOUR_MS, NO_TIMESTAMP
 
 EQUAL: Final = ExitCode.OK
-# Those of `cmp` and `diff`, which scripts know.
+# Exit codes of `cmp` and `diff`, which scripts know.
 DIFFERENT: Final = 1
 FAILED: Final = 2
 
@@ -80,7 +80,7 @@ CUTS: Final = (
     *map(output.text, ("side", "topic")),
     *map(output.number, ("partition", "start", "end")),
 )
-# In the page: the first so many keys, and plots of so many topics, those with most differences.
+# Maximum number of keys in the report, and of topics with plots, those with most differences.
 _ROWS_SHOWN: Final = 1_000
 _PLOTTED: Final = 4
 
@@ -141,7 +141,7 @@ def audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptio
     except (TidelogError, Refused, OSError) as error:
         code, line = describe(error)
         if code is ExitCode.USAGE:
-            raise  # with the code that it has in every command
+            raise  # has the same exit code in every command
         surroundings.say(line)
         return FAILED
     return EQUAL if audited.is_equal else DIFFERENT
@@ -186,7 +186,7 @@ def _places(surroundings: Surroundings, request: AuditCommand) -> tuple[Place, P
 def table(
     audited: Audited, show: AuditShow, key_as: Encoding
 ) -> tuple[tuple[Column, ...], list[list[Cell]]]:
-    """The columns and rows of a table."""
+    """Return the columns and rows of a table."""
     if show is AuditShow.DIFFERENCES:
         read = decoder(key_as)
         return DIFFERENCES, [_difference_cells(one, read(one.key)) for one in audited.differences]
@@ -222,7 +222,7 @@ def _topic_cells(one: TopicFigures) -> list[Cell]:
 
 
 def lines(audited: Audited) -> list[str]:
-    """What there is to say of each topic, and what went wrong."""
+    """Return a line for each topic and note, and one for the probability of a miss."""
     lines_of_topics = []
     for one in audited.topics:
         kinds = ", ".join(f"{count:,} {kind.value}" for kind, count in one.kinds.items())
@@ -233,7 +233,7 @@ def lines(audited: Audited) -> list[str]:
 
 
 def took(audited: Audited, seconds: float) -> str:
-    """How much was read in what time."""
+    """Return a line about the amount of data read and the time it took."""
     records = sum(sum(one.records) for one in audited.topics)
     share = (
         f", {audited.log_bytes / audited.all_bytes:.1%} of the logs" if audited.all_bytes else ""
@@ -246,7 +246,7 @@ def took(audited: Audited, seconds: float) -> str:
 
 
 def page(request: AuditCommand, group: str | None, audited: Audited) -> Report:
-    """The page."""
+    """Return the report."""
     whom = request.b if request.b is not None else f"group {group}"
     sections: list[Section] = [
         Text(
@@ -266,7 +266,7 @@ def page(request: AuditCommand, group: str | None, audited: Audited) -> Report:
 
 
 def _plots(audited: Audited, zone: str | None) -> list[Section]:
-    """Differences by hour of create time for the topics that have most, and records beside."""
+    """Plot differences by hour for the topics with most of them, and the records of both sides."""
     by_topic = Counter(one.topic for one in audited.differences)
     sections: list[Section] = []
     for topic, _ in by_topic.most_common(_PLOTTED):
@@ -293,7 +293,7 @@ def _plots(audited: Audited, zone: str | None) -> list[Section]:
 
 
 def _group(kind: Kind) -> str:
-    """Four series at most."""
+    """Return the series of a kind: four at most, since a plot has four styles."""
     if kind in (Kind.MISSING, Kind.UNDELIVERED):
         return "missing or undelivered"
     if kind in (Kind.EXTRA, Kind.DUPLICATED):

@@ -1,4 +1,4 @@
-"""`tidelog spark bootstrap`: a table into a topic."""
+"""`tidelog spark bootstrap`: loads a table into a topic."""
 
 import errno
 import hashlib
@@ -71,7 +71,7 @@ _BY_SUFFIX: Final = {
     ".ndjson": "json",
     ".orc": "orc",
 }
-# A heading, and types by looking: what a CSV file of a table needs.
+# Defaults for CSV: a heading, and inferred types.
 _DEFAULTS: Final = {"csv": {"header": "true", "inferSchema": "true"}}
 _ID_CHARACTERS: Final = 32
 
@@ -167,7 +167,7 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
 
 
 def _state(surroundings: Surroundings, table: str) -> str:
-    """Names, sizes and times of a table's files, where they are local: another load of the same."""
+    """Return names, sizes and times of a local table's files; they identify its version."""
     fs = surroundings.env.files
     if not fs.exists(table):
         return ""
@@ -179,18 +179,20 @@ def _state(surroundings: Surroundings, table: str) -> str:
 
 
 def usual_id(request: Request, options: BootstrapOptions, state: str) -> str:
-    """The same for the same table, topic and mapping: a command that comes again is known by it.
+    """Return a job id that is equal for the same table, topic and columns.
+
+    So a repeated command does not load the table twice.
 
     Args:
-        request: What is asked.
-        options: Which column is what.
-        state: What tells the table's present content from a later one.
+        request: Options of the command.
+        options: Options of the job, among them the columns.
+        state: Identifies the table's present content, see `_state`.
     """
     parts = (
         request.table,
         state,
         request.topic,
-        # Nothing that is printed may tell of a password.
+        # The id is printed, so it must not depend on a password.
         *sorted(one for one in request.options if not one.lower().startswith("password")),
         *(
             part or ""
@@ -201,7 +203,7 @@ def usual_id(request: Request, options: BootstrapOptions, state: str) -> str:
 
 
 def format_of(request: Request) -> str:
-    """Spark's name of the table's format; raises UsageProblem where nothing tells it."""
+    """Return Spark's name of the table's format; raises UsageProblem if it is unknown."""
     if request.input_format is not None:
         return request.input_format
     if request.table.startswith(f"{_JDBC}:"):
@@ -214,14 +216,14 @@ def format_of(request: Request) -> str:
 
 
 def ensure_table(surroundings: Surroundings, table: str) -> None:
-    """Raise FileNotFoundError where a local table that is named without a pattern is missing."""
+    """Raise FileNotFoundError if a local table named without a pattern does not exist."""
     is_local = not any(mark in table for mark in (":", "*", "?", "[", "{"))
     if is_local and not surroundings.env.files.exists(table):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), table)
 
 
 def read_table(spark: "SparkSession", request: Request) -> "DataFrame":
-    """The table, as Spark reads it."""
+    """Return the table as Spark reads it."""
     name = format_of(request)
     options = {**_DEFAULTS.get(name, {}), **pairs(request.options, "--option")}
     if name == _JDBC:
@@ -262,7 +264,7 @@ def _report(
 
 
 def _append_hours(outcome: "BootstrapOutcome") -> dict[int, int]:
-    """All at once: the hours of the commit."""
+    """Return the number of records by hour of append time, which is the commit's time."""
     found: dict[int, int] = {}
     for one in outcome.partitions:
         if one.append_ms >= 0:

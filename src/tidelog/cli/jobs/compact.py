@@ -1,4 +1,4 @@
-"""`tidelog spark compact`: a directory's compaction by tasks of Spark."""
+"""`tidelog spark compact`: compacts a directory by tasks of Spark."""
 
 from dataclasses import dataclass
 from typing import Final

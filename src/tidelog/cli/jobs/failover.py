@@ -1,4 +1,4 @@
-"""`tidelog failover`: where a consumer group goes on in another cluster, missing nothing."""
+"""`tidelog failover`: finds offsets from which a consumer group continues in another cluster."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -140,7 +140,7 @@ def failover(surroundings: Surroundings, options: FailoverOptions) -> ExitCode:
 
 
 def _refuse_unknown(options: FailoverOptions) -> None:
-    """Without A everything that would be asked of it has to be stated."""
+    """Raise UsageProblem for options that need A, or lack of those that replace it."""
     if options.at is None or not options.topics:
         raise UsageProblem("without --from the options --at TIME and --topic T are needed")
     if options.max_latency == MEASURED and options.map_ is None:
@@ -157,12 +157,12 @@ def _watched(
     bootstrap: str,
     config: str | None,
 ) -> Iterator["Watched"]:
-    """A cluster with the ways to measure it, until the block ends."""
+    """Open a cluster for measurements until the block ends."""
     from tidelog.jobs.failover.measure import BrokerLog, ConsumerTail, Watched
 
     access = Access(bootstrap=bootstrap, command_config=config, timeout=options.timeout)
     with places.open_cluster(surroundings, access) as cluster:
-        # Settings are there for security, which reading batches does not have.
+        # Settings are given for security, which reading batches does not support.
         stamped = BrokerLog(access.bootstrap) if access.command_config is None else None
         try:
             tail = ConsumerTail(cluster, surroundings.env.clock)
@@ -173,7 +173,7 @@ def _watched(
 
 
 def request_of(surroundings: Surroundings, options: FailoverOptions) -> "FailoverRequest":
-    """What the options ask; raises InvalidTime, UsageProblem."""
+    """Return the request of the options; raises InvalidTime, UsageProblem."""
     from tidelog.jobs.failover.job import FailoverRequest
     from tidelog.jobs.failover.measure import Sampling
     from tidelog.jobs.failover.rules import PartitionMapping
@@ -219,11 +219,11 @@ def run(
     options: FailoverOptions,
     request: "FailoverRequest",
 ) -> ExitCode:
-    """As `failover`, on clusters that are open.
+    """Run `failover` on open clusters.
 
     Raises:
-        GroupActive: `--execute`, and the group has members on B; nothing was changed.
-        Refused: `--execute`, and `--verify` found that records would be missed.
+        GroupActive: `--execute` is given, and the group has members on B; nothing was changed.
+        Refused: `--execute` is given, and `--verify` found that records would be missed.
         TidelogError: As `plan_failover` and `verify`.
     """
     from tidelog.jobs.failover import job
@@ -267,7 +267,7 @@ def _verify(
 
 
 def _next_step(a: "Watched | None", b: "Watched", group: str) -> str:
-    """What a dry run ends with."""
+    """Return the last line of a dry run: what `--execute` would do."""
     from tidelog.jobs.failover.job import active_members
 
     step = "--execute commits these offsets"
@@ -280,12 +280,12 @@ def _next_step(a: "Watched | None", b: "Watched", group: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What there is to say.
+    """Result of the command.
 
     Attributes:
-        plan: Where the group would go on.
-        verdicts: What comparing the records showed, None where it was not asked for.
-        executed: Whether it was committed.
+        plan: The plan with the group's starts.
+        verdicts: Results of comparing the records, None without `--verify`.
+        executed: Whether the plan was committed.
     """
 
     plan: "FailoverPlan"
@@ -294,7 +294,7 @@ class Report:
 
 
 def _show(surroundings: Surroundings, report: Report, kind: Format, zone: str | None) -> None:
-    """Print all of it; as CSV the starts alone, with the rest on stderr."""
+    """Print the result; as CSV only the starts, with the rest on stderr."""
     if kind is Format.JSON:
         output.print_object(surroundings, _object(report, zone))
         return

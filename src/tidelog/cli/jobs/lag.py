@@ -1,4 +1,4 @@
-"""`tidelog spark lag`: how far all consumer groups are behind, by partition and by hour."""
+"""`tidelog spark lag`: shows the lag of all consumer groups, by partition and by hour."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ HOURS: Final = (
     output.time("hour"),
     output.number("records"),
 )
-# Plots are of so many groups at most, those with most unread records.
+# Maximum number of groups with plots, those with most unread records.
 _PLOTTED: Final = 8
 
 
@@ -149,17 +149,17 @@ def lag(surroundings: Surroundings, request: Request, options: LagOptions) -> Ex
 def table(
     found: "Sequence[GroupLag]", show: LagShow
 ) -> tuple[tuple[Column, ...], list[list[Cell]]]:
-    """The columns and rows of a table."""
+    """Return the columns and rows of a table."""
     from tidelog.jobs.lag.job import hour_rows, partition_rows
 
     if show is LagShow.HOURS:
-        # A time column takes the ms alone.
+        # A time column needs only the ms.
         return HOURS, as_cells([[*row[:3], *row[4:]] for row in hour_rows(found)])
     return PARTITIONS, as_cells(map(list, partition_rows(found, as_time=int)))
 
 
 def limits(found: "Sequence[GroupLag]", request: Request) -> list[str]:
-    """What breaks a limit, a line each."""
+    """Return a line for each exceeded limit."""
     from tidelog.remote.group_lag import over_limits
 
     max_ms = None if request.max_seconds is None else int(request.max_seconds * 1000)
@@ -173,7 +173,7 @@ def limits(found: "Sequence[GroupLag]", request: Request) -> list[str]:
 def page(
     place: str, found: "Sequence[GroupLag]", broken: Sequence[str], zone: str | None
 ) -> Report:
-    """The report."""
+    """Return the report."""
     sections: list[Section] = [
         Text(
             f"What consumer groups of {place} have not read yet, by the hour in which it was"
@@ -203,7 +203,7 @@ def _in_short(group: "GroupLag") -> str:
 
 
 def _panels(group: "GroupLag") -> dict[str, dict[str, dict[int, float]]]:
-    """Panel -> series -> hour -> records; the topics with most records, the others as one."""
+    """Return panel -> series -> hour -> records: the three largest topics, the others as one."""
     totals: dict[str, int] = defaultdict(int)
     for (topic, _, _), number in group.hours.items():
         totals[topic] += number

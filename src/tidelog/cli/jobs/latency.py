@@ -1,4 +1,4 @@
-"""`tidelog spark latency`: how long records took to the log, and what watermarks would lose."""
+"""`tidelog spark latency`: shows ingestion latency, and the records that watermarks would lose."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ TOPICS: Final = (
     *map(output.number, ("records", "without_create_time", "without_both_times", "out_of_order")),
     *map(output.number, ("late_ms_max", "skew_ms_max")),
 )
-# Plots are of so many topics at most, those with most records.
+# Maximum number of topics with plots, those with most records.
 _PLOTTED: Final = 6
 
 
@@ -137,16 +137,16 @@ def latency(surroundings: Surroundings, request: Request, options: LatencyOption
 
 
 def read_targets(texts: tuple[str, ...]) -> list[str | TopicPartition] | None:
-    """Topics and partitions out of arguments, None where there are none; raises UsageProblem."""
+    """Return the topics and partitions of arguments, None without any; raises UsageProblem."""
     return [parse_choice(text) for text in texts] or None
 
 
 def table(found: "LatencyResult", show: LatencyShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:
-    """The columns and rows of a table."""
+    """Return the columns and rows of a table."""
     from tidelog.jobs.latency.tables import hour_rows, topic_rows, watermark_rows
 
     if show is LatencyShow.HOURS:
-        # A time column takes the ms alone.
+        # A time column needs only the ms.
         rows = [[*row[:2], *row[3:]] for row in hour_rows(found.topics)]
         return HOURS, as_cells(rows)
     if show is LatencyShow.WATERMARKS:
@@ -155,7 +155,7 @@ def table(found: "LatencyResult", show: LatencyShow) -> tuple[tuple[Column, ...]
 
 
 def as_cells(rows: Iterable[list[object]]) -> list[list[Cell]]:
-    """Rows of plain values as cells."""
+    """Return rows of plain values as cells."""
     return [[_cell(value) for value in row] for row in rows]
 
 
@@ -165,7 +165,7 @@ def _cell(value: object) -> Cell:
 
 
 def lines(found: "LatencyResult") -> list[str]:
-    """What there is to say of each topic, and what went wrong."""
+    """Return lines about each topic, and notes."""
     said = [line for name, topic in found.topics.items() for line in _topic_lines(name, topic)]
     return said + [f"note: {line}" for line in found.notes]
 
@@ -192,7 +192,7 @@ def _topic_lines(name: str, topic: "TopicTimes") -> list[str]:
 
 
 def took(found: "LatencyResult", seconds: float) -> str:
-    """How much was read in what time."""
+    """Return a line about the amount of data read and the time it took."""
     records = sum(topic.records for topic in found.topics.values())
     speed = records / seconds / 1e6 if seconds else 0.0
     size = f", {found.log_bytes / 1e9:.2f} GB," if found.log_bytes else ""
@@ -200,7 +200,7 @@ def took(found: "LatencyResult", seconds: float) -> str:
 
 
 def page(place: str, found: "LatencyResult", zone: str | None) -> Report:
-    """The report."""
+    """Return the report."""
     sections: list[Section] = [
         Text(
             f"How long records of {place} took from their making to the log, by hour of append time"

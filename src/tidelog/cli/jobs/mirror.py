@@ -1,4 +1,4 @@
-"""`tidelog spark mirror`: topics of clusters and directories copied into another's."""
+"""`tidelog spark mirror`: copies topics of clusters and directories into those of another."""
 
 import signal
 import threading
@@ -164,7 +164,7 @@ def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions)
 
 
 def read_plan(surroundings: Surroundings, request: Request, options: MirrorOptions) -> MirrorPlan:
-    """What is to be copied; raises UsageProblem, InvalidRequest, InvalidTopic."""
+    """Return the plan of the copy; raises UsageProblem, InvalidRequest, InvalidTopic."""
     pattern, name = read_pattern(request, options), options["name"]
     texts, topics = split_names(surroundings, request.names, needs_topics=pattern is None)
     places = [
@@ -185,7 +185,7 @@ def read_plan(surroundings: Surroundings, request: Request, options: MirrorOptio
 
 
 def read_pattern(request: Request, options: MirrorOptions) -> str | None:
-    """The pattern without what is excluded; raises UsageProblem where there is none to change."""
+    """Return the pattern without excluded topics; raises UsageProblem without a pattern."""
     if options["pattern"] is None:
         if request.excluded or options["name"] != TOPIC_WORD:
             raise UsageProblem("--exclude and --name are about topics that a --pattern finds")
@@ -196,10 +196,12 @@ def read_pattern(request: Request, options: MirrorOptions) -> str | None:
 def split_names(
     surroundings: Surroundings, names: Sequence[str], *, needs_topics: bool = True
 ) -> tuple[list[str], list[str]]:
-    """Places and topics. Topics have no slash in them; a directory may do without one, if it is.
+    """Split arguments into places and topics.
+
+    Topic names contain no slash. The name of an existing directory may lack one.
 
     Raises:
-        UsageProblem: No place, or no topic.
+        UsageProblem: There is no place, or no topic.
     """
     places: list[str] = []
     topics: list[str] = []
@@ -218,7 +220,7 @@ def split_names(
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Set by Ctrl-C and SIGTERM while the block runs; a second one ends the program."""
+    """Yield an event that Ctrl-C and SIGTERM set; a second signal ends the program."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped
@@ -238,7 +240,7 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
 
 
 def batch_line(done: BatchDone) -> str:
-    """One batch in words."""
+    """Return a line about one batch."""
     if done.was_done:
         return f"batch {done.batch_id}: {done.records:,} records were there already"
     rate = done.records * 1_000 // max(done.elapsed_ms, 1)
@@ -252,7 +254,7 @@ def report_of(
     lags: dict[int, int],
     findings: "Sequence[Finding]",
 ) -> Report:
-    """The page: throughput and lag by batch, then every partition."""
+    """Return the report: throughput and lag by batch, then every partition."""
     from tidelog.jobs.target_check import lines
 
     cells: list[list[Cell]] = [list(row) for row in rows]

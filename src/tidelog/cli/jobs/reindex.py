@@ -1,4 +1,4 @@
-"""`tidelog spark reindex`: indexes and zone maps of whole directories, verified or built anew."""
+"""`tidelog spark reindex`: verifies or rebuilds indexes and zone maps of whole directories."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -117,7 +117,7 @@ def reindex(surroundings: Surroundings, request: Request, options: ReindexOption
 
 
 def table(found: "ReindexResult", show: ReindexShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:
-    """The columns and rows of a table."""
+    """Return the columns and rows of a table."""
     from tidelog.jobs.reindex.job import finding_rows, partition_rows
 
     if show is ReindexShow.FINDINGS:
@@ -126,7 +126,7 @@ def table(found: "ReindexResult", show: ReindexShow) -> tuple[tuple[Column, ...]
 
 
 def in_short(place: str, found: "ReindexResult") -> str:
-    """One line of what was done, and how the directory is left."""
+    """Return a line about the work done and the remaining findings."""
     from tidelog.jobs.reindex.job import partition_rows
 
     counts: Counter[str] = Counter()
@@ -144,7 +144,7 @@ def in_short(place: str, found: "ReindexResult") -> str:
 
 
 def page(place: str, found: "ReindexResult") -> Report:
-    """The report."""
+    """Return the report."""
     sections: list[Section] = [
         Text(in_short(place, found)),
         *([Items(found.problems, "Problems")] if found.problems else []),

@@ -1,4 +1,4 @@
-"""`tidelog spark replay`: a range of time of a topic once more."""
+"""`tidelog spark replay`: replays a time range of a topic."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -143,7 +143,7 @@ def replay(surroundings: Surroundings, request: Request, options: ReplayOptions)
 def read_replay(
     surroundings: Surroundings, request: Request, options: ReplayOptions, progress: JobProgress
 ) -> "Replay":
-    """The replay of a command; raises UsageProblem, InvalidRequest, InvalidTime."""
+    """Create the replay of a command; raises UsageProblem, InvalidRequest, InvalidTime."""
     from tidelog.jobs.replay.places import parse_target
     from tidelog.jobs.replay.run import Replay
 
@@ -181,7 +181,7 @@ def read_replay(
 def _counted(
     surroundings: Surroundings, spark: "SparkSession", outcome: "ReplayOutcome"
 ) -> "Hours":
-    """Hours and sizes of what was replayed, by another look at the source."""
+    """Count the replayed records by hour, and their sizes, by reading the source again."""
     from tidelog.jobs.replay.hours import count_hours
 
     surroundings.say("counting by hour for the report")
@@ -212,7 +212,7 @@ def _report(outcome: "ReplayOutcome", hours: "Hours", zone: str | None) -> Repor
 
 
 def sizes_plot(sizes: "Mapping[int, int]", title: str) -> Plot:
-    """Bytes by partition."""
+    """Return a plot of bytes by partition."""
     every = max(1, len(sizes) // 20)
     return Plot(
         panels={"": [Series("bytes", "s0", dict(sizes.items()))]},

@@ -1,8 +1,8 @@
 """Shared parts of the commands on Spark: early checks, places, session, progress, reports.
 
-Spark takes 15 seconds and more to start. A typing error, a topic that is not there, a directory
-that can't be written or a cluster that can't be reached is told before (`check_before`); the job
-checks the same again, since much may change meanwhile.
+Spark takes 15 seconds and more to start. So errors such as a misspelled option, a missing topic, a
+directory that is not writable or an unreachable cluster are reported before (`check_before`). The
+job checks the same again, since the state may change meanwhile.
 """
 
 import errno
@@ -51,10 +51,10 @@ def read_place(
     command_config: str | None = None,
     store: tuple[str, ...] = (),
 ) -> Place:
-    """The place that an argument names, with its settings.
+    """Parse an argument that names a place, with its settings.
 
     Raises:
-        UsageProblem, InvalidRequest: No place, or settings that can't be read or don't belong.
+        UsageProblem, InvalidRequest: It names no place, or settings can't be read or don't fit.
     """
     from tidelog.remote.client_settings import read_properties
 
@@ -66,7 +66,7 @@ def read_place(
 
 
 def needs_spark() -> None:
-    """Raise MissingDependency where pyspark is not installed; before a job that imports it."""
+    """Raise MissingDependency if pyspark is not installed; called before importing a job."""
     try:
         import pyspark  # noqa: F401 - only whether it is there
     except ImportError as error:
@@ -77,18 +77,18 @@ def needs_spark() -> None:
 def open_session(
     surroundings: Surroundings, access: SparkAccess, *, name: str, zone: str | None = None
 ) -> Iterator["SparkSession"]:
-    """A session until the block ends; a process that has one already keeps it.
+    """Open a session until the block ends; an active session is used, and stays open.
 
     Args:
-        surroundings: Where is said that Spark starts, which takes seconds.
-        access: Which Spark.
-        name: What Spark's pages call the job.
-        zone: Where times without a zone are meant; UTC where None.
+        surroundings: Its stderr reports the start of Spark, which takes seconds.
+        access: Spark master and settings.
+        name: Name of the job in Spark's UI.
+        zone: Zone of times without a zone; UTC if None.
 
     Raises:
         MissingDependency: pyspark is not installed.
-        Refused: Spark can't be started, or fails; the text has its words, or ours where a task of
-            ours has failed.
+        Refused: Spark can't be started, or fails; contains Spark's text, or ours if a TidelogError
+            caused it.
     """
     needs_spark()
     from pyspark.sql import SparkSession
@@ -104,7 +104,7 @@ def open_session(
             time_zone=zone or "UTC",
             conf=pairs(access.conf, "--conf"),
         )
-        # Spark's workers still write there while they end.
+        # Spark's workers may still write there while they exit.
         with tempfile.TemporaryDirectory(prefix="tidelog-spark-", ignore_cleanup_errors=True) as at:
             session = _started(surroundings, options, Path(at))
             try:
@@ -116,7 +116,7 @@ def open_session(
 def _started(surroundings: Surroundings, options: SessionOptions, folder: Path) -> "SparkSession":
     began_ms = surroundings.env.clock.monotonic_ms()
     where = options.master or LOCAL
-    # What the jobs use of Arrow does not touch pandas.
+    # The jobs' use of Arrow does not involve pandas.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     try:
         with spinner(surroundings, f"starting Spark at {where}"):
@@ -135,7 +135,7 @@ def _started(surroundings: Surroundings, options: SessionOptions, folder: Path) 
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Turn what Spark raises into Refused: our own words where an error of ours is the cause."""
+    """Convert Spark's errors to Refused, with our text if a TidelogError is the cause."""
     from pyspark.errors import PySparkException
 
     try:
@@ -143,14 +143,14 @@ def spark_errors() -> Iterator[None]:
     except PySparkException as error:
         raise _problem(str(error)) from error
     except Exception as error:
-        # What no Spark class wraps comes from py4j, which only classic sessions have.
+        # Errors without a class of Spark come from py4j, which only classic sessions use.
         if not type(error).__module__.startswith("py4j."):
             raise
         raise _problem(str(error)) from error
 
 
 def _problem(text: str) -> Refused | UsageProblem:
-    """What a message of Spark's comes to; the exit code is that of the same error elsewhere."""
+    """Return the error for one of Spark's messages, with the exit code of its cause."""
     ours = our_words(text)
     is_usage = ours is not None and ours[0] in {kind.__name__ for kind in (InvalidTime, *USAGE)}
     return (UsageProblem if is_usage else Refused)(_words(text))
@@ -161,7 +161,7 @@ def _words(text: str) -> str:
     if ours is not None:
         return ours[1]
     said = [line.strip(": ") for line in text.splitlines() if line.strip(": ")]
-    # What py4j puts first names a method of Java, which helps nobody.
+    # The first line of py4j names a method of Java, which helps no user.
     told = [line for line in said if not line.startswith("An error occurred while calling")]
     first = (told or said or ["no reason given"])[0]
     return f"Spark: {first[:_WORDS_SHOWN]}"
@@ -169,14 +169,14 @@ def _words(text: str) -> str:
 
 @dataclass(slots=True)
 class Told:
-    """The exit code of a command that checks its target first."""
+    """Exit code of a command that checks its target first; set when the block ends."""
 
     code: ExitCode = ExitCode.OK
 
 
 @contextmanager
 def losses_told(surroundings: Surroundings) -> Iterator[Told]:
-    """Say what a target would lose, each on a line; the code is 2 then and nothing was written."""
+    """Print what a target would lose, one per line; the exit code is then 2, nothing is written."""
     from tidelog.jobs.target_check import TargetLoses, lines
 
     told = Told()
@@ -191,7 +191,7 @@ def losses_told(surroundings: Surroundings) -> Iterator[Told]:
 
 @contextmanager
 def spinner(surroundings: Surroundings, title: str) -> Iterator[None]:
-    """Something that turns on a terminal while the block runs; nothing elsewhere."""
+    """Show a spinner on a terminal while the block runs."""
     if not surroundings.stderr.isatty():
         yield
         return
@@ -202,10 +202,10 @@ def spinner(surroundings: Surroundings, title: str) -> Iterator[None]:
 
 
 class JobProgress:
-    """Shows how a job comes on: bars on a terminal, lines elsewhere. A `Listener`.
+    """Shows the progress of a job: bars on a terminal, lines elsewhere. A `Listener`.
 
-    A bar counts what the job has done. Below it another one counts Spark's tasks, where the session
-    can be asked (classic); with Spark Connect something turns instead.
+    One bar counts the job's own units. A bar below counts Spark's tasks, if the session reports
+    them (classic, not Spark Connect).
     """
 
     def __init__(self, surroundings: Surroundings, title: str, *, unit: str = "offsets") -> None:
@@ -218,7 +218,7 @@ class JobProgress:
 
     @contextmanager
     def shown(self, spark: "SparkSession") -> Iterator["JobProgress"]:
-        """Show it until the block ends."""
+        """Show the progress until the block ends."""
         if not self._surroundings.stderr.isatty():
             yield self
             return
@@ -242,14 +242,14 @@ class JobProgress:
                 self._bars = None
 
     def note(self, text: str) -> None:
-        """One line for people, on stderr."""
+        """Print one line on stderr."""
         if self._bars is not None:
             self._bars.console.print(f"tidelog: {text}", markup=False, highlight=False)
         else:
             self._surroundings.say(text)
 
     def at(self, done: int, planned: int) -> None:
-        """So much of so much is done; away from terminals each tenth is said."""
+        """Update the progress; without a terminal print a line for each tenth."""
         if self._bars is not None and self._main is not None:
             self._bars.update(self._main, completed=done, total=planned)
             return
@@ -260,7 +260,7 @@ class JobProgress:
 
 
 def _watch_tasks(spark: "SparkSession", bars: "Progress", stop: threading.Event) -> None:
-    """Count the tasks of what runs; returns at once where a session has nothing to ask."""
+    """Show the number of running tasks; returns at once if the session does not report them."""
     try:
         tracker = spark.sparkContext.statusTracker()
     except Exception:  # noqa: BLE001 - Spark Connect has no such thing, and says so by many classes
@@ -283,7 +283,7 @@ def print_summary(
     *,
     zone: str | None = None,
 ) -> None:
-    """Write one row: a line for each column in a table, else as all rows are written."""
+    """Write one row: in a table with a line for each column, else in the normal form."""
     if kind is not Format.TABLE:
         output.print_rows(surroundings, columns, [row], kind, zone=zone)
         return
@@ -294,12 +294,12 @@ def print_summary(
 
 
 def summary_pairs(columns: Sequence[Column], row: Sequence[Cell]) -> list[tuple[Column, Cell]]:
-    """Columns with their cells."""
+    """Return pairs of a column and its cell."""
     return list(zip(columns, row, strict=True))
 
 
 def cell_text(column: Column, cell: Cell, zone: str | None = None) -> str:
-    """A cell for people."""
+    """Return a cell as text for people."""
     if column.kind is Kind.TIME:
         return times.shown(cell if isinstance(cell, int) else None, zone)
     if cell is None:
@@ -320,7 +320,7 @@ def report_table(
     title: str,
     zone: str | None = None,
 ) -> Table:
-    """Rows as a table of a report."""
+    """Return rows as a table of a report."""
     cells = [
         [cell_text(column, cell, zone) for column, cell in summary_pairs(columns, row)]
         for row in rows
@@ -331,7 +331,7 @@ def report_table(
 def summary_table(
     columns: Sequence[Column], row: Sequence[Cell], *, zone: str | None = None
 ) -> Table:
-    """One row as a table of two columns of a report."""
+    """Return one row as a table of a report, with a line for each column."""
     cells = [
         [column.name.replace("_", " "), cell_text(column, cell, zone)]
         for column, cell in summary_pairs(columns, row)
@@ -342,13 +342,15 @@ def summary_table(
 def clock_plots(
     by_clock: Mapping[str, Mapping[int, int]], title: str, *, zone: str | None = None
 ) -> list[Plot]:
-    """A plot of records by hour for each clock; each has an axis of its own.
+    """Return a plot of records by hour for each clock.
+
+    Each clock has an axis of its own: if records were created years before they were appended,
+    hours would be too narrow to see on a common axis.
 
     Args:
-        by_clock: `record` and `append` -> hour since the epoch -> records.
-        title: With `{}` for the clock. What was made years before it was appended would leave no
-            hour to see on a common axis.
-        zone: Of the times at the axis; UTC where None.
+        by_clock: `record` and `append` -> hour since the epoch -> number of records.
+        title: Title, with `{}` for the clock.
+        zone: Zone of the times at the axis; UTC if None.
     """
     return [
         plot_by_hour(
@@ -359,7 +361,7 @@ def clock_plots(
 
 
 def save_report(surroundings: Surroundings, path: str, report: Report) -> None:
-    """Write a report and say where it is; raises Refused where it can't be written."""
+    """Write a report and print its path; raises Refused if it can't be written."""
     try:
         write_report(path, report)
     except OSError as error:
@@ -369,11 +371,11 @@ def save_report(surroundings: Surroundings, path: str, report: Report) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How a job uses a place.
+    """Use of a place by a job.
 
     Attributes:
         place: The place.
-        topics: Topics and partitions that must be there.
+        topics: Topics and partitions that must exist.
         writes: Whether the job writes there.
     """
 
@@ -383,18 +385,18 @@ class Use:
 
 
 def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | None) -> None:
-    """Look at the places and files of a job.
+    """Check the places and files of a job.
 
     Args:
         surroundings: Files and clock.
         uses: The places.
-        files: Files that the job writes at its end, None for none.
+        files: Files that the job writes at its end; None values are ignored.
 
     Raises:
         InvalidRequest: There is no such directory.
-        UnknownTopic: A topic or partition is not there.
-        UsageProblem: A file to be written that is a directory.
-        OSError: A directory can't be read or written; a file's folder is not there.
+        UnknownTopic: A topic or partition does not exist.
+        UsageProblem: A file to write is a directory.
+        OSError: A directory can't be read or written, or a file's folder does not exist.
         ClusterFailure, NotAuthorized, MissingDependency: The cluster refuses, or can't be reached.
     """
     from tidelog.storage.directory.topic_registry import unknown_topic
@@ -420,7 +422,7 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
 
 
 def topics_at(surroundings: Surroundings, place: Place) -> dict[str, int]:
-    """The topics of a place, with their numbers of partitions; errors as `check_before`."""
+    """Return the topics of a place with their numbers of partitions; errors as `check_before`."""
     from tidelog.objects import env_for
 
     if place.is_broker:
