@@ -16,8 +16,8 @@ from tests.faults.journal import Change, Sync
 from tests.faults.refused import opened
 
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+from tidelog.storage.directory.topic_retention import Notes
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.segment_story import Notes
 from tidelog.storage.segment.roll import RollReason
 from tidelog.types import NewRecord
 

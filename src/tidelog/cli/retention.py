@@ -17,7 +17,7 @@ from tidelog.config import CLEANUP_DELETE, TopicConfig
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.storage.log.segment_story import Keeping, PartitionStory, SegmentStory
+    from tidelog.storage.directory.topic_retention import Keeping, PartitionStory, SegmentStory
 
 
 @click.command(
@@ -41,7 +41,7 @@ def why(
     Which record and which rule keep it, what would delete it, and how long Kafka's own rule would
     keep it. With `-o json` an object for each segment.
     """
-    from tidelog.storage.log.segment_story import explain
+    from tidelog.storage.directory.topic_retention import explain
 
     topic, number = parse_target(target)
     with open_directory(surroundings, data) as directory:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from tidelog.remote.remote_directory import RemoteDirectory
     from tidelog.remote.topics import RemoteTopic
     from tidelog.storage.directory.topic_registry import TopicInfo
+    from tidelog.storage.directory.topic_retention import Notes
     from tidelog.storage.log.log_reader import LogView
-    from tidelog.storage.log.segment_story import Notes
 
 
 def describe_remote(
@@ -372,7 +372,7 @@ def describe(
 
 def partition_facts(directory: "Directory", topic: str, number: int) -> PartitionFacts:
     """Return the facts of a partition, from indexes, zone maps and the first record."""
-    from tidelog.storage.log.segment_story import Notes, storm_of
+    from tidelog.storage.directory.topic_retention import Notes, storm_of
     from tidelog.storage.log.segment_times import record_range
 
     log = directory.partition(topic, number)
@@ -406,7 +406,7 @@ def partition_facts(directory: "Directory", topic: str, number: int) -> Partitio
 
 def _leaning(log: "LogView", notes: "Notes", clock: RetentionClock) -> list[tuple[int, int]]:
     """Return ranges whose retention changes if a copy changes their files' times."""
-    from tidelog.storage.log.segment_story import times_of
+    from tidelog.storage.directory.topic_retention import times_of
     from tidelog.storage.segment.retention import counted_time
 
     spans: list[tuple[int, int]] = []

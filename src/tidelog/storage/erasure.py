@@ -65,7 +65,7 @@ from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS, NewRecord, TimestampType, To
 if TYPE_CHECKING:
     from tidelog.env import File
     from tidelog.storage.directory.log_dir import DirectoryAccess
-    from tidelog.storage.log.log_access import LogAccess
+    from tidelog.storage.log.log import LogAccess
     from tidelog.storage.log.log_reader import LogView
 
 

@@ -20,8 +20,8 @@ from tests.worlds.directories.staged import TOPIC as STAGED
 from tidelog.config import RetentionClock
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.topic_retention import Notes
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.segment_story import Notes
 from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.retention import CountedTime, SegmentTimes, TimeBasis, counted_time

@@ -27,8 +27,7 @@ from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.log.append import AppendResult
 from tidelog.storage.log.durability import Done
 from tidelog.storage.log.durability import Work as Job
-from tidelog.storage.log.log import Log
-from tidelog.storage.log.log_access import LogAccess, SwapAccess
+from tidelog.storage.log.log import Log, LogAccess, SwapAccess
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.segment_swaps import Adoption, Swap
 from tidelog.storage.segment.closed_segment import ClosedSegment

@@ -45,7 +45,7 @@ from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.directory.log_dir import DirectoryAccess
-    from tidelog.storage.log.log_access import LogAccess
+    from tidelog.storage.log.log import LogAccess
 
 
 class _CleanedChange(Change):

@@ -73,7 +73,7 @@ from tidelog.types import NO_OFFSET, NO_TIMESTAMP, UNKNOWN_MS, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.directory.log_dir import DirectoryAccess
-    from tidelog.storage.log.log_access import LogAccess
+    from tidelog.storage.log.log import LogAccess
     from tidelog.storage.log.log_reader import LogView
     from tidelog.storage.log.producers import ProducerStates
     from tidelog.storage.segment.txn_index import AbortedTxn

@@ -45,7 +45,7 @@ from tidelog.storage.directory.staging import (
     staging_path,
     write_staged,
 )
-from tidelog.storage.log.log_access import LogAccess
+from tidelog.storage.log.log import LogAccess
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.types import TopicPartition

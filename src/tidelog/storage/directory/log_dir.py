@@ -29,8 +29,7 @@ from tidelog.storage.directory.offset_checkpoints import OffsetCheckpoints
 from tidelog.storage.directory.open_partitions import OpeningRules, OpenPartitions
 from tidelog.storage.directory.topic_admin import DirectoryContext, TopicAdmin
 from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo
-from tidelog.storage.log.log import Log
-from tidelog.storage.log.log_access import LogAccess
+from tidelog.storage.log.log import Log, LogAccess
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.producers import PRODUCER_ID_EXPIRATION_MS
 from tidelog.storage.log.record_rules import BodyCheck, check_body

@@ -31,7 +31,7 @@ from tidelog.storage import commits, files
 from tidelog.storage.commits import Commit, Mark, Move, Removal
 from tidelog.storage.directory.log_dir import DirectoryAccess
 from tidelog.storage.directory.staging import remove_quietly
-from tidelog.storage.log.log_access import LogAccess
+from tidelog.storage.log.log import LogAccess
 from tidelog.storage.log.segment_swaps import Swap
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.storage.segment.closed_segment import ClosedSegment

@@ -1,16 +1,335 @@
-"""Retention of a whole topic on request: `Directory.retain`, `tidelog retain`.
+"""What retention does with a topic's segments: the facts of `tidelog why`, and a run on request.
 
-Brokers, tier runs and standbys apply retention themselves. Source: docs/retention.md.
+`explain` tells why each segment of a partition exists, and how long it will be kept. `retain`
+deletes what has expired, or only lists it (`Directory.retain`, `tidelog retain`). Brokers, tier
+runs and standbys apply retention themselves. Only `retain` writes.
+
+Source: docs/retention.md.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
-from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.segment_story import due_deletions
-from tidelog.storage.segment.retention import Deletion, RetentionRule
+from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
+from tidelog.errors import CorruptData, LostOffsets
+from tidelog.storage.log.log_reader import LogView
+from tidelog.storage.log.segment_times import read_times
+from tidelog.storage.open_files import typed_reads
+from tidelog.storage.segment.retention import (
+    CountedTime,
+    Deletion,
+    RetentionRule,
+    SegmentFacts,
+    SegmentTimes,
+    TimeBasis,
+    counted_time,
+    plan_retention,
+)
+from tidelog.storage.segment.roll import (
+    STORM_ROLLS,
+    Roll,
+    RollReason,
+    RollStorm,
+    SegmentNote,
+    find_storm,
+)
 from tidelog.storage.segment.segment import Segment
-from tidelog.types import TopicPartition
+from tidelog.storage.segment.segment_notes import last_fingerprint, read_notes
+from tidelog.storage.segment.slices import LogSlice, checked_records, slices
+from tidelog.types import NO_OFFSET, UNKNOWN_MS, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.directory.log_dir import LogDir
+
+FOR_EVER: Final = None
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """Time until which a policy keeps a segment.
+
+    Attributes:
+        counted: The time that the policy counts from.
+        own_until_ms: Last ms at which that time keeps it; None without a limit.
+        until_ms: Last ms at which it is kept, including the wait for earlier segments; None without
+            a limit.
+        behind: Base offset of the earlier segment that it waits for, None if there is none.
+    """
+
+    counted: CountedTime
+    own_until_ms: int | None
+    until_ms: int | None
+    behind: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentStory:
+    """Facts about a segment and its expected deletion.
+
+    Attributes:
+        base_offset: Its base offset.
+        end_offset: Offset after its last one, exclusive.
+        size_bytes: Size of its log file.
+        reason: Why it was rolled; OPEN if it takes appends.
+        roll_ms: When it was rolled, by the wall clock; None if unknown.
+        times: Its known times.
+        smallest_timestamp: From its zone map; None if it has none.
+        first_append_ms: Earliest known append time, None if none is known.
+        last_append_ms: Latest known append time, None if none is known.
+        unknown_append: Ranges [start, end) of offsets whose append time is unknown.
+        keeping: How long the topic's own policy keeps it.
+        record: Offset and timestamp of the record that `keeping` counts from, None if it is no
+            record's time.
+        kafka: How long Kafka's rule, the policy `record`, would keep it.
+        due: The rule by which the next retention deletes it, None if it stays.
+        size_room_bytes: Bytes by which the log has to grow until retention by size deletes it; None
+            without a limit.
+        lost: Offsets missing at its end, if that is a loss.
+    """
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    reason: RollReason
+    roll_ms: int | None
+    times: SegmentTimes
+    smallest_timestamp: int | None
+    first_append_ms: int | None
+    last_append_ms: int | None
+    unknown_append: list[tuple[int, int]]
+    keeping: Keeping
+    record: tuple[int, int] | None
+    kafka: Keeping
+    due: Deletion | None
+    size_room_bytes: int | None
+    lost: LostOffsets | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStory:
+    """A partition's segments, oldest first, and the roll storm among its last rolls, if any."""
+
+    segments: list[SegmentStory]
+    storm: RollStorm | None
+
+
+class Notes:
+    """The notes of a partition on disk, compared with its segments."""
+
+    def __init__(self, log: LogView) -> None:
+        self._notes, self.problems = read_notes(log.context)
+
+    def of(self, segment: Segment) -> SegmentNote | None:
+        """Return the note on a segment; None if there is none or the segment ends elsewhere."""
+        if segment.is_tiered:
+            return segment.note
+        note = self._notes.get(segment.base_offset)
+        return note if note is not None and note.end_offset == segment.end_offset else None
+
+    def reason(self, segment: Segment) -> RollReason:
+        """Return why a segment was rolled."""
+        if segment.is_active:
+            return RollReason.OPEN
+        note = self.of(segment)
+        is_rolled = note is not None and note.reason is not RollReason.OPEN
+        return note.reason if note is not None and is_rolled else RollReason.UNKNOWN
+
+    def roll_ms(self, segment: Segment) -> int:
+        """Return when it was rolled in ms, -1 if unknown."""
+        note = self.of(segment)
+        return UNKNOWN_MS if note is None or segment.is_active else note.roll_ms
+
+    def seen_ms(self, segment: Segment) -> int:
+        """Return when all of its records had arrived in ms, -1 if it was not noted."""
+        note = self.of(segment)
+        if note is not None and segment.is_tiered:
+            return note.seen_ms
+        if note is None or note.last_fingerprint != last_fingerprint(segment):
+            return UNKNOWN_MS
+        return note.seen_ms
+
+
+def times_of(log: LogView, notes: Notes, segment: Segment) -> SegmentTimes:
+    """Return a segment's times for the policy `record-capped`, which needs all of them."""
+    times = read_times(log, segment, clock=RetentionClock.RECORD_CAPPED)
+    if times.is_append_known:
+        return times
+    seen_ms = notes.seen_ms(segment)
+    if seen_ms == UNKNOWN_MS:
+        return times
+    return read_times(log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms)
+
+
+def explain(log: LogView, config: TopicConfig) -> PartitionStory:
+    """Explain each segment of a partition.
+
+    Raises:
+        StorageFailure: The disk failed.
+        CorruptData: A file that all others depend on is damaged.
+    """
+    with typed_reads(log.context.directory):
+        return _Explanation(log, config).run()
+
+
+def storm_of(log: LogView, notes: Notes) -> RollStorm | None:
+    """Return the roll storm among a partition's last rolls by its notes; None if there is none."""
+    closed = [segment for segment in log.segments if not segment.is_active][-STORM_ROLLS:]
+    if len(closed) < STORM_ROLLS:
+        return None
+    rolls = [
+        Roll(notes.reason(s), notes.roll_ms(s), s.size_bytes, s.largest_timestamp) for s in closed
+    ]
+    return find_storm(rolls, segment_bytes=log.context.config.segment_size_limit)
+
+
+def due_deletions(log: LogView, config: TopicConfig) -> list[Deletion]:
+    """Return the segments that retention would delete now, oldest first; changes nothing."""
+    with typed_reads(log.context.directory):
+        return _Explanation(log, config).plan()
+
+
+class _Explanation:
+    """Builder of the explanation of one partition."""
+
+    def __init__(self, log: LogView, config: TopicConfig) -> None:
+        self._log = log
+        self._config = config
+        self._notes = Notes(log)
+        self._segments = log.segments
+        self._lost = {lost.end: lost for lost in log.lost_offsets()}
+        self._times = [times_of(log, self._notes, segment) for segment in self._segments]
+
+    def run(self) -> PartitionStory:
+        own = self._keepings(self._config.tidelog_retention_clock)
+        kafka = self._keepings(RetentionClock.RECORD)
+        due = {deletion.base_offset: deletion for deletion in self.plan()}
+        rooms = self._size_rooms()
+        stories = [
+            self._story(number, own[number], kafka[number], due, rooms[number])
+            for number in range(len(self._segments))
+        ]
+        return PartitionStory(stories, storm_of(self._log, self._notes))
+
+    def plan(self) -> list[Deletion]:
+        """Return the segments that retention would delete now."""
+        log = self._log
+        facts = [
+            SegmentFacts(
+                base_offset=segment.base_offset,
+                size_bytes=segment.size_bytes,
+                times=functools.partial(_same, times),
+            )
+            for segment, times in zip(self._segments, self._times, strict=True)
+        ]
+        return plan_retention(
+            facts,
+            config=self._config,
+            log_start=log.log_start_offset,
+            log_end=log.log_end_offset,
+            high_watermark=log.high_watermark,
+            now_ms=log.context.env.clock.now_ms(),
+        )
+
+    def _keepings(self, clock: RetentionClock) -> list[Keeping]:
+        """Compute how long each segment is kept: each waits for all earlier ones.
+
+        A retention pass ends at the first segment that stays.
+        """
+        keepings: list[Keeping] = []
+        longest, keeper = -1, None
+        for segment, times in zip(self._segments, self._times, strict=True):
+            counted = counted_time(times, clock)
+            own = self._until_ms(counted.ms)
+            if own is FOR_EVER:
+                keepings.append(Keeping(counted, FOR_EVER, FOR_EVER, None))
+                continue
+            if own >= longest:
+                longest, keeper = own, segment.base_offset
+            behind = None if keeper == segment.base_offset else keeper
+            keepings.append(Keeping(counted, own, longest, behind))
+        return keepings
+
+    def _until_ms(self, counted_ms: int) -> int | None:
+        config = self._config
+        if config.retention_ms < 0 or CLEANUP_DELETE not in config.cleanup_policy:
+            return FOR_EVER
+        return counted_ms + config.retention_ms
+
+    def _size_rooms(self) -> list[int | None]:
+        config = self._config
+        if config.retention_bytes < 0 or CLEANUP_DELETE not in config.cleanup_policy:
+            return [None] * len(self._segments)
+        rooms: list[int | None] = []
+        room = config.retention_bytes - sum(segment.size_bytes for segment in self._segments)
+        for segment in self._segments:
+            room += segment.size_bytes
+            rooms.append(max(room, 0))
+        return rooms
+
+    def _story(
+        self,
+        number: int,
+        keeping: Keeping,
+        kafka: Keeping,
+        due: dict[int, Deletion],
+        room: int | None,
+    ) -> SegmentStory:
+        segment, times = self._segments[number], self._times[number]
+        roll_ms = self._notes.roll_ms(segment)
+        rows = self._log.append_times_of(segment)
+        runs = rows.runs(segment.base_offset, segment.end_offset)
+        known_ms = [ms for _, _, ms in runs if ms is not None]
+        zones = segment.zones
+        is_timed = zones is not None and zones.total.timed_records > 0
+        return SegmentStory(
+            base_offset=segment.base_offset,
+            end_offset=segment.end_offset,
+            size_bytes=segment.size_bytes,
+            reason=self._notes.reason(segment),
+            roll_ms=None if roll_ms == UNKNOWN_MS else roll_ms,
+            times=times,
+            smallest_timestamp=zones.total.min_record_ms if zones and is_timed else None,
+            first_append_ms=known_ms[0] if known_ms else None,
+            last_append_ms=known_ms[-1] if known_ms else None,
+            unknown_append=rows.unknown_in(segment.base_offset, segment.end_offset),
+            keeping=keeping,
+            record=_deciding_record(segment, keeping.counted),
+            kafka=kafka,
+            due=due.get(segment.base_offset),
+            size_room_bytes=room,
+            lost=self._lost.get(segment.end_offset),
+        )
+
+
+def _same(times: SegmentTimes) -> SegmentTimes:
+    return times
+
+
+def _deciding_record(segment: Segment, counted: CountedTime) -> tuple[int, int] | None:
+    """Return offset and timestamp of a record with that counted time; None if it is no record's."""
+    is_records = counted.offset != NO_OFFSET or counted.basis is TimeBasis.APPEND_TIME
+    if not is_records or not segment.size_bytes:
+        return None
+    offset = segment.end_offset - 1 if counted.offset == NO_OFFSET else counted.offset
+    try:
+        for part in slices([segment], offset, offset + 1):
+            return _first_counting(part, counted)
+    except CorruptData:
+        return None  # the time is from the index, which is whole
+    return None
+
+
+def _first_counting(part: LogSlice, counted: CountedTime) -> tuple[int, int] | None:
+    """Return the first record of the batch whose time, under the cap, is the counted one."""
+    last = None
+    for position, batch in part.batches():
+        for record in checked_records(part.segment, position, batch):
+            last = record.offset, record.timestamp
+            if counted.offset != NO_OFFSET and record.timestamp >= counted.ms:
+                return last
+    return last if counted.offset == NO_OFFSET else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +353,7 @@ class DueSegment:
     reason: str
 
 
-def retain(log_dir: LogDir, topic: str, *, dry_run: bool) -> list[DueSegment]:
+def retain(log_dir: "LogDir", topic: str, *, dry_run: bool) -> list[DueSegment]:
     """Delete a topic's expired segments, or with `dry_run` only find them; in order of offsets.
 
     Raises:

@@ -1,4 +1,6 @@
-"""The order of an append's writes, in one place.
+"""The order of writes in an open log: those of an append, and those of a roll.
+
+An append (`AppendWriter`):
 
 1. `begin`: the producers' states accept the append; the leader epoch is on disk; the active segment
    rolls if it is due; the append-time row is written if the time changed.
@@ -8,22 +10,191 @@
 
 A single append takes the three steps at once. Appends to several logs run each step for all of them
 (`log.append_together`): finishing one batch after the other would evict the interpreter's working
-set from the CPU caches, running step by step keeps it warm. Only the thread that appends calls
-this.
+set from the CPU caches, running step by step keeps it warm.
 
-Source: Kafka 4.x UnifiedLog.append, LocalLog.
+A roll (`SegmentRoller`): closing entries of the old segment, its sync, the producers' snapshot and
+the note on the segment, then the new segment's names. The syncs may be deferred; a new segment is
+in use before they are done. The zone map is derived from durable data, so it comes last and is not
+synced.
+
+Only the thread that appends calls this.
+
+Source: Kafka 4.x UnifiedLog.append, UnifiedLog.roll, LocalLog.
 """
 
 from typing import Final
 
+from tidelog.config import TopicConfig
 from tidelog.errors import StorageFailure
 from tidelog.record.batch import RecordBatch
+from tidelog.storage import files
+from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log.append import AppendOrigin, AppendResult, PendingAppend
 from tidelog.storage.log.log_loader import LogParts
-from tidelog.storage.log.segment_roller import SegmentRoller
+from tidelog.storage.segment import roll, zone_map_files
+from tidelog.storage.segment.active_segment import ActiveSegment
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.roll import RollReason
 from tidelog.types import UNKNOWN_MS
 
 _REPLICATION: Final = AppendOrigin.REPLICATION  # looked up for each append
+
+
+class SegmentRoller:
+    """Rolls the segments of one open log. For the thread that appends.
+
+    Attributes:
+        size_limit: Maximum size of a segment's log file, in bytes.
+        span_ms: How long the active segment takes appends, including its jitter.
+    """
+
+    def __init__(self, parts: LogParts) -> None:
+        self._segments = parts.segments
+        self._guard = parts.guard
+        self._flusher = parts.flusher
+        self._producers = parts.producers
+        self._notes = parts.notes
+        self._unmapped: list[ClosedSegment] = []  # finished, without a zone map until the close
+        self._jitter_ms = 0
+        self.draw_jitter()
+
+    def configure(self, config: TopicConfig) -> None:
+        """Use new settings of the topic; the jitter stays until the next segment."""
+        self._config = config
+        self.size_limit, self.span_ms = config.segment_size_limit, config.roll_ms - self._jitter_ms
+
+    def draw_jitter(self) -> None:
+        """Draw the jitter of a new active segment, once, as Kafka does."""
+        context = self._segments.context
+        self._jitter_ms = roll.draw_jitter_ms(context.config, context.env.random)
+        self.configure(context.config)
+
+    def make_room(self, active: ActiveSegment, append: PendingAppend) -> None:
+        """Roll if the active segment can't take an append; raises OSError."""
+        reason = roll.should_roll(
+            roll.RollFacts(
+                size_bytes=active.size_bytes,
+                append_bytes=len(append.data),
+                base_offset=active.base_offset,
+                append_last_offset=append.last_offset,
+                first_timestamp=active.first_timestamp,
+                append_max_timestamp=append.max_timestamp,
+                created_ms=active.created_ms,
+                now_ms=append.context.now_ms,
+                offset_index_full=active.offset_index.is_full,
+                time_index_full=active.time_index.is_full,
+                jitter_ms=self._jitter_ms,
+            ),
+            self._config,
+        )
+        if reason is not None:
+            self.end_segment(max(append.first_sure_offset, self._segments.end_offset), reason)
+
+    def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
+        """Finish the active segment and begin a new one; return False if it is empty.
+
+        Args:
+            reason: Reason for the note on the segment.
+
+        Raises:
+            StorageFailure: The disk failed; the partition is offline.
+        """
+        self._guard.ensure_writable()
+        active = self._segments.active
+        if not active.size_bytes:
+            return False
+        end = self._segments.end_offset
+        self._guard.run_now(active.log_path, "roll", lambda: self.end_segment(end, reason))
+        return True
+
+    def end_segment(self, new_base: int, reason: RollReason) -> None:
+        """Roll within a guarded change; see the module. Raises OSError."""
+        active, context = self._segments.active, self._segments.context
+        if not active.size_bytes and new_base == active.base_offset:
+            return
+        active.close_entries()
+        snapshot = self._producers.snapshot()
+        save_note = self._notes.rolled(active, new_base, reason)
+
+        def finish() -> None:
+            """Make the segment durable, then its snapshot and note."""
+            active.sync()
+            self.write_snapshot(new_base, snapshot(), sync_name=False)
+            save_note()
+
+        self._guard.defer(active.log_path, "roll", finish)
+        created = ActiveSegment.create(context, new_base)
+        created.append_times.floor_ms = _last_ms(active.append_times)
+        directory = context.directory
+        self._guard.defer(
+            directory,
+            "sync",
+            lambda: context.env.files.sync_dir(directory),
+            lambda failure: self._rolled(active, new_base, failure),
+        )
+        closed = ClosedSegment(context, active.base_offset, new_base)
+        closed.set_append_times(active.append_times)
+        if new_base == active.end_offset:
+            closed.set_whole(active.size_bytes)
+        self._segments.replace_active(closed, created)
+        if new_base > active.end_offset:
+            self._guard.settle()  # recovery treats an unexplained gap as a loss
+        self._flusher.began_segment()
+        self.draw_jitter()
+        if reason is not RollReason.RETENTION:  # it will be deleted at once
+            self._map_zones(closed)
+
+    def _rolled(self, sealed: ActiveSegment, new_base: int, failure: StorageFailure | None) -> None:
+        """Advance the recovery point: everything below the new segment is durable."""
+        if failure is None and not self._guard.is_closed:
+            self._flusher.made_durable(new_base)
+            self._segments.context.pool.forget(sealed.log_path)
+
+    def write_snapshot(self, offset: int, snapshot: bytes, *, sync_name: bool = True) -> None:
+        """Write a snapshot of the producers; raises OSError. May run in any thread."""
+        context = self._segments.context
+        path = context.path(offset, files.SNAPSHOT_SUFFIX)
+        files.write_atomically(context.env.files, path, snapshot, sync_name=sync_name)
+
+    # -- zone maps ---------------------------------------------------------------------------
+
+    def _map_zones(self, segment: ClosedSegment) -> None:
+        """Write a finished segment's zone map, or leave it for the close if it takes too long."""
+        is_small = segment.size_bytes <= zone_map_files.MAPPED_AT_ONCE_BYTES
+        if not is_small and self._segments.kernels is None:
+            self._unmapped.append(segment)
+            return
+        self._guard.defer(
+            segment.log_path,
+            "map zones",
+            lambda: _write_zones(segment, by_kernels=not is_small),
+        )
+
+    def _take_unmapped(self) -> list[ClosedSegment]:
+        segments = [segment for segment in self._unmapped if segment in self._segments.all]
+        self._unmapped = []
+        return segments
+
+    def map_waiting(self) -> None:
+        """Write the zone maps that wait for kernels, as deferred work."""
+        for segment in self._take_unmapped():
+            self._map_zones(segment)
+
+    def map_rest(self) -> None:
+        """Write the zone maps that waited, since an append must not wait for kernels."""
+        segments = self._take_unmapped()
+        if zone_map_files.has_kernels():
+            zone_map_files.build_missing(segments)
+
+
+def _write_zones(segment: ClosedSegment, *, by_kernels: bool) -> None:
+    zone_map_files.write(segment, by_kernels=by_kernels, check_crc=not by_kernels)
+
+
+def _last_ms(times: AppendTimes) -> int:
+    """Return the last written time, below which a coarser granularity must not round."""
+    last_known_ms = times.last_known_ms
+    return times.floor_ms if last_known_ms is None else max(last_known_ms, times.floor_ms)
 
 
 class AppendWriter:

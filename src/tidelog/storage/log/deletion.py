@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.config import TopicConfig
 from tidelog.errors import OffsetOutOfRange, PolicyViolation
+from tidelog.storage.log.append_writer import SegmentRoller
 from tidelog.storage.log.durability import set_aside
 from tidelog.storage.log.log_loader import LogParts
-from tidelog.storage.log.log_tier import copies_of, plan_release
-from tidelog.storage.log.segment_roller import SegmentRoller
 from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.segment.retention import (
     Deletion,
@@ -27,6 +26,7 @@ from tidelog.storage.segment.retention import (
 )
 from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.segment.segment import Segment
+from tidelog.storage.tier.log_tier import copies_of, plan_release
 from tidelog.storage.tier.tier_files import record_path
 from tidelog.types import UNKNOWN_MS
 

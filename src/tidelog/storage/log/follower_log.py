@@ -15,10 +15,9 @@ from tidelog.storage.log.append import (
     AppendResult,
     AppendTerms,
 )
-from tidelog.storage.log.append_writer import AppendWriter
+from tidelog.storage.log.append_writer import AppendWriter, SegmentRoller
 from tidelog.storage.log.log_loader import LogParts
 from tidelog.storage.log.producers import ProducerStates
-from tidelog.storage.log.segment_roller import SegmentRoller
 from tidelog.storage.log.validator import AppendRules
 from tidelog.storage.segment.log_end import has_copied_gaps, mark_copied_gaps
 from tidelog.storage.segment.roll import RollReason

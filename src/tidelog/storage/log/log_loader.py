@@ -18,7 +18,6 @@ from tidelog.storage.log import recovery
 from tidelog.storage.log.durability import AT_ONCE, Deferral, FailureGuard, Flusher
 from tidelog.storage.log.leader_epochs import EpochCheckpoint
 from tidelog.storage.log.log_reader import LogReader
-from tidelog.storage.log.log_tier import LogTier
 from tidelog.storage.log.producer_loading import (
     drop_snapshots,
     limit_times,
@@ -38,6 +37,7 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.log_end import RecordedEnd
 from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.segment.segment_notes import NoteKeeper
+from tidelog.storage.tier.log_tier import LogTier
 from tidelog.storage.tier.tier_files import TierAccess
 from tidelog.types import Buffer
 

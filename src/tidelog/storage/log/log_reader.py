@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from tidelog.errors import LostOffsets, OffsetOutOfRange
 from tidelog.record.record import Record, appended_at
 from tidelog.storage.clocks.append_times import AppendTimes
-from tidelog.storage.log.log_tier import LogTier
 from tidelog.storage.log.producer_loading import load_producer_states
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.segment_list import SegmentList
@@ -27,6 +26,7 @@ from tidelog.storage.segment.time_search import (
     count_without_append_time,
     stamped_ms,
 )
+from tidelog.storage.tier.log_tier import LogTier
 from tidelog.storage.tier.tier_files import TierAccess
 from tidelog.types import UNKNOWN_MS, ClockName, IsolationLevel, OffsetAndTimestamp, TopicPartition
 

@@ -17,7 +17,6 @@ from tidelog.errors import MissingDependency
 from tidelog.storage import commits, files
 from tidelog.storage.clocks.append_clock import NEVER
 from tidelog.storage.clocks.append_times import AppendTimes
-from tidelog.storage.log.log_tier import LogTier
 from tidelog.storage.log.producer_loading import (
     bases_among,
     file_names,
@@ -36,6 +35,7 @@ from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.segment.time_search import TimeSearch, stamped_ms
 from tidelog.storage.segment.txn_index import TxnIndex
+from tidelog.storage.tier.log_tier import LogTier
 from tidelog.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.storage import files
 from tidelog.storage.commits import Commit
 from tidelog.storage.log.append import stamps_by_append_clock
+from tidelog.storage.log.append_writer import SegmentRoller
 from tidelog.storage.log.deletion import Deleter
 from tidelog.storage.log.log_loader import LogParts
-from tidelog.storage.log.segment_roller import SegmentRoller
 from tidelog.storage.segment import roll, zone_map_files
 from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.closed_segment import ClosedSegment

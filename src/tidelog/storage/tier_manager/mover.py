@@ -30,8 +30,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tidelog.config import RetentionClock
 from tidelog.errors import CorruptData, InvalidRequest, OffsetsGone, TierConflict
 from tidelog.storage import files
-from tidelog.storage.log.log_access import LogAccess
-from tidelog.storage.log.log_tier import is_copied, is_followed_by_hole
+from tidelog.storage.log.log import LogAccess
 from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.open_files import typed_reads
 from tidelog.storage.segment import zone_map_files
@@ -39,6 +38,7 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.retention import Deletion
 from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.segment.segment import Segment
+from tidelog.storage.tier.log_tier import is_copied, is_followed_by_hole
 from tidelog.storage.tier.manifest import Manifest, TierNote, TierSegment, TierTimes, missing_span
 from tidelog.storage.tier.tier_files import check_tier_url
 from tidelog.storage.tier.tier_record import TierRecord

@@ -70,7 +70,7 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
-    from tidelog.storage.log.log_access import LogAccess
+    from tidelog.storage.log.log import LogAccess
 
 
 def counted_of(row: SegmentRow, keys: int, found_bytes: int) -> Counted:
