@@ -1,8 +1,9 @@
-"""What all tests share: how many examples hypothesis tries, which tests run, what may be skipped.
+"""Configuration of all tests: number of hypothesis examples, which tests run, which may skip.
 
-Profiles of hypothesis: `quick` by default; `ci` the same for every run of one commit, so that a
-red run is red for what it changed; `sweep` (by `./run sweep`) many more, always new ones.
-`TIDELOG_HYPOTHESIS` names one outright. A failure prints a `reproduce_failure` line.
+Profiles of hypothesis: `quick` by default; `ci` tries the same examples in every run of one commit,
+so that a failing run fails because of its change; `sweep` (by `./run sweep`) tries many more,
+always new ones. `TIDELOG_HYPOTHESIS` chooses one explicitly. A failure prints a `reproduce_failure`
+line.
 """
 
 import gc
@@ -24,10 +25,10 @@ from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
 from tests.worlds.memory_folder import quick_path
 from tests.worlds.needs import need
 
-# Fixtures for all folders: one JVM of Kafka's classes per process.
+# Fixtures for all folders; one JVM of Kafka's classes per process.
 __all__ = ["kafka_jars", "kafka_oracle", "quick_path"]
 
-# Deadlines are off: two shared cores make any of them flaky; pytest-timeout ends what hangs.
+# No deadlines: on two shared cores any of them would be flaky; pytest-timeout ends tests that hang.
 settings.register_profile(
     "quick",
     max_examples=50,
@@ -41,7 +42,7 @@ settings.register_profile(
 settings.register_profile("core", settings.get_profile("quick"), max_examples=25)
 settings.register_profile("sweep", settings.get_profile("quick"), max_examples=2_000)
 
-# Where no compiled code is kept, loading means compiling all of it.
+# Without a cache of compiled code, loading compiles all kernels.
 KERNELS_S = 300
 
 
@@ -106,7 +107,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         class_archives.main()
 
 
-@pytest.hookimpl(trylast=True)  # when the fixtures have let go
+@pytest.hookimpl(trylast=True)  # after the fixtures
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Let end what outlives a test, and would be the next one's loss or blame.
 

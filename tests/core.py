@@ -1,7 +1,7 @@
-"""What `./run test` runs of all tests: at least one case of every behavior, in ten minutes.
+"""Chooses the tests of `./run test`: at least one case of every behavior, in ten minutes.
 
-`./run test all` runs everything. Where cases of one test cost much and say much the same, the core
-has some of them: which ones says a checksum of their names, so that neighbors get different ones.
+`./run test all` runs everything. If cases of one test cost much and check nearly the same, the core
+runs some of them. A checksum of their names chooses, so that neighbors get different ones.
 """
 
 import zlib
@@ -11,7 +11,7 @@ from typing import ClassVar, Final, TypeVar
 
 T = TypeVar("T")
 
-# How many cases of each test function, by folder or file; the longest name that fits counts.
+# Number of cases of each test function, by folder or file; the longest matching name counts.
 CASES: Final[Mapping[str, int]] = {
     "tests/contracts": 4,
     "tests/fault": 1,
@@ -31,7 +31,7 @@ CASES: Final[Mapping[str, int]] = {
     "tests/spark": 1,
     "tests/unit/scan/test_wrong_offsets.py": 1,
 }
-# Tests or files that only `./run test all` runs, each with what the core has instead.
+# Tests or files that only `./run test all` runs, with their replacement in the core.
 LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/fault/test_log_crash.py::test_seeded_states": "test_seeded_states_in_full beside it",
     "tests/fault/test_log_crash.py::test_seeded_states_of_several_partitions": (
@@ -60,7 +60,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/spark/test_stream_kill.py": "tests/spark/test_stream.py",
 }
 
-# Of failing calls and moments of a crash the core tries one in so many.
+# The core tries every n-th failing call and moment of a crash.
 MOMENTS: Final = 3
 
 

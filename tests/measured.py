@@ -1,6 +1,6 @@
-"""Tells coverage which file of tests runs; `./run coverage` loads it as a plugin of pytest.
+"""Tells coverage which test file runs; `./run coverage` loads it as a plugin of pytest.
 
-Processes that a test starts hear of it by their environment: `tool.coverage.run` in pyproject.toml.
+Processes that a test starts get it from their environment: `tool.coverage.run` in pyproject.toml.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""Which of the processes of a run takes which tests; `./run test` loads it as a plugin of pytest.
+"""Assigns tests to the processes of a run; `./run test` loads it as a plugin of pytest.
 
-One process takes the tests of Spark, another one those beside Kafka, so that the session and the
-brokers of these start once. Both go on with what is left, the folders with long tests first, so
-that they end together. A file stays in one process, with what its tests share. A process that
-takes the place of one that crashed takes its part, too.
+One process runs the tests of Spark, another one those with Kafka, so that each starts its session
+and brokers once. Both continue with the other tests, the folders with long tests first, so that all
+processes end together. The tests of a file run in one process, because they share fixtures. A
+process that replaces a crashed one takes over its part.
 """
 
 from functools import cache
@@ -15,9 +15,9 @@ from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScheduling  # type: ignore[import-untyped]
 from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
-# What tests of a part share costs seconds to start.
+# Parts whose tests share something that takes seconds to start.
 PARTS: Final = (("tests/spark/",), ("tests/peers/", "tests/server/clients/"))
-# Afterwards in this order; all others, the short ones, last.
+# Order of the other folders with long tests; short tests come last.
 LONG: Final = (
     "tests/corpus/",
     "tests/histories/",
@@ -28,7 +28,8 @@ LONG: Final = (
     "tests/tidy/",
     "tests/contracts/",
 )
-# A process begins a test when it knows the next one: with so many it need not wait for us.
+# A process starts a test when it knows the next one. This many in advance avoid waiting for the
+# scheduler.
 AHEAD: Final = 8
 
 

@@ -1,38 +1,38 @@
-"""A file system in memory that loses power, runs full and fails on demand, and an Env on it.
+"""A file system in memory that loses power, fills up and fails on demand, and an Env on it.
 
-`DamageFileSystem` is a `tidelog.env.FileSystem`. It records every call that changes something
-(its *journal*), so that one run of a workload gives the disk of thousands of crashes:
+`DamageFileSystem` is a `tidelog.env.FileSystem`. It records every call that changes something (its
+*journal*), so that one run of a workload gives the disk of thousands of crashes:
 
     env = seeded_env(7)
     run_workload(env)
     for state in env.files.crash_states(range(20_000)):
         check(reopen(state), state)         # str(state) names the seed and the call
 
-What the disk holds after a power loss (a careful POSIX file system: ext4's rules without the
-order that its journal happens to give):
+Content of the disk after a power loss (a careful POSIX file system: ext4's rules, without the order
+that its journal happens to give):
 
-1.  Bytes, size: durable is what stood in the file at its last `sync`. Each write since then is
-    independently kept, lost, or torn: cut to any slice of its bytes, or with each of its 512-byte
-    sectors kept or lost by itself. A later write may survive an earlier lost one. Where the bytes
-    of a write that made the file longer are lost, its size may survive alone: the hole reads as
-    zeros. Each truncation since then is independently kept or lost. What is kept is applied in the
-    order of the calls.
-2.  Names: durable is what stood in the directory at its last `sync_dir`. Each creation, removal
-    and rename since then is independently kept or lost. A rename is atomic: the old name or the
-    new one, never both, never none. A rename between two directories is durable once both were
-    synced. A file has one name; a kept removal or rename takes it from wherever it is.
+1.  Bytes, size: the content as of the last `sync` is durable. Each write since then is
+    independently kept, lost, or torn: reduced to any slice of its bytes, or with each of its
+    512-byte sectors kept or lost independently. A later write may survive an earlier lost one. If
+    the bytes of a write that extended the file are lost, its size may still survive: the hole reads
+    as zeros. Each truncation since then is independently kept or lost. Kept changes are applied in
+    the order of the calls.
+2.  Names: the names as of the directory's last `sync_dir` are durable. Each creation, removal and
+    rename since then is independently kept or lost. A rename is atomic: the old name or the new
+    one, never both, never none. A rename between two directories is durable once both were synced.
+    A file has one name; a kept removal or rename removes it from wherever it is.
 3.  The two are independent: `sync` of a new file does not keep its name, `sync_dir` does not keep
     bytes. So a kept rename of an unsynced file may show an empty one.
 4.  A directory whose own name was lost takes everything in it along.
 5.  Modification times since the last `sync` are kept or lost; locks and maps end with the power.
 6.  A failed `sync` leaves the file's unsynced writes in doubt for ever, whatever is synced later
     (Linux marks such pages clean). Syncing again through the same handle is an AssertionError.
-7.  Cutting a file while a map of it is alive is an AssertionError: the real thing would kill the
-    reader with SIGBUS.
+7.  Truncating a file while it is mapped is an AssertionError: in a real process the reader would
+    get SIGBUS.
 
 Failures (`Fault`): the n-th changing call, or the n-th reading one, fails with EIO or ENOSPC
-without having done anything, or a write takes half of its bytes. `limit_bytes` is a disk's size:
-a write that does not fit takes what fits, the next one raises ENOSPC.
+without any effect, or a write writes half of its bytes. `limit_bytes` is a disk's size: a write
+that does not fit writes what fits, the next one raises ENOSPC.
 """
 
 from tests.faults.crash import CrashState, Keep

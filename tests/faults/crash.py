@@ -1,4 +1,4 @@
-"""From a journal to the disks that a power loss may leave behind."""
+"""Computes the disks that a power loss may leave behind, from a journal."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -219,7 +219,7 @@ class Timeline:
                 self._unsynced.append(_UnsyncedName(change))
 
     def _change_file(self, change: FileChange) -> None:
-        file = self._files.get(change.node)  # a directory's mtime is nobody's concern
+        file = self._files.get(change.node)  # mtimes of directories are not recorded
         if file is not None:
             file.changes.append(change)
 

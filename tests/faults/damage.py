@@ -1,4 +1,4 @@
-"""`DamageFileSystem`: the running file system. The rules stand in the package's docstring."""
+"""`DamageFileSystem`: the running file system. Its rules are in the package's docstring."""
 
 import errno
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from tests.faults.tree import parts_of
 
 from tidelog.env import Clock, DirEntry, File, FileStat, LockHandle
 
-_DIRECTORY_SIZE = 4096  # what ext4 says; nobody may rely on it
+_DIRECTORY_SIZE = 4096  # size on ext4; no code may rely on it
 
 
 class DamageFileSystem(Machine):
@@ -60,7 +60,7 @@ class DamageFileSystem(Machine):
     def _moment(self, seed: int, prefix: int | None) -> int:
         if prefix is not None:
             return prefix
-        # A multiplicative hash spreads the seeds evenly and leaves the dice to the fates.
+        # A multiplicative hash spreads the seeds evenly; the fates draw from the result.
         return (seed * 2_654_435_761 % 2**32) * (len(self.journal) + 1) >> 32
 
     def explain(self, state: CrashState) -> str:

@@ -1,4 +1,4 @@
-"""What becomes of a file's unsynced changes when the power fails (rules 1, 5, 6 of the package)."""
+"""Fate of a file's unsynced changes when the power fails (rules 1, 5, 6 of the package)."""
 
 import random
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class RestingFile:
         self.durable = durable
         self.mtime_ms = mtime_ms
         self.changes: list[FileChange] = []
-        self.certain = 0  # changes after the doubtful ones that a later sync kept
+        self.certain = 0  # number of changes after the doubtful ones that a later sync kept
         self.doubtful = 0
 
     def sync(self, *, failed: bool) -> None:

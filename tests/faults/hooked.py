@@ -1,4 +1,4 @@
-"""The machine's files, where a test does something before each call, or lets calls fail."""
+"""The machine's file system, with a hook of the test before each call, and calls that fail."""
 
 import errno
 from collections.abc import Callable, Iterable
@@ -7,7 +7,7 @@ from typing import Final, TypeAlias, cast
 from tidelog.env import DirEntry, File, LocalFile, OsFileSystem
 from tidelog.types import Buffer
 
-# Of an open file.
+# Calls on an open file.
 FILE_CALLS: Final = frozenset({"pread", "pwrite", "pwritev", "truncate", "sync"})
 WRITES: Final = frozenset({"pwrite", "pwritev", "sync"})
 

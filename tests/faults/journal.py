@@ -1,6 +1,6 @@
-"""What the damage file system writes down: one entry for each call that changed something.
+"""Journal of the damage file system: one entry for each call that changed something.
 
-Entries name files by number, as a disk does, so that a rename does not disturb what was written.
+Entries name files by number, as a disk does, so that a rename does not affect earlier entries.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A `Deferral` whose work is done when a test says so: a thread that is as slow as one likes."""
+"""A `Deferral` that does its work when the test says so, to play a thread of any slowness."""
 
 from collections import deque
 from collections.abc import Callable

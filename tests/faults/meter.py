@@ -1,4 +1,4 @@
-"""Counts calls and bytes, and says when one has to fail."""
+"""Counts calls and bytes, and decides which call has to fail."""
 
 import errno
 import os

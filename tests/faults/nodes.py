@@ -49,7 +49,7 @@ class FileNode:
         self.mtime_ms = mtime_ms
         self.handles = 0
         self.linked = True
-        self._data: bytes | bytearray = data  # bytes until the first write or map: shared, cheap
+        self._data: bytes | bytearray = data  # bytes until the first change: cheap to share
         self._mirrors: list[bytearray] = []
 
     @property

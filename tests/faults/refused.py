@@ -1,7 +1,7 @@
-"""Partitions that an opening has refused: bytes behind which a sound batch stands are never cut.
+"""Partitions that an opening has refused: bytes before a valid batch are never cut.
 
-A power loss may keep a write and lose one before it. Opening leaves such a log as it is, and its
-owner decides. Crash tests decide for its sound prefix, which is all that was promised.
+A power loss may keep a write and lose an earlier one. Opening leaves such a log as it is, and its
+owner decides. Crash tests choose its valid prefix, the only part with a guarantee.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def cut_to_sound_prefix(log: Log) -> None:
         if segment.base_offset > damage.offset or segment.log_path > damage.path:
             fs.remove(segment.log_path)
             fs.sync_dir(directory)
-    # Where others have it mapped they read on in the old file.
+    # Processes that have it mapped keep reading the old file.
     copy_range(log.context, damage.path, damage.path, 0, damage.position)
 
 

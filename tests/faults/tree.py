@@ -1,4 +1,4 @@
-"""The names of the running file system: errors as the system calls give them, nothing recorded."""
+"""Names of the running file system: errors as of the system calls, no journal."""
 
 import errno
 from functools import lru_cache
@@ -54,7 +54,7 @@ class Tree:
         """The directory that holds, or would hold, the last name of a path, and that name."""
         parts = parts_of(path)
         if not parts:
-            raise os_error(errno.EBUSY, path)  # the root
+            raise os_error(errno.EBUSY, path)  # the root can't be changed
         parent = self._descend(parts[:-1], path)
         if isinstance(parent, FileNode):
             raise os_error(errno.ENOTDIR, path)
@@ -123,7 +123,7 @@ class Tree:
             if isinstance(there, FileNode):
                 raise os_error(errno.ENOTDIR, target)
             if there is not moved and parts_of(target)[: len(parts_of(source))] == parts_of(source):
-                raise os_error(errno.EINVAL, target)  # into itself
+                raise os_error(errno.EINVAL, target)  # a rename into itself
             if there is not None and there is not moved and there.names:
                 raise os_error(errno.ENOTEMPTY, target)
         elif isinstance(there, DirNode):

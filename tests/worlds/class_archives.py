@@ -1,8 +1,8 @@
-"""Archives of loaded classes, with which the Java machines of tests start in half the time.
+"""Archives of loaded classes, with which the JVMs of tests start in half the time.
 
-`python -m tests.worlds.class_archives` makes what is missing of both, once for each version of
-Java, Kafka and Spark: some 20 s. Where an archive is missing or doesn't fit, Java does without.
-Source: JEP 350 (dynamic archives).
+`python -m tests.worlds.class_archives` creates missing archives of both, once for each version of
+Java, Kafka and Spark; it takes some 20 s. Without a matching archive Java starts normally. Source:
+JEP 350 (dynamic archives).
 """
 
 import hashlib
@@ -24,7 +24,7 @@ ARCHIVES: Final = ROOT / ".cache" / "java"
 KAFKA: Final = "kafka"
 SPARK: Final = "spark"
 MAKE_TIMEOUT_S: Final = 180
-# What the machine itself has to say of archives would stand in the output that tests read.
+# Java's own messages about archives would be in the output that tests read.
 _QUIET: Final = "-Xlog:disable"
 _SESSION: Final = """
 import sys, tempfile
@@ -129,7 +129,7 @@ def _run_spark(option: str, folder: Path) -> None:
         try:
             session.wait(MAKE_TIMEOUT_S)
         finally:
-            with suppress(ProcessLookupError):  # its Java machine, too, where it took too long
+            with suppress(ProcessLookupError):  # also ends its JVM after a timeout
                 os.killpg(session.pid, signal.SIGKILL)
             session.wait()
 

@@ -1,4 +1,4 @@
-"""Clocks that a test moves, beside `ManualClock`: ahead of the machine's, or with every look."""
+"""Clocks that a test moves, beside `ManualClock`: ahead of the machine's, or with each call."""
 
 from tidelog.env import Clock, ManualClock, SystemClock, os_env
 

@@ -1,4 +1,4 @@
-"""Runs commands in this process, on a directory of the test's own and a clock that stands."""
+"""Runs commands in this process, on a directory of the test's own and with a stopped clock."""
 
 import io
 import json
@@ -50,7 +50,7 @@ class Cli:
     variables: dict[str, str] = field(default_factory=dict)
     wait: Callable[[float], None] = lambda _seconds: None
     on_terminal: bool = False
-    url: str | None = None  # given in place of `data`
+    url: str | None = None  # replaces `data`
 
     @property
     def env(self) -> Env:

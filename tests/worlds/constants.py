@@ -1,7 +1,7 @@
-"""Limits made small, and kernels run by the interpreter, for one test and by their names.
+"""Reduces limits, and runs kernels in the interpreter, for one test and by their names.
 
-What shows only beyond gigabytes is tried on small files then. A test names the constant or kernel
-and the package that uses it; which modules of the package do is no matter.
+So behavior beyond gigabytes is tested with small files. A test names the constant or kernel and the
+package that uses it, not the modules of the package.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Where files cost no disk: memory, where the machine has enough of it for files."""
+"""A folder in memory, if the machine has enough of it for files."""
 
 import shutil
 import tempfile
@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 MEMORY: Final = Path("/dev/shm")
-# Containers often have 64 MB there, for all processes together.
+# Containers often have only 64 MB there, shared by all processes.
 ROOM_BYTES: Final = 1 << 30
 
 

@@ -1,4 +1,4 @@
-"""What a machine may lack."""
+"""Programs and packages that a machine may lack."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What tests of HTML pages share."""
+"""Shared parts of tests of HTML pages."""
 
 from html.parser import HTMLParser
 

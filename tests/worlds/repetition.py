@@ -1,4 +1,4 @@
-"""Cases that say much the same as others: they run in the sweep alone."""
+"""Marks repetitive cases, which run only in the sweep."""
 
 import pytest
 from _pytest.mark import ParameterSet

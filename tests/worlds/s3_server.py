@@ -1,11 +1,11 @@
 """A real S3-compatible server for tests: moto's, as a process of its own on a loopback port.
 
-`s3_server` (a fixture for the session) starts it, waits for its first answer, and ends it by its
-handle. `S3Server.options()` are what `tidelog.objects.open_store` needs to reach it, and
+`s3_server` (a fixture for the session) starts it, waits for its first response, and ends it by its
+handle. `S3Server.options()` are the options of `tidelog.objects.open_store` to reach it, and
 `S3Server.environment()` the same as environment variables, for other processes.
 
 To test against another server, set TIDELOG_S3_ENDPOINT (and AWS_ACCESS_KEY_ID,
-AWS_SECRET_ACCESS_KEY): nothing is started then, and buckets are made there.
+AWS_SECRET_ACCESS_KEY): then no server is started, and buckets are created there.
 """
 
 import http.client

@@ -1,4 +1,4 @@
-"""Waiting for what comes about by itself, with a limit that no busy machine comes near."""
+"""Waits for conditions, with a timeout that even a busy machine does not reach."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 PATIENCE_S: Final = 90
-# Who asks without a pause takes the time that the other side needs.
+# Polling without a pause would take CPU time from the other side.
 PAUSE_S: Final = 0.002
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Brokers that want to know who comes, ours and Kafka's, and keys that are right and wrong."""
+"""Brokers that require authentication, ours and Kafka's, and valid and invalid credentials."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ from tidelog.config.broker import STANDARD_AUTHORIZER
 BEARER: Final = "OAUTHBEARER"
 TOPIC: Final = "open"
 _LOGINS: Final = "org.apache.kafka.common.security"
-# Every case here comes from one address, and ours makes each failure of an address wait longer.
+# Every case comes from one address, and our broker delays further failures of an address longer.
 _SHARED: Final = {
     "connection.failed.authentication.delay.ms": "0",
     "sasl.enabled.mechanisms": ",".join((*MECHANISMS, BEARER)),
@@ -139,7 +139,7 @@ def _sasl_door(bootstrap: str, issuer: Issuer) -> Door:
 def ensure_open(door: Door, key: Key) -> None:
     """Return when the topic is seen; fail where a good key does not open the door."""
     admin = AdminClient(key.librdkafka(door.bootstrap))
-    admin.poll(0)  # a token is asked for here
+    admin.poll(0)  # requests the token
 
     def is_seen() -> bool:
         return TOPIC in admin.list_topics(timeout=TIMEOUT_S).topics

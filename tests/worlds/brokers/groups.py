@@ -1,6 +1,7 @@
-"""Groups of a broker without sockets, on a disk in memory: a clock moved by hand, members we play.
+"""Groups of a broker without sockets, on a disk in memory: a clock moved by hand, played members.
 
-Between calls no loop runs: what a group writes is written at once, and time passes by `wait` alone.
+No event loop runs between calls: a group's writes are written at once, and time passes only by
+`wait`.
 """
 
 import asyncio
@@ -97,7 +98,7 @@ class World:
             settings = {"cleanup.policy": "compact"}
             log_dir.create_topic(OFFSETS_TOPIC, partitions=count, config=settings)
         self.node = Node(log_dir, config)
-        weakref.finalize(self, self.node.work.close)  # its threads end with the world
+        weakref.finalize(self, self.node.work.close)  # ends its threads with the world
         asyncio.run(self._load())
         groups = self.node.groups
         self.timers = self.node.timers

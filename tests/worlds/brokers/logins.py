@@ -1,4 +1,4 @@
-"""Log-ins of tests: a broker's settings and users, and a connection that says who it is."""
+"""Authentication in tests: a broker's settings and users, and an authenticated connection."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""Starts `tidelog serve` many times, quickly: a process that has everything imported forks.
+"""Starts `tidelog serve` many times, quickly: a process that has imported everything forks.
 
-Each line of its input is a JSON array of command-line arguments; it answers with the process id of
-the child that runs them. So what is killed is the command as people start it, but for the time to
+Each line of its input is a JSON array of command-line arguments; it writes the process id of the
+child that runs them. So the killed process is the command as users start it, except for the time to
 import. Run as `python nursery.py`; it ends with its input. `python nursery.py FAULT.py` runs that
-file first, which breaks something: brokers that a test must find.
+file first, which breaks something, so that tests can check that they find faulty brokers.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a broker answers to a frame, without a connection."""
+"""Returns a broker's response to a frame, without a connection."""
 
 import asyncio
 from typing import Final

@@ -1,6 +1,6 @@
-"""Brokers of ours in this process, as fixtures: nodes without a socket, and running brokers.
+"""Fixtures for our brokers in this process: nodes without a socket, and running brokers.
 
-A module of tests names its own: `node = node_fixture(topics={"t": 6})`.
+A module of tests creates its own: `node = node_fixture(topics={"t": 6})`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +20,8 @@ from tidelog.server.api.node import Node
 from tidelog.server.broker import open_node
 from tidelog.server.embedded import Broker
 
-# Groups wait three seconds for more members by default; retention comes after half a minute, to
-# records of long ago, as many tests write them.
+# By default groups wait three seconds for more members. Retention begins after half a minute, and
+# would delete the old records that many tests write.
 SETTINGS: Final[dict[str, str]] = {
     "log.initial.task.delay.ms": "3600000",
     "group.initial.rebalance.delay.ms": "0",

@@ -1,4 +1,4 @@
-"""Keys of somebody who makes tokens, the set that shows them, and tokens of any kind."""
+"""Keys of an issuer of tokens, its key set, and valid and invalid tokens."""
 
 import base64
 import hashlib

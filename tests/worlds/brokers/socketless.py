@@ -1,7 +1,7 @@
-"""A broker without a socket: connections on a transport that keeps what is sent, for odd frames.
+"""A broker without a socket: connections on a transport that records responses, for odd frames.
 
-Everything runs on one event loop in the test's thread. How long a frame may take is counted in
-turns of the loop, not in seconds.
+Everything runs on one event loop in the test's thread. The time of a frame is limited in turns of
+the loop, not in seconds.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tidelog.server.broker import open_node
 from tidelog.server.net.clients import Clients
 from tidelog.server.net.connection import Connection
 
-# A handler's own awaits; what waits longer waits for a timer or a thread.
+# Enough for a handler's own awaits; one that takes longer waits for a timer or a thread.
 TURNS = 50
 SETTINGS = {
     "auto.create.topics.enable": "false",

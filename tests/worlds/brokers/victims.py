@@ -1,4 +1,4 @@
-"""A broker in a process of its own that is killed and started again on the same directory."""
+"""A broker in a process of its own that is killed and restarted on the same directory."""
 
 import json
 import os
@@ -93,7 +93,7 @@ class Victim:
         for _ in range(PORT_TRIES):
             if self._start_on(free_port()):
                 return
-            # Somebody may have been given the port in between; anything else is a failure.
+            # Another process may have taken the port in between; any other error is a failure.
             said = self._nursery.said()
             assert "can't listen" in said.splitlines()[-2], said
         raise AssertionError("no port is free")
@@ -105,13 +105,13 @@ class Victim:
         self._pid = self._nursery.start(arguments)
         try:
             self._handle = os.pidfd_open(self._pid)
-        except ProcessLookupError:  # it has ended already: `said` tells why
+        except ProcessLookupError:  # it has exited already: `said` returns why
             self._pid = None
             return False
         for _ in range(START_TRIES):
             if _listens(port):
                 return True
-            # A dead broker makes the handle readable; a live one is asked again in a moment.
+            # The handle becomes readable when the broker exits; a live broker is tried again.
             if select.select([self._handle], [], [], POLL_S)[0]:
                 self._pid = None
                 os.close(self._handle)

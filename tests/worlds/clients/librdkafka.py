@@ -1,4 +1,4 @@
-"""What confluent-kafka's clients read and write, step by step."""
+"""Reads and writes of confluent-kafka's clients, step by step."""
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from tests.worlds.waiting import PATIENCE_S

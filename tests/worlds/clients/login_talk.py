@@ -1,4 +1,4 @@
-"""Log-ins step by step, in the right way and in others, at Kafka and at ours."""
+"""Authentication step by step, valid and invalid, with Kafka and with our broker."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ LIFETIME_MS: Final = 3_600_000
 SCRAM: Final = MECHANISMS[1:]
 NONCE: Final = "fyko+d2lbbFgONRv9qkxdawL"
 UNSUPPORTED, ILLEGAL, REFUSED = 33, 34, 58
-# A story says what comes, and puts down what it hears.
+# A story sends messages and records the responses.
 Heard = list[object]
 Story = Callable[["Visitor"], None]
 
@@ -54,7 +54,7 @@ class Visitor:
         """A token; the answer's."""
         told = say(self._client, token)
         lifetime = told.session_lifetime_ms
-        # That of a token is what is left of its time, if that is less.
+        # With a token, the session ends with the token if that is earlier.
         word = lifetime if lifetime in (0, LIFETIME_MS) else "some"
         text = (told.error_message or "").split(":")[0]
         self.heard.append(("say", told.error_code, word, text))

@@ -1,7 +1,7 @@
-"""Questions to a broker without a client in between: one blocking socket, our own codecs.
+"""Requests to a broker without a client: one blocking socket, our own codecs.
 
-What our codecs are worth is shown against kio (tests/unit/protocol); here they ask two brokers the
-same thing.
+The codecs are verified against kio (tests/unit/protocol); here they send the same requests to two
+brokers.
 """
 
 import select

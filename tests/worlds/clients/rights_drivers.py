@@ -1,7 +1,7 @@
-"""What a user may do, as clients find it out; here those in Python, others in process_drivers.
+"""Drivers that find out a user's rights with Python's clients (others: `rights_process_drivers`).
 
-Each takes all steps of one user with as few connections as it can, and has to hear of each denial
-by its own error: an error of another kind, or silence, fails.
+Each runs all steps of one user with as few connections as possible, and expects each denial as its
+own error: another error, or no response, fails the test.
 """
 
 import asyncio
@@ -114,13 +114,14 @@ class Confluent:
 
     @staticmethod
     def _read(config: Config, names: Sequence[str], told: Told) -> None:
-        # Where it may not look for its group it takes its session's time to end.
+        # If it may not find its group's coordinator, closing takes a session timeout.
         consumer = Consumer({**config, "group.id": "none", "session.timeout.ms": 1000})
         patience = Patience()
         try:
             waiting = set()
             for name in names:
-                # Of a topic that nobody may see a consumer says nothing: it asks for ever.
+                # A consumer reports nothing about a topic that the user may not see: it retries for
+                # ever.
                 error = consumer.list_topics(name, TIMEOUT_S).topics[name].error
                 told[Step.READ, name] = _is_allowed(error, DENIED[Step.SEE])
                 waiting |= {name} if error is None else set()
@@ -128,7 +129,7 @@ class Confluent:
             while waiting:
                 patience.check(waiting)
                 message = consumer.poll(1)
-                # It looks for its group's coordinator too, whether it needs one or not.
+                # It always looks up its group's coordinator, even if it needs none.
                 topic = "" if message is None else message.topic() or ""
                 if message is None or topic not in waiting:
                     continue
@@ -236,7 +237,7 @@ class KafkaPython:
         consumer = KafkaConsumer(**settings)
         try:
             for name in names:
-                # It says nothing of a topic that nobody may see.
+                # The consumer reports nothing about a topic that the user may not see.
                 read = partial(self._read_one, consumer, PyPlace(name, 0))
                 denial = py_errors.TopicAuthorizationFailedError
                 told[Step.READ, name] = told[Step.SEE, name] and self._heard(read, denial)
@@ -269,7 +270,7 @@ class KafkaPython:
         except py_errors.TopicAuthorizationFailedError:
             return True
         except py_errors.KafkaError as refused:
-            # It wraps the broker's error into one of its own.
+            # The client wraps the broker's error into one of its own.
             if "ClusterAuthorizationFailed" not in repr(refused):
                 raise
             return False
@@ -319,7 +320,8 @@ class AioKafka:
 
     @staticmethod
     async def _read(settings: Mapping[str, object], names: Sequence[str], told: Told) -> None:
-        # It says nothing of a topic that nobody may see, nor can it be stopped unused.
+        # The consumer reports nothing about a topic that the user may not see, and can't be stopped
+        # before it was used.
         told.update({(Step.READ, name): False for name in names})
         seen = [name for name in names if told[Step.SEE, name]]
         if not seen:
@@ -344,7 +346,7 @@ class AioKafka:
             await admin.close()
         for name in asked[Step.COMMIT]:
             if not told[Step.COMMITTED, name]:
-                # A consumer of such a group ends with its coordinator's look-up.
+                # A consumer of such a group fails when it looks up its coordinator.
                 told[Step.COMMIT, name] = False
                 continue
             async with AIOKafkaConsumer(

@@ -1,9 +1,9 @@
-"""What rules allow, worked out the slow way: each rule is read for each question.
+"""Slow model of authorization: it reads every rule for each question.
 
-It shares nothing but Kafka's numbers with the broker's own authorizer, which keeps rules by name
-and remembers answers; test_model.py holds both against Kafka's.
+It shares only Kafka's numbers with the broker's own authorizer, which indexes rules by name and
+caches results; test_model.py compares both with Kafka's.
 
-Source: KIP-11, KIP-290; behaviour of Kafka 4.3's StandardAuthorizer.
+Source: KIP-11, KIP-290; behavior of Kafka 4.3's StandardAuthorizer.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from tidelog.server.security.operations import Operation, PatternType, Permissio
 CLUSTER: Final = "kafka-cluster"
 EVERYBODY: Final = "User:*"
 ANYTHING: Final = "*"
-# Of names that no rule has, this one stands for all: Kafka asks with this very word.
+# Stands for all names without a rule: Kafka checks with this very name.
 UNHEARD_OF: Final = "hardcode"
 
-# What else somebody may do who is allowed to do this.
+# Operations that another one implies.
 BRINGS: Final = {
     Operation.READ: Operation.DESCRIBE,
     Operation.WRITE: Operation.DESCRIBE,

@@ -1,4 +1,4 @@
-"""kcat and Kafka's Java clients behind the face of `drivers.Driver`."""
+"""kcat and Kafka's Java clients as `rights_drivers.Driver`."""
 
 import subprocess
 from typing import Final, cast
@@ -38,14 +38,14 @@ class Kcat:
         for name in asked[Step.COMMIT]:
             done = run("-G", name, "-o", "beginning", "-c", "1", OPEN)
             told[Step.COMMIT, name] = _is_well(done, GROUP_DENIED)
-            # Who may not even look for the coordinator hears so.
+            # Without the right to look up the coordinator, kcat prints this.
             told[Step.COMMITTED, name] = "FindCoordinator" not in done.stderr
         for name in asked[Step.BEGIN]:
             done = run("-P", "-t", OPEN, "-X", f"transactional.id={name}")
             told[Step.BEGIN, name] = _is_well(done, ID_DENIED)
         for name in asked[Step.NUMBER]:
             done = run("-P", "-t", OPEN, "-p", "0", "-X", "enable.idempotence=true", data="n\n")
-            # It may end as if all were well, or tell of more, after it has told of this.
+            # After this denial kcat may exit with success, or print more errors.
             told[Step.NUMBER, name] = CLUSTER_DENIED not in done.stderr and (
                 TOPIC_DENIED in done.stderr or _is_well(done, CLUSTER_DENIED)
             )

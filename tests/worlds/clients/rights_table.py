@@ -1,7 +1,7 @@
-"""A table of who may do what at two brokers, drawn by seed: rules, rows, and what has to come.
+"""A table of rights at two brokers, drawn by seed: rules, rows, and the expected results.
 
-At one broker nothing is allowed that no rule allows; the other one allows everybody what no rule
-is about. A row is a user, a step that every client can take, and a name.
+One broker allows only what a rule allows; the other one allows everything about resources without a
+rule. A row is a user, a step that every client can take, and a name.
 """
 
 import random
@@ -18,7 +18,7 @@ SEED: Final = 55
 HERE: Final = "127.0.0.1"
 ELSEWHERE: Final = "10.1.2.3"
 BOSS: Final = "boss"
-# A super user whom rules deny things all the same.
+# A super user with rules that deny operations, which have no effect.
 CHIEF: Final = "chief"
 OPEN: Final = "open"
 TOPICS: Final = ("flights", "flight-log", "fleet", "fares", "secret", OPEN)
@@ -40,8 +40,8 @@ class Step(StrEnum):
     NUMBER = "number"
 
 
-# Which rights each step takes, with a real client around it: all ask for metadata, or for the
-# coordinator, first.
+# Rights that each step needs with a real client: all clients request metadata, or the coordinator,
+# first.
 NEEDS: Final[Mapping[Step, tuple[ResourceType, tuple[Operation, ...]]]] = {
     Step.SEE: (TOPIC, (Operation.DESCRIBE,)),
     Step.READ: (TOPIC, (Operation.DESCRIBE, Operation.READ)),
@@ -86,14 +86,14 @@ class World:
 
 # -- drawing -------------------------------------------------------------------------------------
 
-# Patterns: those with a star at their end are prefixes; the star alone is the wildcard.
+# Patterns: a star at the end means a prefix; the star alone is the wildcard.
 STRICT: Final = {
     TOPIC: (*TOPICS, "*", "f*", "fl*", "flight*", "se*"),
     GROUP: (*GROUPS, "*", "crew*"),
     ID: (*IDS, "*", "pay*"),
     ResourceType.CLUSTER: (CLUSTER,),
 }
-# One wildcard would leave nothing that no rule is about.
+# No wildcard: with one, every name would have a rule.
 LOOSE: Final = {
     TOPIC: ("flights", "fleet", "flight*", "secret"),
     GROUP: ("crew", "crew-*"),

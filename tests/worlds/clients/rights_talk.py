@@ -1,4 +1,4 @@
-"""Users with different rights, and the questions that each of them asks two brokers."""
+"""Users with different rights, and the requests that each of them sends to two brokers."""
 
 import dataclasses
 import time
@@ -75,7 +75,7 @@ Response = TypeVar("Response", bound="DataclassInstance")
 PASSWORD: Final = "sesame"
 SUPER: Final = "node"
 TOPICS: Final = ("flights", "fleet", "secret", "open", "shut")
-# One that comes and goes.
+# A topic that is created and deleted.
 MADE: Final = "fleeting"
 GROUP: Final = "flying"
 # A group of the consumer protocol.
@@ -86,7 +86,7 @@ MEMBER: Final = "the-one-member"
 TRANSACTION: Final = "flown"
 CLUSTER: Final = "kafka-cluster"
 PATIENCE_S: Final = 90
-# A coordinator or leader that is about to come.
+# Errors while a coordinator or leader is not ready yet.
 PASSING: Final = frozenset({5, 14, 15, 16, 51})
 
 
@@ -106,7 +106,7 @@ class Question(NamedTuple):
     message: "DataclassInstance"
 
 
-# -- who may what --------------------------------------------------------------------------------
+# -- rules ---------------------------------------------------------------------------------------
 
 Rule = tuple[ResourceType, str, PatternType, str, Operation, Permission]
 TOPIC, GROUPS = ResourceType.TOPIC, ResourceType.GROUP
@@ -185,7 +185,7 @@ USERS: Final[dict[str, list[Rule]]] = {
         allow("WRITE", IDS, TRANSACTION),
     ],
 }
-# What holds for everybody.
+# Rules for all users.
 FOR_ALL: Final = [allow("READ", name="open"), deny("ALL", name="shut")]
 
 
@@ -216,7 +216,7 @@ def everything(principal: str | None = None) -> DescribeAclsRequest:
     )
 
 
-# -- talking -------------------------------------------------------------------------------------
+# -- requests ------------------------------------------------------------------------------------
 
 
 def logged_in(bootstrap: str, user: str) -> RawClient:
@@ -348,9 +348,9 @@ def _await(is_there: Callable[[], bool], what: str) -> None:
         assert time.monotonic() < end, what
 
 
-# -- words that two brokers share ----------------------------------------------------------------
+# -- comparison of two brokers -------------------------------------------------------------------
 
-# Each broker's own.
+# Fields whose values are each broker's own.
 OWN: Final = frozenset(
     {
         "throttle_time_ms",
@@ -377,7 +377,7 @@ def shared(value: object, ids: Mapping[UUID, str]) -> object:
     """An answer without what is each broker's own; lists in an order of their contents."""
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.name not in OWN]
-        # No list of aborted transactions and an empty one say the same to a reader.
+        # For a reader, a missing list of aborted transactions and an empty one mean the same.
         return {
             name: shared(found or [] if name == "aborted_transactions" else found, ids)
             for name in names

@@ -1,4 +1,4 @@
-"""Brokers with doors, and real clients that come in through them."""
+"""Brokers that require authentication, and real clients that connect to them."""
 
 import asyncio
 import ssl
@@ -134,7 +134,7 @@ def _by_aiokafka(bootstrap: str, key: Key, topic: str, value: bytes) -> bytes:
     return asyncio.run(run())
 
 
-# Each writes a record into an empty topic, reads it in a group, and says what it has read.
+# Each writes a record into an empty topic, reads it in a group, and returns the value it has read.
 ROUND_TRIPS: dict[str, Callable[[str, Key, str, bytes], bytes]] = {
     "librdkafka": _by_librdkafka,
     "kafka-python": _by_kafka_python,

@@ -1,4 +1,4 @@
-"""Tokens of OAUTHBEARER as each client wants them."""
+"""Tokens of OAUTHBEARER in the form that each client needs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A producer with transactions, spoken by hand to any broker: both protocols, step by step."""
+"""A transactional producer, by hand, for any broker: both protocols, step by step."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -48,10 +48,10 @@ from tidelog.protocol.messages.transactions import (
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
-# No transaction is given up because a busy machine stood still.
+# Long, so that no transaction times out on a busy machine.
 TIMEOUT_MS = 600_000
 GROUP_KEY, TRANSACTION_KEY = 0, 1
-# The coordinator is being found or loaded, or ends the transaction before.
+# The coordinator is not found or loaded yet, or is still ending the previous transaction.
 LATER = frozenset({14, 15, 16, 51})
 NOT_LEADER = 6
 NO_STATE = ProducerState(producer_epoch=-1, coordinator_epoch=-1)
@@ -172,7 +172,7 @@ class Transacting:
             answer = self.client.ask(PRODUCE, chosen, request)
             return answer.responses[0].partition_responses[0]
 
-        # What Kafka says while the coordinator is asked (19) is to be tried again.
+        # Kafka returns error 19 while it asks the coordinator, which is to be retried.
         return until(ask, lambda answer: answer.error_code not in (NOT_LEADER, 19))
 
     def end(self, *, commit: bool) -> int:

@@ -1,4 +1,4 @@
-"""A cluster that is not there: logs and groups in memory, for everything above the connection."""
+"""Fake cluster: logs and groups in memory, for all code above the connection."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ class FakeLog:
     records: list[RemoteRecord]
     start: int = 0
     end: int = -1
-    # Answers "no match", as Kafka does where the segment with the first matches lost them.
+    # Return no match, as Kafka does if the segment with the first matches has lost them.
     hides_matches: bool = False
 
     def __post_init__(self) -> None:

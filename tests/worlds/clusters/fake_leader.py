@@ -1,7 +1,7 @@
-"""A leader that is not there: answers Kafka's protocol from a directory of ours, in memory.
+"""Fake leader: serves Kafka's protocol from a directory of ours, in memory.
 
-It speaks through the follower's own seam, bytes in and bytes out, so every test of a standby goes
-through the whole protocol. `mangle` may change an answer before it is sent.
+It replaces the follower's transport, bytes in and bytes out, so every test of a standby uses the
+whole protocol. `mangle` may change a response before it is sent.
 """
 
 from collections import deque
@@ -248,7 +248,7 @@ class FakeLeader:
             results = []
             for wanted in topic.partitions:
                 log = self.log(topic.topic, wanted.partition)
-                log.swaps.begin_epoch()  # as Kafka does when it begins to lead
+                log.swaps.begin_epoch()  # as Kafka does when it becomes leader
                 known, end = log.leader_epochs.end_offset_for(
                     wanted.leader_epoch, log.log_end_offset
                 )

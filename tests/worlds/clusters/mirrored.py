@@ -1,4 +1,4 @@
-"""A mirror in memory: copies one cluster of lists to another and writes its map as it goes."""
+"""A mirror in memory: copies one cluster of lists to another and writes its map meanwhile."""
 
 from dataclasses import dataclass, field
 

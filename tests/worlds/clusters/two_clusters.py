@@ -1,4 +1,4 @@
-"""Clusters in memory: a `ClusterView` on lists, and two of them that got the same records."""
+"""Clusters in memory: a `ClusterView` on lists, and two of them with the same records."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

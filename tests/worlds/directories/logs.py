@@ -1,4 +1,4 @@
-"""What the tests of logs and directories share: a directory on a damage file system, records."""
+"""Shared parts of tests of logs and directories: a directory on a damage file system, records."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ TOPIC = "t"
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 SMALL = {"internal.segment.bytes": "700", "index.interval.bytes": "0"}
-# Tests choose times as they like.
+# Settings with which tests may use any time.
 ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"}
 WRITABLE = LogDirOptions(create=True)
 

@@ -1,7 +1,7 @@
-"""A cleaning in plain Python, slow and short: what the swap and the runner are tested with.
+"""A cleaner in plain Python, slow and short, to test the swap and the runner.
 
-It knows the offset strategy and CreateTime alone, and keeps every marker. Keys are kept whole, so
-nothing depends on hashes. The model tests run on it and on the real one.
+It supports only the offset strategy and CreateTime, and keeps every marker. It stores whole keys,
+so nothing depends on hashes. The model tests run with it and with the real one.
 """
 
 from collections.abc import Iterator, Sequence

@@ -19,7 +19,7 @@ CONFIG = {
     "index.interval.bytes": "200",
     "message.timestamp.after.max.ms": str(2**62),
 }
-# Back and forth, all equal, missing.
+# Timestamps go back and forth, are all equal, or are missing.
 TIMES = ("random", "equal", "missing")
 
 

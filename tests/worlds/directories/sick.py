@@ -1,4 +1,4 @@
-"""What the tests of checks share: a directory with everything in it, and ways to damage it."""
+"""Shared parts of tests of checks: a directory with every kind of file, and ways to damage it."""
 
 import errno
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Directories on disk by the public `Directory`: make one, append, read what it holds."""
+"""Directories on disk by the public `Directory`: creates them, appends, reads their content."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Finished segments in memory for tests of zone maps, and what a map of them has to say."""
+"""Finished segments in memory for tests of zone maps, and the expected content of their maps."""
 
 from dataclasses import dataclass
 from itertools import pairwise

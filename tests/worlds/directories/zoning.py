@@ -14,7 +14,7 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.zone_map_builder import build_plain
 from tidelog.storage.segment.zone_map_files import sum_siblings
 
-# A zone for each batch.
+# Limits that give each batch a zone.
 SMALL = Limits(zone_bytes=1, block_rows=2)
 
 

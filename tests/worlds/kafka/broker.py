@@ -1,9 +1,9 @@
 """A real Apache Kafka broker for tests: one node, KRaft combined mode, on a free loopback port.
 
-`Broker.start` formats the directory once and waits for the broker's own word that it has started;
-`stop` ends the process by its handle, in order (`stop()`) or at once (`kill()`, as a power cut
-that keeps the page cache). A stopped broker starts again on the same directory and port, so a test
-can work on `log_dir` in between.
+`Broker.start` formats the directory once and waits for the broker's log line that it has started.
+`stop()` ends the process by its handle in an orderly way, `kill()` at once, as a power cut that
+keeps the page cache. A stopped broker starts again on the same directory and port, so a test can
+change `log_dir` in between.
 """
 
 import base64
@@ -34,7 +34,7 @@ ClientConfig: TypeAlias = dict[str, str | int | float | bool]
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 60
 CLEAN_TIMEOUT_S = 60
-# The cleaner has done with a log: cleaned it, or stumbled over it and left it alone for good.
+# The cleaner has finished a log: it has cleaned it, or failed and will never try again.
 CLEANED = re.compile(r"cleaned log (\S+) \(dirty section|when cleaning log Log\(dir=\S*/([^/,]+),")
 REQUEST_TIMEOUT_S = 90
 CREATE_TRIES = 1000
@@ -54,7 +54,7 @@ SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.assignment.interval.ms": "0",
-    # Nobody is given up because a busy machine stood still.
+    # Long, so that no member times out on a busy machine.
     "group.consumer.session.timeout.ms": "600000",
     "group.consumer.max.session.timeout.ms": "600000",
     "group.share.assignment.interval.ms": "0",
@@ -65,14 +65,14 @@ SETTINGS = {
     "share.coordinator.state.topic.min.isr": "1",
     "auto.create.topics.enable": "false",
     "unstable.api.versions.enable": "false",
-    # Old timestamps must live: the default of a week would delete a replayed log within minutes.
+    # Keep old timestamps: the default of a week would delete a replayed log within minutes.
     "log.retention.ms": "-1",
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "1000",
     "log.cleaner.backoff.ms": "100",
     "log.cleaner.dedupe.buffer.size": "4194304",
     "log.segment.delete.delay.ms": "1000",
-    # One node: nobody else to wait for, neither for votes nor for the end of an old session.
+    # One node: there is no need to wait for votes, or for the end of an old session.
     "controller.quorum.election.timeout.ms": "100",
     "controller.quorum.election.backoff.max.ms": "100",
     "controller.quorum.fetch.timeout.ms": "200",
@@ -82,15 +82,15 @@ SETTINGS = {
     "background.threads": "2",
 }
 
-# A busy machine must not end the broker's session: its partitions would have no leader. After a
-# kill, however, the next start waits for just this end.
+# On a busy machine the broker's session must not end, or its partitions would have no leader. But
+# after a kill, the next start waits for this end.
 PATIENT = {"broker.session.timeout.ms": "30000"}
 IMPATIENT = {"broker.session.timeout.ms": "3000"}
 
-# Linux says here from where to where it takes ports of connections, and those of who asks for any.
+# Linux lists here its range of ports for outgoing connections and for port 0.
 CHOSEN_BY_SYSTEM = Path("/proc/sys/net/ipv4/ip_local_port_range")
 PORTS_AT_ONCE = 12_000
-# Where it says nothing; where it takes nearly all there are, as well as others.
+# Ports to use if that file is missing, or its range leaves too few others.
 SOME_PORTS = range(20_000, 32_000)
 
 
@@ -111,7 +111,7 @@ def steady_ports(said: Path = CHOSEN_BY_SYSTEM) -> range:
 
 def free_port() -> int:
     """A loopback port that is free, and that nobody is given by chance before it is used."""
-    draw, ports = random.SystemRandom(), steady_ports()  # not by the seed, which processes share
+    draw, ports = random.SystemRandom(), steady_ports()  # processes share the seed
     while True:
         port = draw.choice(ports)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -327,7 +327,7 @@ class Broker:
             found = admin.list_topics(name, timeout=REQUEST_TIMEOUT_S).topics[name]
             return found.error is None and all(p.leader >= 0 for p in found.partitions.values())
 
-        # The controller has it before the broker tells of it.
+        # The controller knows the topic before the broker reports it.
         until_so(is_served, f"{name}, which was created, is served")
         self._await_leaders(admin, name, range(partitions))
 
@@ -343,7 +343,7 @@ class Broker:
 
     def _await_leaders(self, admin: AdminClient, name: str, numbers: Iterable[int]) -> None:
         """Return when each partition answers: its broker is told of a leader before it leads."""
-        # Its constructor hands out an object of the subclass that fits.
+        # The constructor returns an instance of the right subclass.
         earliest = OffsetSpec(EARLIEST_TIMESTAMP)  # type: ignore[abstract]
         asked = dict.fromkeys((TopicPartition(name, n) for n in numbers), earliest)
 

@@ -1,4 +1,4 @@
-"""Records sent to a real broker and taken from it: by Kafka's own clients, and by librdkafka."""
+"""Writes records to a real broker and reads them: by Kafka's own clients, and by librdkafka."""
 
 import base64
 from collections.abc import Sequence

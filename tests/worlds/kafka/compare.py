@@ -1,4 +1,4 @@
-"""Equality of what tidelog and Kafka read in the same bytes, field by field."""
+"""Compares field by field what tidelog and Kafka read in the same bytes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ def our_fields(batch: Batch) -> dict[str, object]:
         "producer_epoch": batch.producer_epoch,
         "base_sequence": batch.base_sequence,
         "last_sequence": batch.last_sequence,
-        # Kafka does not say it of old messages, we say 1 where there is no wrapper.
+        # For old messages Kafka does not report it; tidelog returns 1 without a wrapper.
         "record_count": batch.record_count if batch.magic == 2 else None,
         "is_transactional": batch.is_transactional,
         "is_control": batch.is_control,

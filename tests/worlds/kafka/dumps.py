@@ -1,4 +1,4 @@
-"""What Kafka's DumpLogSegments said, sorted into damage, gaps and files seen.
+"""Sorts the output of Kafka's DumpLogSegments into damage, gaps and files seen.
 
 Kafka's tool has no exit status for "bad file": a wrong checksum is a word on stdout, a wrong index
 entry a list on stderr. Here every line that is not known to be harmless counts as damage.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 _DUMPING = re.compile(r"^Dumping (?P<file>.+)$")
 _PASSED = re.compile(r"^(?P<file>.+) passed sanity check\.$")
-# Legacy messages say isValid per record, newer batches isvalid.
+# The output has isValid for legacy messages, isvalid for newer batches.
 _INVALID = re.compile(r"\bisvalid: false\b", re.IGNORECASE)
 _TRAILING = re.compile(r"^Found \d+ invalid bytes at the end of ")
 _GAPS = re.compile(r"^Non-consecutive offsets in (?P<file>.+)$")

@@ -1,4 +1,4 @@
-"""Kafka's broker and ours, for tests that hold at both."""
+"""Kafka's broker and ours, for tests that must pass with both."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,13 +13,14 @@ from tests.worlds.kafka.oracle import Oracle
 import tidelog
 from tidelog.server.embedded import Broker as OurBroker
 
-# As Kafka's in tests: old timestamps must live, and few partitions of its own are soon there.
+# The same settings as Kafka's in tests: keep old timestamps, and few internal partitions for a
+# quick start.
 SETTINGS = {
     "log.retention.ms": "-1",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
 }
-# A Kafka of a test's own takes seconds to start, and again after each kill.
+# A separate Kafka for a test takes seconds to start, and again after each kill.
 KAFKA_MARKS = [pytest.mark.slow, pytest.mark.kafka]
 OPTIONS = [word for name, text in SETTINGS.items() for word in ("--set", f"{name}={text}")]
 
@@ -86,8 +87,8 @@ def kafka_fixture(
     return kafka
 
 
-# One per process for the tests below a conftest that imports it; each test makes topics and groups
-# of its own.
+# One broker per process for the tests below a conftest that imports it; each test creates its own
+# topics and groups.
 kafka_broker = kafka_fixture(scope="session")
 
 

@@ -1,9 +1,9 @@
-"""Where Apache Kafka's jars and our Java classes lie: fetched and compiled once per checkout.
+"""Home of Apache Kafka's jars and our Java classes: fetched and compiled once per checkout.
 
 `kafka_home()` copies the jars that tools/kafka/pom.xml pins into `.cache/kafka` with Maven,
-compiles tools/kafka/src beside them, and says what is missing where it can't. Folders are named
-by a hash of what they were made from and appear by a rename, so a broken run leaves nothing that
-the next one could take for whole; a file lock keeps parallel test workers apart.
+compiles tools/kafka/src beside them, and reports what is missing if it can't. Folders are named by
+a hash of their sources and appear by a rename, so an interrupted run leaves nothing that the next
+one could mistake for complete; a file lock keeps parallel test workers apart.
 """
 
 import fcntl
@@ -30,13 +30,13 @@ CACHE = ROOT / ".cache" / "kafka"
 REQUIRED = "TIDELOG_REQUIRE_KAFKA"
 # A first fetch loads 54 MB; a later one copies from Maven's own cache.
 FETCH_TIMEOUT_S = 540
-# What a registry failed to give is asked for again; with -U, since Maven else goes by its note of
-# the failure for a day.
+# Retries a failed download. -U makes Maven ignore its cached failure, which it would keep for a
+# day.
 FETCHES: tuple[tuple[str, ...], ...] = ((), ("-U",), ("-U",))
-# For tests: soon there, content with little memory.
+# For tests: a quick start and little memory.
 PLAIN_JVM = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 QUICK_JVM = (*PLAIN_JVM, *archived(KAFKA))
-# Our classes. Java makes archives of jars alone.
+# Jar of our classes, since Java archives only classes in jars.
 TOOLS_JAR = "tidelog-tools.jar"
 
 

@@ -1,8 +1,8 @@
-"""Asks Apache Kafka's own classes what they make of records, logs and files.
+"""Runs Apache Kafka's own classes on records, logs and files.
 
-`Oracle` is one JVM (tools/kafka/src/tidelog/kafka/Oracle.java) that answers one JSON line per
-question, so hundreds of cases cost one start. Fixture: `kafka_oracle`, one per process, which
-tests/conftest.py brings to all tests.
+`Oracle` is one JVM (tools/kafka/src/tidelog/kafka/Oracle.java) that writes one line of JSON per
+request, so hundreds of cases need one start. Fixture: `kafka_oracle`, one per process, which
+tests/conftest.py provides to all tests.
 """
 
 import base64
@@ -19,7 +19,7 @@ import pytest
 from tests.worlds.kafka.dumps import Findings, parse_dump
 from tests.worlds.kafka.home import KafkaHome, required_home
 
-# Left to the tool's own kind of check: what it prints for these has no verdict in it.
+# Suffixes of the files that DumpLogSegments checks.
 DUMPED_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 
 
@@ -169,7 +169,7 @@ class Oracle:
         """End the process; it stops by itself when its questions end."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with suppress(BrokenPipeError):  # it has gone before it had read all
+        with suppress(BrokenPipeError):  # it exited before it had read everything
             self._process.stdin.close()
         try:
             self._process.wait(timeout=20)

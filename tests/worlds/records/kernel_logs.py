@@ -1,4 +1,4 @@
-"""Logs for tests of kernels and columns: every format, codec and oddity, whole and damaged."""
+"""Logs for tests of kernels and columns: every format, codec and oddity, valid and damaged."""
 
 import struct
 
@@ -121,6 +121,6 @@ def damaged_logs(draw: st.DrawFn) -> bytes:
     if not log or draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=300))
     for _ in range(draw(st.integers(0, 4))):
-        # Small numbers often: lengths and counts that are wrong, but not absurd.
+        # Prefer small numbers: lengths and counts that are wrong, but plausible.
         log[draw(st.integers(0, len(log) - 1))] = draw(st.integers(0, 20) | st.integers(0, 255))
     return bytes(log[: draw(st.just(len(log)) | st.integers(0, len(log)))])

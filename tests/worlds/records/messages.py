@@ -1,4 +1,4 @@
-"""Messages by a seed: quick to make, all fields filled, or all empty, or as it comes."""
+"""Protocol messages by a seed: quick to create, with all fields set, all empty, or mixed."""
 
 import random
 import uuid
@@ -17,7 +17,7 @@ BITS = {Form.INT8: 8, Form.INT16: 16, Form.UINT16: 16, Form.INT32: 32, Form.INT6
 TEXTS = ("", "a", "topic-1", "größe", "\N{SNOWMAN}" * 50, "x" * 200)
 DATA = (b"", b"\0", bytes(range(256)))
 
-# What a number may be, by the names of the fields that lead to it; None for anything.
+# Returns allowed values of a number, by the names of the fields that lead to it; None for any.
 Choice = Callable[[tuple[str, ...], Kind[object]], list[int] | None]
 
 
@@ -61,7 +61,7 @@ class Sampler:
         there = kafkas_fields(kind, self._version)
         made = {f.name: self._value(f.kind, (*path, f.name)) for f in there}
         if self._fill in (Fill.EMPTY, Fill.ANY):
-            # Tagged fields with their defaults are not written at all.
+            # Tagged fields with default values are not written at all.
             made = {
                 f.name: made[f.name]
                 for f in there

@@ -1,4 +1,4 @@
-"""Plain Python of what the kernels of an audit compute: hashes, and one summary for each key.
+"""Plain Python of the audit's kernels: hashes, and one summary for each key.
 
 Words are signed 64-bit numbers, as in kernels.
 """

@@ -1,4 +1,4 @@
-"""Plain Python of what the kernels of `compaction.generations.sampling` compute."""
+"""Plain Python of the kernels of `compaction.generations.sampling`."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,7 @@
-"""Seeded records and batches in the shapes that readers stumble over, for both sides of a test.
+"""Seeded records and batches in difficult shapes, for both sides of a comparison.
 
-Everything is drawn from one `random.Random`, so a failing seed names the whole case. Timestamps are
-those that Kafka's builders accept: -1 or not negative.
+Everything is drawn from one `random.Random`, so a failing seed identifies the whole case.
+Timestamps are those that Kafka's builders accept: -1 or not negative.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""Records, batches and message sets for property tests, odd and extreme ones included."""
+"""Records, batches and message sets for property tests, with odd and extreme ones."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ timestamps = st.one_of(
     st.sampled_from([-1, 0, INT64_MAX, INT64_MIN, INT64_MAX - 1]),
     st.integers(INT64_MIN, INT64_MAX),
 )
-# Some that fit one varint byte, some that need two, some that compress.
+# Sizes of one varint byte, of two, and compressible content.
 contents = (
     st.none()
     | st.binary(max_size=40)

@@ -1,4 +1,4 @@
-"""DataFrames as far as a mirror uses them, without Spark: rows in memory, run by one task."""
+"""The part of DataFrames that a mirror uses, without Spark: rows in memory, run by one task."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
