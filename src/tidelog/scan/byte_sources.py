@@ -1,10 +1,10 @@
 """Bytes of a scan: from local files, object stores or tiers.
 
 A `Ranges` interprets the path of a piece. `LocalRanges` reads files through `Env`. Stores are read
-in large ranges of `READ_BYTES`, with one range of prefetch; at most two ranges are held, besides
-those that the caller keeps. The first read checks that the object is still the planned one, and
-later reads request that version, so a piece needs no request except those for its bytes. Nothing is
-listed.
+in large ranges of `STORE_READ_BYTES`, with one range of prefetch; at most two ranges are held,
+besides those that the caller keeps. The first read checks that the object is still the planned one,
+and later reads request that version, so a piece needs no request except those for its bytes.
+Nothing is listed.
 
 Tier paths contain length and checksum of an object that never changes (`storage.tier.tier_files`),
 so the check is not needed, and ranges come through the block cache.

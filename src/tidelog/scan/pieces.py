@@ -3,11 +3,15 @@
 Reads indexes, zone maps and append times only. The offset index is sparse, so a piece may begin and
 end with batches outside its offsets; the reader filters by offset.
 
-Only what provably holds no match is pruned. Record clock: zones by smallest and largest time; their
-records without a time are known by number, which a piece without bytes reports. Without a zone map:
-whole segments by largest timestamp, and what lies before the time index's entry; records without a
-time there are not counted, except in a segment where no record has a time, which is kept. Append
-clock: runs of known time are exact; zones help where times are unknown.
+A range is pruned only if it provably has no match:
+
+- Record clock, with a zone map: zones whose smallest and largest time are outside the range. A
+  piece without bytes reports how many of their records have no time.
+- Record clock, without a zone map: whole segments by their largest timestamp, and the part before
+  the time index's entry. Their records without a time are not counted. A segment in which no record
+  has a time is kept.
+- Append clock: runs of known append times are exact. Zone maps prune where append times are
+  unknown.
 """
 
 import dataclasses

@@ -51,7 +51,7 @@ APPEND_TIME_COLUMN: Final = "appendTimestamp"
 _TRIES: Final = 5
 
 
-# Number of rows in a notebook.
+# Maximum number of partitions shown in a notebook.
 _PARTITIONS_SHOWN: Final = 20
 
 

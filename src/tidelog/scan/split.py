@@ -1,10 +1,10 @@
 """Splits: the input of one task as plain values, their JSON, and statistics of reading them.
 
 A split has topic, partition and offsets, and the pieces of files that had them at planning time. If
-a file is gone (deleted, compacted, moved to another tier), the reader asks the partition again for
-the offsets. Paths are opaque; only the reader's `Ranges` interprets them. Splits are immutable and
-can be pickled. Their JSON has no version, because it lives for one job with one release on both
-sides.
+a file is gone (deleted, compacted, moved to another tier), the reader looks up the offsets in the
+partition's current files. Paths are opaque; only the reader's `Ranges` interprets them. Splits are
+immutable and can be pickled. Their JSON has no version, because it lives for one job with one
+release on both sides.
 """
 
 import dataclasses

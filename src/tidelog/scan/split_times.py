@@ -282,7 +282,7 @@ def recount(
     end_offset: int,
     env: Env | None = None,
 ) -> tuple[Late, Late]:
-    """Return the late records of a split's head: as if no record preceded it, and really.
+    """Return the late records of a split's head twice: alone, and with the records before it.
 
     Args:
         split: The split.

@@ -1,9 +1,9 @@
 """Ranking rule of a topic's records per key, and whether a table of the past is exact.
 
 The rule (offset, timestamp, or a version header) comes from the topic's settings, as for
-compaction. Compaction removes superseded records, so tables from before are inexact;
-`compaction-history` says since when they are exact. Retention and DeleteRecords remove the start of
-the log with its keys. A table of the current state is always exact.
+compaction. Compaction removes superseded records, so tables as of earlier times are inexact; the
+file `compaction-history` has the time from which they are exact. Retention and DeleteRecords remove
+the start of the log with its keys. A table of the current state is always exact.
 
 Source: KIP-280.
 """
