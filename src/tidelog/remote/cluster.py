@@ -176,7 +176,7 @@ def connect(
         bootstrap: `host:port[,host:port]`.
         config: librdkafka's settings, e.g. from `client_settings.client_settings`.
         timeout_s: For each request, in seconds; an hour at most.
-        clock: For deadlines; the machine's where None.
+        clock: For deadlines; the machine's if None.
 
     Raises:
         MissingDependency: confluent-kafka is not installed.
@@ -484,7 +484,7 @@ class Cluster(Closing, Client):
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed | None]:
-        """Return a group's committed offsets, of all partitions where None; None for no commit."""
+        """Return a group's committed offsets, of all partitions if None; None for no commit."""
         from confluent_kafka import ConsumerGroupTopicPartitions
         from confluent_kafka import TopicPartition as Place
 

@@ -332,7 +332,7 @@ class ClusterRecords(RecordSource):
     def _untimed(
         self, names: Sequence[TopicPartition], wanted: Wanted, clock: ClockName
     ) -> dict[TopicPartition, int | None] | None:
-        """Return the number of records without an append time, None where a read counts them."""
+        """Return the number of records without an append time, None if a read counts them."""
         if clock is ClockName.RECORD or wanted.times is None:
             return None
         return without_append_time(self.cluster, self.cluster.watermarks(names))

@@ -303,7 +303,7 @@ class RemoteDirectory(FrontDoor):
     def without_append_time(self, partition: TopicPartition) -> int | None:
         """Return the number of records of a partition whose append time is unknown.
 
-        None where it is not known: only tidelog's brokers report it, on connections in plain text.
+        None if it is unknown: only tidelog's brokers report it, on connections in plain text.
         """
         marks = named_watermarks(self._cluster, [partition])
         return without_append_time(self._cluster, marks)[partition]

@@ -487,7 +487,7 @@ class AppendRuns:
         return self._times[slot] if slot >= 0 else UNKNOWN_MS
 
 
-# Each partition has two connections; of more partitions, the least recently used lose theirs.
+# Maximum number of partitions with open connections, two each; the least recently used are closed.
 _OPEN_MAX: Final = 32
 
 
@@ -523,7 +523,7 @@ class AppendTimeLookup:
         Args:
             open_fetch: Opens a partition's fetch; None if leaders can't be reached in plain text.
             clock: For pauses after failures.
-            rest_ms: Pause of a partition's lookups after a failure.
+            rest_ms: After a failure, lookups of the partition return unknown for this time.
         """
         self._open_fetch = open_fetch
         self._clock = clock

@@ -171,7 +171,7 @@ class ClusterView(Protocol):
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed | None]:
-        """Return a group's committed offsets, of all partitions where None; None for no commit."""
+        """Return a group's committed offsets, of all partitions if None; None for no commit."""
         ...
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:

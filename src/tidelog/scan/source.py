@@ -110,7 +110,7 @@ class RecordSource(ABC):
     ) -> int | None:
         """Return the number of records that have no time on the clock, after a read with `stats`.
 
-        None where brokers don't report it.
+        None if brokers don't report it.
         """
 
     # -- tables by key -------------------------------------------------------------------------
