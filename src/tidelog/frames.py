@@ -173,8 +173,8 @@ class Scan(ArrowSource):
 
         Returns:
             Exactly the records of the range at the time of the call, by topic, partition and
-                offset. Records are read as batches are requested: threads start with the first
-                batch, and end with the last one or when the reader is dropped.
+            offset. Records are read as batches are requested: threads start with the first batch,
+            and end with the last one or when the reader is dropped.
 
         Raises:
             UnknownTopic, InvalidRequest, ClusterFailure: At once.

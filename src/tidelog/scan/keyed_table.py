@@ -158,7 +158,7 @@ def split_winners(
 
     Returns:
         The columns, followed by `version`, int64: of all splits of a partition, the highest
-            (version, offset) of a key wins.
+        (version, offset) of a key wins.
     """
     needed = tuple(dict.fromkeys((*columns, *how.columns(with_times=False))))
     for winners in fold_keys(source, splits, how, stats):

@@ -583,7 +583,7 @@ class LatestFinder:
 
         Returns:
             None if something is wrong, or a record has no key: then plain Python code must process
-                them.
+            them.
         """
         count = _record_count(table)
         if count is None:
