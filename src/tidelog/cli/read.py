@@ -23,10 +23,7 @@ from tidelog.cli.places import open_topics
 from tidelog.cli.records import ReadOptions, RowMaker, chosen, say_untimed, write_arrow
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.directory import Directory
-from tidelog.error_codes import ErrorCode
-from tidelog.errors import OffsetOutOfRange
 from tidelog.record.record import Record, stamp_of
-from tidelog.remote import client as codes
 from tidelog.remote.cluster import as_record, decoded, partition_of
 from tidelog.scan.split import ScanStats, Wanted
 from tidelog.storage.log.log_reader import LogView
@@ -283,22 +280,16 @@ class _ClusterSource:
                 with client.typed("read records"):
                     came = consumer.consume(ROWS_AT_ONCE, timeout=_POLL_S)
                 for message in came:
-                    error = message.error()
                     name = partition_of(message)
-                    if error is None:
-                        record = as_record(decoded(message))
-                        nexts[name] = record.offset + 1
-                        if end is None or record.offset < end:
-                            timed = (record, append_times.time_of(name, record))
-                            yield name, self._matches([timed])
-                    elif error.code() in (codes.AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE):
-                        mark = client.watermarks([name])[name]
-                        raise OffsetOutOfRange(nexts[name], mark.start, mark.end, where=str(name))
-                    elif error.code() == codes.PARTITION_EOF:
-                        # Offsets of transaction markers have no record.
+                    if not client.is_record(message, nexts[name]):
+                        # Offsets of transaction markers are passed without a record.
                         nexts[name] = max(nexts[name], message.offset() or 0)
-                    else:
-                        raise client.failure(f"read records of {name}", error)
+                        continue
+                    record = as_record(decoded(message))
+                    nexts[name] = record.offset + 1
+                    if end is None or record.offset < end:
+                        timed = (record, append_times.time_of(name, record))
+                        yield name, self._matches([timed])
 
     def untimed(self) -> int | None:
         """Return the number of records without a time, see `_Source`."""

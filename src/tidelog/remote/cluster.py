@@ -573,9 +573,9 @@ class Cluster(Closing, Client):
             while len(records) < len(offsets):
                 for message in self._next_messages(reader, left_s(), set(offsets) - set(records)):
                     name = partition_of(message)
-                    record = self._record(message, offsets[name])
+                    is_record = self.is_record(message, offsets[name])
                     if name not in records:
-                        records[name] = record
+                        records[name] = decoded(message) if is_record else None
                         reader.pause([_partition_place(name)])
         return records
 
@@ -598,24 +598,37 @@ class Cluster(Closing, Client):
         with self._consumer_at({partition: start}, isolation) as reader:
             while True:
                 for message in self._next_messages(reader, self.timeout_s, {partition}):
-                    record = self._record(message, start)
-                    if record is None or record.offset >= end:
+                    if not self.is_record(message, start):
+                        return
+                    record = decoded(message)
+                    if record.offset >= end:
                         return
                     yield record
                     if record.offset == end - 1:
                         return
 
-    def _record(self, message: "ck.Message", offset: int) -> RemoteRecord | None:
-        """Convert a message, None for the end of the partition."""
+    def is_record(self, message: "ck.Message", next_offset: int) -> bool:
+        """Return whether a consumer's message is a record; False for the end of its partition.
+
+        Args:
+            message: The message.
+            next_offset: Offset that the partition is read from, for errors.
+
+        Raises:
+            OffsetOutOfRange: The offset is outside the log.
+            ClusterFailure: Any other error that librdkafka or a broker reports.
+        """
         error = message.error()
         if error is None:
-            return decoded(message)
+            return True
         if error.code() == codes.PARTITION_EOF:
-            return None
+            return False
+        if message.topic() is None:
+            raise self.failure("read records", error)  # not of a single partition
         partition = partition_of(message)
         if error.code() in (codes.AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE):
             marks = self.watermarks([partition])[partition]
-            raise OffsetOutOfRange(offset, marks.start, marks.end, where=str(partition))
+            raise OffsetOutOfRange(next_offset, marks.start, marks.end, where=str(partition))
         raise self.failure(f"read records of {partition}", error)
 
     def _next_messages(

@@ -15,19 +15,16 @@ import pyarrow as pa
 
 from tidelog.arrow_topics import as_table, choose_rows
 from tidelog.env import os_env
-from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
     CorruptBatch,
     CorruptData,
     InvalidRequest,
     InvalidTimestamp,
-    OffsetOutOfRange,
 )
 from tidelog.record.columns.arrays import COLUMN_TYPES, TIME
 from tidelog.record.columns.batch_table import DecodeStats
 from tidelog.record.columns.decode import ROWS, decode
 from tidelog.record.columns.encode import create_times, header_parts
-from tidelog.remote import client as codes
 from tidelog.remote.client_settings import POLL_RECORDS
 from tidelog.remote.cluster import TIMEOUT_S, Cluster, connect
 from tidelog.remote.partition_fetch import Fetched, PartitionFetch
@@ -269,23 +266,13 @@ class _Reading:
             return came, _offset(came[-1]) + 1
         records = []
         for message in came:
-            error = message.error()
-            if error is None:
+            if self._cluster.is_record(message, at):
                 at = _offset(message) + 1
                 if at <= end:
                     records.append(message)
-            elif error.code() == codes.PARTITION_EOF:
-                at = max(at, _offset(message))
-            elif error.code() in (codes.AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE):
-                self._raise_outside(at)
             else:
-                raise self._cluster.failure(f"read records of {self._split.topic_partition}", error)
+                at = max(at, _offset(message))
         return records, at
-
-    def _raise_outside(self, at: int) -> None:
-        name = self._split.topic_partition
-        marks = self._cluster.watermarks([name])[name]
-        raise OffsetOutOfRange(at, marks.start, marks.end, where=str(name))
 
 
 def _has_errors(messages: "Messages") -> bool:
