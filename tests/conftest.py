@@ -74,7 +74,7 @@ def _profile(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the slow ones to the sweep, and to `./run test all` what is not its core."""
+    """Deselect slow tests unless in the sweep, and with `--core` all tests outside of the core."""
     if config.getoption("--sweep"):
         return
     kept = [item for item in items if "slow" not in item.keywords]
@@ -87,16 +87,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs Java where there is none, unless the run demands it."""
+    """Skip tests that need Java if there is none, unless the run requires it."""
     if "spark" in item.keywords or "kafka" in item.keywords:
         need(_has_java(), "Java 17 or newer on the PATH or in JAVA_HOME")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Fetch Apache Kafka's jars where they are demanded, before any test's time limit runs.
+    """Fetch Apache Kafka's jars if required, before any test's time limit runs.
 
-    What can't be had the tests tell. Before runs in several processes archives of Java's classes
-    are made, once per checkout.
+    If that fails, the tests report it. Before a run in several processes, also create archives of
+    Java's classes, once per checkout.
     """
     if hasattr(session.config, "workerinput"):
         return
@@ -109,10 +109,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)  # after the fixtures
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Let end what outlives a test, and would be the next one's loss or blame.
+    """Wait for threads and collect garbage that outlive a test and could disturb the next one.
 
-    The first broker of a process loads kernels in a thread that outlives it: the next test may
-    count memory or patch what loads. What Spark leaves open the garbage collector finds later.
+    The first broker of a process loads kernels in a thread that outlives it, while the next test
+    may count memory or patch functions. The garbage collector finds sockets that Spark has left
+    open only later.
     """
     for thread in threading.enumerate():
         if thread.name == "tidelog-kernels":
@@ -122,7 +123,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _may_leave_open(item: pytest.Item) -> bool:
-    """Whether the libraries under it leave sockets to the garbage collector: Spark's, Jupyter's."""
+    """Whether a test's libraries leave sockets to the garbage collector: Spark's, Jupyter's."""
     marks = item.iter_markers("filterwarnings")
     return any("ResourceWarning" in str(given) for mark in marks for given in mark.args)
 

@@ -69,22 +69,22 @@ class _Run:
 
 
 def begin() -> None:
-    """From here on this process tests the core."""
+    """Let this process run only the core."""
     _Run.one_in = MOMENTS
 
 
 def one_in() -> int:
-    """Of so many moments one is tried."""
+    """Return n if one of n moments is tried."""
     return _Run.one_in
 
 
 def thinned(moments: Iterable[T]) -> Iterator[T]:
-    """All moments; in the core the first and each so many-th behind it."""
+    """Yield all moments; in the core the first and each n-th after it."""
     return islice(moments, 0, None, _Run.one_in)
 
 
 def chosen(names: Sequence[str]) -> set[str]:
-    """Those of the core among node ids of pytest."""
+    """Return pytest's node ids that belong to the core."""
     cases: dict[str, list[str]] = {}
     for name in names:
         if not any(

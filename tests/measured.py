@@ -12,7 +12,7 @@ import pytest
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Lines that run from here on are covered by this test's file."""
+    """Attribute the lines that run during this test to its file."""
     path, _, _ = item.nodeid.partition("::")
     os.environ["TIDELOG_TEST_FILE"] = path
     measuring = coverage.Coverage.current()

@@ -34,12 +34,12 @@ AHEAD: Final = 8
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScheduling:
-    """Let xdist distribute by what stands here."""
+    """Let xdist distribute tests by this module's schedule."""
     return Schedule(config, log)
 
 
 class Schedule(LoadScheduling):  # type: ignore[misc]
-    """xdist's own schedule, but for what a process gets next."""
+    """xdist's own schedule, with another choice of a process's next tests."""
 
     collection: list[str] | None
 
@@ -49,7 +49,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]
         self._left: dict[str, list[int]] = {}
 
     def schedule(self) -> None:
-        """Begin when all processes have collected; with a new process, go on."""
+        """Start when all processes have collected their tests; after a restart, continue."""
         if self.collection is None:
             if not self._check_nodes_have_same_collection():
                 self.log("different tests collected, aborting run")
@@ -60,7 +60,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]
             self.check_schedule(node)
 
     def check_schedule(self, node: WorkerController, duration: float = 0) -> None:
-        """Give a process more tests where it has few, or the word that there are no more."""
+        """Send more tests to a process that has few, or shut it down if there are no more."""
         if node.shutting_down:
             return
         while self.pending and len(self.node2pending[node]) < AHEAD:
@@ -69,10 +69,10 @@ class Schedule(LoadScheduling):  # type: ignore[misc]
             node.shutdown()
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Give back what a process has not done; its part is another one's from here on.
+        """Take back the tests of a process that ended; its part becomes free.
 
         Returns:
-            The test in which it ended; None where it had no more.
+            The test during which it ended; None if it had no more.
         """
         self._parts.pop(node, None)
         undone = self.node2pending.pop(node)
@@ -86,7 +86,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]
         return ended_in
 
     def mark_test_pending(self, item: str) -> None:
-        """Have a test run once more, as plugins may want it."""
+        """Schedule a test once more, as plugins may request."""
         assert self.collection is not None
         self._put_back([self.collection.index(item)])
         for node in self.nodes:
@@ -114,7 +114,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc]
 
 @cache
 def _rank(file: str, part: int) -> int:
-    """Whether a process of that part takes a file early (a low number) or late."""
+    """Return the rank of a file for a process with that part; low ranks come first."""
     homes = [home for home, folders in enumerate(PARTS) if file.startswith(folders)]
     if part in homes:
         return -1

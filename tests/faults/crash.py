@@ -24,7 +24,7 @@ from tests.faults.nodes import Image
 
 
 class Keep(Enum):
-    """The two crashes without chance."""
+    """The two crashes without randomness."""
 
     EVERYTHING = "everything kept, as when only the process is killed"
     SYNCED = "everything unsynced lost"
@@ -32,12 +32,12 @@ class Keep(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CrashState:
-    """The disk after a crash; the text names what makes it come back.
+    """The disk after a crash; its text names what reproduces it.
 
     Attributes:
-        image: What the disk holds.
-        prefix: How many calls of the journal came before the crash.
-        seed: What decided each fate, None for a crash without chance.
+        image: Content of the disk.
+        prefix: Number of the journal's calls before the crash.
+        seed: Seed that decided each fate, None for a crash without randomness.
     """
 
     image: Image
@@ -49,11 +49,11 @@ class CrashState:
         return self.title
 
     def contents(self) -> dict[str, bytes | None]:
-        """Bytes by path; None for a directory."""
+        """Return bytes by path; None for a directory."""
         return dict(_walk(self.image, ROOT, ""))
 
     def fingerprint(self) -> frozenset[tuple[str, bytes | None]]:
-        """Equal for two states with the same names and bytes, however they came about."""
+        """Return a value that is equal for two states with the same names and bytes."""
         return frozenset(_walk(self.image, ROOT, ""))
 
 
@@ -66,7 +66,7 @@ def _walk(image: Image, directory: int, path: str) -> Iterator[tuple[str, bytes 
 
 
 class _Names:
-    """Which node stands under which name; a node has one name at most."""
+    """Nodes by name; a node has at most one name."""
 
     def __init__(self) -> None:
         self.node_of: dict[tuple[int, str], int] = {}
@@ -99,7 +99,7 @@ class _Names:
                 self.drop(change.node)
 
     def directories(self) -> dict[int, dict[str, int]]:
-        """Names by directory, for every directory that holds or held one."""
+        """Return names by directory, for every directory that holds or held one."""
         found: dict[int, dict[str, int]] = {ROOT: {}}
         for (parent, name), node in self.node_of.items():
             found.setdefault(parent, {})[name] = node
@@ -107,7 +107,7 @@ class _Names:
 
 
 class _UnsyncedName:
-    """A change of names that some directories have not been synced after."""
+    """A change of names after which some directories have not been synced yet."""
 
     __slots__ = ("change", "waiting")
 
@@ -117,7 +117,7 @@ class _UnsyncedName:
 
 
 class Timeline:
-    """Plays a journal forward and says at each call what is durable and what may be."""
+    """Replays a journal and knows at each call what is durable and what may survive."""
 
     def __init__(self, start: Image, journal: Sequence[Entry]) -> None:
         self._start = start
@@ -140,11 +140,11 @@ class Timeline:
                 self._names.put(node, parent, name)
 
     def state(self, prefix: int, seed: int) -> CrashState:
-        """The crash after `prefix` calls in which `seed` decides every fate."""
+        """Return the crash after `prefix` calls in which `seed` decides every fate."""
         return self._seeded(prefix, seed, None)
 
     def fixed(self, prefix: int, how: Keep) -> CrashState:
-        """The crash after `prefix` calls that keeps all, or only what was synced."""
+        """Return the crash after `prefix` calls that keeps everything, or only what was synced."""
         self._seek(prefix)
         names = self._names.copy()
         if how is Keep.EVERYTHING:
@@ -156,7 +156,7 @@ class Timeline:
         return CrashState(image, prefix, None, f"{how.value}, {self._moment(prefix)}")
 
     def explain(self, prefix: int, seed: int) -> list[str]:
-        """The fate of each unsynced change in `state(prefix, seed)`."""
+        """Return the fate of each unsynced change in `state(prefix, seed)`."""
         notes: list[str] = []
         self._seeded(prefix, seed, notes.append)
         return notes
@@ -180,7 +180,7 @@ class Timeline:
         return f"power lost after call {prefix} of {len(self._journal)} ({last})"
 
     def _image(self, names: _Names, content: Callable[[RestingFile], tuple[bytes, int]]) -> Image:
-        """What can be reached from the root, with the bytes that `content` decides."""
+        """Return all nodes reachable from the root, with the bytes that `content` returns."""
         listed = names.directories()
         files: dict[int, bytes] = {}
         directories: dict[int, dict[str, int]] = {}
@@ -231,7 +231,7 @@ class Timeline:
             self._files[change.node] = RestingFile(change.node, b"", change.now_ms)
 
     def _sync_dir(self, directory: int) -> None:
-        """Settle in order; what follows an unsettled change of the same node waits for it."""
+        """Settle changes in order; a change after an unsettled one of the same node waits."""
         left: list[_UnsyncedName] = []
         blocked: set[int] = set()
         for unsynced in self._unsynced:

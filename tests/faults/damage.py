@@ -18,29 +18,29 @@ _DIRECTORY_SIZE = 4096  # size on ext4; no code may rely on it
 class DamageFileSystem(Machine):
     """A `FileSystem` in memory. See the package's docstring for its rules, `Machine` for fields.
 
-    Not for several threads that write. Handles, maps and locks belong to one life of the machine:
-    `reopen` of a crash state gives a new file system, on which none of them works.
+    Only one thread may write. Handles, maps and locks belong to one life of the machine: `reopen`
+    of a crash state returns a new file system, with which none of them works.
     """
 
     # ---- crashes
 
     @property
     def calls(self) -> int:
-        """Changing calls so far: the number that the next one has for `Fault.call`."""
+        """Number of changing calls so far, which is the next one's number for `Fault.call`."""
         return self.writes.calls
 
     def settle(self) -> None:
-        """Make everything so far durable and forget the journal: crashes start here."""
+        """Make everything so far durable and clear the journal: crashes start here."""
         self._image = self.crash(Keep.EVERYTHING).image
         self.journal.clear()
 
     def crash(self, keep: Keep, prefix: int | None = None) -> CrashState:
-        """The crash after `prefix` recorded calls (after all where None), without chance."""
+        """Return the crash after `prefix` recorded calls (all if None), without randomness."""
         moment = len(self.journal) if prefix is None else prefix
         return Timeline(self._image, self.journal).fixed(moment, keep)
 
     def prefixes(self, keep: Keep) -> Iterator[CrashState]:
-        """The crash before the first recorded call, after the first, ... after the last."""
+        """Yield the crash before the first recorded call, after the first, ... after the last."""
         timeline = Timeline(self._image, self.journal)
         for prefix in range(len(self.journal) + 1):
             yield timeline.fixed(prefix, keep)
@@ -48,7 +48,7 @@ class DamageFileSystem(Machine):
     def crash_states(
         self, seeds: Iterable[int], *, prefix: int | None = None
     ) -> Iterator[CrashState]:
-        """One crash per seed, ordered by the moment of the crash.
+        """Yield one crash per seed, ordered by the moment of the crash.
 
         A seed decides the moment (or `prefix` does) and every fate, so the same journal and seed
         give the same state.
@@ -64,7 +64,7 @@ class DamageFileSystem(Machine):
         return (seed * 2_654_435_761 % 2**32) * (len(self.journal) + 1) >> 32
 
     def explain(self, state: CrashState) -> str:
-        """The fate of each change that was unsynced in a state, one per line."""
+        """Return the fate of each change that was unsynced in a state, one per line."""
         if state.seed is None:
             return str(state)
         lines = Timeline(self._image, self.journal).explain(state.prefix, state.seed)
@@ -73,7 +73,7 @@ class DamageFileSystem(Machine):
     # ---- the protocol
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """Open a file, creating it where asked and missing."""
+        """Open a file; create it if requested and missing."""
         if create:
             node = self._create(path)
             return DamageFile(self, node, path, writable=True)
@@ -95,7 +95,7 @@ class DamageFileSystem(Machine):
         return node
 
     def map(self, path: str, size: int | None = None) -> memoryview:
-        """A read-only view of the first bytes, which sees later writes."""
+        """Return a read-only view of the first bytes, which sees later writes."""
         self.reads.enter("map", path)
         node = self._tree.find(path)
         if isinstance(node, DirNode):
@@ -104,7 +104,7 @@ class DamageFileSystem(Machine):
         return node.view(wanted) if wanted else memoryview(b"")
 
     def stat(self, path: str) -> FileStat:
-        """Facts on a name."""
+        """Return size, modification time, kind and identity of a name."""
         self.reads.enter("stat", path)
         node = self._tree.find(path)
         is_dir = isinstance(node, DirNode)
@@ -120,7 +120,7 @@ class DamageFileSystem(Machine):
         return True
 
     def list_dir(self, path: str) -> list[DirEntry]:
-        """The names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
         self.reads.enter("list_dir", path)
         names = self._tree.find_dir(path).names
         return [DirEntry(name, names[name] in self._tree.dirs) for name in sorted(names)]
@@ -190,7 +190,7 @@ class DamageFileSystem(Machine):
         self.record(path, SetMtime(node.number, mtime_ms))
 
     def lock(self, path: str) -> LockHandle:
-        """Lock a file; BlockingIOError where it is held in this life of the machine."""
+        """Lock a file; raises BlockingIOError if it is locked in this life of the machine."""
         node = self._create(path)
         if node.number in self._held:
             raise os_error(errno.EWOULDBLOCK, path)
@@ -204,5 +204,5 @@ def reopen(
     fault: Fault | None = None,
     limit_bytes: int | None = None,
 ) -> DamageFileSystem:
-    """The machine after the power came back: everything in the state is durable."""
+    """Return the machine after the power is back: everything in the state is durable."""
     return DamageFileSystem(state.image, clock=clock, fault=fault, limit_bytes=limit_bytes)

@@ -13,7 +13,7 @@ Note: TypeAlias = Callable[[str], None]
 
 
 class Fate(Enum):
-    """What happens to one unsynced change."""
+    """Fate of one unsynced change."""
 
     KEPT = "kept"
     LOST = "lost"
@@ -21,7 +21,7 @@ class Fate(Enum):
 
 
 class RestingFile:
-    """A file on the disk: durable bytes, and the changes since then that the disk may have.
+    """A file on the disk: durable bytes, and the changes since then that may survive.
 
     `doubtful` counts the leading changes whose sync failed: no later sync keeps them.
     """
@@ -37,7 +37,7 @@ class RestingFile:
         self.doubtful = 0
 
     def sync(self, *, failed: bool) -> None:
-        """All changes so far become durable, or stay in doubt for ever."""
+        """Make all changes so far durable, or put them in doubt for ever if the sync failed."""
         if failed:
             self.doubtful, self.certain = len(self.changes), 0
         elif self.doubtful:
@@ -48,7 +48,7 @@ class RestingFile:
             self.changes = []
 
     def everything(self) -> bytes:
-        """The bytes where every change is kept."""
+        """Return the bytes if every change is kept."""
         if not self.changes:
             return self.durable
         data = bytearray(self.durable)
@@ -57,18 +57,18 @@ class RestingFile:
         return bytes(data)
 
     def synced(self) -> bytes:
-        """The bytes where every change in doubt is lost."""
+        """Return the bytes if every change in doubt is lost."""
         data = bytearray(self.durable)
         for change in self.changes[self.doubtful : self.doubtful + self.certain]:
             keep(data, change)
         return bytes(data)
 
     def latest_mtime(self) -> int:
-        """The modification time that the running program saw."""
+        """Return the modification time that the running program saw."""
         return self.changes[-1].now_ms if self.changes else self.mtime_ms
 
     def draw(self, draw: random.Random, note: Note | None) -> tuple[bytes, int]:
-        """Bytes and modification time after a crash that `draw` decides."""
+        """Return bytes and modification time after a crash that `draw` decides."""
         if not self.changes:
             return self.durable, self.mtime_ms
         data = bytearray(self.durable)
@@ -84,7 +84,7 @@ class RestingFile:
 
 
 def draw_fates(count: int, draw: random.Random) -> list[Fate]:
-    """Fates of a file's changes: all, none, up to a point, from a point, or each by itself."""
+    """Draw fates of a file's changes: all, none, up to a point, from a point, or independent."""
     mood = draw.random()
     if mood < 0.12:
         return [Fate.LOST] * count
@@ -119,7 +119,7 @@ def keep(data: bytearray, change: FileChange) -> None:
 
 
 def suffer(data: bytearray, change: FileChange, fate: Fate, draw: random.Random) -> None:
-    """Apply a change as the disk has it after the crash."""
+    """Apply a change as it is on the disk after the crash."""
     if fate is Fate.KEPT:
         keep(data, change)
     elif isinstance(change, Write):
@@ -130,7 +130,7 @@ def suffer(data: bytearray, change: FileChange, fate: Fate, draw: random.Random)
 
 
 def _tear(data: bytearray, change: Write, draw: random.Random) -> None:
-    """Keep a slice of a write, or some of its sectors; a piece beyond the end takes zeros along."""
+    """Keep a slice of a write, or some of its sectors; a gap before a piece becomes zeros."""
     if draw.random() < 0.5:
         first = 0 if draw.random() < 0.7 else int(draw.random() * len(change.data))
         end = first + int(draw.random() * (len(change.data) - first))

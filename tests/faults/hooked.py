@@ -15,7 +15,7 @@ Hook: TypeAlias = Callable[[str, str], None]
 
 
 class HookedFile:
-    """A file whose calls a hook is told of beforehand."""
+    """A file that calls a hook before each call."""
 
     def __init__(self, inner: File, path: str, disk: "HookedDisk") -> None:
         self._inner = inner
@@ -35,11 +35,11 @@ class HookedFile:
 
 
 class HookedDisk(OsFileSystem):
-    """Of files, those that are opened to be written.
+    """The machine's file system with a hook; of files, only those opened for writing.
 
     Attributes:
-        hook: Called with the name of each call and its path before the call, in the same thread.
-            What it raises the call raises, without having done anything.
+        hook: Called with the name of each call and its path before the call, in the same thread. If
+            it raises an error, the call raises it too, without any effect.
     """
 
     def __init__(self, hook: Hook = lambda _call, _path: None) -> None:
@@ -80,8 +80,8 @@ class FailingDisk(HookedDisk):
     """A disk that is full for a while.
 
     Attributes:
-        failing: Calls that fail then.
-        is_failing: Whether they do.
+        failing: Calls that fail while it is full.
+        is_failing: Whether it is full.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class FailingDisk(HookedDisk):
 
 
 class _WarmFile:
-    """A file of the machine whose bytes are all in memory, as far as it says."""
+    """A file of the machine that claims that all its bytes are in memory."""
 
     def __init__(self, inner: File) -> None:
         self._inner = inner
@@ -114,7 +114,7 @@ class _WarmFile:
 
 
 class WarmDisk(FailingDisk):
-    """A disk from which reads never wait: the machine's may say so of one of two reads."""
+    """A disk on which reads never wait; the machine's own may report that half of them do."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         return cast("File", _WarmFile(super().open(path, write=write, create=create)))

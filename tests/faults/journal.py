@@ -11,7 +11,7 @@ ROOT = 1
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes put into a file."""
+    """A write of bytes to a file."""
 
     node: int
     position: int
@@ -24,7 +24,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """A file cut, or extended with zeros."""
+    """A truncation of a file, or its extension with zeros."""
 
     node: int
     size: int
@@ -36,7 +36,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class SetMtime:
-    """A modification time set by hand."""
+    """A change of a modification time."""
 
     node: int
     now_ms: int
@@ -47,7 +47,7 @@ class SetMtime:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A file's bytes and size made durable, or (`failed`) put in doubt for ever."""
+    """A sync of a file's bytes and size; if it `failed`, they are in doubt for ever."""
 
     node: int
     failed: bool = False
@@ -77,7 +77,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Unlink:
-    """A name gone."""
+    """A removed name."""
 
     node: int
     parent: int
@@ -94,7 +94,7 @@ class Unlink:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """A name moved, replacing what stood under the new one."""
+    """A rename, which replaces a node of the new name."""
 
     node: int
     source_parent: int
@@ -112,7 +112,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class SyncDir:
-    """A directory's names made durable."""
+    """A sync of a directory's names."""
 
     node: int
 
@@ -127,7 +127,7 @@ Change: TypeAlias = FileChange | NameChange | Sync | SyncDir
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One call of the journal, with the path that it was about when it was made."""
+    """One call of the journal, with its path at that time."""
 
     path: str
     change: Change

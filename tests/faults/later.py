@@ -7,22 +7,22 @@ from tidelog.storage.log.durability import Done, Work
 
 
 class Later:
-    """Keeps jobs in their order until `work` is called."""
+    """Queue of jobs that runs them in order when `work` is called."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Work, Done]] = deque()
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits."""
+        """Whether the queue is empty."""
         return not self.waiting
 
     def defer(self, work: Work, done: Done) -> None:
-        """Keep a job."""
+        """Queue a job."""
         self.waiting.append((work, done))
 
     def work(self, count: int = 1) -> int:
-        """Do the next jobs; how many there were."""
+        """Run the next jobs; return their number."""
         done = 0
         while self.waiting and done < count:
             job, follow = self.waiting.popleft()
@@ -36,11 +36,11 @@ class Later:
         return done
 
     def settle(self) -> None:
-        """Do all that waits."""
+        """Run all queued jobs."""
         while self.work():
             pass
 
     def give_up(self) -> Callable[[], None]:
-        """Forget what waits; nothing runs."""
+        """Drop all queued jobs without running them."""
         self.waiting.clear()
         return self.settle

@@ -13,14 +13,14 @@ from tidelog.types import Buffer
 
 
 class Machine:
-    """What a file system and its handles share.
+    """State that a file system and its handles share.
 
     Attributes:
-        clock: Where modification times come from.
+        clock: Clock of modification times.
         journal: Every call that changed something, in order.
-        writes: Counts the changing calls; `writes.fault` says which one fails.
-        reads: Counts the others likewise.
-        limit_bytes: Size of the disk, None for no limit. Holes count like bytes, names are free.
+        writes: Counts the changing calls; `writes.fault` chooses the one that fails.
+        reads: Counts the other calls; `reads.fault` chooses the one that fails.
+        limit_bytes: Size of the disk, None for no limit. Holes count as bytes, names don't count.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Machine:
         self._held: set[int] = set()
 
     def record(self, path: str, change: Change) -> None:
-        """Write down a call that changed something."""
+        """Add a call that changed something to the journal."""
         self.journal.append(Entry(path, change))
 
     def release(self, node: FileNode) -> None:
@@ -50,11 +50,11 @@ class Machine:
         self._tree.forget(node)
 
     def used_bytes(self) -> int:
-        """Bytes in files that have a name or an open handle."""
+        """Return the number of bytes in files that have a name or an open handle."""
         return sum(node.size for node in self._tree.files.values())
 
     def room_for(self, node: FileNode, end: int) -> int:
-        """How far up to `end` the file may reach on this disk."""
+        """Return the largest size up to `end` that the disk allows for a file."""
         if self.limit_bytes is None or end <= node.size:
             return end
         return min(end, node.size + max(0, self.limit_bytes - self.used_bytes()))
@@ -155,7 +155,7 @@ class DamageFile:
 
 
 class DamageLock:
-    """A held lock, gone with the machine's life."""
+    """A held lock; it ends with the machine's life."""
 
     __slots__ = ("_held", "_number")
 

@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class FaultKind(Enum):
-    """How a call fails."""
+    """Kind of a call's failure."""
 
     EIO = "input/output error, nothing done"
     NO_SPACE = "no space left on the device, nothing done"
@@ -16,11 +16,11 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Which call fails and how.
+    """A failure of a chosen call.
 
     Attributes:
         call: The number of the call, counted from 0 over the file system's life.
-        kind: How it fails.
+        kind: Kind of the failure.
         sticky: Whether every later call fails as well.
     """
 
@@ -29,21 +29,21 @@ class Fault:
     sticky: bool = False
 
     def hits(self, call: int) -> bool:
-        """Whether it applies to this call."""
+        """Whether the call of this number fails."""
         return call == self.call or (self.sticky and call > self.call)
 
 
 def os_error(code: int, path: str) -> OSError:
-    """The OSError subclass that the system call would have raised."""
+    """Return the OSError subclass that the system call would raise."""
     return OSError(code, os.strerror(code), path)
 
 
 class Meter:
-    """Calls made, calls failed, bytes used.
+    """Counter of calls, with the calls that failed.
 
     Attributes:
-        calls: Calls so far, failed ones among them.
-        failed: `(call, operation, path)` of each that failed or fell short by the fault.
+        calls: Number of calls so far, including failed ones.
+        failed: `(call, operation, path)` of each call that the fault let fail or cut short.
     """
 
     def __init__(self, fault: Fault | None) -> None:
@@ -52,7 +52,7 @@ class Meter:
         self.failed: list[tuple[int, str, str]] = []
 
     def enter(self, operation: str, path: str) -> FaultKind | None:
-        """Count one call; `SHORT_WRITE` where it has to fall short.
+        """Count one call; return `SHORT_WRITE` if it has to write less.
 
         Raises:
             OSError: The call fails.

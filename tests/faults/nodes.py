@@ -8,13 +8,13 @@ from tests.faults.journal import ROOT
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A whole disk at rest, all of it durable.
+    """A whole disk at rest; everything on it is durable.
 
     Attributes:
         files: Content by node number.
         directories: Names and node numbers by the directory's node number.
         mtimes: Modification time in ms by node number.
-        next_node: The first number never given out.
+        next_node: The first unused number.
     """
 
     files: Mapping[int, bytes] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class Image:
 
 
 class DirNode:
-    """A directory: names and the nodes they stand for."""
+    """A directory: names and their nodes."""
 
     __slots__ = ("mtime_ms", "names", "number")
 
@@ -35,11 +35,11 @@ class DirNode:
 
 
 class FileNode:
-    """A file's current bytes, and the maps that look at them.
+    """A file's current bytes, and its maps.
 
-    A map is a view of the `bytearray` itself, so it sees later writes as a shared map does. Python
+    A map is a view of the `bytearray` itself, so it sees later writes, as a shared map does. Python
     refuses to resize a viewed `bytearray`; then a longer copy takes its place and the viewed one
-    becomes a mirror, which later writes reach as well.
+    becomes a mirror, to which later writes are copied as well.
     """
 
     __slots__ = ("_data", "_mirrors", "handles", "linked", "mtime_ms", "number")
@@ -54,15 +54,15 @@ class FileNode:
 
     @property
     def size(self) -> int:
-        """Bytes in it."""
+        """Number of bytes."""
         return len(self._data)
 
     def read(self, size: int, position: int) -> bytes:
-        """At most `size` bytes from `position`."""
+        """Return at most `size` bytes from `position`."""
         return bytes(self._data[position : position + size])
 
     def write(self, data: bytes, position: int) -> None:
-        """Put bytes in, filling a gap before them with zeros."""
+        """Write bytes, filling a gap before them with zeros."""
         end = position + len(data)
         if end > len(self._data):
             self._grow(end)
@@ -72,7 +72,7 @@ class FileNode:
             mirror[position : position + reach] = data[:reach]
 
     def truncate(self, size: int) -> None:
-        """Cut or extend; AssertionError where a mapped file would lose bytes."""
+        """Shorten or extend it; raises AssertionError if a mapped file would lose bytes."""
         if size > len(self._data):
             self._grow(size)
         elif size < len(self._data):
@@ -81,11 +81,11 @@ class FileNode:
             del self._thawed()[size:]
 
     def view(self, size: int) -> memoryview:
-        """A map of the first `size` bytes."""
+        """Return a map of the first `size` bytes."""
         return memoryview(self._thawed())[:size].toreadonly()
 
     def is_mapped(self) -> bool:
-        """Whether anybody still holds a view of it."""
+        """Whether a view of it still exists."""
         self._mirrors = [mirror for mirror in self._mirrors if _is_viewed(mirror)]
         return bool(self._mirrors) or _is_viewed(self._thawed())
 
@@ -105,7 +105,7 @@ class FileNode:
 
 
 def _is_viewed(data: bytearray) -> bool:
-    """Python refuses to resize a bytearray that a memoryview looks at; nothing else tells."""
+    """Whether a memoryview of a bytearray exists: only then does Python refuse to resize it."""
     try:
         data.append(0)
     except BufferError:

@@ -13,9 +13,10 @@ from tidelog.storage.log.recovery import copy_range
 
 
 def opened(open_directory: Callable[[], LogDir], *, if_hard: bool = False) -> LogDir:
-    """Open all partitions; where some are refused, cut them to their sound prefix and go on.
+    """Open all partitions; cut refused ones to their valid prefix and open again.
 
-    With `if_hard` nothing but what a hard stop has opened anyhow.
+    With `if_hard`, return at once after a clean stop; after a hard stop opening has opened all
+    partitions.
     """
     while True:
         directory = open_directory()
@@ -30,7 +31,7 @@ def opened(open_directory: Callable[[], LogDir], *, if_hard: bool = False) -> Lo
 
 
 def cut_to_sound_prefix(log: Log) -> None:
-    """Cut a refused log where its damage begins, durably; nothing that was synced is lost by it."""
+    """Cut a refused log at the start of its damage, durably; no synced byte is lost."""
     damage = log.failure
     assert isinstance(damage, DamagedLog)
     assert damage.offset is not None
@@ -46,7 +47,7 @@ def cut_to_sound_prefix(log: Log) -> None:
 
 
 def logs_of(directory: LogDir) -> list[Log]:
-    """All partitions of a directory, opened."""
+    """Open and return all partitions of a directory."""
     return [
         directory.log(name.topic, name.partition)
         for topic in directory.topics()

@@ -13,7 +13,7 @@ START_MS = 1_360_342_800_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeededEnv(Env):
-    """An `Env` whose parts a test can take hold of."""
+    """An `Env` whose parts a test can control."""
 
     files: DamageFileSystem = field(default_factory=DamageFileSystem)
     clock: ManualClock = field(default_factory=lambda: ManualClock(START_MS))
@@ -23,7 +23,7 @@ class SeededEnv(Env):
 def seeded_env(
     seed: int, *, files: DamageFileSystem | None = None, now_ms: int = START_MS
 ) -> SeededEnv:
-    """An Env on `files` (a new disk where None); the same seed gives the same run."""
+    """Return an Env on `files` (a new disk if None); the same seed gives the same run."""
     clock = ManualClock(now_ms)
     disk = DamageFileSystem() if files is None else files
     disk.clock = clock

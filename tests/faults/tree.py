@@ -14,7 +14,7 @@ Node: TypeAlias = FileNode | DirNode
 
 @lru_cache(maxsize=4096)
 def parts_of(path: str) -> tuple[str, ...]:
-    """Names from the root down; there is no working directory, so every path starts there."""
+    """Return the names from the root down; every path starts there, without a working directory."""
     return tuple(part for part in normpath(path).split("/") if part)
 
 
@@ -33,25 +33,25 @@ class Tree:
         }
 
     def find(self, path: str) -> Node:
-        """The node of a path; FileNotFoundError, NotADirectoryError."""
+        """Return the node of a path; raises FileNotFoundError, NotADirectoryError."""
         return self._descend(parts_of(path), path)
 
     def find_dir(self, path: str) -> DirNode:
-        """The directory of a path; NotADirectoryError where it is a file."""
+        """Return the directory of a path; raises NotADirectoryError for a file."""
         node = self.find(path)
         if isinstance(node, FileNode):
             raise os_error(errno.ENOTDIR, path)
         return node
 
     def find_file(self, path: str) -> FileNode:
-        """The file of a path; IsADirectoryError where it is a directory."""
+        """Return the file of a path; raises IsADirectoryError for a directory."""
         node = self.find(path)
         if isinstance(node, DirNode):
             raise os_error(errno.EISDIR, path)
         return node
 
     def place(self, path: str) -> tuple[DirNode, str]:
-        """The directory that holds, or would hold, the last name of a path, and that name."""
+        """Return the parent directory of a path, which must exist, and the path's last name."""
         parts = parts_of(path)
         if not parts:
             raise os_error(errno.EBUSY, path)  # the root can't be changed
@@ -61,7 +61,7 @@ class Tree:
         return parent, parts[-1]
 
     def child(self, parent: DirNode, name: str) -> Node | None:
-        """The node under a name, None where there is none."""
+        """Return the node of a name, None without one."""
         number = parent.names.get(name)
         if number is None:
             return None
@@ -80,14 +80,14 @@ class Tree:
         return node
 
     def add_file(self, parent: DirNode, name: str, now_ms: int) -> FileNode:
-        """A new empty file under a free name."""
+        """Add an empty file under a free name."""
         node = FileNode(self._number(), b"", now_ms)
         self.files[node.number] = node
         parent.names[name] = node.number
         return node
 
     def add_dir(self, parent: DirNode, name: str, now_ms: int) -> DirNode:
-        """A new empty directory under a free name."""
+        """Add an empty directory under a free name."""
         node = DirNode(self._number(), {}, now_ms)
         self.dirs[node.number] = node
         parent.names[name] = node.number
@@ -98,7 +98,7 @@ class Tree:
         return number
 
     def unlink(self, parent: DirNode, name: str) -> Node:
-        """Take a name away; the bytes stay until the last handle is closed."""
+        """Remove a name; the bytes remain until the last handle is closed."""
         node = self.child(parent, name)
         assert node is not None, f"no {name}"
         del parent.names[name]
@@ -115,7 +115,7 @@ class Tree:
             self.files.pop(node.number, None)
 
     def check_rename(self, source: str, target: str) -> None:
-        """Raise what rename(2) would raise."""
+        """Raise the error of rename(2), if any."""
         moved = self.find(source)
         parent, name = self.place(target)
         there = self.child(parent, name)

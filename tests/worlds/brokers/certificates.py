@@ -14,7 +14,7 @@ _END = dt.datetime(2120, 1, 1, tzinfo=dt.UTC)
 
 
 class Authority:
-    """Signs certificates. `path` is the file that trusts it."""
+    """Signs certificates. `path` is the authority's certificate, for trust stores."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self._folder = folder
@@ -34,7 +34,7 @@ class Authority:
         return made.not_valid_before(_BEGIN).not_valid_after(_END)
 
     def issue(self, name: str, *, unit: str | None = None, password: str | None = None) -> Path:
-        """Key and certificate of 127.0.0.1 in one file, which is written anew."""
+        """Write key and certificate of 127.0.0.1 to one file; return its path."""
         key = ec.generate_private_key(ec.SECP256R1())
         parts = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
         if unit is not None:

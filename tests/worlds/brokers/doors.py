@@ -64,13 +64,13 @@ _API_VERSIONS: Final = b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff"
 
 @dataclass(frozen=True)
 class Door:
-    """A broker, and who comes to it.
+    """A broker with authentication, and credentials for it.
 
     Attributes:
-        good: Keys that open it, by what they are called.
-        bad: Keys that don't.
-        nobody: One that opens it, of somebody without any rights; None where all have them.
-        token: Makes tokens that it trusts, with claims to change; None where it takes none.
+        good: Valid credentials, by name.
+        bad: Invalid credentials, by name.
+        nobody: Valid credentials of a user without any rights; None if all users have all rights.
+        token: Creates valid tokens, with claims to change; None if the broker accepts no tokens.
     """
 
     bootstrap: str
@@ -81,7 +81,7 @@ class Door:
 
 
 def secrets_of(key: Key) -> list[str]:
-    """What no log may show."""
+    """Return the texts of a key that no log may contain."""
     if isinstance(key, BearerKey):
         return [part for part in key.made.split(".") if part]
     found = [key.password] if key.password else []
@@ -94,7 +94,7 @@ def secrets_of(key: Key) -> list[str]:
 
 
 class Issuer:
-    """Who makes tokens, and the file of its keys."""
+    """Issuer of tokens, and the file of its keys."""
 
     def __init__(self, folder: Path) -> None:
         self._key = RsaKey("one")
@@ -106,7 +106,7 @@ class Issuer:
         return self._bearer(self._key)
 
     def bad(self) -> dict[str, Key]:
-        """Each is wrong in one thing."""
+        """Invalid keys, each wrong in one respect."""
         past = now_s() - 7200
         return {
             "stranger": self._bearer(self._other),
@@ -115,7 +115,7 @@ class Issuer:
         }
 
     def token(self, **more: object) -> str:
-        """A token with other claims."""
+        """Return a token with other claims."""
         return token(self._key, "RS256", claims(**more))
 
     @staticmethod
@@ -137,7 +137,7 @@ def _sasl_door(bootstrap: str, issuer: Issuer) -> Door:
 
 
 def ensure_open(door: Door, key: Key) -> None:
-    """Return when the topic is seen; fail where a good key does not open the door."""
+    """Return once the topic is visible; fail if a valid key is rejected."""
     admin = AdminClient(key.librdkafka(door.bootstrap))
     admin.poll(0)  # requests the token
 
@@ -149,7 +149,7 @@ def ensure_open(door: Door, key: Key) -> None:
 
 @contextmanager
 def our_sasl(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> Iterator[Door]:
-    """Ours, with a door for each mechanism, and more settings."""
+    """Run our broker with all mechanisms of SASL, and more settings."""
     issuer = Issuer(folder)
     users = folder / "users"
     users.write_text(f"PLAIN-user={PASSWORD}\n")
@@ -170,7 +170,7 @@ def kafkas_sasl(
     folder: Path,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Door]:
-    """Kafka, likewise."""
+    """Run Kafka with all mechanisms of SASL, and more settings."""
     issuer = Issuer(folder)
     url = issuer.path.as_uri()
     allowed = "-Dorg.apache.kafka.sasl.oauthbearer.allowed"
@@ -183,7 +183,7 @@ def kafkas_sasl(
 
 @contextmanager
 def started(broker: Broker) -> Iterator[Broker]:
-    """Kafka while it runs."""
+    """Run a Kafka until the block ends."""
     broker.start()
     try:
         yield broker
@@ -195,7 +195,7 @@ def started(broker: Broker) -> Iterator[Broker]:
 
 
 class Papers:
-    """Certificates, good ones and others."""
+    """Valid and invalid certificates."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "other").mkdir()
@@ -212,7 +212,7 @@ class Papers:
         return Key(protocol="SSL", authority=self._authority.path, certificate=certificate)
 
     def door(self, bootstrap: str) -> Door:
-        """With a topic."""
+        """Create a topic at a broker; return the broker with its credentials."""
         bad = {"none": self._key(None), "authority": self._key(self._other.issue("boss"))}
         create_topic(bootstrap, self._boss, TOPIC)
         return Door(bootstrap, {"boss": self._boss}, bad, self._nobody)
@@ -220,7 +220,7 @@ class Papers:
 
 @contextmanager
 def our_tls(folder: Path) -> Iterator[Door]:
-    """Ours, which wants a certificate."""
+    """Run our broker with required client certificates."""
     papers = Papers(folder)
     own = {"listeners": "SSL://127.0.0.1:0", "super.users": "User:CN=boss"}
     with tidelog.broker(settings=_TLS | papers.settings | own) as running:
@@ -229,7 +229,7 @@ def our_tls(folder: Path) -> Iterator[Door]:
 
 @contextmanager
 def kafkas_tls(home: KafkaHome, oracle: Oracle, folder: Path) -> Iterator[Door]:
-    """Kafka, likewise."""
+    """Run Kafka with required client certificates."""
     papers = Papers(folder)
     given = _TLS | papers.settings | _KAFKAS_TLS
     with started(Broker(home, oracle, folder / "kafka", settings=given)) as broker:

@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class Syncs(Later):
-    """What logs leave for later: done at once, unless a test holds it.
+    """Deferred work of logs: done at once, unless a test holds it.
 
     Attributes:
         is_held: Whether jobs wait for `settle`.
@@ -69,12 +69,12 @@ def _defer(made: list[Syncs]) -> Syncs:
 
 
 def topic_id(name: str) -> UUID:
-    """The id that a topic of this name gets."""
+    """Return the id of a topic by its name."""
     return uuid5(NAMESPACE_DNS, name)
 
 
 class World:
-    """The groups of one broker, which has one partition of the offsets topic where not said else.
+    """The groups of one broker, by default with one partition of the offsets topic.
 
     Attributes:
         node: The broker.
@@ -112,12 +112,12 @@ class World:
         assert shards.error_for(GROUP) is ErrorCode.NONE
 
     def restart(self, **settings: str) -> None:
-        """A new process reads what the last one wrote; these settings are others."""
+        """Restart the broker's process on the same files, with changed settings."""
         self.node.close()
         self._open(settings)
 
     def on_a_loop(self, action: Callable[[], T]) -> T:
-        """Do something on a loop, and return when all that it has begun there is done."""
+        """Run an action on a loop; return its result once all tasks that it started are done."""
 
         async def run() -> T:
             found = action()
@@ -130,31 +130,31 @@ class World:
 
     @property
     def written(self) -> int:
-        """How many records the groups have written."""
+        """Number of records that the groups have written."""
         return self.node.partitions.get(OFFSETS_TOPIC, 0).log.log_end_offset
 
     def hold_syncs(self) -> None:
-        """From now on what is written is safe when `sync` says so, with durability `fsync`."""
+        """Delay syncs until `sync`; for durability `fsync`."""
         for each in self._syncs:
             each.is_held = True
 
     def sync(self) -> None:
-        """What was written is safe."""
+        """Sync everything written so far."""
         for each in self._syncs:
             each.settle()
 
     def refuse_records(self, *, refuse: bool = True) -> None:
-        """Let the topic take no record, as one whose `max.message.bytes` was made too small."""
+        """Let the topic refuse all records, as with too small a `max.message.bytes`."""
         log_dir = self.node.log_dir
         log_dir.topic_admin.alter(OFFSETS_TOPIC, {"max.message.bytes": "1" if refuse else None})
         log_dir.open_partitions.follow_settings(OFFSETS_TOPIC)
 
     def break_disk(self) -> None:
-        """The disk takes nothing more: the next write takes the partition offline."""
+        """Let the disk fail: the next write takes the partition offline."""
         self.env.files.writes.fault = Fault(self.env.files.calls, FaultKind.EIO, sticky=True)
 
     def mend_disk(self) -> None:
-        """The disk works again, the partition is opened anew and its groups are loaded."""
+        """Repair the disk, reopen the partition and load its groups."""
         self.env.files.writes.fault = None
 
         async def run() -> None:
@@ -165,7 +165,7 @@ class World:
         asyncio.run(run())
 
     def wait(self, ms: int) -> None:
-        """Let time pass; what is due in between is done at its time."""
+        """Advance the clock; run timers at their times."""
         end = self.clock.monotonic_ms() + ms
         while (delay := self.timers.next_delay_ms()) is not None:
             if self.clock.monotonic_ms() + delay > end:
@@ -178,37 +178,37 @@ class World:
 
     @property
     def found(self) -> AnyGroup | None:
-        """The group, None where it is not there."""
+        """The group, None if it does not exist."""
         return self.node.groups.find(GROUP)
 
     @property
     def group(self) -> ClassicGroup:
-        """The group, as one of the classic protocol."""
+        """The group, which must be of the classic protocol."""
         found = self.found
         assert isinstance(found, ClassicGroup)
         return found
 
     @property
     def consumers(self) -> ConsumerGroup:
-        """The group, as one whose coordinator assigns."""
+        """The group, which must be of the consumer protocol."""
         found = self.found
         assert isinstance(found, ConsumerGroup)
         return found
 
     @property
     def sharers(self) -> ShareGroup:
-        """The group, as a share group."""
+        """The group, which must be a share group."""
         found = self.found
         assert isinstance(found, ShareGroup)
         return found
 
     def set_group(self, texts: Mapping[str, str]) -> None:
-        """Give the group settings of its own, within the bounds of the broker or not."""
+        """Set the group's own settings, within the bounds of the broker or not."""
         change = self.node.cluster.change
         asyncio.run(change(lambda state: replace(state, groups={GROUP: dict(texts)})))
 
     def make_topics(self, **partitions: int) -> None:
-        """Create, grow and delete topics until there are these; each has an id by its name."""
+        """Create, extend and delete topics until exactly these exist; ids depend on their names."""
         log_dir, known = self.node.log_dir, self.node.topics
         for name in set(known.names()) - {OFFSETS_TOPIC, *partitions}:
             known.delete(name)
@@ -233,7 +233,7 @@ class World:
         session_ms: int = SESSION_MS,
         client_id: str = "us",
     ) -> Reply[JoinResult]:
-        """Join; the answer may come later."""
+        """Send a join; the response may come later."""
         return self.members.join(
             JoinRequest(
                 group_id=GROUP,
@@ -251,19 +251,19 @@ class World:
         )
 
     def join_all(self, replies: Sequence[Reply[JoinResult]]) -> list[JoinResult]:
-        """The answers, once the first rebalance has waited."""
+        """Return the responses, after the delay of the first rebalance."""
         self.wait(0)
         return [reply.value for reply in replies]
 
     def form(self, count: int, instances: Sequence[str] = ()) -> list[JoinResult]:
-        """A stable group of so many members; each is assigned its own id."""
+        """Form a stable group of `count` members; the assignment of each is its own id."""
         names: list[str | None] = [*instances, *[None] * (count - len(instances))]
         joined = self.join_all([self.ask_join(instance_id=name) for name in names])
         self.assign(joined)
         return joined
 
     def assign(self, joined: Sequence[JoinResult]) -> None:
-        """All sync, and the leader gives each its own id."""
+        """Sync all members; the leader assigns each its own id."""
         given = {member.member_id: member.member_id.encode() for member in joined}
         for member in joined:
             is_leader = member.leader == member.member_id
@@ -272,7 +272,7 @@ class World:
     def ask_sync(
         self, member: JoinResult, assignments: Mapping[str, bytes] | None = None
     ) -> "Reply[tuple[ErrorCode, bytes]]":
-        """Sync; code and assignment may come later."""
+        """Send a sync; code and assignment may come later."""
         asked = SyncRequest(
             group_id=GROUP,
             member_id=member.member_id,
@@ -284,14 +284,14 @@ class World:
         return found
 
     def heartbeat(self, member: JoinResult, instance_id: str | None = None) -> ErrorCode:
-        """Say that a member is there."""
+        """Send a member's heartbeat."""
         ref = MemberRef(member.member_id, instance_id)
         return self.members.heartbeat(GROUP, ref, member.generation)
 
     # -- offsets -----------------------------------------------------------------------------
 
     def commit(self, offset: int, member: JoinResult | None = None, **more: int) -> ErrorCode:
-        """Commit for partition 0 of a topic, at once."""
+        """Commit an offset for partition 0 of a topic; return the code."""
         asked = CommitRequest(
             group_id=GROUP,
             member_id="" if member is None else member.member_id,
@@ -302,7 +302,7 @@ class World:
 
     @property
     def committed(self) -> int | None:
-        """What was committed for partition 0, None where nothing is kept."""
+        """Committed offset of partition 0, None without one."""
         group = self.found
         found = None if group is None else group.offsets.get("flights", 0)
         return None if found is None else found.offset

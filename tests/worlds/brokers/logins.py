@@ -41,7 +41,7 @@ SETTINGS = {
 
 
 def settings_in(folder: Path, **more: str) -> dict[str, str]:
-    """Settings with a file of one user of PLAIN."""
+    """Return settings with a file of one user of PLAIN."""
     users = folder / "users"
     users.write_text(f"# users\nPLAIN-user={PASSWORD}\n")
     found = SETTINGS | {"tidelog.sasl.plain.users.file": str(users)}
@@ -49,12 +49,12 @@ def settings_in(folder: Path, **more: str) -> dict[str, str]:
 
 
 def add_users(broker: Broker) -> None:
-    """A user of SCRAM for each mechanism, called after it."""
+    """Add a SCRAM user for each mechanism, named after it."""
     add_scram_users({"bootstrap.servers": broker.bootstrap_servers})
 
 
 def add_scram_users(settings: Mapping[str, str | int | float | bool]) -> None:
-    """The same by a client with these settings of librdkafka."""
+    """Add a SCRAM user for each mechanism, by a client with these settings of librdkafka."""
     admin = AdminClient(dict(settings))
     kinds = {
         "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
@@ -73,17 +73,17 @@ def add_scram_users(settings: Mapping[str, str | int | float | bool]) -> None:
 
 
 def place(broker: Broker) -> str:
-    """Where one has to log in."""
+    """Return the address of the listener with SASL."""
     return f"127.0.0.1:{broker.ports[SASL]}"
 
 
 def key_of(mechanism: str) -> Key:
-    """The right key of the user that is called after a mechanism."""
+    """Return valid credentials of the user named after a mechanism."""
     return Key(protocol=SASL, mechanism=mechanism, user=f"{mechanism}-user", password=PASSWORD)
 
 
 def shake(client: RawClient, mechanism: str, version: int = 1) -> SaslHandshakeResponse:
-    """A handshake."""
+    """Send a SASL handshake; return the response."""
     client.send(SASL_HANDSHAKE, version, SaslHandshakeRequest(mechanism=mechanism))
     found = client.receive()
     assert isinstance(found, SaslHandshakeResponse)
@@ -91,7 +91,7 @@ def shake(client: RawClient, mechanism: str, version: int = 1) -> SaslHandshakeR
 
 
 def say(client: RawClient, token: bytes, version: int = 2) -> SaslAuthenticateResponse:
-    """A token."""
+    """Send a SASL token; return the response."""
     client.send(SASL_AUTHENTICATE, version, SaslAuthenticateRequest(auth_bytes=token))
     found = client.receive()
     assert isinstance(found, SaslAuthenticateResponse)
@@ -99,12 +99,12 @@ def say(client: RawClient, token: bytes, version: int = 2) -> SaslAuthenticateRe
 
 
 def plain(user: str = "PLAIN-user", password: str = PASSWORD) -> bytes:
-    """A PLAIN token."""
+    """Return a PLAIN token."""
     return f"\0{user}\0{password}".encode()
 
 
 def logged_in(broker: Broker, token: bytes | None = None) -> RawClient:
-    """A connection that has logged in by PLAIN."""
+    """Return a connection that has authenticated by PLAIN."""
     client = RawClient(place(broker))
     assert shake(client, "PLAIN").error_code == 0
     assert say(client, plain() if token is None else token).error_code == 0
@@ -112,13 +112,13 @@ def logged_in(broker: Broker, token: bytes | None = None) -> RawClient:
 
 
 def let_in(broker: Broker) -> int:
-    """How often somebody has logged in."""
+    """Return the number of successful authentications."""
     counts = broker.call(lambda node: dict(node.metrics.logins))
     return sum(count for (_, outcome), count in counts.items() if outcome == "ok")
 
 
 def is_served(client: RawClient) -> bool:
-    """Whether an ordinary request is answered."""
+    """Whether an ordinary request gets a response."""
     client.send(METADATA, 9, MetadataRequest(topics=[]))
     try:
         return client.receive() is not None
@@ -127,7 +127,7 @@ def is_served(client: RawClient) -> bool:
 
 
 def is_closed(client: RawClient) -> bool:
-    """Whether the broker has ended the connection."""
+    """Whether the broker has closed the connection."""
     try:
         client.receive()
     except ConnectionError:

@@ -16,7 +16,7 @@ from importlib import import_module
 
 
 def serve(arguments: list[str]) -> None:
-    """Be the command; never returns."""
+    """Run the command in this child; never returns."""
     from tidelog.cli.app import run
     from tidelog.cli.surroundings import Surroundings
 
@@ -33,7 +33,7 @@ def serve(arguments: list[str]) -> None:
 
 
 def warm_up() -> None:
-    """Import what a broker imports, without starting a thread."""
+    """Import the modules of a broker, without starting a thread."""
     import_module("tidelog.server.broker")
     from tidelog.server.api.table import BY_KEY, handler_of
 
@@ -42,7 +42,7 @@ def warm_up() -> None:
 
 
 def main() -> None:
-    """Fork at each line."""
+    """Fork a child for each line."""
     warm_up()
     for fault in sys.argv[1:]:
         runpy.run_path(fault)

@@ -14,12 +14,12 @@ _LOOP: Final = asyncio.new_event_loop()
 
 
 def outcome(node: Node, connection: ConnectionFacts, frame: bytes) -> Outcome:
-    """The response's pieces; a reply that waits for a time or for records is given up.
+    """Return the response's pieces; cancels a reply that waits for a time or for records.
 
-    The loop runs only for a reply, so that the steps of any other answer can be counted.
+    The loop runs only for a reply, so that the steps of any other response can be counted.
 
     Raises:
-        TidelogError: The connection is to be closed.
+        TidelogError: The connection must be closed.
     """
     asyncio._set_running_loop(_LOOP)
     try:

@@ -36,7 +36,7 @@ Scope: TypeAlias = Literal["function", "module", "session"]
 def opened_node(
     folder: Path, settings: Mapping[str, str] | None = None, *, env: Env | None = None
 ) -> Iterator[Node]:
-    """A node on a directory, closed when the block ends."""
+    """Open a node on a directory until the block ends."""
     node = open_node(str(folder), BrokerConfig.parse(settings or {})[0], env=env)
     try:
         yield node
@@ -56,12 +56,12 @@ def node_fixture(
     """Return a fixture that opens a node in `tmp_path`, for a larger scope in a folder of its own.
 
     Args:
-        settings: The broker's, by Kafka's names.
-        clock: Makes the node's clock; the machine's clock where None.
+        settings: Settings of the broker, by Kafka's names.
+        clock: Creates the node's clock; the machine's clock if None.
         topics: Topics to create, each with its number of partitions.
         prepare: Called with the node before the first test gets it.
-        has_disk: Its files are those of the fixture `disk`.
-        scope: Which tests share the node.
+        has_disk: Whether its file system is that of the fixture `disk`.
+        scope: Scope of the fixture.
     """
 
     @pytest.fixture(scope=scope)
@@ -91,12 +91,13 @@ def broker_fixture(
     """Return a fixture that runs a broker on `tmp_path / "data"`, or on a folder of its own.
 
     Args:
-        settings: The broker's, by Kafka's names; a function gets the folder that holds `data`.
+        settings: Settings of the broker, by Kafka's names; or a function of the folder that holds
+            `data`.
         topics: Topics to create, each with its number of partitions.
         fill: Called with the node in the broker's loop, before the first test gets the broker.
-        prepare: Called with the running broker, likewise.
-        is_temporary: The broker chooses its directory, and has few partitions of its own topics.
-        scope: Which tests share the broker.
+        prepare: Called with the running broker, before the first test gets it.
+        is_temporary: Whether the broker chooses its directory, and has few internal partitions.
+        scope: Scope of the fixture.
     """
 
     @pytest.fixture(scope=scope)
@@ -117,13 +118,13 @@ def broker_fixture(
 
 
 def start_with(data: str, **more: str) -> Broker:
-    """Start a broker with `SETTINGS` and others, underscores for dots."""
+    """Start a broker with `SETTINGS` and more settings, whose names have underscores for dots."""
     given = {name.replace("_", "."): text for name, text in more.items()}
     return tidelog.broker(data, settings=SETTINGS | given)
 
 
 def holder_of(broker: Broker) -> ControlClient:
-    """The control channel of a broker, which may have to compile kernels before it answers."""
+    """Return the control channel of a broker, which may first have to compile kernels."""
     found = find_holder(broker.data)
     assert found is not None
     return found
@@ -134,7 +135,7 @@ def _create(node: Node, name: str, partitions: int) -> None:
 
 
 def _folder(request: pytest.FixtureRequest, scope: Scope) -> Path:
-    """The test's own folder, or a new one for several tests."""
+    """Return the test's own folder, or a new one for several tests."""
     if scope == "function":
         path = request.getfixturevalue("tmp_path")
     else:

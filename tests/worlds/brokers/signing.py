@@ -16,7 +16,7 @@ HASHES: Final = {"256": hashes.SHA256(), "384": hashes.SHA384(), "512": hashes.S
 
 
 def pack(data: bytes) -> str:
-    """Base64url without padding."""
+    """Return base64url without padding."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
@@ -33,7 +33,7 @@ class RsaKey:
         self._key = rsa.generate_private_key(public_exponent=65537, key_size=bits)
 
     def shown(self, **more: object) -> dict[str, object]:
-        """As a set shows it."""
+        """Return its entry in a key set."""
         numbers = self._key.public_key().public_numbers()
         found: dict[str, object] = {
             "kty": "RSA",
@@ -43,7 +43,7 @@ class RsaKey:
         return found | ({} if self.key_id is None else {"kid": self.key_id}) | more
 
     def sign(self, algorithm: str, data: bytes) -> bytes:
-        """A signature."""
+        """Return a signature."""
         kind = HASHES[algorithm[2:]]
         if algorithm.startswith("PS"):
             salted = padding.PSS(padding.MGF1(kind), padding.PSS.DIGEST_LENGTH)
@@ -61,7 +61,7 @@ class EcKey:
         self._curve = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}[algorithm]
 
     def shown(self, **more: object) -> dict[str, object]:
-        """As a set shows it."""
+        """Return its entry in a key set."""
         numbers = self._key.public_key().public_numbers()
         found: dict[str, object] = {
             "kty": "EC",
@@ -72,21 +72,21 @@ class EcKey:
         return found | ({} if self.key_id is None else {"kid": self.key_id}) | more
 
     def sign(self, algorithm: str, data: bytes) -> bytes:
-        """A signature."""
+        """Return a signature."""
         found = self._key.sign(data, ec.ECDSA(HASHES[algorithm[2:]]))
         r, s = utils.decode_dss_signature(found)
         return r.to_bytes(self._size, "big") + s.to_bytes(self._size, "big")
 
 
 class Secret:
-    """A shared secret, with which nobody may sign."""
+    """A shared secret, which no broker may accept for signatures."""
 
     def __init__(self, key_id: str | None, secret: bytes) -> None:
         self.key_id = key_id
         self._secret = secret
 
     def sign(self, algorithm: str, data: bytes) -> bytes:
-        """A signature, empty for `none`."""
+        """Return a signature, empty for `none`."""
         if algorithm.lower() == "none":
             return b""
         return hmac.new(self._secret, data, hashlib.sha256).digest()
@@ -96,7 +96,7 @@ Signer = RsaKey | EcKey | Secret
 
 
 def key_set(*shown: Mapping[str, object]) -> bytes:
-    """A set of keys."""
+    """Return a key set."""
     return json.dumps({"keys": list(shown)}).encode()
 
 
@@ -107,7 +107,7 @@ def token(
     *,
     header: Mapping[str, object] | None = None,
 ) -> str:
-    """A token; `header` has more fields of its header, or others."""
+    """Return a token; `header` adds or replaces fields of its header."""
     head: dict[str, object] = {"alg": algorithm, "typ": "JWT"}
     if key.key_id is not None:
         head["kid"] = key.key_id

@@ -28,7 +28,7 @@ SETTINGS = {
 
 
 class FakeTransport(asyncio.Transport):
-    """Takes everything at once; knows whether it was closed."""
+    """Transport that accepts all bytes at once and knows whether it was closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class Errors(logging.Handler):
-    """Keeps what was logged as an error: something that no handler foresaw."""
+    """Collects logged errors: exceptions that no handler expected."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -88,7 +88,7 @@ class Talk:
         connection.connection_made(self.transport)
 
     def feed(self, data: bytes) -> None:
-        """Hand bytes to the connection as an event loop does."""
+        """Pass bytes to the connection as an event loop does."""
         connection: object = self._connection
         if isinstance(connection, asyncio.BufferedProtocol):
             _feed_buffered(connection, data)
@@ -96,14 +96,14 @@ class Talk:
             connection.data_received(data)
 
     async def settle(self) -> None:
-        """Let the loop turn until nothing is being worked on, or it waits for something else."""
+        """Run the loop until no request is being processed, or one waits for something else."""
         for _ in range(TURNS):
             await asyncio.sleep(0)
             if self.transport.is_over or not self._connection.is_busy:
                 return
 
     async def hang_up(self) -> None:
-        """The client goes; a waiting request is given up within a few turns."""
+        """Disconnect the client; a waiting request is cancelled within a few turns."""
         self._connection.connection_lost(None)
         for _ in range(TURNS):
             await asyncio.sleep(0)
@@ -121,7 +121,7 @@ def _feed_buffered(connection: asyncio.BufferedProtocol, data: bytes) -> None:
 
 
 class World:
-    """A node, its clients, and what went wrong."""
+    """A node, its clients, and the logged errors."""
 
     def __init__(self, node: Node, errors: Errors) -> None:
         self.node = node
@@ -130,15 +130,15 @@ class World:
 
     @classmethod
     def open(cls, folder: Path, errors: Errors, env: Env | None = None) -> Self:
-        """A node on a directory."""
+        """Open a node on a directory."""
         return cls(open_node(str(folder), BrokerConfig.parse(SETTINGS)[0], env=env), errors)
 
     def connect(self) -> Talk:
-        """A new client."""
+        """Connect a new client."""
         return Talk(Connection(self.node, self._clients))
 
     async def close(self) -> None:
-        """End all clients, then the node."""
+        """Close all clients, then the node."""
         self._clients.close()
         for _ in range(TURNS):
             await asyncio.sleep(0)
@@ -147,7 +147,7 @@ class World:
 
 @contextmanager
 def watched() -> Iterator[Errors]:
-    """Collects what is logged as an error meanwhile."""
+    """Collect errors that are logged until the block ends."""
     errors = Errors()
     logger = logging.getLogger("tidelog.server")
     logger.addHandler(errors)

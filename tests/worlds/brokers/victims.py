@@ -22,10 +22,10 @@ PORT_TRIES = 5
 
 
 class Nursery:
-    """Where brokers come from: forked from a process that has everything imported.
+    """Starts brokers by forking a process that has imported everything.
 
     Args:
-        log: Takes what they write.
+        log: File for their output.
         faults: Files of Python code that break something in them.
     """
 
@@ -57,11 +57,11 @@ class Nursery:
         self._log.close()
 
     def said(self) -> str:
-        """What its children have written so far."""
+        """Return the output of its children so far."""
         return self._path.read_text()
 
     def start(self, arguments: Sequence[str]) -> int:
-        """The process id of a new `tidelog` with these arguments."""
+        """Start a `tidelog` with these arguments; return its process id."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(list(arguments)) + "\n")
@@ -73,7 +73,7 @@ class Victim:
     """`tidelog serve` on one directory; (start -> kill)*.
 
     Attributes:
-        bootstrap: Where it listens; another port at each `start`.
+        bootstrap: Its address; another port at each `start`.
     """
 
     def __init__(self, nursery: Nursery, data: Path, *options: str) -> None:
@@ -85,11 +85,11 @@ class Victim:
         self._handle = -1
 
     def start_at(self, port: int) -> None:
-        """Return when it listens there: for clients that come back to where it was."""
+        """Start it on a port and wait until it listens, for clients that reconnect."""
         assert self._start_on(port), self._nursery.said()
 
     def start(self) -> None:
-        """Return when it listens."""
+        """Start it and wait until it listens."""
         for _ in range(PORT_TRIES):
             if self._start_on(free_port()):
                 return
@@ -119,11 +119,11 @@ class Victim:
         raise AssertionError("the broker never listened")
 
     def kill(self) -> None:
-        """As a crash of the process: nothing is flushed, nothing is said."""
+        """Kill it like a crash of the process: no flush, no messages."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """A clean stop, if it runs."""
+        """Stop it cleanly, if it runs."""
         if self._pid is not None:
             self._end(signal.SIGTERM)
 
